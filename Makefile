@@ -1,0 +1,50 @@
+# Every target does its own set-up; a stamp keeps it from happening twice.
+PYTHON ?= python3
+VENV ?= .venv
+CONFIG ?= configs/digits/resnet8_digits.yaml
+ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: train test test-slow test-gpu lint types bench bench-gpu clean
+
+train: $(STAMP)
+	$(BIN)/python tools/train.py $(CONFIG) $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+test-gpu: $(STAMP)
+	$(BIN)/python -m pytest -m "cuda or multi_cuda" $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+	cd devrun/emulators && $(abspath $(BIN))/mypy --config-file ../../pyproject.toml \
+	    --explicit-package-bases poptorch popart habana_frameworks
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+bench-gpu: $(STAMP)
+	$(BIN)/python benchmarks/overhead.py --device cuda $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The build back end is pinned too, hence installed first and used without isolation.
+$(STAMP): pyproject.toml setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --constraint constraints.txt setuptools
+	$(BIN)/python -m pip install --constraint constraints.txt \
+	    --no-build-isolation --editable ".[dev]"
+	touch $@
