@@ -1,0 +1,28 @@
+"""Configurations: files, inheritance, the command line, one tree that knows its lines.
+
+cfg = Config.fromfile("configs/digits/resnet8_digits.yaml")
+cfg.merge_from_dict({"optimizer.lr": 0.01})
+check_config(cfg)
+cfg.freeze()
+"""
+
+from devrun.config.config import Config
+from devrun.config.options import DictAction, parse_value
+from devrun.config.redact import redacted
+from devrun.config.schema import KEYS, check_config
+from devrun.config.source import MissingFileError
+from devrun.config.tree import ConfigDict, ConfigList, MissingKeyError, where
+
+__all__ = [
+    "KEYS",
+    "Config",
+    "ConfigDict",
+    "ConfigList",
+    "DictAction",
+    "MissingFileError",
+    "MissingKeyError",
+    "check_config",
+    "parse_value",
+    "redacted",
+    "where",
+]

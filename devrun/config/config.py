@@ -1,0 +1,302 @@
+"""`Config`: a configuration file as one tree, with MMCV's names."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from devrun.config import dump as writer
+from devrun.config.imports import import_custom
+from devrun.config.limits import Copier
+from devrun.config.loader import HELPERS, RESERVED, Loader, finish
+from devrun.config.merge import merge, nested
+from devrun.config.origin import COMMAND_LINE, Origin, describe, dotted, one_line
+from devrun.config.redact import redacted
+from devrun.config.schema import KEYS
+from devrun.config.source import LIMITS, extension
+from devrun.config.tree import ConfigDict, children, origin_of, rehome
+from devrun.errors import ConfigError, ConfigTypeError, StorageError, UnknownNameError
+
+__all__ = ["Config"]
+
+_OWN = ("_cfg_dict", "_filename", "_text", "_helpers", "_files")
+
+
+class Config:
+    """One configuration; its keys are attributes and items.
+
+    `Config.fromfile("resnet.py").model.backbone.depth`. A missing key raises
+    MissingKeyError, which is an AttributeError and a KeyError.
+    """
+
+    def __init__(
+        self,
+        cfg_dict: dict[Any, Any] | None = None,
+        cfg_text: str | None = None,
+        filename: str | None = None,
+    ) -> None:
+        if cfg_dict is None:
+            cfg_dict = {}
+        if not isinstance(cfg_dict, dict):
+            raise ConfigTypeError(f"cfg_dict must be a dict, not {describe(cfg_dict)}")
+        for key in cfg_dict:
+            if key in RESERVED:
+                raise UnknownNameError(f"{key} is reserved; choose another key")
+        tree = cfg_dict if isinstance(cfg_dict, ConfigDict) else ConfigDict(cfg_dict)
+        if tree._meta_.path is None:
+            rehome(tree, (), tree._meta_.origin)
+        self._set("_cfg_dict", tree)
+        self._set("_filename", filename)
+        self._set("_text", cfg_text or "")
+        self._set("_helpers", frozenset())
+        self._set("_files", ())
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    @staticmethod
+    def fromfile(
+        filename: str | os.PathLike[str],
+        use_predefined_variables: bool = True,
+        import_custom_modules: bool = True,
+        *,
+        trust: bool = False,
+    ) -> Config:
+        """The configuration in a .py, .json, .yaml or .yml file.
+
+        A Python file is read, not run, unless `trust`. `use_predefined_variables`
+        replaces `{{ fileDirname }}` and its kin.
+
+        Raises:
+            MissingFileError: no such file (a FileNotFoundError too).
+            ConfigError: anything else that is wrong, in one line.
+        """
+        path = os.path.expanduser(os.fspath(filename))
+        loader = Loader(use_predefined_variables, trust)
+        tree, text = loader.load(path)
+        return _loaded(loader, tree, text, path, import_custom_modules)
+
+    @staticmethod
+    def fromstring(
+        cfg_str: str,
+        file_format: str,
+        import_custom_modules: bool = True,
+        *,
+        trust: bool = False,
+    ) -> Config:
+        """The configuration in a text; `_base_` is relative to the current directory.
+
+        Raises:
+            ConfigError: an unknown `file_format`, or as `fromfile`.
+        """
+        if file_format not in LIMITS:
+            accepted = ", ".join(LIMITS)
+            given = describe(file_format)
+            raise ConfigError(f"file_format must be one of {accepted}, not {given}")
+        if "\0" in cfg_str or len(cfg_str) > LIMITS[file_format]:
+            raise ConfigError("the text has a NUL character or is too large")
+        loader = Loader(use_variables=False, trust=trust)
+        path = f"<string>{file_format}"
+        tree = loader.load_text(cfg_str, path)
+        config = _loaded(loader, tree, cfg_str, path, import_custom_modules)
+        config._set("_filename", None)
+        return config
+
+    @staticmethod
+    def auto_argparser(
+        description: str | None = None,
+    ) -> tuple[argparse.ArgumentParser, Config]:
+        """A parser with one option for each value of the file that argv names."""
+        first = argparse.ArgumentParser(description=description, add_help=False)
+        first.add_argument("config")
+        config = Config.fromfile(first.parse_known_args()[0].config)
+        parser = argparse.ArgumentParser(description=description)
+        parser.add_argument("config", help="config file path")
+        _add_options(parser, config._cfg_dict)
+        return parser, config
+
+    @property
+    def filename(self) -> str | None:
+        name: str | None = self.__dict__["_filename"]
+        return name
+
+    @property
+    def text(self) -> str:
+        """The file as it was written, secrets included."""
+        text: str = self.__dict__["_text"]
+        return text
+
+    @property
+    def pretty_text(self) -> str:
+        """The tree as Python that loads back equal; secrets are masked."""
+        return writer.to_python(self._whole(), strict=False)
+
+    def dump(self, file: str | os.PathLike[str] | None = None) -> str | None:
+        """Write the tree to `file`, in the format of its extension.
+
+        Without a file the text is returned, in the format of `filename` (Python
+        where there is none). Secrets are masked, `${env:...}` stays as written.
+
+        Raises:
+            ConfigError: an unknown extension, or a value with no text form.
+            StorageError: the file cannot be written.
+        """
+        if file is None:
+            suffix = extension(self.filename) if self.filename else ".py"
+            return writer.FORMATS[suffix](self._whole())
+        path = os.fspath(file)
+        text = writer.FORMATS[extension(path)](self._whole())
+        try:
+            with open(path, "w", encoding="utf-8") as stream:
+                stream.write(text)
+        except OSError as error:
+            shown = one_line(path)
+            raise StorageError(
+                f"{shown}: cannot be written: {error.strerror}"
+            ) from None
+        return None
+
+    def merge_from_dict(
+        self,
+        options: dict[str, Any],
+        allow_list_keys: bool = True,
+        *,
+        origin: Origin = COMMAND_LINE,
+    ) -> None:
+        """Set `{"a.b.0.c": value}`; digits index lists unless told otherwise.
+
+        Raises:
+            UnknownNameError: a position beyond the end of a list.
+            ConfigTypeError: a word indexes a list, or a dict meets another type.
+        """
+        self._require_open()
+        new = Copier(any_leaf=True).copy(nested(options, origin), origin)
+        tree = copy.deepcopy(self._cfg_dict)
+        merge(new, tree, list_keys=allow_list_keys)
+        self._set("_cfg_dict", finish(tree))
+
+    def freeze(self) -> Config:
+        """Refuse every change from now on, however it is tried."""
+        self._cfg_dict.freeze()
+        return self
+
+    def origins(self) -> list[tuple[str, Any, str]]:
+        """`(key path, value, "file:line")` of every value; secrets are masked."""
+        shown = redacted(self._cfg_dict)
+        return list(_origins(self._cfg_dict, shown, (), None))
+
+    def _whole(self) -> dict[Any, Any]:
+        """The tree as it is written: with the names of its helper variables."""
+        names = [key for key in self._cfg_dict if key in self._helpers - KEYS.keys()]
+        return {HELPERS: names, **self._cfg_dict} if names else dict(self._cfg_dict)
+
+    def _require_open(self) -> None:
+        if self._cfg_dict._meta_.frozen:
+            raise ConfigError(
+                "the configuration is frozen; change it before the run is built, "
+                "or work on a copy"
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in _OWN:
+            raise AttributeError(name)
+        return getattr(self._cfg_dict, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in RESERVED:
+            raise UnknownNameError(f"{name} is reserved; choose another key")
+        if name == "_cfg_dict":
+            self._set(name, value)
+        else:
+            self._cfg_dict[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        del self._cfg_dict[name]
+
+    def __getitem__(self, name: Any) -> Any:
+        return self._cfg_dict[name]
+
+    def __setitem__(self, name: Any, value: Any) -> None:
+        setattr(self, name, value)
+
+    def __delitem__(self, name: Any) -> None:
+        del self._cfg_dict[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._cfg_dict
+
+    def __len__(self) -> int:
+        return len(self._cfg_dict)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._cfg_dict)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Config):
+            return bool(self._cfg_dict == other._cfg_dict)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Config (path: {self.filename}): {self._cfg_dict!r}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __copy__(self) -> Config:
+        return self._with(self._cfg_dict.copy())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Config:
+        return self._with(copy.deepcopy(self._cfg_dict, memo))
+
+    def _with(self, tree: ConfigDict) -> Config:
+        other = Config.__new__(Config)
+        other.__dict__.update(self.__dict__, _cfg_dict=tree)
+        return other
+
+
+def _loaded(
+    loader: Loader, tree: ConfigDict, text: str, path: str, import_modules: bool
+) -> Config:
+    config = Config(tree, text, path)
+    config._set("_helpers", frozenset(loader.helpers))
+    config._set("_files", tuple(loader.files))
+    if import_modules:
+        import_custom(tree)
+    return config
+
+
+def _origins(
+    node: Any, shown: Any, path: tuple[Any, ...], origin: Origin | None
+) -> Iterator[tuple[str, Any, str]]:
+    pairs = zip(children(node), children(shown), strict=True)
+    for (key, value), (_, masked) in pairs:
+        line = origin_of(node, key) or origin
+        here = (*path, key)
+        if isinstance(value, (dict, list, tuple)) and value:
+            yield from _origins(value, masked, here, line)
+        else:
+            yield dotted(here), masked, str(line) if line else ""
+
+
+def _add_options(
+    parser: argparse.ArgumentParser, tree: dict[Any, Any], before: str = ""
+) -> None:
+    for key, value in tree.items():
+        name = f"--{before}{key}"
+        if isinstance(value, dict):
+            _add_options(parser, value, f"{before}{key}.")
+        elif isinstance(value, bool):
+            parser.add_argument(name, action="store_true")
+        elif isinstance(value, (str, int, float)):
+            kind = next(k for k in (str, int, float) if isinstance(value, k))
+            parser.add_argument(name, type=kind)
+        elif isinstance(value, (list, tuple)) and value:
+            parser.add_argument(name, type=type(value[0]), nargs="+")

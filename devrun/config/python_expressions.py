@@ -1,0 +1,348 @@
+"""The value of an expression in a Python configuration, from its syntax tree.
+
+Nothing is compiled or executed: each kind of node below is one method, and a kind
+without a method is refused by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from devrun.config import python_values as values
+from devrun.config.origin import Origin, config_error, describe, hint_for, one_line
+from devrun.config.python_methods import call_method, method_names
+from devrun.config.tree import ConfigDict, place
+from devrun.errors import ConfigError
+
+__all__ = ["TRUST", "WRONG", "Expressions"]
+
+TRUST = "use --trust-config to run this file as Python code"
+WRONG = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError,
+    TypeError, ValueError,
+)  # fmt: skip
+"""What an operation on the values of a configuration can raise."""
+
+_SCALARS = (str, bool, int, float)
+_CONVERSIONS = {-1: "s", 115: "s", 114: "r", 97: "a"}
+
+
+class Expressions:
+    """Evaluates expressions over `names`, the variables of the file.
+
+    `fill` replaces the markers of templates; `base` gives the value that a dotted
+    path has in the merged bases.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        fill: Callable[[str], Any],
+        base: Callable[[str, Origin], Any],
+    ) -> None:
+        self.file = file
+        self.names: dict[str, Any] = {}
+        self.target: list[Any] = []
+        self.budget = values.Budget()
+        self._fill = fill
+        self._base = base
+        self._scopes: list[dict[str, Any]] = []
+
+    def origin(self, node: ast.AST) -> Origin:
+        return Origin(self.file, getattr(node, "lineno", 0))
+
+    def fail(self, node: ast.AST, reason: str) -> NoReturn:
+        raise config_error(reason, self.origin(node), self.target)
+
+    def refuse(self, node: ast.AST, what: str) -> NoReturn:
+        self.fail(
+            node, f"{what} is not read in a configuration; write the value, or {TRUST}"
+        )
+
+    def value(self, node: ast.expr) -> Any:
+        """The value of `node`.
+
+        Raises:
+            ConfigError: anything but plain values and what is made of them.
+        """
+        method = getattr(self, "_value_of_" + type(node).__name__.lower(), None)
+        if method is None:
+            self.refuse(node, f"{_kind(node)} ")
+        try:
+            self.budget.charge(1)
+            return method(node)
+        except ConfigError:
+            raise
+        except RecursionError:
+            self.fail(node, "nested too deeply; write it in steps")
+        except WRONG as error:
+            text = str(error) or type(error).__name__
+            if isinstance(error, KeyError):
+                text = f"no key {one_line(text, 80)}"
+            self.fail(node, f"{one_line(text, 160)} (in `{_source(node)}`)")
+
+    def assign(self, target: ast.expr, value: Any) -> None:
+        """Bind `value` to a name, an unpacked row of targets or a subscript."""
+        if isinstance(target, ast.Name):
+            scope = self._scopes[-1] if self._scopes else self.names
+            scope[target.id] = value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            given = values.items(self.budget, value)
+            if len(given) != len(target.elts):
+                self.fail(target, f"{len(target.elts)} names for {len(given)} values")
+            for part, item in zip(target.elts, given, strict=True):
+                self.assign(part, item)
+        elif isinstance(target, ast.Subscript):
+            holder, key = self.value(target.value), self.value(target.slice)
+            if isinstance(holder, ConfigDict):
+                self.budget.inspect(key)
+                place(holder, key, value, self.origin(target))
+            elif isinstance(holder, list) and isinstance(key, int):
+                holder[key] = value
+            else:
+                self.fail(target, f"{describe(holder)} takes no value at that place")
+        else:
+            self.refuse(target, f"an assignment to {_kind(target)}")
+
+    # One method for each kind of node -----------------------------------------
+
+    def _value_of_constant(self, node: ast.Constant) -> Any:
+        value = node.value
+        if isinstance(value, str):
+            return self._fill(value)
+        if value is None or isinstance(value, _SCALARS):
+            return value
+        self.refuse(node, f"a {type(value).__name__} value")
+
+    def _value_of_name(self, node: ast.Name) -> Any:
+        name = node.id
+        for scope in (*reversed(self._scopes), self.names):
+            if name in scope:
+                return scope[name]
+        filled = self._fill(name)
+        if filled is not name:
+            return filled
+        if name == "dict" or name in values.FUNCTIONS:
+            self.refuse(node, f"the function {name} as a value")
+        hint = hint_for(name, self.names) if self.names else ""
+        self.fail(
+            node, f"the name {name!r} is not defined above" + f"; {hint}" * bool(hint)
+        )
+
+    def _value_of_list(self, node: ast.List) -> list[Any]:
+        return list(self._elements(node.elts))
+
+    def _value_of_tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
+        return tuple(self._elements(node.elts))
+
+    def _value_of_set(self, node: ast.Set) -> set[Any]:
+        found = list(self._elements(node.elts))
+        self.budget.inspect(found)
+        return set(found)
+
+    def _elements(self, nodes: list[ast.expr]) -> Iterator[Any]:
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                yield from values.items(self.budget, self.value(node.value))
+            else:
+                yield self.value(node)
+
+    def _value_of_dict(self, node: ast.Dict) -> ConfigDict:
+        result = self._new_dict(node)
+        written: set[Any] = set()
+        for key_node, value_node in zip(node.keys, node.values, strict=True):
+            value = self.value(value_node)
+            if key_node is None:
+                values.update(self.budget, result, value)
+                continue
+            key = self.value(key_node)
+            self.budget.inspect(key)
+            if key in written:
+                self.fail(key_node, f"the key {describe(key)} is given twice")
+            written.add(key)
+            place(result, key, value, self.origin(key_node))
+        return result
+
+    def _new_dict(self, node: ast.AST) -> ConfigDict:
+        result = ConfigDict()
+        result._meta_.origin = self.origin(node)
+        return result
+
+    def _value_of_call(self, node: ast.Call) -> Any:
+        function = node.func
+        if isinstance(function, ast.Name) and not self._is_variable(function.id):
+            if function.id == "dict":
+                return self._call_dict(node)
+            if function.id in values.FUNCTIONS:
+                args, options = self._arguments(node)
+                made = values.FUNCTIONS[function.id](self.budget, *args, **options)
+                return values.checked(made)
+        elif isinstance(function, ast.Attribute):
+            receiver = self.value(function.value)
+            if function.attr in method_names(receiver):
+                args, options = self._arguments(node)
+                return call_method(self.budget, receiver, function.attr, args, options)
+        self.refuse(node, f"the call {_source(function)}(...)")
+
+    def _is_variable(self, name: str) -> bool:
+        return any(name in scope for scope in (*self._scopes, self.names))
+
+    def _arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
+        options: dict[str, Any] = {}
+        for keyword in node.keywords:
+            given = self.value(keyword.value)
+            options.update({keyword.arg: given} if keyword.arg else given)
+        return list(self._elements(node.args)), options
+
+    def _call_dict(self, node: ast.Call) -> ConfigDict:
+        result = self._new_dict(node)
+        if len(node.args) > 1:
+            self.fail(node, "dict(...) takes one positional argument at most")
+        for argument in self._elements(node.args):
+            values.update(self.budget, result, argument)
+        written: set[Any] = set()
+        for keyword in node.keywords:
+            value = self.value(keyword.value)
+            names = {keyword.arg} if keyword.arg else set(value)
+            for name in names & written:
+                self.fail(keyword, f"the key {describe(name)} is given twice")
+            written |= names
+            if keyword.arg is None:
+                values.update(self.budget, result, value)
+            else:
+                place(result, keyword.arg, value, self.origin(keyword))
+        return result
+
+    def _value_of_attribute(self, node: ast.Attribute) -> Any:
+        path, root = [node.attr], node.value
+        while isinstance(root, ast.Attribute):
+            path.append(root.attr)
+            root = root.value
+        if isinstance(root, ast.Name) and root.id == "_base_":
+            return self._base(".".join(reversed(path)), self.origin(node))
+        self.refuse(node, f"the attribute {_source(node)}")
+
+    def _value_of_subscript(self, node: ast.Subscript) -> Any:
+        holder, key = self.value(node.value), self.value(node.slice)
+        self.budget.inspect(key if isinstance(key, tuple) else None)
+        if isinstance(holder, dict):
+            if key not in holder:
+                self.fail(node, f"no key {describe(key)}; {hint_for(key, holder)}")
+            return dict.__getitem__(holder, key)
+        if not isinstance(holder, (str, list, tuple, range)):
+            self.fail(node, f"{describe(holder)} has no items")
+        if isinstance(key, slice):
+            self.budget.room(items=len(holder) // 4)
+        return holder[key]
+
+    def _value_of_slice(self, node: ast.Slice) -> slice:
+        parts = (node.lower, node.upper, node.step)
+        return slice(*(None if part is None else self.value(part) for part in parts))
+
+    def _value_of_binop(self, node: ast.BinOp) -> Any:
+        left, right = self.value(node.left), self.value(node.right)
+        return values.binary(self.budget, type(node.op).__name__, left, right)
+
+    def _value_of_unaryop(self, node: ast.UnaryOp) -> Any:
+        value = self.value(node.operand)
+        if isinstance(node.op, ast.Not):
+            return not value
+        if isinstance(node.op, ast.USub):
+            return -value
+        return ~value if isinstance(node.op, ast.Invert) else +value
+
+    def _value_of_boolop(self, node: ast.BoolOp) -> Any:
+        stop_at = isinstance(node.op, ast.Or)
+        value: Any = None
+        for part in node.values:
+            value = self.value(part)
+            if bool(value) is stop_at:
+                break
+        return value
+
+    def _value_of_compare(self, node: ast.Compare) -> bool:
+        left = self.value(node.left)
+        for operator, right_node in zip(node.ops, node.comparators, strict=True):
+            right = self.value(right_node)
+            if not values.compare(self.budget, type(operator).__name__, left, right):
+                return False
+            left = right
+        return True
+
+    def _value_of_ifexp(self, node: ast.IfExp) -> Any:
+        return self.value(node.body if self.value(node.test) else node.orelse)
+
+    def _value_of_joinedstr(self, node: ast.JoinedStr) -> str:
+        parts = [str(self.value(part)) for part in node.values]
+        self.budget.room(chars=sum(map(len, parts)))
+        return "".join(parts)
+
+    def _value_of_formattedvalue(self, node: ast.FormattedValue) -> str:
+        spec = str(self.value(node.format_spec)) if node.format_spec else ""
+        value = self.value(node.value)
+        return values.text(self.budget, value, _CONVERSIONS[node.conversion], spec)
+
+    def _value_of_listcomp(self, node: ast.ListComp) -> list[Any]:
+        return [self.value(node.elt) for _ in self._loop(node.generators)]
+
+    _value_of_generatorexp = _value_of_listcomp
+
+    def _value_of_setcomp(self, node: ast.SetComp) -> set[Any]:
+        found = [self.value(node.elt) for _ in self._loop(node.generators)]
+        self.budget.inspect(found)
+        return set(found)
+
+    def _value_of_dictcomp(self, node: ast.DictComp) -> ConfigDict:
+        result = self._new_dict(node)
+        for _ in self._loop(node.generators):
+            key = self.value(node.key)
+            self.budget.inspect(key)
+            place(result, key, self.value(node.value), self.origin(node.key))
+        return result
+
+    def _loop(self, generators: list[ast.comprehension]) -> Iterator[None]:
+        """Once for each round, with the loop's names bound in a scope of their own."""
+        if not generators:
+            yield
+            return
+        first, rest = generators[0], generators[1:]
+        rounds = values.items(self.budget, self.value(first.iter))
+        self._scopes.append({})
+        try:
+            for item in rounds:
+                self.budget.charge(1)
+                self.assign(first.target, item)
+                if all(self.value(test) for test in first.ifs):
+                    yield from self._loop(rest)
+        finally:
+            self._scopes.pop()
+
+
+class _WithoutTexts(ast.NodeTransformer):
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        if isinstance(node.value, str):
+            return ast.copy_location(ast.Constant("..."), node)
+        return node
+
+
+def _kind(node: ast.AST) -> str:
+    names = {
+        "Lambda": "a lambda", "Await": "await", "Yield": "yield",
+        "NamedExpr": "an assignment inside an expression", "Attribute": "an attribute",
+        "Starred": "a starred value",
+    }  # fmt: skip
+    return names.get(type(node).__name__, f"a {type(node).__name__}")
+
+
+def _source(node: ast.AST) -> str:
+    """`node` as source, its texts left out: one of them may be a secret."""
+    try:
+        masked = _WithoutTexts().visit(copy.deepcopy(node))
+        source = re.sub(r"_devrun_refx*\d+_", "{{...}}", ast.unparse(masked))
+        return one_line(source, 60)
+    except RecursionError:
+        return "..."

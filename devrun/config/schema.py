@@ -1,0 +1,314 @@
+"""Every key a configuration may have, and what each takes.
+
+`KEYS` is the table: a word is a kind of value (`"int"`; `"int?"` may be None;
+`"text|dict"` is either), a `Section` a dict with its own table. What a `type` builds
+is checked by its constructor, not here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from devrun.config.origin import config_error, describe, hint_for
+from devrun.config.redact import MASK, shown_value
+from devrun.config.tree import ConfigDict, children, origin_of
+from devrun.errors import ConfigTypeError
+
+__all__ = ["KEYS", "UNUSED", "Section", "check_config"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A dict with known keys.
+
+    Unknown ones are refused, unless `open`, or unless its `type` names a class
+    outside `types`, whose constructor then judges them.
+    """
+
+    keys: Mapping[str, str | Section] = field(default_factory=dict)
+    types: Collection[str] = ()
+    open: bool = False
+    optional: bool = True
+
+
+_LOADER: dict[str, str | Section] = {
+    "batch_size": "count",
+    "samples_per_gpu": "count",
+    "num_workers": "size",
+    "workers_per_gpu": "size",
+    "shuffle": "flag",
+    "drop_last": "flag",
+    "pin_memory": "flag",
+    "persistent_workers": "flag",
+    "prefetch_factor": "count?",
+    "timeout": "number",
+    "multiprocessing_context": "text?",
+    "seed": "int?",
+    "dist": "flag",
+    "num_gpus": "size",
+    "round_up": "flag",
+    "sampler": "dict?",
+    "sampler_cfg": "dict?",
+    "on_sample_error": "text?",
+    "max_skipped": "size?",
+    "collate_fn": "any",
+    "worker_init_fn": "any",
+}
+_DATASET = "dict|list?"
+
+UNUSED = (
+    "auto_scale_lr",
+    "diff_seed",
+    "gpu_ids",
+    "gpus",
+    "init_kwargs",
+    "mkl_num_threads",
+    "mp_start_method",
+    "opencv_num_threads",
+    "sync_bn",
+)
+"""MMCV's keys that are accepted so that its configs load, and do nothing here; a run
+that has one of them says so."""
+
+KEYS: dict[str, str | Section] = {
+    # what is trained
+    "model": "dict",
+    "loss": "dict?",
+    "data": Section(
+        {
+            **_LOADER,
+            "train": _DATASET,
+            "val": _DATASET,
+            "test": _DATASET,
+            "train_dataloader": Section(_LOADER),
+            "val_dataloader": Section(_LOADER),
+            "test_dataloader": Section(_LOADER),
+        },
+        optional=False,
+    ),
+    # how it is optimised
+    "optimizer": "dict?",
+    "optimizer_config": Section(
+        {
+            "type": "text",
+            "grad_clip": Section(
+                {
+                    "max_norm": "number",
+                    "norm_type": "number|text",
+                    "clip_value": "number",
+                    "error_if_nonfinite": "flag",
+                    "foreach": "flag?",
+                }
+            ),
+            "cumulative_iters": "count",
+            "detect_anomalous_params": "flag",
+            "loss_scale": "number|text|dict",
+            "coalesce": "flag",
+            "bucket_size_mb": "int",
+            "distributed": "flag",
+            "precision": "text",
+            "nonfinite": "text",
+            "options": "dict?",
+        },
+        types=(
+            "OptimizerHook",
+            "Fp16OptimizerHook",
+            "GradientCumulativeOptimizerHook",
+            "GradientCumulativeFp16OptimizerHook",
+        ),
+    ),
+    "fp16": Section(
+        {
+            "loss_scale": "number|text|dict",
+            "type": "text",
+            "dtype": "text",
+            "enabled": "flag",
+            "accum_type": "text",
+            "velocity_accum_type": "text",
+            "partials_type": "text",
+        }
+    ),
+    "lr_config": Section({"policy": "text", "type": "text"}, open=True),
+    "momentum_config": Section({"policy": "text", "type": "text"}, open=True),
+    # how long, and what happens on the way
+    "runner": Section(
+        {
+            "type": "text",
+            "max_epochs": "count?",
+            "max_iters": "count?",
+            "constructor": "text",
+            "ipu_model_cfg": "dict",
+            "options_cfg": "dict",
+            "fp16_cfg": "dict?",
+        },
+        types=("EpochBasedRunner", "IterBasedRunner", "Runner"),
+    ),
+    "workflow": "workflow",
+    "checkpoint_config": Section(
+        {
+            "type": "text",
+            "interval": "int",
+            "by_epoch": "flag",
+            "save_optimizer": "flag",
+            "out_dir": "text?",
+            "max_keep_ckpts": "int",
+            "save_last": "flag",
+            "sync_buffer": "flag",
+            "file_client_args": "dict?",
+            "filename_tmpl": "text",
+            "create_symlink": "flag",
+            "meta": "dict?",
+            "priority": "text|int",
+        },
+        types=("CheckpointHook",),
+    ),
+    "log_config": Section({"interval": "count", "hooks": "list"}),
+    "evaluation": Section({"interval": "count", "start": "size?"}, open=True),
+    "custom_hooks": "list?",
+    "custom_imports": "dict?",
+    "timer_config": "dict?",
+    # where it runs
+    "device": "text|dict?",
+    "cpu": "dict?",
+    "cuda": "dict?",
+    "hpu": "dict?",
+    "ipu": "dict?",
+    "ipu_replicas": "count?",
+    "dist_params": "dict?",
+    "launcher": "text?",
+    "find_unused_parameters": "flag",
+    "auto_resume": "flag",
+    # the process
+    "work_dir": "text?",
+    "load_from": "text?",
+    "resume_from": "text?",
+    "seed": "int?",
+    "deterministic": "flag",
+    "log_level": "text|int",
+    "omp_num_threads": "count",
+    "cudnn_benchmark": "flag",
+    **dict.fromkeys(UNUSED, "any"),
+}
+
+_MOVED = {
+    "total_epochs": "runner = dict(type='EpochBasedRunner', max_epochs=...)",
+    "total_iters": "runner = dict(type='IterBasedRunner', max_iters=...)",
+}
+_USUAL_HELPERS = re.compile(
+    r"(ann_file|data_root|dataset_type|img_norm_cfg|norm_cfg|classes|class_names"
+    r"|CLASSES|crop_size|img_scale|img_size|\w+_pipeline)(_\w+)?"
+)
+"""Variables of published configs, which some leave unused."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_workflow(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(step, (list, tuple))
+        and len(step) == 2
+        and isinstance(step[0], str)
+        and _is_int(step[1])
+        and step[1] > 0
+        for step in value
+    )
+
+
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "text": ("text", lambda value: isinstance(value, str)),
+    "flag": ("true or false", lambda value: isinstance(value, bool)),
+    "int": ("an integer", _is_int),
+    "count": ("an integer of at least 1", lambda v: _is_int(v) and v >= 1),
+    "size": ("an integer of at least 0", lambda v: _is_int(v) and v >= 0),
+    "number": ("a number", _is_number),
+    "list": ("a list", lambda value: isinstance(value, (list, tuple))),
+    "dict": ("a dict", lambda value: isinstance(value, dict)),
+    "any": ("anything", lambda value: True),
+    "workflow": ("a list such as [('train', 1), ('val', 1)]", _is_workflow),
+}
+
+
+def check_config(cfg: Any) -> None:
+    """Refuse what no part of devrun reads, and values of the wrong kind.
+
+    `cfg` is a Config or a dict. Of a Config, variables that its file reads itself
+    (`train_pipeline`) are let through, and keys that begin with `x-` or `_`.
+
+    Raises:
+        ConfigError: `file:line: key: reason`, with the nearest known name.
+    """
+    helpers = getattr(cfg, "__dict__", {}).get("_helpers", ())
+    tree = getattr(cfg, "__dict__", {}).get("_cfg_dict", cfg)
+    if not isinstance(tree, dict):
+        raise ConfigTypeError(f"a configuration is a dict, not {describe(tree)}")
+    device = tree.get("device")  # one from outside may have a section of its name
+    device = device.get("type") if isinstance(device, dict) else device
+    for key, value in tree.items():
+        path = (key,)
+        if key in KEYS:
+            _check(tree, key, value, KEYS[key], path)
+        elif key in _MOVED:
+            reason = f"no longer read; write {_MOVED[key]}"
+            raise config_error(reason, origin_of(tree, key), path)
+        elif not (
+            key == device
+            or key in helpers
+            or _USUAL_HELPERS.fullmatch(str(key))
+            or str(key).startswith(("x-", "_"))
+        ):
+            _unknown(tree, key, KEYS, path, " (or remove it)")
+    _refuse_masked(tree, ())
+
+
+def _check(
+    node: Any, key: Any, value: Any, rule: str | Section, path: tuple[Any, ...]
+) -> None:
+    if isinstance(rule, str):
+        names = rule.rstrip("?").split("|")
+        if (value is None and rule.endswith("?")) or any(
+            _KINDS[name][1](value) for name in names
+        ):
+            return
+        wanted = " or ".join(_KINDS[name][0] for name in names)
+        reason = f"takes {wanted}, not {shown_value(value, path)}"
+        raise config_error(reason, origin_of(node, key), path, ConfigTypeError)
+    if value is None and rule.optional:
+        return
+    if not isinstance(value, dict):
+        reason = f"takes a dict, not {shown_value(value, path)}"
+        raise config_error(reason, origin_of(node, key), path, ConfigTypeError)
+    foreign = bool(rule.types) and value.get("type", None) not in (None, *rule.types)
+    for name, child in value.items():
+        if name in rule.keys:
+            _check(value, name, child, rule.keys[name], (*path, name))
+        elif not (rule.open or foreign):
+            _unknown(value, name, rule.keys, (*path, name))
+
+
+def _unknown(
+    node: Any,
+    key: Any,
+    known: Mapping[str, Any],
+    path: tuple[Any, ...],
+    advice: str = "",
+) -> NoReturn:
+    reason = f"unknown key; {hint_for(key, known)}{advice}"
+    raise config_error(reason, origin_of(node, key), path)
+
+
+def _refuse_masked(node: Any, path: tuple[Any, ...]) -> None:
+    """A dumped configuration holds `******` where its secrets were."""
+    for key, value in children(node):
+        if value == MASK and isinstance(node, ConfigDict):
+            reason = "the secret was masked; give it as ${env:NAME}"
+            raise config_error(reason, origin_of(node, key), (*path, key))
+        _refuse_masked(value, (*path, key))

@@ -1,0 +1,377 @@
+"""The tree a configuration is held in.
+
+`ConfigDict` is a dict whose keys are also attributes; `ConfigList` is its list.
+Each node knows its key path and the line it was written on, and can be frozen.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, SupportsIndex
+
+from devrun.config.origin import (
+    KeyPath,
+    Origin,
+    config_error,
+    hint_for,
+    one_line,
+    prefix,
+)
+from devrun.config.redact import redacted
+from devrun.errors import UnknownNameError
+
+__all__ = [
+    "ConfigDict",
+    "ConfigList",
+    "MissingKeyError",
+    "adopt",
+    "children",
+    "freeze",
+    "origin_of",
+    "path_of",
+    "place",
+    "plain",
+    "rehome",
+    "where",
+]
+
+
+class MissingKeyError(UnknownNameError, AttributeError):
+    """No such key; an AttributeError too, so that `hasattr` and `getattr` work."""
+
+
+@dataclass(slots=True)
+class Meta:
+    path: KeyPath | None = None
+    origin: Origin | None = None
+    origins: dict[Any, Origin] = field(default_factory=dict)
+    frozen: bool = False
+
+    def thawed(self) -> Meta:
+        return replace(self, origins=dict(self.origins), frozen=False)
+
+
+class ConfigDict(dict[Any, Any]):
+    """A dict with attribute access; nested dicts and lists are converted on entry.
+
+    Raises:
+        MissingKeyError: a missing item or attribute (KeyError and AttributeError).
+        ConfigError: any change of a frozen tree.
+    """
+
+    __slots__ = ("_meta_",)
+    _meta_: Meta
+
+    def __new__(cls, *_: Any, **__: Any) -> ConfigDict:
+        self = super().__new__(cls)
+        object.__setattr__(self, "_meta_", Meta())
+        return self
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        if args and isinstance(args[0], ConfigDict):
+            object.__setattr__(self, "_meta_", args[0]._meta_.thawed())
+        for key, value in dict(*args, **kwargs).items():
+            super().__setitem__(key, adopt(value))
+
+    def __missing__(self, key: Any) -> NoReturn:
+        hint = hint_for(key, self)
+        shown = one_line(repr(key), 80)
+        text = f"{self._here()}no key {shown}" + (f"; {hint}" if hint else "")
+        raise MissingKeyError(text)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        del self[name]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _guard(self, key)
+        self._meta_.origins.pop(key, None)
+        super().__setitem__(key, _settled(self, key, adopt(value)))
+
+    def __delitem__(self, key: Any) -> None:
+        _guard(self, key)
+        if key not in self:
+            self.__missing__(key)
+        self._meta_.origins.pop(key, None)
+        super().__delitem__(key)
+
+    def __ior__(self, other: Any) -> ConfigDict:  # type: ignore[misc]
+        self.update(other)
+        return self
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        _guard(self, key)
+        if key not in self and not default:
+            self.__missing__(key)
+        self._meta_.origins.pop(key, None)
+        return super().pop(key, *default)
+
+    def popitem(self) -> tuple[Any, Any]:
+        _guard(self)
+        return super().popitem()
+
+    def clear(self) -> None:
+        _guard(self)
+        self._meta_.origins.clear()
+        super().clear()
+
+    def copy(self) -> ConfigDict:
+        """A dict that may be changed: shallow, but deep when this one is frozen."""
+        if self._meta_.frozen:
+            return copy.deepcopy(self)
+        return _rebuild_dict(dict(self), self._meta_.thawed())
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ConfigDict:
+        items = {key: copy.deepcopy(value, memo) for key, value in self.items()}
+        return _rebuild_dict(items, self._meta_.thawed())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_dict, (dict(self), self._meta_)
+
+    def to_dict(self) -> dict[Any, Any]:
+        """The same tree in plain dicts and lists."""
+        result: dict[Any, Any] = plain(self)
+        return result
+
+    def freeze(self) -> ConfigDict:
+        """Refuse every change to this tree from now on."""
+        freeze(self)
+        return self
+
+    def _here(self) -> str:
+        return prefix(self._meta_.origin, self._meta_.path or ())
+
+    def __repr__(self) -> str:
+        return repr(redacted(self))
+
+    __str__ = __repr__
+
+
+class ConfigList(list[Any]):
+    """A list inside a configuration; frozen with it."""
+
+    __slots__ = ("_meta_",)
+    _meta_: Meta
+
+    def __new__(cls, *_: Any, **__: Any) -> ConfigList:
+        self = super().__new__(cls)
+        self._meta_ = Meta()
+        return self
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        super().__init__(adopt(item) for item in items)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        _guard(self, index)
+        super().__setitem__(index, adopt(value))
+
+    def __delitem__(self, index: SupportsIndex | slice) -> None:
+        _guard(self, index)
+        super().__delitem__(index)
+
+    def __iadd__(self, items: Iterable[Any]) -> ConfigList:  # type: ignore[misc]
+        self.extend(items)
+        return self
+
+    def __imul__(self, times: SupportsIndex) -> ConfigList:
+        _guard(self)
+        super().__imul__(times)
+        return self
+
+    def append(self, item: Any) -> None:
+        _guard(self)
+        super().append(_settled(self, len(self), adopt(item)))
+
+    def extend(self, items: Iterable[Any]) -> None:
+        _guard(self)
+        super().extend([adopt(item) for item in items])
+
+    def insert(self, index: SupportsIndex, item: Any) -> None:
+        _guard(self)
+        super().insert(index, adopt(item))
+
+    def pop(self, index: SupportsIndex = -1) -> Any:
+        _guard(self)
+        return super().pop(index)
+
+    def remove(self, item: Any) -> None:
+        _guard(self)
+        super().remove(item)
+
+    def clear(self) -> None:
+        _guard(self)
+        super().clear()
+
+    def reverse(self) -> None:
+        _guard(self)
+        super().reverse()
+
+    def sort(self, **kwargs: Any) -> None:
+        _guard(self)
+        super().sort(**kwargs)
+
+    def copy(self) -> ConfigList:
+        """A list that may be changed: shallow, but deep when this one is frozen."""
+        if self._meta_.frozen:
+            return copy.deepcopy(self)
+        return _rebuild_list(list(self), self._meta_.thawed())
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ConfigList:
+        items = [copy.deepcopy(item, memo) for item in self]
+        return _rebuild_list(items, self._meta_.thawed())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_list, (list(self), self._meta_)
+
+    def __repr__(self) -> str:
+        return repr(redacted(self))
+
+    __str__ = __repr__
+
+
+def _rebuild_dict(items: dict[Any, Any], meta: Meta) -> ConfigDict:
+    node = ConfigDict.__new__(ConfigDict)
+    dict.update(node, items)
+    object.__setattr__(node, "_meta_", meta)
+    return node
+
+
+def _rebuild_list(items: list[Any], meta: Meta) -> ConfigList:
+    node = ConfigList.__new__(ConfigList)
+    list.extend(node, items)
+    node._meta_ = meta
+    return node
+
+
+def adopt(value: Any) -> Any:
+    """`value` with its dicts and lists as config nodes; nodes stay who they are."""
+    if isinstance(value, (ConfigDict, ConfigList)):
+        return value
+    if isinstance(value, dict):
+        return ConfigDict(value)
+    if isinstance(value, list):
+        return ConfigList(value)
+    if type(value) is tuple:
+        return tuple(adopt(item) for item in value)
+    return value
+
+
+def children(node: Any) -> Iterator[tuple[Any, Any]]:
+    """`(key or index, value)` of a container; nothing for anything else."""
+    if isinstance(node, Mapping):
+        yield from node.items()
+    elif isinstance(node, (list, tuple)):
+        yield from enumerate(node)
+
+
+def rehome(node: Any, path: KeyPath, origin: Origin | None = None) -> None:
+    """Tell `node` and everything below where it stands now."""
+    if isinstance(node, (ConfigDict, ConfigList)):
+        node._meta_.path = path
+        if node._meta_.origin is None:
+            node._meta_.origin = origin
+        origin = node._meta_.origin
+    for key, child in children(node):
+        if isinstance(child, (dict, list, tuple)):
+            own = node._meta_.origins.get(key) if isinstance(node, ConfigDict) else None
+            rehome(child, (*path, key), own or origin)
+
+
+def freeze(node: Any) -> None:
+    if isinstance(node, (ConfigDict, ConfigList)):
+        node._meta_.frozen = True
+    for _, child in children(node):
+        freeze(child)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: plain(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [plain(child) for child in value]
+    if type(value) is tuple:
+        return tuple(plain(child) for child in value)
+    return value
+
+
+def place(node: ConfigDict, key: Any, value: Any, origin: Origin | None) -> None:
+    """Set `key` as it is, unconverted, and remember where it was written.
+
+    For the readers, whose results are copied into a clean tree afterwards.
+    """
+    dict.__setitem__(node, key, value)
+    node._meta_.origins.pop(key, None)
+    if origin is not None:
+        node._meta_.origins[key] = origin
+
+
+def path_of(node: Any) -> KeyPath:
+    """The key path of a node; empty for the root and where it is not known."""
+    if isinstance(node, (ConfigDict, ConfigList)):
+        return node._meta_.path or ()
+    return ()
+
+
+def origin_of(node: Any, key: Any = None) -> Origin | None:
+    """The line of `key`, else of the node it would be in; None if not known."""
+    if not isinstance(node, (ConfigDict, ConfigList)):
+        return None
+    meta = node._meta_
+    if key is None:
+        return meta.origin
+    if key in meta.origins:
+        return meta.origins[key]
+    if isinstance(node, ConfigList):
+        item = node[key] if isinstance(key, int) and key < len(node) else None
+        return origin_of(item) or meta.origin
+    return meta.origin if key not in node else None
+
+
+def where(cfg: Any, key: Any = None) -> str:
+    """`"file:line: a.b.c: "`, to begin a message about `cfg` or its `key` with.
+
+    An empty string for a plain dict or anything else that has no known place.
+    """
+    node = getattr(cfg, "__dict__", {}).get("_cfg_dict", cfg)
+    if not isinstance(node, (ConfigDict, ConfigList)):
+        return ""
+    path = node._meta_.path or ()
+    return prefix(origin_of(node, key), path if key is None else (*path, key))
+
+
+def _settled(parent: ConfigDict | ConfigList, key: Any, value: Any) -> Any:
+    path = parent._meta_.path
+    if path is not None and isinstance(value, (ConfigDict, ConfigList)):
+        if value._meta_.path is None:
+            rehome(value, (*path, key))
+    return value
+
+
+def _guard(node: ConfigDict | ConfigList, key: Any = None) -> None:
+    if node._meta_.frozen:
+        path = (*(node._meta_.path or ()), *(() if key is None else (key,)))
+        reason = "the configuration is frozen; change it before the run is built, "
+        raise config_error(reason + "or work on a copy()", origin_of(node, key), path)

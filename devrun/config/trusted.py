@@ -1,0 +1,63 @@
+"""Running a Python configuration as the program it is.
+
+Only on request (`--trust-config`), said aloud each time: such a file can do anything
+its reader could do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+import types
+from typing import Any
+
+from devrun.config.origin import Origin, config_error, one_line
+from devrun.config.python_reader import PythonFile, names_read, parse
+from devrun.config.tree import ConfigDict, place
+
+__all__ = ["run_python"]
+
+_CODE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+
+
+def run_python(text: str, file: str, markers: list[str]) -> PythonFile:
+    """Execute `text`; its variables, `_base_` and the markers in them included.
+
+    Modules, functions and names with two leading underscores are left out.
+
+    Raises:
+        ConfigError: whatever the file raised, with the line it came from.
+    """
+    logging.getLogger("devrun").warning(
+        "running %s as Python code, because this was asked for", one_line(file)
+    )
+    tree = parse(text, file)
+    names: dict[str, Any] = {
+        "__name__": "__config__",
+        "__file__": os.path.abspath(file),
+        **{marker: marker for marker in markers},
+    }
+    try:
+        exec(compile(text, file, "exec"), names)  # noqa: S102 - asked for
+    except Exception as error:
+        lines = [
+            frame.lineno or 0
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == file
+        ]
+        raise config_error(
+            f"running it raised {type(error).__name__}: {error}",
+            Origin(file, lines[-1] if lines else 0),
+        ) from error
+    where_bound = {
+        getattr(target, "id", ""): node.lineno
+        for node in tree.body
+        for target in getattr(node, "targets", [getattr(node, "target", None)])
+    }
+    values = ConfigDict()
+    for name, value in names.items():
+        if not (name.startswith("__") or name in markers or isinstance(value, _CODE)):
+            line = where_bound.get(name, 0)
+            place(values, name, value, Origin(file, line))
+    return PythonFile(values, names_read(tree))

@@ -1,0 +1,376 @@
+"""Several processes as one run: rank, world size and the few collectives we need.
+
+Everything is a no-op (world of one) until a process group exists, so callers never
+ask first. The group itself is torch's own, formed from torchrun's environment.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from devrun.errors import (
+    ConfigError,
+    DeviceUnavailableError,
+    DevrunError,
+    UnknownNameError,
+    UnsupportedFeatureError,
+    nearest,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = [
+    "LAUNCHERS",
+    "all_reduce_max",
+    "all_reduce_mean",
+    "allreduce_grads",
+    "allreduce_params",
+    "barrier",
+    "broadcast_object",
+    "broadcast_tensors",
+    "check_launcher",
+    "close_dist",
+    "gather_objects",
+    "get_dist_info",
+    "init_dist",
+    "is_main",
+    "launched",
+    "local_rank",
+    "master_only",
+    "on_main",
+    "shared_seed",
+]
+
+LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_WITH_HOST = {"nccl": "cpu:gloo,cuda:nccl", "xccl": "cpu:gloo,xpu:xccl"}
+"""With gloo beside it, counts and names travel without waiting for the device."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def get_dist_info() -> tuple[int, int]:
+    """(rank, world size); (0, 1) without a process group. Does not import torch."""
+    # A group can only exist when its module was imported: looking there keeps the
+    # commands that need no torch from paying for it.
+    group = sys.modules.get("torch.distributed")
+    if group is None or not group.is_available() or not group.is_initialized():
+        return 0, 1
+    return group.get_rank(), group.get_world_size()
+
+
+def is_main() -> bool:
+    """Whether this process is the one that writes and speaks."""
+    return get_dist_info()[0] == 0
+
+
+def launched() -> bool:
+    """Whether a launcher such as torchrun started this process as one of several."""
+    if not all(name in os.environ for name in _ENVIRONMENT):
+        return False
+    return os.environ["WORLD_SIZE"].isdigit() and int(os.environ["WORLD_SIZE"]) > 1
+
+
+def local_rank() -> int | None:
+    """Place of this process on its machine, or None when there is no launcher."""
+    text = os.environ.get("LOCAL_RANK", "")
+    return int(text) if launched() and text.isdigit() else None
+
+
+def init_dist(launcher: str, backend: str | None = None, **kwargs: Any) -> bool:
+    """Join the process group that `launcher` prepared; True when this call did it.
+
+    Args:
+        launcher: `pytorch` (torchrun), or `none`, which does nothing.
+        backend: `gloo`, `nccl`, ...; None leaves it to torch (gloo for host tensors
+            and the usual one of each device type).
+        kwargs: for `torch.distributed.init_process_group`; `timeout` may be seconds.
+
+    Raises:
+        UnsupportedFeatureError: a launcher known from MMCV that is not served yet.
+        ConfigError: the environment of the launcher is missing.
+        DeviceUnavailableError: the group could not be formed.
+    """
+    if not check_launcher(launcher):
+        return False
+    return _join(backend, kwargs)
+
+
+def check_launcher(launcher: str) -> bool:
+    """Whether `launcher` has started processes that have a group to join.
+
+    Raises:
+        UnknownNameError: there is no such launcher.
+        UnsupportedFeatureError: a launcher known from MMCV that is not served yet.
+        ConfigError: the environment of the launcher is missing.
+    """
+    if launcher not in LAUNCHERS:
+        hint = nearest(launcher, LAUNCHERS)
+        raise UnknownNameError(f"no launcher {launcher!r}; {hint}")
+    if launcher in ("slurm", "mpi"):
+        raise UnsupportedFeatureError(
+            f"launcher {launcher!r} is not supported yet: start the processes with "
+            "torchrun and give --launcher pytorch"
+        )
+    if launcher == "none":
+        return False
+    missing = [name for name in _ENVIRONMENT if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f"launcher 'pytorch' needs {', '.join(missing)} in the environment: start "
+            "with torchrun --nproc-per-node N"
+        )
+    return True
+
+
+def _join(backend: str | None, kwargs: Mapping[str, Any]) -> bool:
+    import torch.distributed as group
+
+    if not group.is_available():
+        raise DeviceUnavailableError(
+            "this torch build has no torch.distributed; install one that has, or "
+            "start a single process"
+        )
+    if group.is_initialized():
+        return False
+    options = dict(kwargs)
+    if isinstance(options.get("timeout"), (int, float)):
+        options["timeout"] = datetime.timedelta(seconds=options["timeout"])
+    if backend is not None and ":" not in backend:
+        if not group.is_backend_available(backend):
+            raise DeviceUnavailableError(
+                f"backend {backend!r} is not in this torch build; use 'gloo', or a "
+                "build made for the device"
+            )
+        backend = _WITH_HOST.get(backend, backend)
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    try:
+        group.init_process_group(backend, **options)
+    except (RuntimeError, ValueError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DeviceUnavailableError(
+            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} could not join "
+            f"the process group at {where}: {first}"
+        ) from error
+    return True
+
+
+def close_dist() -> None:
+    """Leave the process group; safe without one."""
+    group = _group()
+    if group is not None:
+        group.destroy_process_group()
+
+
+def master_only(function: Callable[P, T]) -> Callable[P, T | None]:
+    """Decorator: run on rank 0 only; the others get None."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        return function(*args, **kwargs) if is_main() else None
+
+    return wrapper
+
+
+def on_main(action: Callable[[], None]) -> None:
+    """Run `action` on rank 0 while the others wait for it.
+
+    Raises:
+        DevrunError: what `action` raised, on every rank: none is left waiting.
+    """
+    failure: DevrunError | None = None
+    if is_main():
+        try:
+            action()
+        except DevrunError as error:
+            failure = error
+    outcome = None if failure is None else (type(failure), str(failure))
+    outcome = broadcast_object(outcome)
+    if failure is not None:
+        raise failure
+    if outcome is not None:
+        kind, message = outcome
+        raise kind(message)
+
+
+def barrier() -> None:
+    """Wait until every rank is here."""
+    group = _group()
+    if group is not None:
+        group.barrier()
+
+
+def gather_objects(value: T) -> list[T]:
+    """`value` of every rank, by rank; on every rank."""
+    group = _group()
+    if group is None:
+        return [value]
+    gathered: list[Any] = [None] * group.get_world_size()
+    group.all_gather_object(gathered, value)
+    return gathered
+
+
+def broadcast_object(value: T, src: int = 0) -> T:
+    """What rank `src` passed, on every rank."""
+    group = _group()
+    if group is None:
+        return value
+    box = [value]
+    group.broadcast_object_list(box, src=src)
+    return box[0]
+
+
+def all_reduce_mean(values: Mapping[str, Any]) -> dict[str, float]:
+    """Mean of each named number or 0-d tensor over the ranks that have that name.
+
+    Reading the values makes the host wait for the device.
+    """
+    mine = {name: _number(value) for name, value in values.items()}
+    ranks = gather_objects(mine)
+    names = dict.fromkeys(name for rank in ranks for name in rank)
+    return {
+        name: _mean([rank[name] for rank in ranks if name in rank]) for name in names
+    }
+
+
+def all_reduce_max(value: float) -> float:
+    """The largest `value` of all ranks."""
+    group = _group()
+    if group is None:
+        return value
+    import torch
+
+    box = torch.tensor([value], dtype=torch.float64, device=_device_for_numbers())
+    group.all_reduce(box, op=group.ReduceOp.MAX)
+    return float(box.item())
+
+
+def shared_seed(seed: int | None = None) -> int:
+    """`seed`, or a random one that all ranks share."""
+    if seed is not None:
+        return seed
+    return broadcast_object(int.from_bytes(os.urandom(4), "little") % 2**31)
+
+
+def broadcast_tensors(tensors: Iterable[Tensor], src: int = 0) -> None:
+    """Overwrite each tensor by that of rank `src`."""
+    group = _group()
+    if group is None:
+        return
+    for tensor in tensors:
+        group.broadcast(tensor.detach(), src=src)
+
+
+def allreduce_params(
+    params: Iterable[Tensor], coalesce: bool = True, bucket_size_mb: int = -1
+) -> None:
+    """Average parameters or buffers over the ranks, in place.
+
+    Integer tensors, such as the counter of a BatchNorm, take the value of rank 0: a
+    mean would not be one of theirs.
+
+    Args:
+        params: the same tensors, in the same order, on every rank.
+        coalesce: exchange few large buffers in place of many small ones.
+        bucket_size_mb: size of such a buffer; -1 for one per type.
+    """
+    if get_dist_info()[1] == 1:
+        return
+    tensors = [param.detach() for param in params]
+    _average([t for t in tensors if t.is_floating_point()], coalesce, bucket_size_mb)
+    broadcast_tensors(t for t in tensors if not t.is_floating_point())
+
+
+def allreduce_grads(
+    params: Iterable[nn.Parameter], coalesce: bool = True, bucket_size_mb: int = -1
+) -> None:
+    """Average gradients over the ranks, in place.
+
+    A parameter without a gradient here counts as zero where another rank has one,
+    and keeps none where no rank has.
+    """
+    if get_dist_info()[1] == 1:
+        return
+    import torch
+
+    used = [param for param in params if param.requires_grad]
+    if not used:
+        return
+    present = torch.tensor(
+        [param.grad is not None for param in used],
+        dtype=torch.int32,
+        device=_device_for_numbers(),
+    )
+    torch.distributed.all_reduce(present, op=torch.distributed.ReduceOp.MAX)
+    grads: list[Tensor] = []
+    for param, somewhere in zip(used, present.tolist(), strict=True):
+        if somewhere:
+            if param.grad is None:
+                param.grad = torch.zeros_like(param)
+            grads.append(param.grad.detach())
+    _average(grads, coalesce, bucket_size_mb)
+
+
+def _average(tensors: list[Tensor], coalesce: bool, bucket_size_mb: int) -> None:
+    import torch
+
+    world = get_dist_info()[1]
+    limit = bucket_size_mb * 2**20 if bucket_size_mb > 0 else sys.maxsize
+    for bucket in _buckets(tensors, limit if coalesce else 0):
+        if len(bucket) == 1 and bucket[0].is_contiguous():
+            torch.distributed.all_reduce(bucket[0])
+            bucket[0].div_(world)
+            continue
+        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+        torch.distributed.all_reduce(flat)
+        flat.div_(world)
+        parts = flat.split([tensor.numel() for tensor in bucket])
+        for tensor, part in zip(bucket, parts, strict=True):
+            tensor.copy_(part.view(tensor.shape))
+
+
+def _buckets(tensors: list[Tensor], limit: int) -> Iterable[list[Tensor]]:
+    by_kind: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        by_kind.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for group in by_kind.values():
+        bucket: list[Tensor] = []
+        size = 0
+        for tensor in group:
+            bytes_ = tensor.numel() * tensor.element_size()
+            if bucket and size + bytes_ > limit:
+                yield bucket
+                bucket, size = [], 0
+            bucket.append(tensor)
+            size += bytes_
+        yield bucket
+
+
+def _number(value: Any) -> float:
+    # torch warns when float() takes a tensor that still has its graph
+    return float(value.detach() if hasattr(value, "detach") else value)
+
+
+def _mean(numbers: list[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+def _group() -> Any:
+    """`torch.distributed` when there is a process group, else None."""
+    group = sys.modules.get("torch.distributed")
+    if group is None or not group.is_available() or not group.is_initialized():
+        return None
+    return group
+
+
+def _device_for_numbers() -> str:
+    """Where the group can exchange a number: its first device type, mostly the host."""
+    config: str = _group().get_backend_config()
+    return config.split(":")[0]

@@ -1,0 +1,312 @@
+"""Registries: a name in a config becomes a class, and its keys the arguments.
+
+    MODELS.build({"type": "ResNet", "depth": 18})                 a registered name
+    MODELS.build({"type": "torchvision.models.resnet18"})         a dotted path
+
+A dotted path is taken only where the registry says what it must yield (a subclass
+of `expects`, or a function whose return annotation is one), so that a config can
+name a model but can never call an arbitrary function.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from devrun.construct import (
+    Buildable,
+    call,
+    checked,
+    import_path,
+    locate,
+    nested_config,
+    short,
+    unshared,
+    where,
+)
+from devrun.errors import (
+    ConfigError,
+    ConfigTypeError,
+    DevrunError,
+    UnknownNameError,
+    nearest,
+)
+
+__all__ = [
+    "DATASETS",
+    "HOOKS",
+    "LOSSES",
+    "LR_SCHEDULERS",
+    "METRICS",
+    "MODELS",
+    "OPTIMIZERS",
+    "OPTIMIZER_BUILDERS",
+    "RUNNERS",
+    "RUNNER_BUILDERS",
+    "TRANSFORMS",
+    "Registry",
+    "build_from_cfg",
+]
+
+
+class Registry:
+    """Maps names to classes and functions; MMCV's registry with dotted paths.
+
+    Args:
+        name: what it holds, in the singular, as messages say it.
+        build_func: called by `build`; inherited from `parent`, else `build_from_cfg`.
+        parent: the registry whose lookups `scope.Name` may end here.
+        scope: this registry's scope; the top package of the caller if not given.
+        expects: returns the class (or protocol) that a dotted path must yield;
+            called at the first dotted path. Without it only names are accepted.
+        home: the module whose import registers the built-in names; imported when a
+            name is looked up that is not there yet.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        build_func: Buildable | None = None,
+        parent: Registry | None = None,
+        scope: str | None = None,
+        *,
+        expects: Callable[[], type] | None = None,
+        home: str | None = None,
+    ) -> None:
+        self.name = name
+        self.scope = self.infer_scope() if scope is None else scope
+        self.module_dict: dict[str, Buildable] = {}
+        self.children: dict[str, Registry] = {}
+        self.parent: Registry | None = None
+        self._expects = expects
+        self._home = home
+        if parent is not None:
+            if not isinstance(parent, Registry):
+                raise ConfigTypeError(f"parent must be a Registry, got {parent!r}")
+            parent._add_child(self)
+            self.parent = parent
+            build_func = build_func or parent.build_func
+            self._expects = expects or parent._expects
+        self.build_func: Buildable = build_func or build_from_cfg
+
+    def __len__(self) -> int:
+        return len(self.module_dict)
+
+    def __contains__(self, key: str) -> bool:
+        return self.get(key) is not None
+
+    def __repr__(self) -> str:
+        return f"Registry(name={self.name}, items={sorted(self.module_dict)})"
+
+    @staticmethod
+    def infer_scope() -> str:
+        """The top package of the module that constructs the registry."""
+        module: str = sys._getframe(2).f_globals.get("__name__", "")
+        return module.split(".")[0]
+
+    @staticmethod
+    def split_scope_key(key: str) -> tuple[str | None, str]:
+        """`"mmcls.ResNet"` -> `("mmcls", "ResNet")`; no dot -> `(None, key)`."""
+        scope, dot, rest = key.partition(".")
+        return (scope, rest) if dot else (None, key)
+
+    def get(self, key: str) -> Buildable | None:
+        """What is registered as `key`, or as `Key` in the child of `scope.Key`."""
+        scope, real_key = self.split_scope_key(key)
+        if scope is None or scope == self.scope:
+            if real_key not in self.module_dict and self._home is not None:
+                importlib.import_module(self._home)
+            return self.module_dict.get(real_key)
+        if scope in self.children:
+            return self.children[scope].get(real_key)
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        return None if root is self else root.get(key)
+
+    def resolve(self, name: str) -> Buildable:
+        """The class or function that `type: name` stands for.
+
+        Raises:
+            UnknownNameError: neither a registered name nor a dotted path.
+            ConfigError: a dotted path that cannot be imported, or to something that
+                this registry does not hold.
+        """
+        found = self.get(name)
+        if found is None and "." in name and self._expects is not None:
+            target = import_path(name)
+            found = self.get(name)  # the import may have registered it
+            if found is None:
+                found = checked(target, name, self._expects(), self.name)
+        if found is None:
+            raise UnknownNameError(
+                f"{name!r} is not in the {self.name} registry; "
+                f"{nearest(name, self.module_dict) or 'it is empty'} (the module of "
+                f"your own class must be listed in custom_imports)"
+            )
+        return found
+
+    def build(
+        self, cfg: Any, default_args: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> Any:
+        """What `build_func` makes of `cfg`; see `build_from_cfg`."""
+        if default_args is not None:  # a build_func of one's own may not take it
+            kwargs["default_args"] = default_args
+        return self.build_func(cfg, registry=self, **kwargs)
+
+    def register_module(
+        self,
+        name: str | Sequence[str] | Buildable | None = None,
+        force: bool = False,
+        module: Buildable | None = None,
+    ) -> Any:
+        """Register `module` under `name` (or several); without it, a decorator.
+
+        Raises:
+            UnknownNameError: (a KeyError) the name is taken and `force` is False.
+            ConfigTypeError: not a class or function, or a name that is no string.
+        """
+        if not isinstance(force, bool):
+            raise ConfigTypeError(f"force must be a bool, got {force!r}")
+        if callable(name):  # @REGISTRY.register_module, without brackets
+            self._add(name, None, force)
+            return name
+        listed = [name] if isinstance(name, str) else name
+        if listed is not None and not (
+            isinstance(listed, (list, tuple))
+            and all(isinstance(entry, str) for entry in listed)
+        ):
+            raise ConfigTypeError(
+                f"name must be None, a string or a list of strings, got {name!r}"
+            )
+        if module is not None:
+            self._add(module, listed, force)
+            return module
+
+        def decorate(module: Buildable) -> Buildable:
+            self._add(module, listed, force)
+            return module
+
+        return decorate
+
+    def _add(self, module: Any, names: Iterable[str] | None, force: bool) -> None:
+        if not (inspect.isclass(module) or inspect.isfunction(module)):
+            raise ConfigTypeError(
+                f"only a class or a function can be registered, got {module!r}"
+            )
+        for name in [module.__name__] if names is None else names:
+            if not force and name in self.module_dict:
+                raise UnknownNameError(
+                    f"{name!r} is already registered in the {self.name} registry, by "
+                    f"{self.module_dict[name].__module__}; force=True replaces it"
+                )
+            self.module_dict[name] = module
+
+    def _add_child(self, child: Registry) -> None:
+        if child.scope in self.children:
+            raise ConfigError(
+                f"the {self.name} registry already has a child with the scope "
+                f"{child.scope!r}; give this one another scope"
+            )
+        self.children[child.scope] = child
+
+
+def build_from_cfg(
+    cfg: Mapping[str, Any],
+    registry: Registry,
+    default_args: Mapping[str, Any] | None = None,
+) -> Any:
+    """Call what `cfg["type"]` names with the other keys of `cfg` as arguments.
+
+    Keys of `default_args` apply where `cfg` has none. `cfg` is left as it was, also
+    by a constructor that changes what it is given.
+
+    Raises:
+        ConfigTypeError: (a TypeError) `cfg` is no dict, `type` is no name, class or
+            function, or an argument is missing or not known; checked before the call.
+        UnknownNameError: (a KeyError) no `type`, or a name that nothing has.
+        ConfigError: the constructor failed; its exception is the `__cause__`.
+    """
+    for value, label in ((cfg, "cfg"), (default_args, "default_args")):
+        if not isinstance(value, dict) and not (value is None and label != "cfg"):
+            raise ConfigTypeError(f"{label} must be a dict, got {short(value)}")
+    if not isinstance(registry, Registry):
+        raise ConfigTypeError(f"registry must be a Registry, got {short(registry)}")
+    args = {**(default_args or {}), **{k: unshared(v) for k, v in cfg.items()}}
+    if "type" not in args:
+        raise UnknownNameError(
+            f"{where(cfg)}no 'type' for the {registry.name}; the keys are: "
+            f"{', '.join(map(str, args)) or 'none'}"
+        )
+    wanted = args.pop("type")
+    if isinstance(wanted, str):
+        try:
+            target = registry.resolve(wanted)
+            if registry.get(wanted) is None:  # a dotted path
+                args = {k: nested_config(v, target) for k, v in args.items()}
+        except DevrunError as error:
+            locate(error, where(cfg, "type"))
+            raise
+    elif inspect.isclass(wanted) or inspect.isfunction(wanted):
+        target = wanted
+    else:
+        raise ConfigTypeError(
+            f"{where(cfg, 'type')}type must be a name, a class or a function, "
+            f"got {short(wanted)}"
+        )
+    return call(target, args, cfg)
+
+
+@runtime_checkable
+class Metric(Protocol):
+    """What a metric does, in torchmetrics' words."""
+
+    def update(self, *args: Any, **kwargs: Any) -> None: ...
+    def compute(self) -> Any: ...
+    def reset(self) -> None: ...
+
+
+@runtime_checkable
+class Transform(Protocol):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def _lazily(module: str, name: str) -> Callable[[], type]:
+    return functools.cache(lambda: getattr(importlib.import_module(module), name))
+
+
+_MODULE = _lazily("torch.nn", "Module")
+
+RUNNERS = Registry(
+    "runner",
+    home="devrun.runners",
+    expects=_lazily("devrun.runners.base", "BaseRunner"),
+)
+RUNNER_BUILDERS = Registry("runner builder", home="devrun.runners")
+HOOKS = Registry(
+    "hook", home="devrun.hooks", expects=_lazily("devrun.hooks.base", "Hook")
+)
+MODELS = Registry("model", home="devrun.models", expects=_MODULE)
+LOSSES = Registry("loss", home="devrun.models", expects=_MODULE)
+DATASETS = Registry(
+    "dataset", home="devrun.data", expects=_lazily("torch.utils.data", "Dataset")
+)
+TRANSFORMS = Registry("transform", home="devrun.data", expects=lambda: Transform)
+OPTIMIZERS = Registry(
+    "optimizer", home="devrun.optim", expects=_lazily("torch.optim", "Optimizer")
+)
+OPTIMIZER_BUILDERS = Registry(
+    "optimizer constructor",
+    home="devrun.optim",
+    expects=_lazily("devrun.optim.constructor", "DefaultOptimizerConstructor"),
+)
+METRICS = Registry("metric", home="devrun.metrics", expects=lambda: Metric)
+LR_SCHEDULERS = Registry(
+    "learning-rate scheduler",
+    home="devrun.hooks",
+    expects=_lazily("torch.optim.lr_scheduler", "LRScheduler"),
+)
