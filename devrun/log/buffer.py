@@ -1,0 +1,306 @@
+"""`LogBuffer`: what steps and hooks measured, averaged when something is logged."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import OrderedDict
+from collections.abc import Mapping
+from operator import mul
+from typing import Any
+
+from devrun.errors import ConfigError, ConfigTypeError
+
+__all__ = ["LogBuffer"]
+
+
+WINDOW = 1000
+PENDING = 2048
+"""Updates held back; then they are read even if nothing is logged, so that an endless
+run stays small."""
+
+
+class LogBuffer:
+    """Named numbers of the last iterations and their mean weighted by count.
+
+    `update` is on the path of every iteration: it notes what it is given, and a tensor
+    on a device is read when `average` moves all that wait to the host in one transfer
+    (one in host memory is read at once: nobody waits for it). `average(0)` covers
+    everything since `clear`, however long; `average(n)` the last n values of each
+    name, of which at least `window` are kept (`reserve` asks for more).
+
+    Values go to the section chosen by `select`; one is enough unless training and
+    validation alternate within an epoch.
+    """
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self.output: OrderedDict[str, Any] = OrderedDict()
+        self.latest: dict[str, float] = {}
+        """The last averages; they stay when `output` is cleared."""
+        self.ready = False
+        self.tag: Any = None
+        """What the averages in `output` are of; None when it holds none."""
+        self._window = window
+        self._updates = 0
+        self._sections: dict[str, _Section] = {}
+        self.select("train")
+
+    def update(self, vars: Mapping[str, Any], count: int = 1) -> None:
+        """Note one value for each name, standing for `count` samples.
+
+        A tensor must not be written to afterwards.
+
+        Raises:
+            ConfigTypeError: (a TypeError) a value that is no number and no 0-d tensor,
+                or `vars` is no dict.
+            ConfigError: `count` is below 1.
+        """
+        try:
+            items = vars.items()
+        except AttributeError:
+            raise ConfigTypeError(
+                "log values must be a dict of name -> number, got "
+                f"{type(vars).__name__}"
+            ) from None
+        if count < 1:
+            raise ConfigError(
+                f"count (num_samples) of the log values {list(vars)} is {count}; it "
+                "must be at least 1"
+            )
+        known = self._series
+        for key, value in items:
+            try:
+                series = known[key]
+            except KeyError:
+                series = known[key] = _Series(self._window)
+            if type(value) is not float:
+                value = series.readable(key, value)
+            series.values.append(value)
+            series.counts.append(count)
+        self._updates += 1
+        if self._updates % PENDING == 0:
+            self._section.settle()
+
+    def average(self, n: int = 0) -> None:
+        """Put the means of the last `n` values (0: all) of each name in `output`.
+
+        Nothing happens when there are no values.
+
+        Raises:
+            ConfigError: more values are asked for than were kept.
+        """
+        if means := self.means(n):
+            self.show(means, tag=n)
+
+    def means(self, n: int = 0, section: str | None = None) -> dict[str, float]:
+        """The same means, without touching `output`."""
+        chosen = self._section if section is None else self._sections.get(section)
+        if chosen is None:
+            return {}
+        chosen.settle()
+        return {key: series.mean(key, n) for key, series in chosen.series.items()}
+
+    def show(self, means: Mapping[str, float], tag: Any) -> None:
+        """Add averages to `output`; it is ready to be logged."""
+        self.output.update(means)
+        self.latest = dict(means)
+        self.ready = True
+        self.tag = tag
+
+    def mean_count(self, n: int = 0) -> float:
+        """Samples of one update: the largest mean count of any name."""
+        self._section.settle()
+        return max(
+            (s.mean_count(n) for s in self._section.series.values()), default=0.0
+        )
+
+    def totals(self) -> dict[str, tuple[float, int]]:
+        """Weighted sum and count of each name since `clear`."""
+        self._section.settle()
+        return {k: (s.total, s.weight) for k, s in self._section.series.items()}
+
+    def select(self, section: str) -> None:
+        """Take the following updates into `section` (`train` at first)."""
+        self._section = self._sections.setdefault(section, _Section(self._window))
+        self._series = self._section.series
+
+    def reserve(self, n: int) -> None:
+        """Keep at least the last `n` values of each name."""
+        if n > self._window:
+            self._window = n
+            for section in self._sections.values():
+                section.widen(n)
+
+    def clear(self) -> None:
+        """Forget all values and the output."""
+        for section in self._sections.values():
+            section.clear()
+        self.latest = {}
+        self.clear_output()
+
+    def clear_section(self, section: str) -> None:
+        """Forget the values of one section."""
+        if section in self._sections:
+            self._sections[section].clear()
+
+    def clear_output(self) -> None:
+        """Empty `output`; it is not ready any more."""
+        self.output.clear()
+        self.ready = False
+        self.tag = None
+
+    @property
+    def val_history(self) -> dict[str, list[float]]:
+        """The values kept of each name, oldest first (a copy)."""
+        self._section.settle()
+        return {k: s.values[-s.window :].tolist() for k, s in self._section.series.items()}
+
+    @property
+    def n_history(self) -> dict[str, list[int]]:
+        """The counts of `val_history` (a copy)."""
+        self._section.settle()
+        return {k: s.counts[-s.window :].tolist() for k, s in self._section.series.items()}
+
+
+class _Section:
+    """The series of each name."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.series: dict[str, _Series] = {}
+
+    def settle(self) -> None:
+        """Bring the totals up to date; the host waits for the device here."""
+        unread = [
+            (series.values, index, tensor)
+            for series in self.series.values()
+            for index, tensor in series.unread
+        ]
+        if unread:
+            numbers = _to_host([tensor for _, _, tensor in unread])
+            for (values, index, _), number in zip(unread, numbers, strict=True):
+                values[index] = number
+        for series in self.series.values():
+            series.settle()
+
+    def widen(self, window: int) -> None:
+        self.window = window
+        for series in self.series.values():
+            series.window = window
+
+    def clear(self) -> None:
+        self.series.clear()
+
+
+class _Series:
+    """One name: totals since the start, and at least the last `window` values."""
+
+    __slots__ = (
+        "counts", "seen", "settled", "total", "unread", "values", "weight", "window",
+    )  # fmt: skip
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        # arrays hold the bare numbers, close together
+        self.values = array("d")
+        self.counts = array("q")
+        self.settled = 0  # how many of `values` are in the totals
+        self.total, self.weight, self.seen = 0.0, 0, 0
+        self.unread: list[tuple[int, Any]] = []  # tensors, and where they belong
+
+    def readable(self, key: str, value: Any) -> float:
+        """The next value as a float: for now nan, if the host would have to wait."""
+        checked = _checked(key, value)
+        if type(checked) is float:
+            return checked
+        self.unread.append((len(self.values), checked))
+        return math.nan
+
+    def settle(self) -> None:
+        """Add the new values to the totals, and let old ones go."""
+        self.unread.clear()
+        values, counts = self.values[self.settled :], self.counts[self.settled :]
+        self.total += sum(map(mul, values, counts))
+        self.weight += sum(counts)
+        self.seen += len(values)
+        if len(self.values) > 2 * self.window:  # seldom: it moves all that is kept
+            del self.values[: -self.window], self.counts[: -self.window]
+        self.settled = len(self.values)
+
+    def mean(self, key: str, n: int) -> float:
+        if n <= 0 or n >= self.seen:
+            return self.total / self.weight
+        kept = min(len(self.values), self.window)
+        if n > kept:
+            raise ConfigError(
+                f"average({n}) of {key!r}: only the last {kept} values are "
+                f"kept; call log_buffer.reserve({n}) before the run, or average(0)"
+            )
+        counts = self.counts[-n:]
+        return float(sum(map(mul, self.values[-n:], counts))) / sum(counts)
+
+    def mean_count(self, n: int) -> float:
+        if n <= 0 or n >= self.seen:
+            return self.weight / self.seen
+        counts = self.counts[-n:]
+        return sum(counts) / len(counts)
+
+
+def _checked(key: str, value: Any) -> Any:
+    """`value` as a float, or the tensor to read later.
+
+    Tensors are told by what they can do, so that this module does not import torch.
+    """
+    if hasattr(value, "detach"):
+        if value.dim() or value.is_complex():
+            raise ConfigTypeError(
+                f"log value {key!r} is a tensor of shape {list(value.shape)} and type "
+                f"{value.dtype}; log one real number, such as its mean()"
+            )
+        if value.is_cpu:
+            return float(value.tolist())
+        if value.requires_grad:
+            value = value.detach()
+        # One that was written in place before may be again: keep its value of now.
+        return value.clone() if not value.is_inference() and value._version else value
+    try:
+        if not isinstance(value, (str, bytes, complex)) and not _dimensions(value):
+            return float(value)
+        raise TypeError
+    except (TypeError, ValueError):
+        raise ConfigTypeError(
+            f"log value {key!r} must be a number or a 0-d tensor, got "
+            f"{type(value).__name__}"
+        ) from None
+
+
+def _dimensions(value: Any) -> Any:
+    return getattr(value, "shape", None)  # of a numpy array; () for its scalars
+
+
+def _to_host(tensors: list[Any]) -> list[float]:
+    """The numbers in 0-d tensors, with one transfer for each device."""
+    import torch
+
+    if len({(tensor.dtype, tensor.device) for tensor in tensors}) == 1:
+        return list(map(float, torch.stack(tensors).tolist()))
+    groups: dict[Any, dict[Any, list[int]]] = {}
+    for index, tensor in enumerate(tensors):
+        by_type = groups.setdefault(tensor.device, {})
+        by_type.setdefault(tensor.dtype, []).append(index)
+    found: list[float] = [0.0] * len(tensors)
+    for by_type in groups.values():
+        # Several types travel together as bytes; the widest first keeps each aligned.
+        order = sorted(by_type, key=lambda dtype: dtype.itemsize, reverse=True)
+        stacks = [torch.stack([tensors[i] for i in by_type[dtype]]) for dtype in order]
+        if len(stacks) == 1:
+            hosts = [stacks[0].cpu()]
+        else:
+            packed = torch.cat([stack.view(torch.uint8) for stack in stacks]).cpu()
+            sizes = [stack.numel() * stack.element_size() for stack in stacks]
+            parts = packed.split(sizes)
+            hosts = [p.view(d) for p, d in zip(parts, order, strict=True)]
+        for dtype, host in zip(order, hosts, strict=True):
+            for index, number in zip(by_type[dtype], host.tolist(), strict=True):
+                found[index] = float(number)
+    return found

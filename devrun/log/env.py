@@ -1,0 +1,41 @@
+"""`collect_env`: the versions a bug report needs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+
+__all__ = ["collect_env", "env_text"]
+
+
+def collect_env(
+    devices: Mapping[str, Iterable[str] | str] | None = None,
+) -> dict[str, str]:
+    """Facts about this process, by name; nothing is probed.
+
+    Args:
+        devices: adapter name -> its devices, or why it has none; taken as given.
+    """
+    import numpy
+    import torch
+
+    facts = {
+        "sys.platform": sys.platform,
+        "OS": platform.platform(),
+        "Python": " ".join(sys.version.split()),
+        "PyTorch": torch.__version__,
+        "NumPy": numpy.__version__,
+        "CPU threads": f"{torch.get_num_threads()} of {os.cpu_count()}",
+        "Distributed": str(torch.distributed.is_available()),
+    }
+    for name, listed in (devices or {}).items():
+        shown = listed if isinstance(listed, str) else ", ".join(listed)
+        facts[f"Device {name}"] = shown or "none"
+    return facts
+
+
+def env_text(devices: Mapping[str, Iterable[str] | str] | None = None) -> str:
+    """`collect_env` as lines of `name: value`."""
+    return "\n".join(f"{name}: {value}" for name, value in collect_env(devices).items())

@@ -1,0 +1,85 @@
+"""One strict JSON object a line, as `TIMESTAMP.log.json` has them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from devrun.errors import ConfigError, StorageError
+
+__all__ = ["JsonLines", "strict_line"]
+
+DIGITS = 5
+
+
+class JsonLines:
+    """Appends records to a file; every line is on disk's way when `write` returns."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - kept open
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write {path!r}: {error.strerror}; choose another work_dir"
+            ) from error
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one line.
+
+        Raises:
+            StorageError: the disk is full or gone.
+        """
+        try:
+            self._file.write(strict_line(record) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {self.path!r}: {error.strerror}"
+            ) from error
+
+    def close(self) -> None:
+        """Close the file; safe twice."""
+        self._file.close()
+
+
+def strict_line(record: Mapping[str, Any]) -> str:
+    """`record` as one line of JSON that every parser accepts.
+
+    Floats keep 5 decimals, or 5 significant digits below 0.001 so that a small
+    learning rate does not become 0. What JSON has no number for is the string
+    "NaN", "Infinity" or "-Infinity": null would hide which of them it was, and
+    `float()` reads these. ASCII only, so that no character breaks the line.
+    """
+    return json.dumps(_plain(record), ensure_ascii=True, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, float):
+        return _number(float(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(entry) for entry in value]
+    if callable(getattr(value, "tolist", None)):  # numpy, or a tensor
+        return _plain(value.tolist())
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return str(value)
+
+
+def _number(value: float) -> float | str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if abs(value) < 1e-3:
+        return float(f"{value:.{DIGITS}g}")
+    return round(value, DIGITS)

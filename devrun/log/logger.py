@@ -1,0 +1,192 @@
+"""The `devrun` logger: console and file, rank-aware, safe to look at.
+
+A library only speaks to `logging.getLogger("devrun")`; whoever runs the program asks
+for handlers here, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from devrun.dist import is_main
+from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
+from devrun.log.text import escape_lines
+
+__all__ = ["close_logger", "get_logger", "print_log"]
+
+FORMAT = "%(asctime)s - %(name)s - %(levelname)s - %(message)s"
+
+
+class SafeFormatter(logging.Formatter):
+    """MMCV's line, with control characters escaped.
+
+    Args:
+        tracebacks: whether a record's traceback is written below its line.
+    """
+
+    def __init__(self, *, tracebacks: bool = True) -> None:
+        super().__init__(FORMAT)
+        self.tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_lines(super().format(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        return super().formatException(ei) if self.tracebacks else ""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        # Formatter.format appends the traceback kept from another handler
+        if not self.tracebacks:
+            record.exc_text = None
+        return super().formatMessage(record)
+
+
+class ConsoleHandler(logging.Handler):
+    """Writes to the present `sys.stderr`, above a progress bar if one is shown."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+            # A bar can only be there if its package was imported.
+            bars = sys.modules.get("tqdm")
+            if bars is not None:
+                bars.tqdm.write(line, file=sys.stderr)
+            else:
+                sys.stderr.write(line + "\n")
+                sys.stderr.flush()
+        except (OSError, ValueError, TypeError):
+            self.handleError(record)
+
+
+class LogFile(logging.FileHandler):
+    """A log file whose disk may fill up: that is said once, and the run goes on."""
+
+    failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self.failed:
+            self.failed = True
+            what = f"cannot write the log file {self.baseFilename}: {error.strerror}"
+            sys.stderr.write(f"devrun: warning: {escape_lines(what)}\n")
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except OSError:  # what could not be written is still in the buffer
+            self.failed = True
+
+
+def get_logger(
+    name: str = "devrun",
+    log_file: str | os.PathLike[str] | None = None,
+    log_level: int | str | None = None,
+    file_mode: str = "a",
+) -> logging.Logger:
+    """The logger `name`, writing to the console and to `log_file`.
+
+    Calling it again adds only what is missing. Rank 0 writes the file and logs from
+    `log_level` on (None: as before, at first INFO); the other ranks log errors on the
+    console. A child of a logger
+    that was set up gets no handlers: its records reach those of the parent. With a
+    log file, tracebacks go there and the console shows only their record's line.
+
+    Raises:
+        ConfigError: no such level, or the file cannot be written.
+    """
+    logger = logging.getLogger(name)
+    main = is_main()
+    if not main:
+        logger.setLevel(logging.ERROR)
+    elif log_level is not None or logger.level == logging.NOTSET:
+        logger.setLevel(_level(logging.INFO if log_level is None else log_level))
+    if _has_handlers(logger.parent):
+        return logger
+    if not any(isinstance(h, ConsoleHandler) for h in logger.handlers):
+        console = ConsoleHandler()
+        console.setFormatter(SafeFormatter())
+        logger.addHandler(console)
+        logger.propagate = False
+    if log_file is not None and main:
+        _add_file(logger, Path(log_file), file_mode)
+    return logger
+
+
+def close_logger(name: str = "devrun") -> None:
+    """Undo `get_logger`: close and remove its handlers, let records propagate."""
+    logger = logging.getLogger(name)
+    for handler in [h for h in logger.handlers if _is_ours(h)]:
+        logger.removeHandler(handler)
+        handler.close()
+        logger.propagate = True
+
+
+def print_log(
+    msg: object, logger: logging.Logger | str | None = None, level: int = logging.INFO
+) -> None:
+    """MMCV's helper: `msg` to stdout (None), nowhere ('silent'), or a logger.
+
+    Raises:
+        ConfigTypeError: `logger` is something else.
+    """
+    if logger is None:
+        sys.stdout.write(f"{msg}\n")
+    elif isinstance(logger, logging.Logger):
+        logger.log(level, msg)
+    elif logger == "silent":
+        return
+    elif isinstance(logger, str):
+        get_logger(logger).log(level, msg)
+    else:
+        raise ConfigTypeError(
+            "logger must be a logging.Logger, a name, 'silent' or None, "
+            f"got {type(logger).__name__}"
+        )
+
+
+def _add_file(logger: logging.Logger, path: Path, mode: str) -> None:
+    where = str(path.absolute())
+    files = [h for h in logger.handlers if isinstance(h, logging.FileHandler)]
+    if any(h.baseFilename == where for h in files):
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = LogFile(path, mode, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write the log file {where!r}: {error.strerror}; choose another "
+            "work_dir"
+        ) from error
+    handler.setFormatter(SafeFormatter())
+    logger.addHandler(handler)
+    for console in logger.handlers:
+        if isinstance(console, ConsoleHandler):
+            console.setFormatter(SafeFormatter(tracebacks=False))
+
+
+def _is_ours(handler: logging.Handler) -> bool:
+    return isinstance(handler.formatter, SafeFormatter)
+
+
+def _has_handlers(logger: logging.Logger | None) -> bool:
+    while logger is not None and logger.name != "root":
+        if any(_is_ours(h) for h in logger.handlers):
+            return True
+        logger = logger.parent
+    return False
+
+
+def _level(level: int | str) -> int:
+    if isinstance(level, int) and not isinstance(level, bool):
+        return level
+    names = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+    if isinstance(level, str) and level.upper() in names:
+        number: int = getattr(logging, level.upper())
+        return number
+    raise UnknownNameError(f"no log level {level!r}; {nearest(str(level), names)}")

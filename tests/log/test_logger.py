@@ -1,0 +1,197 @@
+"""get_logger, print_log, collect_env, and what log files can be made to hold."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tqdm import tqdm
+
+from devrun.errors import ConfigError
+from devrun.log import close_logger, collect_env, env_text, get_logger, print_log
+from devrun.log.jsonlines import JsonLines, strict_line
+from devrun.log.text import escape
+
+HOSTILE = "a\nb\r\x1b[31m\x00\x85\u2028\u202e\ud800"
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202e\ud800]")
+
+
+@pytest.fixture
+def name(request):
+    """A logger of the test's own."""
+    unique = f"test-{request.node.name}"
+    yield unique
+    close_logger(unique)
+
+
+def test_lines_have_mmcvs_format_on_console_and_in_the_file(name, tmp_path, capsys):
+    logger = get_logger(name, tmp_path / "logs" / "a.log")
+    logger.info("hello %d", 3)
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+    pattern = rf"{stamp} - {re.escape(name)} - INFO - hello 3\n"
+    assert re.fullmatch(pattern, capsys.readouterr().err)
+    assert re.fullmatch(pattern, (tmp_path / "logs" / "a.log").read_text())
+
+
+def test_asking_again_adds_no_handler_and_keeps_the_level(name, tmp_path, capsys):
+    get_logger(name, log_level="WARNING")
+    logger = get_logger(name, tmp_path / "a.log")
+    get_logger(name, tmp_path / "a.log")
+    logger.info("not shown")
+    logger.warning("once")
+    assert capsys.readouterr().err.count("once") == 1
+    assert (tmp_path / "a.log").read_text().count("once") == 1
+    assert "not shown" not in (tmp_path / "a.log").read_text()
+
+
+def test_a_child_speaks_through_its_parent_once(name, capsys):
+    get_logger(name)
+    get_logger(f"{name}.child").info("spoken")
+    assert capsys.readouterr().err.count("spoken") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_said_once_and_the_console_goes_on(name, tmp_path, capsys):
+    (tmp_path / "a.log").symlink_to("/dev/full")
+    logger = get_logger(name, tmp_path / "a.log")
+    logger.info("first")
+    logger.info("second")
+    close_logger(name)
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert said.count("cannot write the log file") == 1
+    assert "first" in said and "second" in said
+
+
+def test_records_cannot_forge_lines_or_steer_the_terminal(name, tmp_path, capsys):
+    logger = get_logger(name, tmp_path / "a.log")
+    logger.info("metric %s", HOSTILE)
+    for text in (capsys.readouterr().err, (tmp_path / "a.log").read_text("utf-8")):
+        assert not CONTROLS.search(text)
+        first, second = text.splitlines()
+        assert first.endswith("metric a")
+        assert second == r"    b\r\x1b[31m\x00\x85\u2028\u202e\ud800"
+
+
+def test_the_traceback_is_in_the_file_and_one_line_on_the_console(
+    name, tmp_path, capsys
+):
+    logger = get_logger(name, tmp_path / "a.log")
+    try:
+        raise RuntimeError("deep\x1b")
+    except RuntimeError:
+        logger.exception("it broke")
+    written = (tmp_path / "a.log").read_text()
+    assert "Traceback" in written
+    assert r"RuntimeError: deep\x1b" in written
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_without_a_file_the_console_has_the_traceback(name, capsys):
+    logger = get_logger(name)
+    try:
+        raise RuntimeError("deep")
+    except RuntimeError:
+        logger.exception("it broke")
+    assert "RuntimeError: deep" in capsys.readouterr().err
+
+
+def test_a_log_file_that_cannot_be_written_is_one_line(name, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write the log file"):
+        get_logger(name, tmp_path / "file" / "a.log")
+
+
+def test_an_unknown_level_is_named_with_the_nearest(name):
+    with pytest.raises(ConfigError, match="did you mean 'WARNING'"):
+        get_logger(name, log_level="WARNIN")
+
+
+def test_a_line_above_a_bar_does_not_break_it(name, monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    logger = get_logger(name)
+    with tqdm(total=4, file=stream, mininterval=0, miniters=1) as bar:
+        bar.update(2)
+        logger.info("above")
+        bar.update(1)
+    drawn = stream.getvalue().split("\r")
+    (line,) = [part for part in drawn if "above" in part]
+    assert re.match(r"\d{4}-", line)  # starts in the first column, over a blank line
+    assert line.endswith("above\n")
+    assert drawn[drawn.index(line) - 1].strip() == ""
+
+
+def test_importing_and_asking_for_a_logger_does_not_load_torch():
+    code = (
+        "import sys; from devrun.log import get_logger, LogBuffer;"
+        "get_logger(); LogBuffer().update({'a': 1.0}); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_print_log_goes_where_it_is_told(name, capsys):
+    print_log("to stdout")
+    assert capsys.readouterr().out == "to stdout\n"
+    print_log("nowhere", "silent")
+    print_log("named", name, logging.WARNING)
+    captured = capsys.readouterr()
+    assert captured.err.endswith("WARNING - named\n")
+    assert captured.out == ""
+    with pytest.raises(TypeError, match="logger must be"):
+        print_log("x", 3)
+
+
+def test_collect_env_has_versions_and_the_devices_it_was_told():
+    facts = collect_env({"cuda": ["A", "B"], "ipu": "no SDK"})
+    assert facts["Python"].startswith(sys.version.split()[0])
+    assert facts["Device cuda"] == "A, B"
+    assert "Device ipu: no SDK" in env_text({"ipu": "no SDK"}).splitlines()
+
+
+def test_escape_shortens_what_is_too_long():
+    assert escape("ä" + "x" * 300).endswith("...(301 characters)")
+    assert escape(HOSTILE).startswith(r"a\nb\r\x1b[31m")
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (float("nan"), '"NaN"'),
+        (float("inf"), '"Infinity"'),
+        (float("-inf"), '"-Infinity"'),
+        (1.23456789, "1.23457"),
+        (0.000123456789, "0.00012346"),
+        (1e-12, "1e-12"),
+        (12345.678912, "12345.67891"),
+        (7, "7"),
+        (None, "null"),
+    ],
+)
+def test_numbers_in_json_lines_are_strict_and_short(value, written):
+    assert strict_line({"x": value}) == f'{{"x": {written}}}'
+
+
+def test_json_lines_are_one_record_a_line_whatever_the_keys_hold(tmp_path):
+    path = tmp_path / "a.json"
+    lines = JsonLines(str(path))
+    lines.write({HOSTILE: HOSTILE, 3: {"nested": [path, {1}, object]}})
+    lines.write({"x" * 1_000_000: 1.0})
+    lines.close()
+    text = path.read_text("ascii")
+    assert text.count("\n") == 2
+    first, second = (json.loads(line) for line in text.splitlines())
+    assert first[HOSTILE] == HOSTILE
+    assert first["3"]["nested"][0] == str(path)
+    assert second == {"x" * 1_000_000: 1.0}
+
+
+def test_json_lines_in_a_missing_directory_are_one_line_of_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot write"):
+        JsonLines(str(tmp_path / "none" / "a.json"))
