@@ -1,0 +1,52 @@
+"""Data: loaders that can start anywhere, data sets and transforms by name."""
+
+from devrun.data.build import build_dataloader, build_dataset, build_loaders
+from devrun.data.datasets import (
+    CIFAR10,
+    MNIST,
+    ConcatDataset,
+    DigitsDataset,
+    IDXDataset,
+    ImageFolder,
+    RepeatDataset,
+    SyntheticClassification,
+    SyntheticImages,
+    SyntheticTokens,
+    TextCorpus,
+)
+from devrun.data.labels import check_labels
+from devrun.data.prepared import PreparedLoader
+from devrun.data.resumable import ResumableLoader, make_resumable
+from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler, SampleKey
+from devrun.data.seeded import SeededDataset
+from devrun.data.transforms import Compose, build_pipeline
+from devrun.registry import DATASETS, TRANSFORMS
+
+__all__ = [
+    "CIFAR10",
+    "DATASETS",
+    "MNIST",
+    "TRANSFORMS",
+    "Compose",
+    "ConcatDataset",
+    "DigitsDataset",
+    "EpochBatchSampler",
+    "IDXDataset",
+    "ImageFolder",
+    "KeyedBatchSampler",
+    "PreparedLoader",
+    "RepeatDataset",
+    "ResumableLoader",
+    "SampleKey",
+    "SeededDataset",
+    "SyntheticClassification",
+    "SyntheticImages",
+    "SyntheticTokens",
+    "TextCorpus",
+    "build_dataloader",
+    "build_dataset",
+    "build_loaders",
+    "build_pipeline",
+    "check_labels",
+    "make_resumable",
+]

@@ -1,0 +1,217 @@
+"""Data sets and loaders from the `data` section of a config, in MMCV 1.x words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+from devrun.construct import locate, where
+from devrun.data.datasets.wrappers import ConcatDataset, built
+from devrun.data.resumable import ERROR_POLICIES
+from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
+from devrun.registry import DATASETS, Registry
+
+__all__ = [
+    "SAMPLERS",
+    "build_dataloader",
+    "build_dataset",
+    "build_loaders",
+    "loader_options",
+]
+
+SAMPLERS = Registry("sampler", expects=lambda: Sampler)
+MODES = ("train", "val", "test")
+_ALIASES = {"batch_size": "samples_per_gpu", "num_workers": "workers_per_gpu"}
+_SECTIONS = tuple(f"{mode}_dataloader" for mode in MODES)
+
+
+def build_dataset(cfg: Any, default_args: Mapping[str, Any] | None = None) -> Any:
+    """The data set that `cfg` describes; several, in a list, one after the other.
+
+    A data set that is built already is returned as it is.
+    """
+    if isinstance(cfg, (list, tuple)):
+        return ConcatDataset([build_dataset(part, default_args) for part in cfg])
+    if isinstance(cfg, dict):
+        return DATASETS.build(cfg, default_args=default_args)
+    return built(cfg)
+
+
+def build_dataloader(
+    dataset: Any,
+    samples_per_gpu: int = 1,
+    workers_per_gpu: int = 0,
+    *,
+    num_gpus: int = 1,
+    dist: bool = True,
+    shuffle: bool = True,
+    round_up: bool = True,
+    seed: int | None = None,
+    drop_last: bool = False,
+    pin_memory: bool = False,
+    persistent_workers: bool = True,
+    prefetch_factor: int | None = None,
+    timeout: float = 0,
+    multiprocessing_context: str | None = None,
+    collate_fn: Callable[[Any], Any] | None = None,
+    worker_init_fn: Callable[[int], Any] | None = None,
+    sampler: Iterable[Any] | Mapping[str, Any] | None = None,
+    sampler_cfg: Mapping[str, Any] | None = None,
+    on_sample_error: str | None = None,
+    max_skipped: int | None = None,
+) -> DataLoader[Any]:
+    """A plain DataLoader, in mmcls' words; the device adapter shards and prepares it.
+
+    Args:
+        samples_per_gpu: samples of one batch of one process.
+        workers_per_gpu: worker processes; 0 reads in the training process.
+        num_gpus: as in MMCV, multiplies both where one process feeds several devices
+            (`dist` False).
+        round_up: must stay True: in training all processes get equally many batches.
+        seed: chooses the order, instead of the run's own seed.
+        timeout: seconds to wait for a batch from a worker; 0 waits for ever.
+        sampler, sampler_cfg: whose order to use instead, as an object or a config with
+            a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
+        on_sample_error: `stop`, or `skip` and report; by default the data set's.
+        max_skipped: samples that may be skipped before the run stops.
+
+    Raises:
+        ConfigError: an empty data set or a value out of range.
+    """
+    _check(samples_per_gpu, workers_per_gpu, round_up, on_sample_error)
+    copies = 1 if dist else num_gpus
+    workers = workers_per_gpu * copies
+    options: dict[str, Any] = {}
+    if workers:
+        options["persistent_workers"] = persistent_workers
+        options["prefetch_factor"] = prefetch_factor
+        options["timeout"] = timeout
+        options["multiprocessing_context"] = multiprocessing_context
+    if isinstance(dataset, IterableDataset):
+        shuffle = False
+    elif len(dataset) == 0:
+        raise ConfigError(f"the data set {type(dataset).__name__} is empty")
+    sampler = sampler if sampler_cfg is None else sampler_cfg
+    if isinstance(sampler, Mapping):
+        sampler = _build_sampler(sampler, dataset, seed)
+    if sampler is not None:
+        options["sampler"] = sampler
+    elif shuffle:
+        options["shuffle"] = True
+        if seed is not None:
+            options["generator"] = torch.Generator().manual_seed(seed)
+    loader = DataLoader(
+        dataset,
+        batch_size=samples_per_gpu * copies,
+        num_workers=workers,
+        drop_last=drop_last,
+        pin_memory=pin_memory,
+        collate_fn=collate_fn,
+        worker_init_fn=worker_init_fn,
+        **options,
+    )
+    # carried to make_resumable; torch has no place for them
+    vars(loader).update(on_sample_error=on_sample_error, max_skipped=max_skipped)
+    return loader
+
+
+def build_loaders(
+    data: Mapping[str, Any], modes: Iterable[str] = ("train", "val"), **defaults: Any
+) -> dict[str, DataLoader[Any]]:
+    """The loaders of `modes` (of train, val, test) from the `data` section.
+
+    Loader options are `defaults`, overlaid by the keys of `data` itself, overlaid by
+    its `train_dataloader`, `val_dataloader` or `test_dataloader`; validation and test
+    loaders do not shuffle, drop or resample unless these say so.
+
+    Raises:
+        ConfigError: a mode without a data set, or an unknown key.
+    """
+    return {mode: _build_loader(data, mode, defaults) for mode in modes}
+
+
+def _build_loader(
+    data: Mapping[str, Any], mode: str, defaults: Mapping[str, Any]
+) -> DataLoader[Any]:
+    if mode not in MODES:
+        raise ConfigError(f"no data set is called {mode!r}; {nearest(mode, MODES)}")
+    options = {**defaults, **loader_options(data, mode)}
+    if data.get(mode) is None:
+        raise ConfigError(f"{where(data)}no data set in data.{mode}")
+    dataset = build_dataset(data[mode])
+    try:
+        return build_dataloader(dataset, **options)
+    except DevrunError as error:
+        locate(error, where(data, mode))
+        raise
+
+
+def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    """The arguments of `build_dataloader` that `data` gives for `mode`.
+
+    torch's `batch_size` and `num_workers` stand for MMCV's names of the two.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigTypeError(f"data must be a dict, got {type(data).__name__}")
+    common = {k: v for k, v in data.items() if k not in (*MODES, *_SECTIONS)}
+    section = f"{mode}_dataloader"
+    own = data.get(section) or {}
+    known = _known_options()
+    for owner, keys in ((data, common), (own, own)):
+        for key in keys:
+            if key not in known:
+                raise ConfigError(
+                    f"{where(owner, key)}unknown key {key!r} of a data loader; "
+                    f"{nearest(key, (*known, *MODES, *_SECTIONS))}"
+                )
+    if mode != "train":
+        common.update(shuffle=False, sampler=None, sampler_cfg=None, drop_last=False)
+    options: dict[str, Any] = {}
+    for keys in (common, own):
+        options.update((_ALIASES.get(key, key), value) for key, value in keys.items())
+    return options
+
+
+def _known_options() -> list[str]:
+    parameters = inspect.signature(build_dataloader).parameters
+    return [*(name for name in parameters if name != "dataset"), *_ALIASES]
+
+
+def _check(
+    samples_per_gpu: Any, workers_per_gpu: Any, round_up: bool, policy: str | None
+) -> None:
+    for name, value, least in (
+        ("samples_per_gpu", samples_per_gpu, 1),
+        ("workers_per_gpu", workers_per_gpu, 0),
+    ):
+        if type(value) is not int or value < least:
+            raise ConfigError(f"{name} must be an int of at least {least}: {value!r}")
+    if not round_up:
+        raise ConfigError("round_up: false is not possible: processes train in step")
+    if policy is not None and policy not in ERROR_POLICIES:
+        raise ConfigError(
+            f"on_sample_error must be one of {', '.join(ERROR_POLICIES)}: {policy!r}"
+        )
+
+
+def _build_sampler(cfg: Mapping[str, Any], dataset: Dataset[Any], seed: Any) -> Any:
+    """The sampler of `cfg`, told of what its constructor wants to know."""
+    from devrun.dist import get_dist_info
+
+    rank, world_size = get_dist_info()
+    offered = {
+        "dataset": dataset,
+        "data_source": dataset,
+        "num_replicas": world_size,
+        "rank": rank,
+    }
+    if seed is not None:
+        offered["seed"] = seed
+    target = SAMPLERS.resolve(cfg["type"]) if isinstance(cfg.get("type"), str) else None
+    wanted = inspect.signature(target).parameters if target is not None else ()
+    defaults = {name: value for name, value in offered.items() if name in wanted}
+    return SAMPLERS.build(dict(cfg), default_args=defaults)

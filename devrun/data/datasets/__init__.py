@@ -1,0 +1,28 @@
+"""Data sets by name; importing this registers them in DATASETS."""
+
+from devrun.data.datasets.cifar import CIFAR10
+from devrun.data.datasets.digits import DigitsDataset
+from devrun.data.datasets.folder import ImageFolder
+from devrun.data.datasets.idx import MNIST, IDXDataset, read_idx
+from devrun.data.datasets.synthetic import (
+    SyntheticClassification,
+    SyntheticImages,
+    SyntheticTokens,
+)
+from devrun.data.datasets.text import TextCorpus
+from devrun.data.datasets.wrappers import ConcatDataset, RepeatDataset
+
+__all__ = [
+    "CIFAR10",
+    "MNIST",
+    "ConcatDataset",
+    "DigitsDataset",
+    "IDXDataset",
+    "ImageFolder",
+    "RepeatDataset",
+    "SyntheticClassification",
+    "SyntheticImages",
+    "SyntheticTokens",
+    "TextCorpus",
+    "read_idx",
+]

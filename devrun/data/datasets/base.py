@@ -1,0 +1,56 @@
+"""What the image data sets that fit into memory have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from devrun.data.transforms import build_pipeline
+from devrun.errors import ConfigError, DataError
+
+__all__ = ["TensorImages", "existing"]
+
+
+class TensorImages(Dataset[tuple[Any, int]]):
+    """`images` (N, C, H, W) through `pipeline`, with their `targets` (N,).
+
+    Attributes: `images` uint8, `targets` int64, `classes`, `num_classes`.
+    """
+
+    def __init__(
+        self, images: Tensor, targets: Tensor, classes: Sequence[str], pipeline: Any
+    ) -> None:
+        if len(images) != len(targets):
+            raise DataError(f"{len(images)} images, but {len(targets)} labels")
+        self.images, self.targets = images, targets
+        self.classes = tuple(classes)
+        self.pipeline = build_pipeline(pipeline)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.pipeline(self.images[index]), int(self.targets[index])
+
+
+def existing(folder: Path, names: Sequence[str], what: str) -> Path:
+    """The first of `names` that is a file in `folder`.
+
+    Raises:
+        ConfigError: none is; the message lists what was looked for.
+    """
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    reason = "no such folder" if not folder.is_dir() else "none of them is there"
+    raise ConfigError(
+        f"{what} not found in {folder}: {reason} (looked for {', '.join(names)})"
+    )

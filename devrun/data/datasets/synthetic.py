@@ -1,0 +1,104 @@
+"""Made-up data that a model can learn: for rehearsals, tests and benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.utils.data import Dataset
+
+from devrun.errors import ConfigError
+from devrun.registry import DATASETS
+
+__all__ = ["SyntheticClassification", "SyntheticImages", "SyntheticTokens"]
+
+
+@DATASETS.register_module()
+class SyntheticClassification(Dataset[tuple[torch.Tensor, int]]):
+    """(input of `shape`, label): a pattern per class plus Gaussian noise.
+
+    Sample i depends on (`seed`, i) alone and is computed when asked for. Take the
+    same `seed` and another `offset` for validation samples of the same classes.
+    """
+
+    def __init__(
+        self,
+        num_samples: int = 256,
+        shape: Sequence[int] = (16,),
+        num_classes: int = 4,
+        noise: float = 0.5,
+        seed: int = 0,
+        offset: int = 0,
+    ) -> None:
+        if num_classes < 1:
+            raise ConfigError(f"num_classes must be at least 1, got {num_classes}")
+        self.shape, self.noise = tuple(shape), noise
+        self.seed, self.offset = seed, offset
+        self.classes = tuple(str(label) for label in range(num_classes))
+        self.targets = torch.arange(offset, offset + num_samples) % num_classes
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        label = int(self.targets[index])
+        noise = self._normal(self.num_classes + self.offset + index)
+        return self.pattern(label) + self.noise * noise, label
+
+    def pattern(self, label: int) -> torch.Tensor:
+        """What the samples of a class have in common."""
+        return self._normal(label)
+
+    def _normal(self, number: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed((self.seed << 32) + number)
+        return torch.randn(self.shape, generator=generator)
+
+
+@DATASETS.register_module()
+class SyntheticImages(SyntheticClassification):
+    """`SyntheticClassification` of the shape and classes of ImageNet by default."""
+
+    def __init__(
+        self,
+        num_samples: int = 256,
+        shape: Sequence[int] = (3, 224, 224),
+        num_classes: int = 1000,
+        noise: float = 0.5,
+        seed: int = 0,
+        offset: int = 0,
+    ) -> None:
+        super().__init__(num_samples, shape, num_classes, noise, seed, offset)
+
+
+@DATASETS.register_module()
+class SyntheticTokens(Dataset[dict[str, torch.Tensor]]):
+    """dict(input_ids, labels), the same int64 (block_size,), that count upwards.
+
+    Each sample has a start and a step of its own, so the next token can be learnt.
+    """
+
+    def __init__(
+        self,
+        num_samples: int = 256,
+        block_size: int = 64,
+        vocab_size: int = 256,
+        seed: int = 0,
+    ) -> None:
+        self.block_size, self.vocab_size = block_size, vocab_size
+        generator = torch.Generator().manual_seed(seed)
+        self.starts = torch.randint(vocab_size, (num_samples,), generator=generator)
+        self.steps = torch.randint(1, 4, (num_samples,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        line = torch.arange(self.block_size) * self.steps[index]
+        tokens = (line + self.starts[index]) % self.vocab_size
+        return {"input_ids": tokens, "labels": tokens}

@@ -1,0 +1,143 @@
+"""Text files as blocks of bytes, for language models."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sysconfig
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from devrun.errors import ConfigError
+from devrun.registry import DATASETS
+
+__all__ = ["TextCorpus"]
+
+STDLIB = "stdlib"
+_NOT_SOURCE = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3")
+
+
+@DATASETS.register_module(name=["TextCorpus", "LanguageModelDataset"])
+class TextCorpus(Dataset[dict[str, torch.Tensor]]):
+    """dict(input_ids, labels), int64 (block_size,), the labels being the same tokens:
+    the model shifts them, as Hugging Face's models and the GPT here do.
+
+    A token is a byte, so the vocabulary is 256 and any file will do. Files follow one
+    another in the order of their names with a zero byte after each; the blocks are
+    taken one after the other.
+
+    Args:
+        files: `stdlib` (the source of Python's own library, which every machine has),
+            or a file, a folder (`*.txt`, `*.md`, `*.py` at any depth), a pattern, or
+            a list of these.
+        split: `train`, `val` or `all`; whole files go to one or the other.
+        val_fraction: of the files, chosen by name: a file stays on its side when
+            others come or go. A single file is cut by bytes instead.
+        block_size: tokens of one sample.
+        max_bytes: of the split, the rest is left out.
+    """
+
+    vocab_size = 256
+    num_classes = 256
+
+    def __init__(
+        self,
+        files: str | Sequence[str] = STDLIB,
+        split: str = "train",
+        val_fraction: float = 0.1,
+        block_size: int = 128,
+        max_bytes: int | None = None,
+    ) -> None:
+        if split not in ("train", "val", "all"):
+            raise ConfigError(f"split must be train, val or all, got {split!r}")
+        if not 0 < val_fraction < 1:
+            raise ConfigError(f"val_fraction must be within 0 and 1: {val_fraction}")
+        if block_size < 1:
+            raise ConfigError(f"block_size must be at least 1, got {block_size}")
+        self.block_size = block_size
+        found = _find(files)
+        if len(found) == 1:
+            content = found[0][1].read_bytes()
+            cut = round(len(content) * (1 - val_fraction))
+            parts = {"train": content[:cut], "val": content[cut:], "all": content}
+            text = parts[split][:max_bytes]
+        else:
+            chosen = [
+                path
+                for name, path in found
+                if split == "all" or _in_val(name, val_fraction) == (split == "val")
+            ]
+            text = _join(chosen, max_bytes)
+        self.tokens = torch.from_numpy(np.frombuffer(text, np.uint8).copy())
+        if len(self) == 0:
+            raise ConfigError(
+                f"the data set is empty: the {split} split of {files!r} has "
+                f"{len(text)} bytes, one block takes {block_size}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.tokens) // self.block_size
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        begin = index * self.block_size
+        block = self.tokens[begin : begin + self.block_size].to(torch.int64)
+        return {"input_ids": block, "labels": block}
+
+
+def _in_val(name: str, fraction: float) -> bool:
+    return zlib.crc32(name.encode()) < fraction * 2**32
+
+
+def _join(paths: Sequence[Path], max_bytes: int | None) -> bytes:
+    text = bytearray()
+    for path in paths:
+        text += path.read_bytes() + b"\0"
+        if max_bytes is not None and len(text) >= max_bytes:
+            return bytes(text[:max_bytes])
+    return bytes(text)
+
+
+def _find(files: str | Sequence[str]) -> list[tuple[str, Path]]:
+    """(name, path) of each file, in the order of names that no machine changes."""
+    if files == STDLIB:
+        return sorted(_standard_library())
+    wanted = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+    found: dict[Path, str] = {}
+    for entry in wanted:
+        for name, path in _expand(str(entry)):
+            found.setdefault(path, name)
+    return sorted((name, path) for path, name in found.items())
+
+
+def _standard_library() -> Iterator[tuple[str, Path]]:
+    root = sysconfig.get_paths()["stdlib"]
+    for folder, inner, files in os.walk(root):
+        inner[:] = [name for name in inner if name not in _NOT_SOURCE]
+        for file in files:
+            if file.endswith(".py"):
+                path = Path(folder, file)
+                yield path.relative_to(root).as_posix(), path
+
+
+def _expand(entry: str) -> list[tuple[str, Path]]:
+    path = Path(entry)
+    if path.is_dir():
+        inside = [
+            (file.relative_to(path).as_posix(), file)
+            for file in path.rglob("*")
+            if file.suffix in (".txt", ".md", ".py") and file.is_file()
+        ]
+        if not inside:
+            raise ConfigError(f"no .txt, .md or .py file in the folder {path}")
+        return inside
+    matches = [entry] if path.is_file() else glob.glob(entry, recursive=True)
+    if not matches:
+        raise ConfigError(f"no text file matches {entry!r}")
+    return [(Path(match).name, Path(match)) for match in matches]

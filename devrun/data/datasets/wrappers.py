@@ -1,0 +1,87 @@
+"""Data sets made of data sets."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from devrun.errors import ConfigError, ConfigTypeError
+from devrun.registry import DATASETS
+
+__all__ = ["ConcatDataset", "RepeatDataset", "built"]
+
+
+def built(dataset: Any) -> Any:
+    """`dataset`, or what its config builds."""
+    if isinstance(dataset, dict):
+        return DATASETS.build(dataset)
+    if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
+        raise ConfigTypeError(
+            f"a data set is a dict with a type, or an object, got {dataset!r}"
+        )
+    return dataset
+
+
+@DATASETS.register_module()
+class RepeatDataset(Dataset[Any]):
+    """`dataset` `times` over: fewer, longer epochs. What it lacks is the inner's."""
+
+    def __init__(self, dataset: Any, times: int) -> None:
+        if times < 1:
+            raise ConfigError(f"times must be at least 1, got {times}")
+        self.dataset, self.times = built(dataset), times
+
+    def __len__(self) -> int:
+        return self.times * len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index % len(self.dataset)]
+
+    @property
+    def targets(self) -> torch.Tensor:
+        return torch.as_tensor(self.dataset.targets).repeat(self.times)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "dataset" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+
+@DATASETS.register_module()
+class ConcatDataset(Dataset[Any]):
+    """`datasets` one after the other; what it lacks is the first one's."""
+
+    def __init__(self, datasets: Sequence[Any]) -> None:
+        if not isinstance(datasets, (list, tuple)) or not datasets:
+            raise ConfigTypeError(f"datasets must be a non-empty list: {datasets!r}")
+        self.datasets = [built(dataset) for dataset in datasets]
+        self.ends = list(accumulate(len(dataset) for dataset in self.datasets))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        part = bisect.bisect_right(self.ends, index)
+        return self.datasets[part][index - (self.ends[part - 1] if part else 0)]
+
+    @property
+    def targets(self) -> torch.Tensor:
+        parts = [torch.as_tensor(dataset.targets) for dataset in self.datasets]
+        return torch.cat(parts)
+
+    @property
+    def on_sample_error(self) -> str:
+        policies = {getattr(part, "on_sample_error", "stop") for part in self.datasets}
+        return "stop" if "stop" in policies else "skip"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "datasets" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.datasets[0], name)

@@ -1,0 +1,125 @@
+"""Data sets of the tests; at module level, so that workers can have them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from devrun.data.prepared import PreparedLoader
+from devrun.data.resumable import make_resumable
+
+
+class Draws(Dataset[torch.Tensor]):
+    """Sample i is (i, a draw of `random`, one of numpy, one of torch)."""
+
+    def __init__(self, size: int = 37) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        drawn = [index, random.random(), np.random.rand(), torch.rand(()).item()]
+        return torch.tensor(drawn, dtype=torch.float64)
+
+
+class DrawsInBatches(Draws):
+    """The same, read a batch at a time."""
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        noise = torch.rand(len(indices))
+        return [self[i] + noise[at] for at, i in enumerate(indices)]
+
+
+class KnowsEpoch(Dataset[int]):
+    """Every sample is the epoch that the data set was told of last."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return self.epoch
+
+
+class Failing(Dataset[int]):
+    """Sample i is i, unless i is in `bad`."""
+
+    def __init__(self, bad: tuple[int, ...], size: int = 20) -> None:
+        self.bad, self.size = bad, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.bad:
+            raise ValueError(f"first line\nsample file {index} is torn")
+        return index
+
+
+class FailingInBatches(Failing):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[i] for i in indices]
+
+
+class Dying(Dataset[int]):
+    """The process that reads sample `at` ends, by `how`."""
+
+    def __init__(self, at: int, how: str) -> None:
+        self.at, self.how = at, how
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.at:
+            if self.how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "exits":
+                os._exit(0)
+            time.sleep(600)
+        return index
+
+
+class Numbers(IterableDataset[int]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+
+def prepared(dataset: Any, *, accumulate: int = 1, **options: Any) -> PreparedLoader:
+    """A resumable loader, as an adapter makes it, with seed 7."""
+    keywords = {
+        name: options.pop(name)
+        for name in ("rank", "world_size", "training")
+        if name in options
+    }
+    policy = options.pop("on_sample_error", None)
+    limit = options.pop("max_skipped", None)
+    options.setdefault("batch_size", 4)
+    loader = DataLoader(dataset, **options)
+    vars(loader).update(on_sample_error=policy, max_skipped=limit)
+    return PreparedLoader(
+        make_resumable(loader, seed=7, **keywords), accumulate=accumulate
+    )
+
+
+def read(loader: PreparedLoader, epoch: int, start: int = 0) -> list[Any]:
+    """The items of `epoch` from update `start` on."""
+    loader.set_epoch(epoch)
+    loader.start_at(start)
+    return list(loader)

@@ -1,0 +1,136 @@
+"""The `data` section of a config becomes loaders, in MMCV's words."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import RandomSampler, SequentialSampler, WeightedRandomSampler
+
+from devrun.data import build_dataloader, build_dataset, build_loaders
+from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
+from tests.data.helpers import Draws, Numbers
+
+SET = {"type": "SyntheticClassification", "num_samples": 20}
+
+
+def section(**more: Any) -> dict[str, Any]:
+    return {
+        "samples_per_gpu": 4,
+        "workers_per_gpu": 0,
+        "train": SET,
+        "val": SET,
+        **more,
+    }
+
+
+def test_train_shuffles_and_val_does_not() -> None:
+    train, val = build_loaders(section(drop_last=True)).values()
+    assert isinstance(train.sampler, RandomSampler)
+    assert isinstance(val.sampler, SequentialSampler)
+    assert (train.batch_size, train.drop_last, val.drop_last) == (4, True, False)
+
+
+def test_sections_of_a_loader_override_the_common_keys() -> None:
+    data = section(
+        train_dataloader={"samples_per_gpu": 5, "shuffle": False},
+        val_dataloader={"samples_per_gpu": 10, "drop_last": True},
+    )
+    train, val = build_loaders(data).values()
+    assert (train.batch_size, type(train.sampler)) == (5, SequentialSampler)
+    assert (val.batch_size, val.drop_last) == (10, True)
+
+
+def test_torchs_names_of_the_two_sizes_are_taken_too() -> None:
+    data = {"batch_size": 3, "num_workers": 1, "train": SET}
+    loader = build_loaders({**data, "train_dataloader": {"num_workers": 0}}, ["train"])
+    assert (loader["train"].batch_size, loader["train"].num_workers) == (3, 0)
+
+
+def test_only_what_is_asked_for_is_built() -> None:
+    data = {"samples_per_gpu": 4, "train": SET, "val": {"type": "Nothing"}}
+    assert list(build_loaders(data, ["train"])) == ["train"]
+
+
+def test_a_data_set_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no data set in data\.val"):
+        build_loaders({"samples_per_gpu": 4, "train": SET})
+    with pytest.raises(ConfigError, match="did you mean 'train'"):
+        build_loaders(section(), ["trian"])
+
+
+def test_the_callers_config_is_not_changed() -> None:
+    data = section(val_dataloader={"samples_per_gpu": 2})
+    before = copy.deepcopy(data)
+    build_loaders(data)
+    assert data == before
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"sample_per_gpu": 4}, "'sample_per_gpu'.*did you mean 'samples_per_gpu'"),
+        ({"train_dataloader": {"shufle": 1}}, "'shufle'.*did you mean 'shuffle'"),
+        ({"samples_per_gpu": 0}, "samples_per_gpu must be an int of at least 1: 0"),
+        ({"workers_per_gpu": -1}, "workers_per_gpu must be an int of at least 0"),
+        ({"samples_per_gpu": "4"}, "samples_per_gpu must be an int"),
+        ({"on_sample_error": "ignore"}, "one of stop, skip: 'ignore'"),
+        ({"round_up": False}, "round_up"),
+        ({"train": {**SET, "num_samples": 0}}, "SyntheticClassification is empty"),
+    ],
+)
+def test_what_cannot_be_used_is_told(more: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        build_loaders(section(**more))
+
+
+def test_a_seed_fixes_the_order_of_a_loader_read_on_its_own() -> None:
+    def order() -> list[float]:
+        loader = build_dataloader(Draws(), 37, seed=3)
+        return next(iter(loader))[:, 0].tolist()
+
+    assert order() == order()
+
+
+def test_one_process_for_several_devices_reads_for_all() -> None:
+    assert build_dataloader(Draws(), 4, num_gpus=3, dist=False).batch_size == 12
+
+
+def test_an_iterable_data_set_is_not_shuffled() -> None:
+    loader = build_dataloader(Numbers(5), 2)
+    assert torch.cat(list(loader)).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_sampler_comes_by_dotted_path() -> None:
+    cfg = {
+        "type": "torch.utils.data.WeightedRandomSampler",
+        "weights": [1.0, 0.0],
+        "num_samples": 6,
+    }
+    loader = build_dataloader(Draws(2), 6, sampler_cfg=cfg)
+    assert isinstance(loader.sampler, WeightedRandomSampler)
+    assert next(iter(loader))[:, 0].tolist() == [0] * 6
+
+
+def test_a_sampler_is_told_of_the_data_set() -> None:
+    cfg = {"type": "torch.utils.data.distributed.DistributedSampler", "shuffle": False}
+    assert len(build_dataloader(Draws(), 4, sampler_cfg=cfg)) == 10
+
+
+def test_anything_but_a_sampler_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be the type of a sampler"):
+        build_dataloader(Draws(), sampler_cfg={"type": "torch.nn.Linear"})
+
+
+def test_a_data_set_of_ones_own_is_taken_as_it_is() -> None:
+    dataset = Draws()
+    assert build_dataset(dataset) is dataset
+    with pytest.raises(ConfigTypeError, match="a dict with a type, or an object"):
+        build_dataset(3)
+
+
+def test_an_unknown_data_set_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'DigitsDataset'"):
+        build_dataset({"type": "DigitDataset"})

@@ -1,0 +1,350 @@
+"""Data sets in the published formats, on small files made here."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Subset
+
+from devrun.data import (
+    CIFAR10,
+    MNIST,
+    DigitsDataset,
+    IDXDataset,
+    SyntheticClassification,
+    SyntheticImages,
+    SyntheticTokens,
+    TextCorpus,
+    build_dataset,
+    check_labels,
+)
+from devrun.errors import ConfigError, DataError
+
+RNG = np.random.default_rng(0)
+
+
+def write_idx(path: Path, array: np.ndarray, code: int = 0x08) -> Path:
+    head = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
+    path.write_bytes(head + array.tobytes())
+    return path
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> Path:
+    for part, count in (("train", 12), ("t10k", 5)):
+        images = RNG.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        write_idx(tmp_path / f"{part}-images-idx3-ubyte", images)
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        write_idx(tmp_path / f"{part}-labels-idx1-ubyte", labels)
+    return tmp_path
+
+
+class TestIDX:
+    def test_images_and_labels_are_read(self, mnist: Path) -> None:
+        dataset = MNIST(mnist)
+        image, label = dataset[3]
+        raw = (mnist / "train-images-idx3-ubyte").read_bytes()[16:]
+        expected = np.frombuffer(raw, np.uint8).reshape(12, 28, 28)[3]
+        assert (len(dataset), label, dataset.num_classes) == (12, 3, 10)
+        assert torch.equal(image[0], torch.tensor(expected) / 255)
+        assert len(MNIST(mnist, test_mode=True)) == 5
+
+    def test_packed_files_are_read_as_they_are(self, mnist: Path) -> None:
+        plain = MNIST(mnist)
+        for file in list(mnist.iterdir()):
+            file.with_name(f"{file.name}.gz").write_bytes(
+                gzip.compress(file.read_bytes())
+            )
+            file.unlink()
+        assert torch.equal(MNIST(mnist).images, plain.images)
+
+    def test_missing_files_are_listed(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"train-images-idx3-ubyte, .*\.gz"):
+            MNIST(tmp_path)
+        with pytest.raises(ConfigError, match="no such folder"):
+            MNIST(tmp_path / "nowhere")
+
+    @pytest.mark.parametrize(
+        ("content", "told"),
+        [
+            (b"", "not an IDX file"),
+            (b"\x00\x00\x07\x01", "not an IDX file: it begins with 0x00000701"),
+            (b"\x00\x00\x08\x03\x00", "ends within its header"),
+            (b"\x00\x00\x08\x01\x00\x00\x00\x09abc", "9 bytes; the file has 3"),
+            (b"\x00\x00\x08\x01\x00\x00\x00\x01abc", "1 bytes; the file has more"),
+            (b"\x00\x00\x08\x02" + b"\xff" * 8, "the file has 0"),
+            (gzip.compress(b"\x00\x00\x08\x01" + b"\0" * 99)[:-9], "damaged"),
+        ],
+    )
+    def test_a_damaged_file_is_named(
+        self, mnist: Path, content: bytes, told: str
+    ) -> None:
+        path = mnist / "train-labels-idx1-ubyte"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=told) as caught:
+            MNIST(mnist)
+        assert str(path) in str(caught.value)
+
+    def test_images_in_place_of_labels_are_refused(self, mnist: Path) -> None:
+        images = mnist / "train-images-idx3-ubyte"
+        with pytest.raises(DataError, match="labels are bytes in 1 dimension"):
+            IDXDataset(images, images)
+
+    def test_other_numbers_than_bytes_are_refused(self, mnist: Path) -> None:
+        floats = np.zeros((2, 4, 4), ">f4")
+        images = write_idx(mnist / "floats", floats, 0x0D)
+        with pytest.raises(DataError, match="this file has float32"):
+            IDXDataset(images, mnist / "train-labels-idx1-ubyte")
+
+    def test_different_counts_are_refused(self, mnist: Path) -> None:
+        with pytest.raises(DataError, match="12 images, but 5 labels"):
+            IDXDataset(
+                mnist / "train-images-idx3-ubyte", mnist / "t10k-labels-idx1-ubyte"
+            )
+
+
+PARTS = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+
+
+@pytest.fixture
+def cifar(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """Four images per file, in both layouts, and the checksums of the Python one."""
+    sums = {}
+    for layout in ("bin", "py"):
+        (tmp_path / f"cifar-10-batches-{layout}").mkdir()
+    for part in PARTS:
+        pixels = RNG.integers(0, 256, (4, 3072), dtype=np.uint8)
+        labels = RNG.integers(0, 10, 4).tolist()
+        records = np.hstack([np.array(labels, np.uint8)[:, None], pixels])
+        binary = tmp_path / "cifar-10-batches-bin" / f"{part}.bin"
+        binary.write_bytes(records.tobytes())
+        content = pickle.dumps({"data": pixels, "labels": labels}, protocol=2)
+        (tmp_path / "cifar-10-batches-py" / part).write_bytes(content)
+        sums[part] = hashlib.md5(content).hexdigest()
+    return tmp_path, sums
+
+
+class TestCIFAR10:
+    def test_both_layouts_hold_the_same_images(
+        self, cifar: tuple[Path, dict[str, str]]
+    ) -> None:
+        root, sums = cifar
+        binary = CIFAR10(root / "cifar-10-batches-bin")
+        python = CIFAR10(root / "cifar-10-batches-py", checksums=sums)
+        assert binary.images.shape == (20, 3, 32, 32)
+        assert torch.equal(binary.images, python.images)
+        assert torch.equal(binary.targets, python.targets)
+        assert len(CIFAR10(root, test_mode=True)) == 4
+
+    def test_a_record_is_a_label_and_three_planes(
+        self, cifar: tuple[Path, dict[str, str]]
+    ) -> None:
+        root, _ = cifar
+        raw = (root / "cifar-10-batches-bin" / "data_batch_1.bin").read_bytes()
+        image, label = CIFAR10(root)[1]
+        assert label == raw[3073]
+        assert round(image[2, 31, 31].item() * 255) == raw[2 * 3073 - 1]
+
+    def test_a_pickle_without_the_published_checksum_is_not_opened(
+        self, cifar: tuple[Path, dict[str, str]], tmp_path: Path
+    ) -> None:
+        root, _ = cifar
+        marker = tmp_path / "opened"
+
+        class Evil:
+            def __reduce__(self) -> Any:
+                return (Path.touch, (marker,))
+
+        folder = root / "cifar-10-batches-py"
+        (folder / "test_batch").write_bytes(pickle.dumps(Evil()))
+        with pytest.raises(DataError, match="is not the published 40351d58.*binary"):
+            CIFAR10(folder, test_mode=True)
+        assert not marker.exists()
+
+    def test_a_pickle_of_anything_but_arrays_is_refused_even_if_it_matches(
+        self, cifar: tuple[Path, dict[str, str]]
+    ) -> None:
+        root, _ = cifar
+        content = pickle.dumps({"data": Path("x"), "labels": []})
+        (root / "cifar-10-batches-py" / "test_batch").write_bytes(content)
+        sums = {"test_batch": hashlib.md5(content).hexdigest()}
+        with pytest.raises(DataError, match=r"asks for pathlib.*Path"):
+            CIFAR10(root / "cifar-10-batches-py", test_mode=True, checksums=sums)
+
+    def test_a_truncated_file_is_named(
+        self, cifar: tuple[Path, dict[str, str]]
+    ) -> None:
+        path = cifar[0] / "cifar-10-batches-bin" / "data_batch_2.bin"
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(DataError, match=r"data_batch_2\.bin: 12291 bytes"):
+            CIFAR10(cifar[0])
+
+    def test_a_missing_batch_is_named(self, cifar: tuple[Path, dict[str, str]]) -> None:
+        (cifar[0] / "cifar-10-batches-bin" / "data_batch_4.bin").unlink()
+        with pytest.raises(ConfigError, match=r"not complete: .*data_batch_4\.bin"):
+            CIFAR10(cifar[0])
+
+    def test_an_empty_folder_says_what_to_get(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"unpack cifar-10-binary\.tar\.gz"):
+            CIFAR10(tmp_path)
+
+
+class TestDigits:
+    def test_the_split_is_stratified_and_complete(self) -> None:
+        train, val = DigitsDataset("train"), DigitsDataset("val")
+        everything = DigitsDataset("all")
+        assert len(train) + len(val) == len(everything) == 1797
+        share = val.targets.bincount() / everything.targets.bincount()
+        assert ((share - 0.2).abs() < 0.01).all()
+        assert torch.equal(
+            torch.cat([train.images, val.images]).to(torch.int64).sum(),
+            everything.images.to(torch.int64).sum(),
+        )
+
+    def test_the_split_depends_on_the_seed_alone(self) -> None:
+        assert torch.equal(DigitsDataset("val").images, DigitsDataset("val").images)
+        other = DigitsDataset("val", seed=1)
+        assert not torch.equal(DigitsDataset("val").images, other.images)
+
+    def test_an_item_is_an_image_of_0_to_1_and_a_label(self) -> None:
+        image, label = DigitsDataset()[0]
+        assert (image.shape, image.dtype) == ((1, 8, 8), torch.float32)
+        assert image.max() <= 1
+        assert 0 <= label < 10
+
+    def test_an_unknown_split_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="train, val or all, got 'test'"):
+            DigitsDataset("test")
+
+
+class TestTextCorpus:
+    def test_blocks_are_the_bytes_in_the_order_of_names(self, tmp_path: Path) -> None:
+        (tmp_path / "b.txt").write_bytes(b"second")
+        (tmp_path / "a.txt").write_bytes(b"first")
+        dataset = TextCorpus(str(tmp_path), split="all", block_size=4)
+        text = b"".join(bytes(dataset[i]["input_ids"].tolist()) for i in range(3))
+        assert text == b"first\0second"
+        assert torch.equal(dataset[1]["labels"], dataset[1]["input_ids"])
+
+    def test_a_file_is_either_trained_or_validated_on(self, tmp_path: Path) -> None:
+        for number in range(40):
+            (tmp_path / f"{number}.txt").write_bytes(bytes([number + 1]) * 7 + b"")
+        seen = [
+            set(TextCorpus(str(tmp_path), split, 0.3, 8).tokens.tolist()) - {0}
+            for split in ("train", "val")
+        ]
+        assert seen[0].isdisjoint(seen[1])
+        assert seen[0] | seen[1] == set(range(1, 41))
+
+    def test_a_file_keeps_its_side_when_others_come(self, tmp_path: Path) -> None:
+        def validated() -> set[int]:
+            return set(TextCorpus(str(tmp_path), "val", 0.5, 1).tokens.tolist())
+
+        for number in range(1, 20):
+            (tmp_path / f"{number}.txt").write_bytes(bytes([number]))
+        before = validated()
+        (tmp_path / "0.txt").write_bytes(b"\xff")
+        assert before <= validated()
+
+    def test_a_single_file_is_cut_in_two(self, tmp_path: Path) -> None:
+        file = tmp_path / "book"
+        file.write_bytes(bytes(range(100)))
+        train = TextCorpus(str(file), "train", 0.2, 10).tokens
+        val = TextCorpus([str(file)], "val", 0.2, 10).tokens
+        assert (train.tolist(), val.tolist()) == (
+            list(range(80)),
+            list(range(80, 100)),
+        )
+
+    def test_the_standard_library_is_at_hand_and_the_same_each_time(self) -> None:
+        one = TextCorpus(split="val", max_bytes=20_000)
+        assert len(one) == 20_000 // 128
+        assert torch.equal(one.tokens, TextCorpus(split="val", max_bytes=20_000).tokens)
+
+    def test_what_matches_no_file_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"no text file matches '.*nowhere'"):
+            TextCorpus(str(tmp_path / "nowhere"))
+
+    def test_too_little_text_for_a_block_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_bytes(b"ab")
+        with pytest.raises(ConfigError, match="one block takes 128"):
+            TextCorpus(str(tmp_path / "a.txt"))
+
+
+class TestSynthetic:
+    def test_samples_are_the_same_each_time_and_differ_from_each_other(self) -> None:
+        dataset = SyntheticClassification(8, (5,), 4)
+        assert torch.equal(dataset[1][0], SyntheticClassification(8, (5,), 4)[1][0])
+        assert not torch.equal(dataset[1][0], dataset[5][0])
+        assert dataset[1][1] == dataset[5][1] == 1
+
+    def test_the_classes_can_be_told_apart(self) -> None:
+        dataset = SyntheticClassification(64, (32,), 4, offset=1000)
+        samples = torch.stack([x for x, _ in (dataset[i] for i in range(64))])
+        patterns = torch.stack([dataset.pattern(label) for label in range(4)])
+        nearest = torch.cdist(samples, patterns).argmin(1)
+        assert torch.equal(nearest, dataset.targets)
+
+    def test_images_have_the_shape_of_imagenet(self) -> None:
+        image, _ = SyntheticImages(1)[0]
+        assert image.shape == (3, 224, 224)
+
+    def test_tokens_follow_from_the_one_before(self) -> None:
+        tokens = SyntheticTokens(4, 16, 50)[2]["input_ids"]
+        assert (tokens.diff() % 50).unique().numel() == 1
+
+
+class TestWrappers:
+    CFG = {"type": "SyntheticClassification", "num_samples": 4, "num_classes": 3}
+
+    def test_repeat_goes_round(self) -> None:
+        dataset = build_dataset(
+            {"type": "RepeatDataset", "times": 3, "dataset": self.CFG}
+        )
+        assert len(dataset) == 12
+        assert torch.equal(dataset[5][0], dataset[1][0])
+        assert dataset.targets.tolist() == [0, 1, 2, 0] * 3
+        assert dataset.num_classes == 3
+
+    def test_a_list_is_one_after_the_other(self) -> None:
+        other = {**self.CFG, "seed": 1, "num_samples": 2}
+        dataset = build_dataset([self.CFG, other])
+        assert len(dataset) == 6
+        assert torch.equal(dataset[4][0], build_dataset(other)[0][0])
+        assert dataset.targets.tolist() == [0, 1, 2, 0, 0, 1]
+
+    def test_one_part_that_stops_makes_the_whole_stop(self) -> None:
+        dataset = build_dataset([self.CFG, self.CFG])
+        assert dataset.on_sample_error == "stop"
+
+
+class TestLabels:
+    def test_the_first_label_out_of_range_is_named(self) -> None:
+        dataset = SyntheticClassification(8, num_classes=4)
+        check_labels(dataset, 4)
+        with pytest.raises(
+            ConfigError,
+            match=r"sample 2 of SyntheticClassification has the label 2, but the "
+            r"model has 2 classes \(0 to 1\); 4 of 8",
+        ):
+            check_labels(dataset, 2)
+
+    def test_negative_labels_in_a_list_are_found_through_a_subset(self) -> None:
+        dataset = SyntheticClassification(4)
+        dataset.targets = [0, 1, -1, 0]  # type: ignore[assignment]
+        with pytest.raises(ConfigError, match="sample 1 of Subset has the label -1"):
+            check_labels(Subset(dataset, [3, 2]), 4)
+
+    def test_targets_of_another_kind_pass(self) -> None:
+        dataset = SyntheticClassification(2)
+        for targets in (torch.tensor([0.5, 9.0]), [{"boxes": []}], ["a", "b"], None):
+            dataset.targets = targets  # type: ignore[assignment]
+            check_labels(dataset, 2)

@@ -1,0 +1,223 @@
+"""A sample or a worker that fails ends the run with one line that names it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from devrun.data.prepared import PreparedLoader
+from devrun.data.resumable import make_resumable
+from devrun.errors import ConfigError, DataError, HangError
+from tests.data.helpers import (
+    Draws,
+    Dying,
+    Failing,
+    FailingInBatches,
+    Numbers,
+    prepared,
+    read,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+
+def test_a_failing_sample_is_named_and_its_error_chained() -> None:
+    with pytest.raises(DataError) as caught:
+        read(prepared(Failing((6,))), 2)
+    assert str(caught.value) == (
+        "data loading failed at sample 6, epoch 3: ValueError: sample file 6 is torn"
+    )
+    cause = caught.value.__cause__
+    assert cause is not None
+    assert isinstance(cause.__cause__, ValueError)
+
+
+def test_a_failing_sample_in_a_worker_names_the_worker_too() -> None:
+    with pytest.raises(DataError) as caught:
+        read(prepared(Failing((6,)), num_workers=2), 0)
+    assert str(caught.value) == (
+        "data loading failed at sample 6, epoch 1 (worker 1): "
+        "ValueError: sample file 6 is torn"
+    )
+    assert "in __getitem__" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_read_at_once_names_the_sample_too(workers: int) -> None:
+    with pytest.raises(DataError, match=r"sample 6, epoch 1.*file 6 is torn"):
+        read(prepared(FailingInBatches((6,)), num_workers=workers), 0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_that_make_no_batch_are_named(workers: int) -> None:
+    class Ragged(Draws):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.zeros(index)
+
+    with pytest.raises(DataError, match=r"batch that starts with sample 0.*together"):
+        read(prepared(Ragged(), num_workers=workers), 0)
+
+
+def test_a_failing_iterable_is_told_in_one_line() -> None:
+    class Torn(Numbers):
+        def __iter__(self) -> Any:
+            yield 1
+            raise OSError("the tape tore")
+
+    loader = PreparedLoader(make_resumable(DataLoader(Torn(3)), seed=0))
+    with pytest.raises(DataError, match="data loading failed: OSError: the tape tore"):
+        list(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_skip_leaves_the_sample_out_counts_it_and_says_so(
+    workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = prepared(
+        Failing((6, 13)), num_workers=workers, on_sample_error="skip", max_skipped=2
+    )
+    with caplog.at_level(logging.WARNING, "devrun"):
+        batches = read(loader, 0)
+        again = read(loader, 1)
+    assert [len(batch) for batch in batches] == [4, 3, 4, 3, 4]
+    assert torch.cat(again).tolist() == [i for i in range(20) if i not in (6, 13)]
+    assert list(loader.skipped) == [6, 13]
+    assert "sample 6 left out (1 so far): ValueError" in caplog.text
+    assert caplog.text.count("left out") == 2
+
+
+def test_more_failing_samples_than_allowed_stop_the_run() -> None:
+    loader = prepared(Failing((1, 6, 13)), on_sample_error="skip", max_skipped=2)
+    with pytest.raises(DataError, match=r"3 samples could not be read, 2 may.*13"):
+        read(loader, 0)
+
+
+def test_a_batch_without_any_sample_left_stops_the_run() -> None:
+    loader = prepared(Failing((4, 5, 6, 7)), on_sample_error="skip")
+    with pytest.raises(DataError, match=r"all 4 samples of a batch failed.*torn"):
+        read(loader, 0)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ConfigError, match="one of stop, skip, got 'ignore'"):
+        prepared(Failing(()), on_sample_error="ignore")
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("killed", "SIGKILL"),
+        # torch looks for a worker that ended quietly every 5 seconds
+        pytest.param("exits", "exit status 0", marks=pytest.mark.slow),
+    ],
+)
+def test_a_worker_that_dies_is_named(how: str, told: str) -> None:
+    loader = prepared(Dying(6, how), num_workers=2)
+    with pytest.raises(DataError, match=rf"worker 1 \(pid \d+\) died of {told}"):
+        read(loader, 0)
+
+
+def test_a_death_reported_outside_the_loader_is_explained() -> None:
+    loader = prepared(Dying(99, "never"), num_workers=2, prefetch_factor=1)
+    with pytest.raises(RuntimeError) as caught:
+        for _ in loader:
+            victim = loader._iterator._workers[1]
+            os.kill(victim.pid, signal.SIGKILL)
+            victim.join()
+            raise RuntimeError(f"DataLoader worker (pid {victim.pid}) is killed")
+    explained = loader.explain(caught.value)
+    assert isinstance(explained, DataError)
+    assert "worker 1" in str(explained)
+    assert loader.explain(RuntimeError("something else")) is None
+
+
+def test_a_loader_whose_sample_failed_can_be_read_again() -> None:
+    dataset = Failing((6,))
+    loader = prepared(dataset, num_workers=1, persistent_workers=True)
+    with pytest.raises(DataError):
+        read(loader, 0)
+    dataset.bad = ()
+    assert torch.cat(read(loader, 0)).tolist() == list(range(20))
+    loader.close()
+
+
+def test_a_hanging_worker_ends_at_the_timeout_and_is_gone() -> None:
+    loader = prepared(Dying(6, "hangs"), num_workers=1, timeout=1)
+    batches = iter(loader)
+    next(batches)
+    workers = loader._iterator._workers
+    with pytest.raises(HangError, match="no batch within 1 s"):
+        list(batches)
+    assert not any(worker.is_alive() for worker in workers)
+
+
+SIGNALLED = """
+import os, signal
+from torch.utils.data import DataLoader
+from devrun.data import PreparedLoader, make_resumable
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+signal.signal(signal.SIGINT, lambda *_: None)
+signal.signal(signal.SIGUSR1, lambda *_: None)
+os.setpgid(0, 0)
+plain = DataLoader(list(range(40)), batch_size=2, num_workers=2)
+loader = PreparedLoader(make_resumable(plain, seed=0))
+seen = []
+for number, batch in enumerate(loader):
+    if number in (2, 5):
+        os.killpg(0, signal.SIGTERM)
+        os.killpg(0, signal.SIGINT)
+        os.killpg(0, signal.SIGUSR1)
+    seen += batch.tolist()
+assert seen == list(range(40)), seen
+kept = iter(loader)  # workers that live on at exit must not hold it up
+next(kept)
+print("done")
+"""
+
+
+def test_signals_to_the_whole_group_lose_no_batch_and_exit_is_clean() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "done\n", done.stderr
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+BORN = """
+import os, signal
+from torch.utils.data import DataLoader
+from devrun.data import PreparedLoader, make_resumable
+
+parent = os.getpid()
+signal.signal(signal.SIGTERM, lambda *_: os.getpid() != parent and os._exit(9))
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+plain = DataLoader(list(range(40)), batch_size=2, num_workers=2)
+loader = PreparedLoader(make_resumable(plain, seed=0))
+print(sum(batch.sum().item() for batch in loader))
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+
+
+def test_a_signal_that_meets_a_worker_at_its_birth_does_not_end_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BORN],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "780\nset()\n", done.stderr

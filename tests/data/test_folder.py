@@ -1,0 +1,129 @@
+"""Folders of images: classes, lists, and pictures that are broken."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from devrun.data import ImageFolder, PreparedLoader, build_dataloader, make_resumable
+from devrun.errors import ConfigError, DataError
+
+Image = pytest.importorskip("PIL.Image")
+
+PIPELINE = [{"type": "ToTensor"}]
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Two classes: cat with 2 grey images and one deeper down, dog with 2 in colour."""
+    for name in ("cat/deep", "dog"):
+        (tmp_path / name).mkdir(parents=True)
+    for index, name in enumerate(("cat/b.png", "cat/a.png", "cat/deep/c.PNG")):
+        Image.new("L", (6, 4), 10 * index).save(tmp_path / name)
+    for index, name in enumerate(("dog/x.jpg", "dog/y.png")):
+        Image.new("RGB", (6, 4), (200, index, 0)).save(tmp_path / name)
+    (tmp_path / "dog" / "notes.txt").write_text("no image")
+    return tmp_path
+
+
+def broken(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def batches(dataset: ImageFolder, **options: object) -> PreparedLoader:
+    loader = build_dataloader(dataset, 5, shuffle=False, **options)  # type: ignore[arg-type]
+    return PreparedLoader(make_resumable(loader, seed=0))
+
+
+def test_folders_are_classes_and_files_go_by_name(images: Path) -> None:
+    dataset = ImageFolder(images)
+    assert dataset.classes == ("cat", "dog")
+    assert dataset.targets.tolist() == [0, 0, 0, 1, 1]
+    assert dataset.paths == [
+        "cat/a.png",
+        "cat/b.png",
+        "cat/deep/c.PNG",
+        "dog/x.jpg",
+        "dog/y.png",
+    ]
+
+
+def test_every_image_comes_in_colour(images: Path) -> None:
+    image, label = ImageFolder(images, pipeline=PIPELINE)[0]
+    assert (image.shape, label) == ((3, 4, 6), 0)
+    assert torch.allclose(image, torch.tensor(10 / 255))
+
+
+def test_classes_may_be_chosen(images: Path) -> None:
+    assert ImageFolder(images, classes=["dog"]).targets.tolist() == [0, 0]
+    with pytest.raises(ConfigError, match="no folder of class 'dgo'; did you mean"):
+        ImageFolder(images, classes=["dgo"])
+
+
+def test_a_list_names_files_and_labels(images: Path, tmp_path: Path) -> None:
+    listed = tmp_path / "list.txt"
+    listed.write_text("dog/x.jpg 3\n\ncat/a.png 0\n")
+    dataset = ImageFolder(images, listed)
+    assert (dataset.targets.tolist(), dataset.num_classes) == ([3, 0], 4)
+    listed.write_text("dog/x.jpg dog\n")
+    assert ImageFolder(images, listed, classes=["cat", "dog"]).targets.tolist() == [1]
+
+
+def test_a_bad_line_of_a_list_is_named(images: Path, tmp_path: Path) -> None:
+    listed = tmp_path / "list.txt"
+    listed.write_text("cat/a.png 0\ndog/x.jpg dgo\n")
+    with pytest.raises(DataError, match=r"list\.txt:2: .*did you mean 'dog'"):
+        ImageFolder(images, listed, classes=["cat", "dog"])
+
+
+def test_a_missing_image_is_named(images: Path, tmp_path: Path) -> None:
+    listed = tmp_path / "list.txt"
+    listed.write_text("cat/nothing.png 0\n")
+    with pytest.raises(DataError, match=r"cannot read the image .*cat/nothing\.png"):
+        list(batches(ImageFolder(images, listed)))
+
+
+def test_a_broken_image_is_named_with_its_sample(images: Path) -> None:
+    broken(images / "cat" / "b.png")
+    with pytest.raises(DataError, match=r"sample 1, epoch 1: .*cat/b\.png: "):
+        list(batches(ImageFolder(images)))
+
+
+def test_a_broken_image_is_left_out_if_so_asked(
+    images: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken(images / "cat" / "b.png")
+    (images / "dog" / "x.jpg").write_bytes(b"this is text")
+    loader = batches(ImageFolder(images, on_bad_image="skip"))
+    with caplog.at_level(logging.WARNING, "devrun"):
+        [(_, labels)] = list(loader)
+    assert labels.tolist() == [0, 0, 1]
+    assert sorted(loader.skipped) == [1, 3]
+    assert "cat/b.png" in caplog.text
+    assert "dog/x.jpg" in caplog.text
+
+
+def test_the_loader_may_overrule_the_data_set(images: Path) -> None:
+    broken(images / "cat" / "b.png")
+    dataset = ImageFolder(images, on_bad_image="skip")
+    with pytest.raises(DataError, match="sample 1"):
+        list(batches(dataset, on_sample_error="stop"))
+
+
+def test_no_images_is_an_empty_data_set(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(ConfigError, match="the data set is empty: no images"):
+        ImageFolder(tmp_path)
+
+
+def test_no_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no such image folder: .*nowhere"):
+        ImageFolder(tmp_path / "nowhere")
+
+
+def test_an_unknown_policy_is_refused(images: Path) -> None:
+    with pytest.raises(ConfigError, match="stop or skip, got ignore"):
+        ImageFolder(images, on_bad_image="ignore")

@@ -1,0 +1,109 @@
+"""What `PreparedLoader` adds to a loader, and what it hands through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from devrun.data.prepared import PreparedLoader
+from devrun.data.sampler import EpochBatchSampler
+from devrun.errors import ConfigError
+from devrun.step import MicroBatches
+from tests.data.helpers import Draws, prepared, read
+
+
+def test_it_shows_the_users_data_set_sampler_and_sizes() -> None:
+    dataset = Draws()
+    loader = prepared(dataset, shuffle=True, drop_last=True, accumulate=2, world_size=3)
+    assert loader.dataset is dataset
+    assert isinstance(loader.sampler, EpochBatchSampler)
+    assert (loader.batch_size, loader.drop_last) == (4, True)
+    assert loader.samples_per_update == 4 * 3 * 2
+    assert loader.num_workers == 0
+
+
+def test_an_attribute_that_nobody_has_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = prepared(Draws()).nonsense
+
+
+def test_its_length_is_updates() -> None:
+    assert len(prepared(Draws(37), accumulate=3)) == 4
+    assert len(prepared(Draws(37), drop_last=True)) == 9
+
+
+def test_groups_are_micro_batches_and_the_rest_is_not_lost() -> None:
+    groups = list(PreparedLoader([1, 2, 3, 4, 5], accumulate=2))
+    assert groups == [[1, 2], [3, 4], [5]]
+    assert all(isinstance(group, MicroBatches) for group in groups)
+
+
+def test_every_micro_batch_is_transferred() -> None:
+    loader = PreparedLoader([1, 2, 3], accumulate=2, transfer=lambda batch: -batch)
+    assert list(loader) == [[-1, -2], [-3]]
+
+
+def test_lookahead_transfers_the_next_before_handing_out_this_one() -> None:
+    events: list[Any] = []
+
+    def transfer(batch: int) -> int:
+        events.append(("transfer", batch))
+        return batch
+
+    def receive(batch: int) -> int:
+        events.append(("receive", batch))
+        return batch
+
+    loader = PreparedLoader([1, 2, 3], transfer=transfer, receive=receive, lookahead=1)
+    assert list(loader) == [1, 2, 3]
+    assert events == [
+        ("transfer", 1),
+        ("transfer", 2),
+        ("receive", 1),
+        ("transfer", 3),
+        ("receive", 2),
+        ("receive", 3),
+    ]
+
+
+def test_skipped_batches_are_not_transferred() -> None:
+    moved: list[int] = []
+    loader = PreparedLoader([1, 2, 3], transfer=lambda batch: moved.append(batch))
+    loader.start_at(2)
+    list(loader)
+    assert moved == [3]
+
+
+def test_an_error_of_the_transfer_is_not_blamed_on_the_data() -> None:
+    def transfer(batch: Any) -> Any:
+        raise MemoryError("device")
+
+    with pytest.raises(MemoryError):
+        list(PreparedLoader([1], transfer=transfer))
+
+
+def test_accumulating_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 1, got 0"):
+        PreparedLoader([], accumulate=0)
+
+
+def test_the_epoch_reaches_a_loader_that_knows_epochs() -> None:
+    class Own(DataLoader[Any]):
+        heard: list[int] = []
+
+        def set_epoch(self, epoch: int) -> None:
+            self.heard.append(epoch)
+
+    PreparedLoader(Own(Draws())).set_epoch(5)
+    assert Own.heard == [5]
+
+
+def test_evaluation_counts_every_sample_once_over_the_ranks() -> None:
+    parts = [
+        torch.cat(read(prepared(Draws(10), training=False, rank=r, world_size=4), 0))
+        for r in range(4)
+    ]
+    assert sorted(torch.cat(parts)[:, 0].tolist()) == list(range(10))

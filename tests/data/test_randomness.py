@@ -1,0 +1,107 @@
+"""Loading data leaves the process's own random streams alone."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from devrun.data import streams
+from devrun.data.prepared import PreparedLoader
+from devrun.data.resumable import make_resumable
+from tests.data.helpers import Draws, prepared, read
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+
+def state() -> tuple[Any, ...]:
+    legacy = np.random.get_state()
+    return (
+        random.getstate(),
+        torch.default_generator.get_state().tolist(),
+        legacy[1].tolist(),
+        legacy[2:],
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_reading_an_epoch_draws_nothing_from_the_global_streams(workers: int) -> None:
+    np.random.randn()  # leaves half of a pair of normal draws waiting
+    before = state()
+    read(prepared(Draws(), shuffle=True, num_workers=workers), 0)
+    assert state() == before
+
+
+def test_a_batch_is_the_same_whatever_was_drawn_between() -> None:
+    loader = prepared(Draws(), shuffle=True)
+    quiet = read(loader, 0)
+    loader.set_epoch(0)
+    disturbed = []
+    for batch in loader:
+        torch.manual_seed(0)
+        random.random()
+        disturbed.append(batch)
+    assert all(torch.equal(a, b) for a, b in zip(quiet, disturbed, strict=True))
+
+
+def test_every_sample_of_every_epoch_draws_something_else() -> None:
+    loader = prepared(Draws(200), shuffle=True)
+    drawn = torch.cat([torch.cat(read(loader, epoch)) for epoch in range(5)])
+    for column in (1, 2, 3):
+        assert drawn[:, column].unique().numel() > 990
+
+
+def test_random_collating_is_the_same_in_a_worker() -> None:
+    def noisy(samples: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack(samples) + random.random()
+
+    here = read(prepared(Draws(), collate_fn=noisy), 1)
+    there = read(prepared(Draws(), collate_fn=noisy, num_workers=2), 1)
+    assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
+
+
+def test_neighbouring_counters_share_no_seed() -> None:
+    seeds = {
+        streams.mix(seed, epoch, index)
+        for seed in range(10)
+        for epoch in range(10)
+        for index in range(100)
+    }
+    assert len(seeds) == 10_000
+    assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+def test_an_index_that_is_no_number_has_a_seed() -> None:
+    assert streams.mix(0, 0, "a") != streams.mix(0, 0, "b")
+
+
+class Told(Dataset):
+    """Gives the epoch that it was told last."""
+
+    epoch = None
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return self.epoch
+
+
+def test_loaders_over_one_data_set_tell_it_their_own_epochs():
+    data = Told()
+    train, val = (
+        PreparedLoader(make_resumable(DataLoader(data, batch_size=4), seed=1))
+        for _ in range(2)
+    )
+    train.set_epoch(3)
+    first = iter(train)
+    assert next(first).tolist() == [3] * 4
+    assert next(iter(val)).tolist() == [0] * 4
+    assert next(first).tolist() == [3] * 4

@@ -1,0 +1,184 @@
+"""What a loader yields from the middle equals what it would have yielded there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    DataLoader,
+    Subset,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from devrun.data.prepared import PreparedLoader
+from devrun.data.resumable import make_resumable
+from devrun.errors import ConfigError
+from tests.data.helpers import (
+    Draws,
+    DrawsInBatches,
+    KnowsEpoch,
+    Numbers,
+    prepared,
+    read,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
+]
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    if len(one) != len(other):
+        return False
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted() -> list[list[torch.Tensor]]:
+    loader = prepared(Draws(), shuffle=True)
+    return [read(loader, epoch) for epoch in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("workers", "persistent"), [(0, False), (2, False), (2, True), (4, True)]
+)
+def test_any_start_in_any_epoch_is_exact(
+    uninterrupted: list[list[torch.Tensor]], workers: int, persistent: bool
+) -> None:
+    loader = prepared(
+        Draws(), shuffle=True, num_workers=workers, persistent_workers=persistent
+    )
+    for epoch, cut in ((0, 0), (0, 1), (1, 5), (1, 9), (2, 10), (2, 3), (0, 4)):
+        rest = read(loader, epoch, cut)
+        assert same(rest, uninterrupted[epoch][cut:]), (epoch, cut)
+
+
+def test_the_number_of_workers_may_change_at_every_cut(
+    uninterrupted: list[list[torch.Tensor]],
+) -> None:
+    pieces: list[torch.Tensor] = []
+    for workers, until in ((0, 2), (2, 4), (3, 7), (0, 10)):
+        loader = prepared(Draws(), shuffle=True, num_workers=workers)
+        rest = read(loader, 1, len(pieces))
+        pieces += rest[: until - len(pieces)]
+    assert same(pieces, uninterrupted[1])
+
+
+def test_a_broken_off_epoch_does_not_disturb_the_next() -> None:
+    loader = prepared(Draws(), shuffle=True, num_workers=2, persistent_workers=True)
+    whole = read(loader, 1)
+    loader.set_epoch(0)
+    for _ in loader:
+        break
+    assert same(read(loader, 1), whole)
+
+
+def test_batches_read_at_once_are_exact_with_and_without_workers() -> None:
+    plain = read(prepared(DrawsInBatches(), shuffle=True), 1)
+    working = prepared(DrawsInBatches(), shuffle=True, num_workers=2)
+    assert same(read(working, 1, 3), plain[3:])
+
+
+def test_a_subset_is_seeded_by_sample_like_the_whole() -> None:
+    small = prepared(Subset(Draws(), list(range(30))), shuffle=True, batch_size=3)
+    large = prepared(Subset(Draws(), list(range(30))), shuffle=True, batch_size=5)
+    assert torch.equal(torch.cat(read(small, 2)), torch.cat(read(large, 2)))
+
+
+def test_samples_do_not_depend_on_the_number_of_processes() -> None:
+    whole = read(prepared(Draws(40), shuffle=True, batch_size=8), 1)
+    ranks = [
+        read(prepared(Draws(40), shuffle=True, rank=rank, world_size=2), 1)
+        for rank in range(2)
+    ]
+    together = [torch.cat(parts) for parts in zip(*ranks, strict=True)]
+    assert same(together, whole)
+
+
+def test_accumulated_updates_resume_at_an_update() -> None:
+    loader = prepared(Draws(), shuffle=True, accumulate=3)
+    whole = read(loader, 0)
+    assert len(loader) == len(whole) == 4
+    assert [len(group) for group in whole] == [3, 3, 3, 1]
+    rest = read(loader, 0, 2)
+    assert same([*rest[0], *rest[1]], [*whole[2], *whole[3]])
+    assert read(loader, 0, 4) == []
+
+
+def test_a_sampler_of_ones_own_is_exact_too() -> None:
+    def loader(workers: int) -> PreparedLoader:
+        own = WeightedRandomSampler(torch.arange(1.0, 38.0).tolist(), 37)
+        return prepared(Draws(), sampler=own, num_workers=workers)
+
+    whole = read(loader(0), 1)
+    assert same(read(loader(2), 1, 4), whole[4:])
+    assert not same(read(loader(0), 2), whole)
+
+
+def test_a_distributed_sampler_keeps_its_order_and_hears_of_the_epoch() -> None:
+    own: DistributedSampler[Any] = DistributedSampler(Draws(), 2, 1, seed=5)
+    loader = prepared(Draws(), sampler=own, rank=1, world_size=2)
+    got = torch.cat(read(loader, 3))[:, 0].tolist()
+    own.set_epoch(3)
+    assert got == list(own)
+
+
+def test_an_iterable_data_set_skips_by_reading() -> None:
+    loader = PreparedLoader(
+        make_resumable(DataLoader(Numbers(10), batch_size=3), seed=0)
+    )
+    assert [batch.tolist() for batch in read(loader, 0, 2)] == [[6, 7, 8], [9]]
+
+
+def test_a_plain_list_of_batches_skips_by_reading() -> None:
+    assert read(PreparedLoader(["a", "b", "c"]), 0, 2) == ["c"]
+
+
+def test_a_subclass_of_the_loader_is_left_alone() -> None:
+    class Own(DataLoader[Any]):
+        pass
+
+    own = Own(Draws())
+    assert make_resumable(own, seed=0) is own
+
+
+def test_preparing_twice_changes_nothing() -> None:
+    once = make_resumable(DataLoader(Draws(), shuffle=True), seed=0)
+    assert make_resumable(once, seed=1) is once
+
+
+def test_a_generator_of_the_users_chooses_the_order() -> None:
+    def order(run_seed: int, own_seed: int) -> list[float]:
+        generator = torch.Generator().manual_seed(own_seed)
+        loader = DataLoader(Draws(), 37, shuffle=True, generator=generator)
+        batch = next(iter(PreparedLoader(make_resumable(loader, seed=run_seed))))
+        return batch[:, 0].tolist()
+
+    assert order(1, 5) == order(2, 5) != order(1, 6)
+
+
+def test_persistent_workers_tell_the_data_set_of_the_epoch() -> None:
+    loader = prepared(KnowsEpoch(), num_workers=1, persistent_workers=True)
+    assert [torch.cat(read(loader, epoch)).unique().tolist() for epoch in (0, 4)] == [
+        [0],
+        [4],
+    ]
+
+
+def test_an_empty_data_set_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Draws has no samples"):
+        prepared(Draws(0))
+
+
+def test_fewer_samples_than_a_batch_with_drop_last_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"3 samples are fewer than one batch of 4"):
+        prepared(Draws(3), drop_last=True)
+
+
+def test_a_start_behind_the_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match="update 11 of an epoch of 10"):
+        prepared(Draws()).start_at(11)

@@ -1,0 +1,96 @@
+"""The order of samples is a function of (seed, epoch) and of nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from devrun.data.sampler import EpochBatchSampler
+from devrun.errors import ConfigError
+
+
+def sampler(num_samples: int = 50, batch_size: int = 4, **options: Any) -> Any:
+    settings: dict[str, Any] = {"shuffle": True, "seed": 3, "keyed": False}
+    return EpochBatchSampler(num_samples, batch_size, **{**settings, **options})
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [index for batch in batches for index in batch]
+
+
+def test_an_epoch_is_a_permutation() -> None:
+    assert sorted(flat(list(sampler()))) == list(range(50))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own_and_keep_them() -> None:
+    one = sampler()
+    first = list(one)
+    one.set_epoch(1)
+    second = list(one)
+    one.set_epoch(0)
+    assert first == list(one) != second
+    assert list(sampler(seed=4)) != first
+
+
+def test_without_shuffle_the_order_is_that_of_the_data() -> None:
+    assert flat(list(sampler(shuffle=False))) == list(range(50))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_a_global_batch_is_the_same_whatever_the_number_of_processes(
+    world_size: int,
+) -> None:
+    whole = list(sampler(64, 8))
+    ranks = [
+        list(sampler(64, 8 // world_size, rank=rank, world_size=world_size))
+        for rank in range(world_size)
+    ]
+    together = [flat(list(parts)) for parts in zip(*ranks, strict=True)]
+    assert together == whole
+
+
+def test_training_ranks_have_equally_many_samples_and_none_is_left_out() -> None:
+    ranks = [list(sampler(50, 4, rank=rank, world_size=4)) for rank in range(4)]
+    shapes = [[len(batch) for batch in batches] for batches in ranks]
+    assert shapes == [[4, 4, 4, 1]] * 4
+    assert set().union(*map(flat, ranks)) == set(range(50))
+
+
+def test_fewer_samples_than_processes_are_repeated() -> None:
+    ranks = [flat(list(sampler(1, 2, rank=rank, world_size=4))) for rank in range(4)]
+    assert ranks == [[0]] * 4
+
+
+def test_evaluation_ranks_share_the_samples_without_repeating_one() -> None:
+    options = {"world_size": 4, "pad": False, "shuffle": False}
+    ranks = [flat(list(sampler(10, 2, rank=rank, **options))) for rank in range(4)]
+    assert ranks == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
+    assert len(sampler(10, 2, rank=3, **options)) == 1
+
+
+@pytest.mark.parametrize(("drop_last", "count"), [(True, 12), (False, 13)])
+def test_length_counts_the_short_batch_unless_it_is_dropped(
+    drop_last: bool, count: int
+) -> None:
+    one = sampler(drop_last=drop_last)
+    assert len(one) == len(list(one)) == count
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, 12, 13])
+def test_a_start_gives_the_rest_of_the_epoch_once(start: int) -> None:
+    one = sampler()
+    whole = list(one)
+    one.start_at(start)
+    assert list(one) == whole[start:]
+    assert list(one) == whole
+
+
+def test_a_start_behind_the_end_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match="batch 14 of an epoch of 13"):
+        sampler().start_at(14)
+
+
+def test_a_batch_size_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 1, got 0"):
+        sampler(batch_size=0)
