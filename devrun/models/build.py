@@ -1,0 +1,55 @@
+"""Models and losses from a config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.loss import _Loss
+
+from devrun.errors import ConfigTypeError
+from devrun.registry import LOSSES, MODELS
+
+__all__ = ["LOSSES", "MODELS", "build_loss", "build_model"]
+
+for _name, _kind in vars(nn).items():
+    if isinstance(_kind, type) and issubclass(_kind, _Loss):
+        LOSSES.register_module(_name, module=_kind)
+
+
+def build_model(cfg: Mapping[str, Any]) -> nn.Module:
+    """The model that `cfg` describes: a name in `MODELS` or a dotted path.
+
+    Raises:
+        ConfigError: nothing has that name, or its constructor refused an argument.
+    """
+    return _module(MODELS.build(cfg), "model")
+
+
+def build_loss(cfg: Mapping[str, Any] | str) -> nn.Module:
+    """The loss that `cfg` describes; a bare name stands for `{type: name}`.
+
+    The weights of a torch.nn loss (`weight`, `pos_weight`) may be given as lists.
+
+    Raises:
+        ConfigError: nothing has that name, or its constructor refused an argument.
+    """
+    if isinstance(cfg, str):
+        cfg = {"type": cfg}
+    listed = ("weight", "pos_weight")
+    if isinstance(cfg, dict) and any(isinstance(cfg.get(k), list) for k in listed):
+        cfg = cfg.copy()
+        for key in listed:
+            if isinstance(cfg.get(key), list):
+                dict.__setitem__(cfg, key, torch.tensor(cfg[key], dtype=torch.float32))
+    return _module(LOSSES.build(cfg), "loss")
+
+
+def _module(built: Any, what: str) -> nn.Module:
+    if not isinstance(built, nn.Module):
+        raise ConfigTypeError(
+            f"a {what} must be a torch.nn.Module, got {type(built).__name__}"
+        )
+    return built

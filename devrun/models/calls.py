@@ -1,0 +1,143 @@
+"""How a batch is passed to a model's `forward`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from devrun.errors import ConfigError
+
+if TYPE_CHECKING:
+    from devrun.models.step_module import StepModule
+
+__all__ = ["call_plain", "call_whole", "layout", "target_in"]
+
+INPUT_KEYS = (
+    "inputs",
+    "input",
+    "x",
+    "image",
+    "images",
+    "img",
+    "imgs",
+    "pixel_values",
+    "input_ids",
+    "features",
+)
+TARGET_KEYS = ("labels", "label", "targets", "target", "y", "gt_label", "gt_labels")
+
+
+def target_in(batch: Any) -> Any:
+    """The labels of a dict batch, by the usual names; None if there are none."""
+    if isinstance(batch, Mapping):
+        for key in TARGET_KEYS:
+            if key in batch:
+                return batch[key]
+    return None
+
+
+def call_plain(step: StepModule, batch: Any) -> tuple[Any, Any]:
+    """The output of a model that takes no labels, and the labels or None."""
+    if isinstance(batch, (tuple, list)):
+        if not batch:
+            raise ConfigError(f"an empty batch for {step.model_name}")
+        *inputs, target = batch if len(batch) > 1 else (*batch, None)
+        return step.model(*inputs), target
+    if not isinstance(batch, Mapping):
+        return step.model(batch), None
+    form = ("plain", *batch)
+    if form not in step.call_forms:
+        step.call_forms[form] = _plain_form(step, batch)
+    inputs, target_key = step.call_forms[form]
+    target = None if target_key is None else batch[target_key]
+    if isinstance(inputs, str):
+        return step.model(batch[inputs]), target
+    return step.model(**{key: batch[key] for key in inputs}), target
+
+
+def _plain_form(
+    step: StepModule, batch: Mapping[str, Any]
+) -> tuple[str | list[str], str | None]:
+    """Which key, or which keyword arguments, are the inputs, and which the labels."""
+    target_key = next((key for key in TARGET_KEYS if key in batch), None)
+    rest = [key for key in batch if key != target_key]
+    if len(rest) == 1:
+        return rest[0], target_key
+    if rest and _binds(step, **dict.fromkeys(rest)):
+        return rest, target_key
+    named = [key for key in INPUT_KEYS if key in rest]
+    if len(named) == 1:
+        return named[0], target_key
+    raise ConfigError(
+        f"cannot tell what {step.model_name}.forward{step.signature} takes from a "
+        f"batch with the keys {', '.join(map(str, batch))}; name the input "
+        f"{INPUT_KEYS[0]!r}, or as forward does"
+    )
+
+
+def call_whole(step: StepModule, batch: Any, mode: str) -> Any:
+    """The output of a model that takes a whole batch, labels included."""
+    extra = {"return_loss": mode != "predict"} if step.takes_return_loss else {}
+    if isinstance(batch, Mapping):
+        form: Any = ("whole", *batch)
+    elif isinstance(batch, (tuple, list)):
+        form = len(batch)
+    else:
+        return step.model(batch, **extra)
+    if form not in step.call_forms:
+        if not _spreads(step, batch, extra):
+            output = _first_whole_call(step, batch, extra)
+            step.call_forms[form] = False
+            return output
+        step.call_forms[form] = True
+    if not step.call_forms[form]:
+        return step.model(batch, **extra)
+    if isinstance(batch, Mapping):
+        return step.model(**{**batch, **extra})
+    return step.model(*batch, **extra)
+
+
+def _spreads(step: StepModule, batch: Any, extra: dict[str, Any]) -> bool:
+    """Whether the parts of the batch are the arguments, or the batch is the one."""
+    if isinstance(batch, Mapping):
+        fits = all(isinstance(key, str) for key in batch)
+        fits = fits and _binds(step, **{**batch, **extra})
+    else:
+        fits = _binds(step, *batch, **extra)
+    if fits:
+        return True
+    if _binds(step, batch, **extra):
+        return False
+    raise ConfigError(
+        f"{step.model_name}.forward{step.signature} does not take {layout(batch)}"
+    )
+
+
+def _first_whole_call(step: StepModule, batch: Any, extra: dict[str, Any]) -> Any:
+    """Tells a model that takes a batch as one from one that takes something else."""
+    try:
+        return step.model(batch, **extra)
+    except (TypeError, AttributeError) as error:
+        cause = " ".join(str(error).split())
+        raise ConfigError(
+            f"{step.model_name}.forward{step.signature} takes {layout(batch)} neither "
+            f"as arguments nor as one batch ({cause}); a model that makes no loss of "
+            f"its own needs `loss` in the config"
+        ) from error
+
+
+def layout(batch: Any) -> str:
+    """What a batch looks like, in words for a message."""
+    if isinstance(batch, Mapping):
+        return f"a dict with {', '.join(map(str, batch)) or 'nothing'}"
+    if isinstance(batch, (tuple, list)):
+        return f"a {type(batch).__name__} of {len(batch)}"
+    return f"one {type(batch).__name__}"
+
+
+def _binds(step: StepModule, *args: Any, **kwargs: Any) -> bool:
+    try:
+        step.signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,169 @@
+"""MMCV's mixed-precision decorators, for models that carry them.
+
+The runner's `optimizer_config` (or `fp16` section) already runs the whole step in
+autocast, on any device and in bf16 as well, and sets `fp16_enabled` on the modules
+that have it. What the decorators add is an exact type at one function: low precision
+at the entrance of `auto_fp16`, fp32 inside `force_fp32`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from devrun.errors import ConfigTypeError
+
+__all__ = ["auto_fp16", "cast_tensor_type", "force_fp32", "wrap_fp16_model"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def auto_fp16(
+    apply_to: Iterable[str] | None = None,
+    out_fp32: bool = False,
+    supported_types: tuple[type, ...] = (nn.Module,),
+) -> Callable[[F], F]:
+    """Decorator of a method: fp32 arguments in low precision, autocast inside.
+
+    Does nothing until the object's `fp16_enabled` is True. The low precision is that
+    of the autocast around the call (bf16 if it is so), else fp16.
+
+    Args:
+        apply_to: names of the arguments to convert; None for all.
+        out_fp32: convert what is returned back to fp32.
+        supported_types: classes whose methods may be decorated.
+
+    Raises:
+        ConfigTypeError: (a TypeError, at the call) the method of another class.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not _enabled(args, supported_types, "auto_fp16"):
+                return function(*args, **kwargs)
+            device = _device_type((args, kwargs))
+            low = _low_precision(device)
+            args, kwargs = _cast(function, args, kwargs, apply_to, torch.float32, low)
+            with torch.autocast(device, dtype=low):
+                output = function(*args, **kwargs)
+            return cast_tensor_type(output, low, torch.float32) if out_fp32 else output
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def force_fp32(
+    apply_to: Iterable[str] | None = None, out_fp16: bool = False
+) -> Callable[[F], F]:
+    """Decorator of a method: low-precision arguments in fp32, no autocast inside.
+
+    Does nothing until the object's `fp16_enabled` is True.
+
+    Args:
+        apply_to: names of the arguments to convert; None for all.
+        out_fp16: convert what is returned back to low precision.
+
+    Raises:
+        ConfigTypeError: (a TypeError, at the call) not a method of a module.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not _enabled(args, (nn.Module,), "force_fp32"):
+                return function(*args, **kwargs)
+            device = _device_type((args, kwargs))
+            low = _low_precision(device)
+            args, kwargs = _cast(function, args, kwargs, apply_to, low, torch.float32)
+            with torch.autocast(device, enabled=False):
+                output = function(*args, **kwargs)
+            return cast_tensor_type(output, torch.float32, low) if out_fp16 else output
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def wrap_fp16_model(model: nn.Module) -> None:
+    """Switch the decorators on: `fp16_enabled = True` on each module that has it."""
+    for module in model.modules():
+        if hasattr(module, "fp16_enabled"):
+            module.fp16_enabled = True  # type: ignore[assignment]
+
+
+def cast_tensor_type(inputs: Any, src_type: torch.dtype, dst_type: torch.dtype) -> Any:
+    """`inputs` with its tensors of `src_type` in `dst_type`; others as they are."""
+    if isinstance(inputs, Tensor):
+        return inputs.to(dst_type) if inputs.dtype == src_type else inputs
+    if isinstance(inputs, Mapping):
+        pairs = {k: cast_tensor_type(v, src_type, dst_type) for k, v in inputs.items()}
+        return type(inputs)(pairs)  # type: ignore[call-arg]
+    if isinstance(inputs, tuple) and hasattr(inputs, "_fields"):
+        return type(inputs)(*(cast_tensor_type(v, src_type, dst_type) for v in inputs))
+    if isinstance(inputs, (list, tuple, set)):
+        return type(inputs)(cast_tensor_type(v, src_type, dst_type) for v in inputs)
+    return inputs
+
+
+def _enabled(args: tuple[Any, ...], kinds: tuple[type, ...], name: str) -> bool:
+    if not args or not isinstance(args[0], kinds):
+        accepted = ", ".join(kind.__name__ for kind in kinds)
+        got = type(args[0]).__name__ if args else "nothing"
+        raise ConfigTypeError(
+            f"@{name} decorates methods of {accepted} only, got one of {got}"
+        )
+    return bool(getattr(args[0], "fp16_enabled", False))
+
+
+def _cast(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    apply_to: Iterable[str] | None,
+    src_type: torch.dtype,
+    dst_type: torch.dtype,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    names = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is not parameter.VAR_POSITIONAL
+    ]
+    wanted = set(names) if apply_to is None else set(apply_to)
+    positional = [
+        cast_tensor_type(value, src_type, dst_type) if name in wanted else value
+        for name, value in zip(names, args, strict=False)
+    ]
+    named = {
+        name: cast_tensor_type(value, src_type, dst_type) if name in wanted else value
+        for name, value in kwargs.items()
+    }
+    return (*positional, *args[len(positional) :]), named
+
+
+def _device_type(value: Any) -> str:
+    """Of the first tensor in the arguments, or of the module's first parameter."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop(0)
+        if isinstance(found, Tensor):
+            return found.device.type
+        if isinstance(found, Mapping):
+            waiting.extend(found.values())
+        elif isinstance(found, (list, tuple)):
+            waiting.extend(found)
+        elif isinstance(found, nn.Module):
+            waiting.append(next(found.parameters(), None))
+    return "cpu"
+
+
+def _low_precision(device_type: str) -> torch.dtype:
+    if torch.is_autocast_enabled(device_type):
+        return torch.get_autocast_dtype(device_type)
+    return torch.float16

@@ -1,0 +1,139 @@
+"""`StepModule`: the one `forward` that DDP, compilers and vendor SDKs wrap.
+
+Which of the contracts a model keeps is found once, when it is wrapped:
+
+    train_step(batch, optimizer) -> {loss, log_vars, num_samples}        MMCV's
+    forward(**batch) -> a dict or object with `loss`                     Hugging Face's
+    forward(x) and a separate loss(output, target)                       plain PyTorch
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.loss import _Loss
+
+from devrun.errors import ConfigError, ConfigTypeError
+from devrun.models.steps import (
+    MODES,
+    own_step,
+    plain_step,
+    processor_step,
+    self_loss_step,
+)
+
+__all__ = ["StepModule"]
+
+
+class StepModule(nn.Module):
+    """The user's model with one entry for every mode of every kind of model.
+
+    `forward(batch, mode)`, with the mode `train`, `val` or `predict`, returns a dict:
+
+    - `loss`: 0-d, with its graph; None in `predict` mode where the model has none,
+      and in `train` mode where a `train_step` returned none (it did the update);
+    - `log_vars`: name -> number or detached 0-d tensor, the loss included;
+    - `num_samples`: int;
+    - `predictions`, `targets`, when not training and where they are known;
+    - whatever else the model returned (plain and Hugging Face models: only when not
+      training, so that no activation outlives its step).
+
+    Args:
+        model: the user's module, kept as `.module`; its `state_dict` is canonical.
+        loss: `loss(output, target)`, for models that compute none themselves.
+        batch_processor: MMCV's `f(model, data, train_mode)`; deprecated.
+
+    Raises:
+        ConfigError: the parts contradict each other, or (from `forward`) the model
+            does not keep its contract; the message names its class.
+    """
+
+    model: nn.Module
+    call_loss: Any
+    run: Callable[[Any, Any, str], dict[str, Any]]
+    """The step of this kind of model, `run(self, batch, mode)`: what `forward` does,
+    but `log_vars` may lack the loss. For loops that count every microsecond."""
+    optimizer: Any
+    """Handed to `train_step`; set by whoever prepares the pair."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any] | None = None,
+        batch_processor: Callable[..., Any] | None = None,
+    ) -> None:
+        super().__init__()
+        name = type(model).__name__
+        if not isinstance(model, nn.Module):
+            raise ConfigTypeError(f"a model must be a torch.nn.Module, got {name}")
+        own = callable(getattr(model, "train_step", None))
+        if loss is not None and (own or batch_processor is not None):
+            source = "train_step" if own else "batch_processor"
+            raise ConfigError(
+                f"{name} gets its loss from {source}; remove the separate loss"
+            )
+        if loss is not None and not callable(loss):
+            raise ConfigTypeError(f"loss must be callable, got {type(loss).__name__}")
+        self.module = model
+        self.loss = loss
+        # the same two, past nn.Module's slow lookup, as each step does it
+        vars(self).update(model=model, call_loss=loss)
+        self.batch_processor = batch_processor
+        self.model_name = name
+        self.optimizer = None
+        self.step_kwargs: dict[str, Any] = {}
+        """What `runner.run(..., **kwargs)` was given: for the model's own step."""
+        self.signature = inspect.signature(model.forward)
+        self.takes_return_loss = _takes_return_loss(
+            self.signature, mmcv_style=own or batch_processor is not None
+        )
+        self.tensor_loss = isinstance(loss, _Loss)
+        """A torch.nn loss takes a tensor: the `logits` where the output has more."""
+        self.call_forms: dict[Any, Any] = {}
+        """How each layout of batch is passed to `forward`, found at its first use."""
+        if batch_processor is not None:
+            _check_batch_processor(model, batch_processor)
+            self.run = processor_step
+        elif own:
+            self.run = own_step
+        else:
+            self.run = self_loss_step if loss is None else plain_step
+
+    def forward(self, batch: Any, mode: str = "train") -> dict[str, Any]:
+        if mode not in MODES:
+            raise ConfigError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+        result = self.run(self, batch, mode)
+        if result["loss"] is not None and "loss" not in result["log_vars"]:
+            result["log_vars"]["loss"] = result["loss"].detach()
+        return result
+
+
+def _takes_return_loss(signature: inspect.Signature, *, mmcv_style: bool) -> bool:
+    """Whether `forward` is told to return predictions by `return_loss=False`.
+
+    MMCV says so to every model; one that swallows it in `**kwargs` is no exception.
+    """
+    parameters = signature.parameters.values()
+    swallows = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    return "return_loss" in signature.parameters or (mmcv_style and swallows)
+
+
+def _check_batch_processor(model: nn.Module, batch_processor: Any) -> None:
+    if not callable(batch_processor):
+        raise ConfigTypeError(
+            f"batch_processor must be callable, got {type(batch_processor).__name__}"
+        )
+    warnings.warn(
+        "batch_processor is deprecated: give the model train_step() and val_step()",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    if hasattr(model, "train_step") or hasattr(model, "val_step"):
+        raise ConfigError(
+            f"{type(model).__name__} has train_step or val_step, and a "
+            f"batch_processor is given: remove one of the two"
+        )

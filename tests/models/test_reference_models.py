@@ -1,0 +1,296 @@
+"""The reference models: sizes as published, values by hand, and that they learn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from devrun.errors import ConfigError, UnknownNameError
+from devrun.models import (
+    GPT,
+    LOSSES,
+    MLP,
+    MODELS,
+    ResNet,
+    StepModule,
+    VisionTransformer,
+    build_loss,
+    build_model,
+)
+
+TINY_RESNET = {"stage_blocks": (1, 1, 1), "base_channels": 8, "stem": "cifar"}
+TINY_VIT = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+TINY_GPT = {"vocab_size": 17, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16}
+
+
+def count(model):
+    return sum(param.numel() for param in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "params"),
+    [
+        (ResNet, {"depth": 18, "stem": "cifar", "num_classes": 10}, 11_173_962),
+        (ResNet, {"depth": 18}, 11_689_512),
+        (ResNet, {"depth": 34}, 21_797_672),
+        (ResNet, {"depth": 50}, 25_557_032),
+        (ResNet, {"depth": 101}, 44_549_160),
+        (VisionTransformer, {}, 86_567_656),
+        (GPT, {}, 124_439_808),
+    ],
+)
+def test_parameter_counts_are_the_published_ones(kind, arguments, params):
+    with torch.device("meta"):
+        assert count(kind(**arguments)) == params
+
+
+def learner(name):
+    """A tiny model as a step, and eight samples."""
+    torch.manual_seed(0)
+    images, labels = torch.randn(8, 3, 8, 8), torch.arange(8) % 4
+    if name == "GPT":
+        tokens = torch.randint(0, 17, (8, 8))
+        return StepModule(GPT(**TINY_GPT, dropout=0.0)), {
+            "input_ids": tokens,
+            "labels": tokens,
+        }
+    model = {
+        "MLP": lambda: MLP(3 * 8 * 8, (32,), 4),
+        "ResNet": lambda: ResNet(num_classes=4, **TINY_RESNET),
+        "ResNet-bottleneck": lambda: ResNet(
+            num_classes=4, bottleneck=True, zero_init_residual=True, **TINY_RESNET
+        ),
+        "ViT": lambda: VisionTransformer(num_classes=4, **TINY_VIT),
+    }[name]()
+    return StepModule(model, nn.CrossEntropyLoss()), (images, labels)
+
+
+NAMES = ["MLP", "ResNet", "ResNet-bottleneck", "ViT", "GPT"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_is_reached_and_eight_samples_are_learnt(name):
+    step, batch = learner(name)
+    optimizer = torch.optim.Adam(step.parameters(), lr=1e-2)
+    first = step(batch, "train")["loss"].item()
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = step(batch, "train")["loss"]
+        loss.backward()
+        optimizer.step()
+    unreached = [n for n, p in step.named_parameters() if not p.grad.abs().sum() > 0]
+    assert unreached == []
+    assert loss.item() < 0.1 * first
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluation_is_repeatable_and_per_sample(name):
+    step, batch = learner(name)
+    step.eval()
+    with torch.no_grad():
+        everything = step(batch, "predict")["predictions"]
+        if isinstance(batch, dict):
+            part = {key: value[:3] for key, value in batch.items()}
+        else:
+            part = tuple(value[:3] for value in batch)
+        assert torch.allclose(
+            step(part, "predict")["predictions"], everything[:3], atol=1e-5
+        )
+
+
+def test_resnet_stems_and_stages_shrink_the_image_as_published():
+    shapes = []
+
+    def note(module, inputs, output):
+        shapes.append(tuple(output.shape[1:]))
+
+    for stem in ("imagenet", "cifar"):
+        model = ResNet(18, num_classes=5, stem=stem, base_channels=4)
+        for index in range(4):
+            getattr(model, f"layer{index + 1}").register_forward_hook(note)
+        assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 5)
+    assert shapes[:4] == [(4, 8, 8), (8, 4, 4), (16, 2, 2), (32, 1, 1)]
+    assert shapes[4:] == [(4, 32, 32), (8, 16, 16), (16, 8, 8), (32, 4, 4)]
+
+
+def test_zero_init_residual_starts_every_block_as_its_shortcut():
+    model = ResNet(num_classes=4, zero_init_residual=True, **TINY_RESNET).eval()
+    x = torch.randn(2, 8, 4, 4)
+    assert torch.equal(model.layer1[0](x), F.relu(x))
+
+
+def test_resnet_convolutions_start_with_kaiming_fan_out():
+    torch.manual_seed(0)
+    weight = ResNet(18).layer3[1].conv1.weight
+    assert weight.std().item() == pytest.approx((2 / (256 * 9)) ** 0.5, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "either depth or stage_blocks"),
+        ({"depth": 18, "stage_blocks": (1, 1)}, "either depth or stage_blocks"),
+        ({"depth": 20}, "one of 18, 34, 50, 101, 152, got 20"),
+        ({"depth": 18, "stem": "mnist"}, "imagenet or cifar, got 'mnist'"),
+    ],
+)
+def test_resnet_refuses_what_it_cannot_be(arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        ResNet(**arguments)
+
+
+def test_vit_attention_is_softmax_of_scaled_products():
+    torch.manual_seed(0)
+    attention = VisionTransformer(**TINY_VIT).blocks[0].attn
+    x = torch.randn(2, 5, 16)
+    query, key, value = (
+        part.reshape(2, 5, 2, 8).transpose(1, 2)
+        for part in attention.qkv(x).chunk(3, dim=-1)
+    )
+    weights = (query @ key.transpose(-1, -2) / 8**0.5).softmax(-1)
+    expected = attention.proj((weights @ value).transpose(1, 2).reshape(2, 5, 16))
+    assert torch.allclose(attention(x), expected, atol=1e-6)
+
+
+def test_vit_starts_as_the_authors_code_does():
+    torch.manual_seed(0)
+    model = VisionTransformer(img_size=64, depth=1, num_classes=10)
+    assert model(torch.randn(2, 3, 64, 64)).abs().max() == 0  # the head is zero
+    assert model.cls_token.abs().max() == 0
+    assert model.pos_embed.std().item() == pytest.approx(0.02, rel=0.05)
+    block = model.blocks[0]
+    assert block.attn.qkv.weight.std().item() == pytest.approx(768**-0.5, rel=0.01)
+    assert block.mlp.fc1.weight.std().item() == pytest.approx(
+        (2 / (768 + 3072)) ** 0.5, rel=0.01
+    )
+    assert block.mlp.fc1.bias.abs().max() < 1e-5
+
+
+def test_vit_names_are_those_of_timm():
+    names = set(VisionTransformer(**TINY_VIT).state_dict())
+    block = ["norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2"]
+    layers = [f"blocks.{index}.{layer}" for index in (0, 1) for layer in block]
+    expected = {
+        f"{layer}.{kind}"
+        for layer in ("patch_embed.proj", "norm", "head", *layers)
+        for kind in ("weight", "bias")
+    }
+    assert names == expected | {"cls_token", "pos_embed"}
+
+
+def test_vit_refuses_sizes_that_do_not_fit():
+    with pytest.raises(ConfigError, match="img_size 30 is not a multiple"):
+        VisionTransformer(img_size=30)
+    with pytest.raises(ConfigError, match="embed_dim 10 is not a multiple"):
+        VisionTransformer(embed_dim=10, num_heads=3)
+    with pytest.raises(ConfigError, match="img_size 8, got images of 8 x 12"):
+        VisionTransformer(**TINY_VIT)(torch.zeros(1, 3, 8, 12))
+
+
+def test_gpt_looks_back_only():
+    torch.manual_seed(0)
+    model = GPT(**TINY_GPT).eval()
+    tokens = torch.randint(0, 17, (1, 8))
+    changed = tokens.clone()
+    changed[0, 5] = (changed[0, 5] + 1) % 17
+    before, after = model(tokens)["logits"], model(changed)["logits"]
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert not torch.equal(before[:, 5:], after[:, 5:])
+
+
+def test_gpt_loss_compares_with_the_next_token_and_skips_minus_100():
+    torch.manual_seed(0)
+    model = GPT(**TINY_GPT).eval()
+    tokens = torch.randint(0, 17, (2, 6))
+    labels = tokens.clone()
+    labels[0, 3] = -100
+    output = model(tokens, labels)
+    scores = output["logits"].log_softmax(-1)
+    terms = [
+        -scores[row, at, labels[row, at + 1]]
+        for row in range(2)
+        for at in range(5)
+        if labels[row, at + 1] != -100
+    ]
+    assert len(terms) == 9
+    assert output["loss"].item() == pytest.approx(torch.stack(terms).mean().item())
+    assert model(tokens)["loss"] is None
+
+
+def test_gpt_embeddings_are_tied_and_stored_once():
+    model = GPT(**TINY_GPT)
+    shapes = [tuple(p.shape) for p in model.state_dict().values()]
+    assert shapes.count((17, 16)) == 1
+    model(torch.zeros(1, 2, dtype=torch.long), torch.ones(1, 2, dtype=torch.long))[
+        "loss"
+    ].backward()
+    assert (model.wte.weight.grad.abs().sum(1) > 0).all()  # as output, all rows
+
+
+def test_gpt_starts_as_gpt2_does():
+    torch.manual_seed(0)
+    model = GPT(vocab_size=500, block_size=256, n_layer=4, n_head=4, n_embd=128)
+    std = {name: param.std().item() for name, param in model.named_parameters()}
+    assert std["wte.weight"] == pytest.approx(0.02, rel=0.05)
+    assert std["wpe.weight"] == pytest.approx(0.01, rel=0.05)
+    assert std["h.1.mlp.c_fc.weight"] == pytest.approx(0.02, rel=0.05)
+    assert std["h.1.mlp.c_proj.weight"] == pytest.approx(0.02 / 8**0.5, rel=0.05)
+    assert std["h.1.attn.c_attn.bias"] == 0
+
+
+def test_gpt_refuses_what_does_not_fit():
+    with pytest.raises(ConfigError, match="n_embd 10 is not a multiple of n_head 3"):
+        GPT(n_embd=10, n_head=3)
+    with pytest.raises(ConfigError, match="9 tokens for a GPT with block_size 8"):
+        GPT(**TINY_GPT)(torch.zeros(1, 9, dtype=torch.long))
+
+
+def test_mlp_flattens_and_has_the_layers_asked_for():
+    model = MLP(in_features=12, hidden=(5, 4), num_classes=3, dropout=0.5)
+    assert model(torch.zeros(2, 3, 4)).shape == (2, 3)
+    assert count(model) == 12 * 5 + 5 + 5 * 4 + 4 + 4 * 3 + 3
+    assert sum(isinstance(layer, nn.Dropout) for layer in model.layers) == 2
+
+
+def test_models_build_by_name():
+    assert {"ResNet", "VisionTransformer", "GPT", "MLP"} <= set(MODELS.module_dict)
+    model = build_model({"type": "MLP", "hidden": [], "num_classes": 3})
+    assert count(model) == 64 * 3 + 3
+    with pytest.raises(UnknownNameError, match="did you mean 'ResNet'"):
+        build_model({"type": "Resnet", "depth": 18})
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got list"):
+        build_model({"type": list})
+
+
+def test_torch_losses_build_by_name():
+    for name in ("CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss", "L1Loss"):
+        assert type(build_loss({"type": name})) is getattr(nn, name)
+        assert LOSSES.get(name) is getattr(nn, name)
+    assert isinstance(build_loss("CrossEntropyLoss"), nn.CrossEntropyLoss)
+    with pytest.raises(UnknownNameError, match="did you mean 'CrossEntropyLoss'"):
+        build_loss("CrossEntropy")
+
+
+def test_class_weights_of_a_loss_may_be_a_list_from_a_config():
+    cfg = {"type": "CrossEntropyLoss", "weight": [1, 3]}
+    loss = build_loss(cfg)
+    assert torch.equal(loss.weight, torch.tensor([1.0, 3.0]))
+    assert cfg == {"type": "CrossEntropyLoss", "weight": [1, 3]}
+
+
+def test_gpt2_of_transformers_is_a_model_with_its_own_loss():
+    pytest.importorskip("transformers")
+    size = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 11}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    config = {"type": "transformers.GPT2Config", **size, **ends, "n_positions": 16}
+    model = build_model({"type": "transformers.GPT2LMHeadModel", "config": config})
+    tokens = torch.randint(0, 11, (3, 8))
+    result = StepModule(model)({"input_ids": tokens, "labels": tokens}, "val")
+    assert result["predictions"].shape == (3, 8, 11)
+    assert result["num_samples"] == 3
+    assert result["targets"] is tokens
