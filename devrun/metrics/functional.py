@@ -1,0 +1,74 @@
+"""Metrics that are a mean over samples: `f(predictions, targets)` -> 0-d tensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from devrun.errors import ConfigError
+from devrun.registry import METRICS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["accuracy", "topk_accuracy"]
+
+IGNORED = -100
+"""Target of positions that do not count, as in torch's cross entropy."""
+
+
+@METRICS.register_module()
+def accuracy(
+    predictions: Tensor, targets: Tensor, ignore_index: int = IGNORED
+) -> Tensor:
+    """Fraction, 0 to 1, of positions whose class was predicted.
+
+    Args:
+        predictions: class scores `[N, C]`, `[N, C, ...]` or `[N, ..., C]`, or class
+            numbers shaped like `targets`.
+        targets: class numbers `[N]` or `[N, ...]`.
+        ignore_index: positions with this target are left out.
+    """
+    if predictions.shape == targets.shape and not predictions.is_floating_point():
+        hits = predictions == targets
+    else:
+        hits = _scores_last(predictions, targets).argmax(dim=-1) == targets
+    return _mean_where(hits, targets != ignore_index)
+
+
+@METRICS.register_module()
+def topk_accuracy(
+    predictions: Tensor, targets: Tensor, k: int = 5, ignore_index: int = IGNORED
+) -> Tensor:
+    """Fraction, 0 to 1, of positions whose class is among the `k` best scores.
+
+    The names `top1`, `top5` and `accuracy_top-5` stand for it.
+    """
+    scores = _scores_last(predictions, targets)
+    if not 1 <= k <= scores.shape[-1]:
+        raise ConfigError(f"top{k} of {scores.shape[-1]} classes; k must be 1 to that")
+    best = scores.topk(k, dim=-1).indices
+    hits = (best == targets.unsqueeze(-1)).any(dim=-1)
+    return _mean_where(hits, targets != ignore_index)
+
+
+def _scores_last(predictions: Tensor, targets: Tensor) -> Tensor:
+    shape = predictions.shape
+    if targets.is_floating_point() or predictions.dim() != targets.dim() + 1:
+        raise ConfigError(
+            f"accuracy takes class scores [N, C] and class numbers [N], got "
+            f"predictions {list(shape)} and targets {list(targets.shape)} of "
+            f"{targets.dtype}"
+        )
+    if shape[:-1] == targets.shape:
+        return predictions
+    if (shape[0], *shape[2:]) == tuple(targets.shape):
+        return predictions.movedim(1, -1)
+    raise ConfigError(
+        f"predictions {list(shape)} do not fit targets {list(targets.shape)}: only the "
+        "class dimension may differ"
+    )
+
+
+def _mean_where(hits: Tensor, counted: Tensor) -> Tensor:
+    """Mean over the counted positions; 0 where none counts, without a host sync."""
+    return (hits & counted).sum().float() / counted.sum().clamp(min=1)
