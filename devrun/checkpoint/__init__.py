@@ -1,0 +1,82 @@
+"""Checkpoints: whole or not there, verified before use, nothing in them is run."""
+
+from devrun.checkpoint.catalog import (
+    CheckpointInfo,
+    find_latest,
+    list_checkpoints,
+    read_pointer,
+    remove_checkpoint,
+)
+from devrun.checkpoint.codec import encode_tree
+from devrun.checkpoint.decode import decode_tree
+from devrun.checkpoint.fitting import load_state_dict
+from devrun.checkpoint.loader import CheckpointLoader
+from devrun.checkpoint.loader import load_any as _load_checkpoint
+from devrun.checkpoint.loader import load_with_prefix as _load_checkpoint_with_prefix
+from devrun.checkpoint.manifest import Manifest
+from devrun.checkpoint.mmcv_format import (
+    MmcvCheckpoint,
+    load_mmcv_optimizer,
+    read_mmcv_checkpoint,
+    write_mmcv_checkpoint,
+)
+from devrun.checkpoint.names import step_name
+from devrun.checkpoint.reader import (
+    Checkpoint,
+    MissingCheckpointError,
+    read_checkpoint,
+    read_manifest,
+    verify_checkpoint,
+)
+from devrun.checkpoint.retention import prune, sweep_leftovers
+from devrun.checkpoint.rng import host_rng_state, set_host_rng_state
+from devrun.checkpoint.state import (
+    load_optimizer_state_by_name,
+    optimizer_state_by_name,
+    positional_optimizer_state,
+)
+from devrun.checkpoint.weights import (
+    get_state_dict,
+    load_checkpoint,
+    save_checkpoint,
+    weights_to_cpu,
+)
+from devrun.checkpoint.writer import write_checkpoint, write_pointer
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointInfo",
+    "CheckpointLoader",
+    "Manifest",
+    "MissingCheckpointError",
+    "MmcvCheckpoint",
+    "_load_checkpoint",
+    "_load_checkpoint_with_prefix",
+    "decode_tree",
+    "encode_tree",
+    "find_latest",
+    "get_state_dict",
+    "host_rng_state",
+    "list_checkpoints",
+    "load_checkpoint",
+    "load_mmcv_optimizer",
+    "load_optimizer_state_by_name",
+    "load_state_dict",
+    "optimizer_state_by_name",
+    "positional_optimizer_state",
+    "prune",
+    "read_checkpoint",
+    "read_manifest",
+    "read_mmcv_checkpoint",
+    "read_pointer",
+    "remove_checkpoint",
+    "save_checkpoint",
+    "set_host_rng_state",
+    "step_name",
+    "sweep_leftovers",
+    "verify_checkpoint",
+    "weights_to_cpu",
+    "write_checkpoint",
+    "write_mmcv_checkpoint",
+    "write_pointer",
+]

@@ -1,0 +1,152 @@
+"""Which checkpoints a directory holds, and the newest whole one; removing one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from devrun.checkpoint import fileops, strict_json
+from devrun.checkpoint.manifest import Manifest
+from devrun.checkpoint.names import (
+    MANIFEST,
+    STEP_PATTERN,
+    check_part,
+    is_name,
+    temporary,
+)
+from devrun.checkpoint.reader import read_manifest, verify_checkpoint
+from devrun.checkpoint.storage import clear_directory, storage_errors
+from devrun.errors import CheckpointError
+
+__all__ = [
+    "CheckpointInfo",
+    "find_latest",
+    "list_checkpoints",
+    "read_pointer",
+    "remove_checkpoint",
+]
+
+_LOGGER = logging.getLogger("devrun.checkpoint")
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """One entry of a directory of checkpoints, judged without reading its files."""
+
+    path: Path
+    manifest: Manifest | None
+    problem: str | None = None
+
+    @property
+    def step(self) -> int:
+        """From the manifest; of a damaged one, the last number of its name, or -1."""
+        if self.manifest is not None:
+            return self.manifest.step
+        numbers = re.findall(r"\d+", self.path.name)
+        return int(numbers[-1]) if numbers else -1
+
+
+def list_checkpoints(root: str | os.PathLike[str]) -> list[CheckpointInfo]:
+    """The checkpoints in `root`, oldest step first, damaged ones with their problem.
+
+    A directory counts when it has a manifest or is named as devrun names them; links
+    and hidden entries never do. Empty when `root` does not exist.
+
+    Raises:
+        StorageError: `root` cannot be read.
+    """
+    root = Path(root)
+    if not root.exists():
+        return []
+    found = []
+    with storage_errors(f"cannot read {str(root)!r}"), fileops.directory(root) as fd:
+        for name in fileops.names(fd):
+            if not is_name(name) or fileops.file_type(name, fd) != "directory":
+                continue
+            with fileops.subdirectory(name, fd) as inner:
+                has_manifest = fileops.file_type(MANIFEST, inner) is not None
+            if has_manifest or re.fullmatch(STEP_PATTERN, name):
+                found.append(_info(root / name))
+    return sorted(found, key=_age)
+
+
+def find_latest(*roots: str | os.PathLike[str]) -> Path | None:
+    """The newest checkpoint in `roots` whose every byte verifies; None without one.
+
+    Newest by the step in its manifest; those with other names (`best_...`) only where
+    none is named by its step, since they are taken while hooks of their stage have
+    still to run. Each one passed over is a warning that says what is wrong with it.
+
+    Raises:
+        CheckpointError: there are checkpoints and none is whole; lists all of them.
+    """
+    problems: list[str] = []
+    found = [info for root in roots for info in list_checkpoints(root)]
+    found.sort(key=_age)
+    found.sort(key=lambda info: bool(re.fullmatch(STEP_PATTERN, info.path.name)))
+    for info in reversed(found):
+        problem = info.problem
+        if problem is None:
+            try:
+                verify_checkpoint(info.path)
+            except CheckpointError as error:
+                problem = str(error)
+            else:
+                for skipped in problems:
+                    _LOGGER.warning("checkpoint passed over: %s", skipped)
+                return info.path
+        problems.append(problem)
+    if problems:
+        raise CheckpointError(
+            f"none of the {len(problems)} checkpoints in "
+            f"{', '.join(repr(str(root)) for root in roots)} is whole: "
+            + "; ".join(problems)
+        )
+    return None
+
+
+def read_pointer(root: str | os.PathLike[str], pointer: str) -> str | None:
+    """Name of the checkpoint that `POINTER.json` points at; None if it says nothing."""
+    try:
+        with fileops.directory(Path(root)) as fd:
+            data = fileops.read_file(f"{check_part(pointer)}.json", fd, limit=1 << 16)
+        name = strict_json.loads(data)["checkpoint"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None  # advisory: whoever needs a checkpoint looks for it
+    return name if isinstance(name, str) and is_name(name) else None
+
+
+def remove_checkpoint(path: str | os.PathLike[str]) -> None:
+    """Delete one checkpoint: out of sight first, then file by file.
+
+    Raises:
+        CheckpointError: not a checkpoint of devrun, or something else lies in it.
+        StorageError: the disk refused.
+    """
+    path = Path(path).absolute()
+    read_manifest(path)
+    with (
+        storage_errors(f"cannot remove {str(path)!r}"),
+        fileops.directory(path.parent) as parent,
+    ):
+        if fileops.file_type(path.name, parent) != "directory":
+            raise CheckpointError(f"{str(path)!r} is a link; remove what it points at")
+        doomed = temporary("del", path.name)
+        fileops.rename(path.name, doomed, parent)
+        fileops.sync(parent)
+        clear_directory(doomed, parent)
+
+
+def _info(path: Path) -> CheckpointInfo:
+    try:
+        return CheckpointInfo(path, read_manifest(path))
+    except CheckpointError as error:
+        return CheckpointInfo(path, None, str(error))
+
+
+def _age(info: CheckpointInfo) -> tuple[int, str, str]:
+    created = info.manifest.created if info.manifest is not None else ""
+    return info.step, created, info.path.name

@@ -1,0 +1,211 @@
+"""Every file operation of a checkpoint write, each one a point where it may fail.
+
+Everything works relative to an open directory, so that a name can never lead out of
+it and a directory that is renamed meanwhile stays the same directory. Names are
+plain file names; a symlink, a FIFO or a device in place of a file is refused.
+
+Tests arm one failure with `DEVRUN_FAILPOINT=operation:nth:action`, honoured only when
+`DEVRUN_TEST_MODE=1`. `operation` is one of the names below or `any`; `action` is
+`kill`, `torn` (a write: half of it, then kill) or the name of an errno.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = [
+    "create",
+    "digest",
+    "directory",
+    "file_type",
+    "free_bytes",
+    "make_directory",
+    "names",
+    "read_file",
+    "remove_directory",
+    "rename",
+    "reserve",
+    "subdirectory",
+    "sync",
+    "try_lock",
+    "unlink",
+    "write",
+]
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_CHUNK = 1 << 24
+_NO_RESERVATION = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV}
+_reached: dict[str, int] = {}
+
+
+def reach(operation: str) -> str | None:
+    """Count one `operation`; fail here if a test armed that, else None or `torn`."""
+    armed = os.environ.get("DEVRUN_FAILPOINT")
+    if not armed or os.environ.get("DEVRUN_TEST_MODE") != "1":
+        return None
+    target, nth, action = armed.split(":")
+    if target not in (operation, "any"):
+        return None
+    _reached[armed] = _reached.get(armed, 0) + 1
+    if _reached[armed] != int(nth):
+        return None
+    if action == "torn" and operation == "write":
+        return "torn"
+    if action in ("kill", "torn"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    code = getattr(errno, action)
+    raise OSError(code, os.strerror(code))
+
+
+@contextmanager
+def directory(path: Path) -> Iterator[int]:
+    """Descriptor of the directory that the caller named."""
+    fd = os.open(path, _DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def subdirectory(name: str, parent: int) -> Iterator[int]:
+    """Descriptor of a directory in `parent`; a symlink is refused."""
+    fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def make_directory(name: str | Path, parent: int | None = None) -> None:
+    """Make a directory that does not exist yet."""
+    reach("mkdir")
+    os.mkdir(name, dir_fd=parent)
+
+
+def create(name: str, parent: int) -> int:
+    """Descriptor of a new file, mode by umask; one that exists is an error."""
+    reach("open")
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(name, flags, 0o666, dir_fd=parent)
+
+
+def reserve(fd: int, size: int) -> None:
+    """Claim `size` bytes, so that a full disk shows before anything is written."""
+    reach("reserve")
+    if size == 0 or not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno not in _NO_RESERVATION:  # this file system cannot reserve
+            raise
+
+
+def write(fd: int, data: bytes | memoryview) -> None:
+    """Write all of `data`."""
+    torn = reach("write") == "torn"
+    view = memoryview(data).cast("B")
+    if torn:
+        os.write(fd, view[: len(view) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    position = 0
+    while position < len(view):
+        position += os.write(fd, view[position : position + _CHUNK])
+
+
+def sync(fd: int) -> None:
+    """Return when a file's content, or a directory's entries, are on the disk."""
+    reach("fsync")
+    os.fsync(fd)
+
+
+def rename(old: str, new: str, parent: int) -> None:
+    """Rename inside `parent`, atomically."""
+    reach("rename")
+    os.rename(old, new, src_dir_fd=parent, dst_dir_fd=parent)
+
+
+def unlink(name: str, parent: int) -> None:
+    """Remove a file; of a symlink, the link."""
+    reach("unlink")
+    os.unlink(name, dir_fd=parent)
+
+
+def remove_directory(name: str, parent: int) -> None:
+    """Remove an empty directory."""
+    reach("rmdir")
+    os.rmdir(name, dir_fd=parent)
+
+
+def names(fd: int) -> list[str]:
+    """Entries of a directory, sorted."""
+    return sorted(os.listdir(fd))
+
+
+def file_type(name: str, parent: int) -> str | None:
+    """`file`, `directory`, `other` (links too), or None where there is nothing."""
+    try:
+        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(mode):
+        return "file"
+    return "directory" if stat.S_ISDIR(mode) else "other"
+
+
+def digest(fd: int) -> tuple[int, str]:
+    """(size, sha256 in hex) of a file, read back from its beginning."""
+    total, sha = 0, hashlib.sha256()
+    while chunk := os.pread(fd, _CHUNK, total):
+        sha.update(chunk)
+        total += len(chunk)
+    return total, sha.hexdigest()
+
+
+def read_file(name: str, parent: int, size: int | None = None, *, limit: int) -> bytes:
+    """All bytes of a regular file of at most `limit` bytes, exactly `size` if given.
+
+    Raises:
+        OSError: not a regular file, another size, too large, or unreadable.
+    """
+    if file_type(name, parent) == "other":
+        raise OSError(errno.EINVAL, "not a regular file")
+    # A FIFO swapped in meanwhile must not block, and what was opened is what counts.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(name, flags, dir_fd=parent)
+    with os.fdopen(fd, "rb", buffering=0) as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if size is not None and status.st_size != size:
+            raise OSError(errno.EINVAL, f"{status.st_size} bytes instead of {size}")
+        if status.st_size > limit:
+            raise OSError(errno.EFBIG, f"{status.st_size} bytes, more than {limit}")
+        data = file.readall()
+    if len(data) != status.st_size:
+        raise OSError(errno.EIO, f"{len(data)} bytes read of {status.st_size}")
+    return data
+
+
+def free_bytes(fd: int) -> int:
+    """Space that this user may still fill on the file system of `fd`."""
+    status = os.fstatvfs(fd)
+    return status.f_bavail * status.f_frsize
+
+
+def try_lock(fd: int) -> bool:
+    """Lock against every other holder until `fd` is closed; False if held."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,199 @@
+"""`CheckpointLoader`: which function reads a checkpoint, by how its path begins."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from devrun.checkpoint import fileops, tensorfile
+from devrun.checkpoint.pickled import load_pickled
+from devrun.checkpoint.reader import (
+    MissingCheckpointError,
+    missing_message,
+    read_checkpoint,
+)
+from devrun.errors import CheckpointError, ConfigError, ConfigTypeError, nearest
+
+__all__ = [
+    "CheckpointLoader",
+    "load_any",
+    "load_with_prefix",
+    "state_dict_of",
+]
+
+Loader = Callable[..., Any]
+_REMOTE = re.compile(
+    r"(?:[A-Za-z][A-Za-z0-9+.-]+://|(?:s3|pavi|petrel|modelzoo|open-mmlab|mmcls"
+    r"|torchvision):)"
+)
+_LOGGER = logging.getLogger("devrun.checkpoint")
+
+
+class CheckpointLoader:
+    """Readers by the prefix of the path; local files when none is registered for it.
+
+    Remote paths are refused: download the file first, or register a reader.
+    """
+
+    _schemes: dict[str, Loader] = {}
+
+    @classmethod
+    def register_scheme(
+        cls,
+        prefixes: str | Iterable[str],
+        loader: Loader | None = None,
+        force: bool = False,
+    ) -> Any:
+        """Read paths that begin with one of `prefixes` through `loader`.
+
+        It is called with the path and `map_location`. Without it, a decorator.
+
+        Raises:
+            ConfigTypeError: a prefix is not a string.
+            ConfigError: a prefix is taken and not `force`.
+        """
+        names = [prefixes] if isinstance(prefixes, str) else list(prefixes)
+
+        def register(function: Loader) -> Loader:
+            for name in names:
+                if not isinstance(name, str):
+                    raise ConfigTypeError(f"a prefix must be a string, got {name!r}")
+                if name in cls._schemes and not force:
+                    raise ConfigError(
+                        f"{name!r} has a reader already; pass force=True to replace it"
+                    )
+                cls._schemes[name] = function
+            return function
+
+        return register if loader is None else register(loader)
+
+    @classmethod
+    def load_checkpoint(
+        cls,
+        filename: str | os.PathLike[str],
+        map_location: Any = None,
+        logger: logging.Logger | None = None,
+    ) -> Any:
+        """What is in `filename`; a dict with `state_dict` and `meta` where it says so.
+
+        Raises:
+            CheckpointError: missing, damaged, refused, or a remote path.
+        """
+        path = os.fspath(filename)
+        (logger or _LOGGER).debug("reading checkpoint %s", path)
+        matching = [prefix for prefix in cls._schemes if path.startswith(prefix)]
+        if matching:
+            return cls._schemes[max(matching, key=len)](path, map_location)
+        if _REMOTE.match(path):
+            raise CheckpointError(
+                f"{path!r} is not a local path; download it first and give the path "
+                "of the file"
+            )
+        return _load_local(Path(path).expanduser(), map_location)
+
+
+def load_any(
+    filename: str | os.PathLike[str],
+    map_location: Any = None,
+    logger: logging.Logger | None = None,
+) -> Any:
+    """`CheckpointLoader.load_checkpoint`, under the name MMCV's users import."""
+    return CheckpointLoader.load_checkpoint(filename, map_location, logger)
+
+
+def load_with_prefix(
+    prefix: str, filename: str | os.PathLike[str], map_location: Any = None
+) -> dict[str, Any]:
+    """The state_dict of one submodule: keys under `prefix.`, without it.
+
+    Raises:
+        CheckpointError: no key begins with `prefix`.
+    """
+    state_dict = state_dict_of(load_any(filename, map_location), filename)
+    prefix = prefix if prefix.endswith(".") else f"{prefix}."
+    found = {
+        key.removeprefix(prefix): value
+        for key, value in state_dict.items()
+        if key.startswith(prefix)
+    }
+    if not found:
+        firsts = {key.split(".", 1)[0] for key in state_dict}
+        hint = nearest(prefix[:-1], firsts)
+        raise CheckpointError(f"no key in {filename!r} begins with {prefix!r}; {hint}")
+    return found
+
+
+def state_dict_of(
+    checkpoint: Any, filename: str | os.PathLike[str]
+) -> Mapping[str, Any]:
+    """The weights in what was read: under `state_dict` or `model`, or all of it.
+
+    Raises:
+        CheckpointError: there are no tensors where weights are looked for.
+    """
+    found = checkpoint
+    if isinstance(checkpoint, Mapping):
+        for key in ("state_dict", "model"):
+            if isinstance(checkpoint.get(key), Mapping):
+                found = checkpoint[key]
+                break
+    if (
+        not isinstance(found, Mapping)
+        or not all(isinstance(key, str) for key in found)
+        or not any(isinstance(value, Tensor) for value in found.values())
+    ):
+        raise CheckpointError(
+            f"no weights in {str(filename)!r}: a state_dict was expected, alone or "
+            "under 'state_dict' or 'model'"
+        )
+    return found
+
+
+def _load_local(path: Path, map_location: Any) -> Any:
+    if path.is_dir():
+        return _from_directory(path, map_location)
+    if not path.exists():
+        raise MissingCheckpointError(missing_message(path))
+    if path.suffix == ".safetensors":
+        return _from_safetensors(path, map_location)
+    return load_pickled(path, map_location)
+
+
+def _from_directory(path: Path, map_location: Any) -> dict[str, Any]:
+    """The weights and facts of a devrun checkpoint, in MMCV's terms."""
+    found = read_checkpoint(path, parts=["model"])
+    return {
+        "state_dict": _moved(found["model"], map_location),
+        "meta": {**found.manifest.meta, "step": found.step},
+    }
+
+
+def _from_safetensors(path: Path, map_location: Any) -> Any:
+    try:
+        with fileops.directory(path.resolve().parent) as parent:
+            data = fileops.read_file(path.resolve().name, parent, limit=1 << 62)
+        return _moved(tensorfile.parse(data), map_location)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CheckpointError(f"{str(path)!r} cannot be read: {reason}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{str(path)!r} is damaged: {error}") from error
+
+
+def _moved(state_dict: Mapping[str, Any], map_location: Any) -> Any:
+    if map_location is None or callable(map_location) or isinstance(map_location, dict):
+        return state_dict  # on the CPU; what torch.load would remap is not here
+    moved: Any = OrderedDict(
+        (key, value.to(map_location) if isinstance(value, Tensor) else value)
+        for key, value in state_dict.items()
+    )
+    if hasattr(state_dict, "_metadata"):
+        moved._metadata = state_dict._metadata
+    return moved

@@ -1,0 +1,211 @@
+"""MANIFEST.json: what a checkpoint consists of, written last and checked first.
+
+Its own hash covers everything in it, and its bytes must be exactly what `render`
+gives for its values: no bit of it can change unnoticed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from devrun import __version__
+from devrun.checkpoint import strict_json
+from devrun.checkpoint.codec import encode_tree
+from devrun.checkpoint.decode import decode_tree
+from devrun.checkpoint.names import FILE, MANIFEST
+from devrun.errors import CheckpointError
+
+__all__ = ["MAX_MANIFEST", "SCHEMA", "FileEntry", "Manifest"]
+
+SCHEMA = 1
+MAX_MANIFEST = 1 << 24
+_HASH = "self_sha256"
+_FIELDS = {
+    "complete": bool,
+    "created": str,
+    "environment": dict,
+    "files": list,
+    "format": str,
+    "meta": dict,
+    "parent_step": (int, type(None)),
+    "required": list,
+    "run_id": (str, type(None)),
+    "schema": int,
+    "step": int,
+    "writer": str,
+    _HASH: str,
+}
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file: plain name, size in bytes, sha256 in hex."""
+
+    name: str
+    size: int
+    sha256: str
+
+    @property
+    def part(self) -> str:
+        """The part whose JSON or tensors it holds."""
+        return self.name.rsplit(".", 1)[0]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The facts about one checkpoint; `meta` is whatever the caller added."""
+
+    step: int
+    files: tuple[FileEntry, ...]
+    run_id: str | None = None
+    parent_step: int | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    created: str = ""
+    writer: str = ""
+
+    @classmethod
+    def describe(cls, meta: Mapping[str, Any]) -> Manifest:
+        """A manifest without files, from the `meta` of `write_checkpoint`.
+
+        Raises:
+            CheckpointError: no `step`, a field of the wrong type, or a value in the
+                rest that JSON cannot hold.
+        """
+        rest = dict(meta)
+        step = rest.pop("step", None)
+        if type(step) is not int or step < 0:
+            raise CheckpointError(f"meta['step'] must be an int >= 0, got {step!r}")
+        run_id, parent = rest.pop("run_id", None), rest.pop("parent_step", None)
+        if not isinstance(run_id, (str, type(None))):
+            raise CheckpointError(f"meta['run_id'] must be a string, got {run_id!r}")
+        if parent is not None and type(parent) is not int:
+            raise CheckpointError(f"meta['parent_step'] must be int, got {parent!r}")
+        own = {key: rest.pop(key, None) for key in ("device", "emulated", "git")}
+        return cls(
+            step=step,
+            files=(),
+            run_id=run_id,
+            parent_step=parent,
+            environment=_encoded({**_environment(), **own}, "environment"),
+            meta=_encoded(rest, "meta"),
+            created=datetime.datetime.now(datetime.timezone.utc).isoformat(),
+            writer=f"devrun {__version__}",
+        )
+
+    def render(self) -> bytes:
+        """The bytes of MANIFEST.json."""
+        record = {
+            **asdict(self),
+            "files": [asdict(entry) for entry in self.files],
+            "format": "devrun checkpoint",
+            "required": [entry.name for entry in self.files],
+            "schema": SCHEMA,
+            "complete": True,
+        }
+        return strict_json.render({**record, _HASH: _self_hash(record)})
+
+    @classmethod
+    def parse(cls, data: bytes) -> Manifest:
+        """The manifest in `data`.
+
+        Raises:
+            CheckpointError: damaged, or of a version that is not known.
+        """
+        try:
+            record = strict_json.loads(data)
+        except ValueError as error:
+            raise CheckpointError(f"{MANIFEST} is damaged: {error}") from error
+        if not isinstance(record, dict) or record.get("format") != "devrun checkpoint":
+            raise CheckpointError(f"{MANIFEST} is not one of a devrun checkpoint")
+        _check_schema(record)
+        given = record.pop(_HASH)
+        if given != _self_hash(record):
+            raise CheckpointError(f"{MANIFEST} is damaged: its own hash does not match")
+        if strict_json.render({**record, _HASH: given}) != data:
+            raise CheckpointError(f"{MANIFEST} is damaged: not as devrun writes it")
+        manifest = cls(
+            step=record["step"],
+            files=_entries(record),
+            run_id=record["run_id"],
+            parent_step=record["parent_step"],
+            environment=decode_tree(record["environment"], {}, "environment"),
+            meta=decode_tree(record["meta"], {}, "meta"),
+            created=record["created"],
+            writer=record["writer"],
+        )
+        return manifest
+
+
+def _check_schema(record: dict[str, Any]) -> None:
+    schema, writer = record.get("schema"), record.get("writer")
+    if type(schema) is not int or schema < 1:
+        raise CheckpointError(f"{MANIFEST} is damaged: schema {schema!r}")
+    if schema > SCHEMA:
+        raise CheckpointError(
+            f"written by {writer!r} in format {schema}, this devrun reads up to "
+            f"{SCHEMA}; install the newer devrun"
+        )
+    wrong = [
+        key
+        for key, kind in _FIELDS.items()
+        if not isinstance(record.get(key, ...), kind)  # type: ignore[arg-type]
+        or (kind is int and isinstance(record[key], bool))
+    ]
+    if wrong or record.keys() != _FIELDS.keys():
+        wrong = wrong or sorted(record.keys() - _FIELDS.keys())
+        raise CheckpointError(f"{MANIFEST} is damaged: field {wrong[0]!r}")
+    if not record["complete"] or record["step"] < 0:
+        raise CheckpointError(f"{MANIFEST} is not of a complete checkpoint")
+
+
+def _entries(record: dict[str, Any]) -> tuple[FileEntry, ...]:
+    entries = []
+    for item in record["files"]:
+        if not isinstance(item, dict) or item.keys() != {"name", "size", "sha256"}:
+            raise CheckpointError(f"{MANIFEST} is damaged: a file without its facts")
+        name, size, sha256 = item["name"], item["size"], item["sha256"]
+        if not isinstance(name, str) or not FILE.fullmatch(name) or name in (".", ".."):
+            raise CheckpointError(f"{MANIFEST} names a file {name!r:.80}: refused")
+        if type(size) is not int or size < 0 or not isinstance(sha256, str):
+            raise CheckpointError(f"{MANIFEST} is damaged: facts of {name}")
+        entries.append(FileEntry(name, size, sha256))
+    if record["required"] != [entry.name for entry in entries]:
+        raise CheckpointError(f"{MANIFEST} is damaged: its lists of files differ")
+    if len(set(record["required"])) != len(entries):
+        raise CheckpointError(f"{MANIFEST} names a file twice")
+    return tuple(entries)
+
+
+def _encoded(tree: Any, name: str) -> dict[str, Any]:
+    encoded = encode_tree(tree, name)
+    if encoded.tensors:
+        first = next(iter(encoded.tensors))
+        raise CheckpointError(
+            f"{name} holds a tensor or array ({first}); make it a part"
+        )
+    if not isinstance(encoded.tree, dict):
+        raise CheckpointError(f"{name} must be a dict with string keys")
+    return encoded.tree
+
+
+def _self_hash(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(strict_json.canonical(record)).hexdigest()
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "platform": f"{sys.platform}-{platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }

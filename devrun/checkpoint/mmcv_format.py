@@ -1,0 +1,146 @@
+"""MMCV's runner checkpoints: one `.pth` with `meta`, `state_dict`, `optimizer`.
+
+`meta` has `epoch` (whole epochs done) and `iter` (updates done). MMCV's iteration
+runner writes `iter_N.pth` with `iter` N - 1, so that a resumed run repeats a step;
+`progress` gives N. The optimizer's state is by position there and by name here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from devrun import __version__
+from devrun.checkpoint.pickled import load_pickled, save_pickled
+from devrun.checkpoint.state import (
+    load_optimizer_state_by_name,
+    named_optimizer_state,
+)
+from devrun.errors import CheckpointError
+
+__all__ = [
+    "MmcvCheckpoint",
+    "load_mmcv_optimizer",
+    "read_mmcv_checkpoint",
+    "write_mmcv_checkpoint",
+]
+
+
+@dataclass(frozen=True)
+class MmcvCheckpoint:
+    """What an MMCV runner saved, as read from a file."""
+
+    path: Path
+    meta: dict[str, Any]
+    state_dict: Mapping[str, Any]
+    optimizer: Mapping[str, Any] | None
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """(whole epochs done, updates done); CheckpointError if it says neither."""
+        epoch, done = self.meta.get("epoch"), self.meta.get("iter")
+        if not isinstance(epoch, int) or not isinstance(done, int):
+            raise CheckpointError(
+                f"{str(self.path)!r} has no epoch and iter in its meta, so a run "
+                "cannot be resumed from it; take its weights with load_from"
+            )
+        # latest.pth is a link: the name it leads to has the number.
+        named = re.fullmatch(r"iter_(\d+)\.pth", self.path.resolve().name)
+        if named and "devrun_version" not in self.meta and int(named[1]) == done + 1:
+            done += 1
+        return epoch, done
+
+
+def read_mmcv_checkpoint(
+    path: str | os.PathLike[str], map_location: Any = None
+) -> MmcvCheckpoint:
+    """The runner checkpoint in a `.pth` file.
+
+    Raises:
+        CheckpointError: missing, damaged, refused, or without a `state_dict`.
+    """
+    content = load_pickled(path, map_location)
+    if not isinstance(content, Mapping) or not isinstance(
+        content.get("state_dict"), Mapping
+    ):
+        raise CheckpointError(
+            f"{str(path)!r} has no state_dict, so it is not of an MMCV runner; take "
+            "bare weights with load_from"
+        )
+    meta, optimizer = content.get("meta"), content.get("optimizer")
+    return MmcvCheckpoint(
+        Path(path),
+        dict(meta) if isinstance(meta, Mapping) else {},
+        content["state_dict"],
+        optimizer if isinstance(optimizer, Mapping) else None,
+    )
+
+
+def load_mmcv_optimizer(
+    model: nn.Module, optimizer: Any, checkpoint: MmcvCheckpoint
+) -> None:
+    """Give `optimizer` (or a dict of them) the state in an MMCV checkpoint.
+
+    Its positions are those of an optimizer built in the same way for the same model.
+
+    Raises:
+        CheckpointError: there is none, or it does not fit.
+    """
+    saved = checkpoint.optimizer
+    if saved is None:
+        raise CheckpointError(
+            f"{str(checkpoint.path)!r} has no optimizer state; resume with "
+            "resume_optimizer=False, or take its weights with load_from"
+        )
+    one_saved = {"state", "param_groups"} <= saved.keys()
+    if isinstance(optimizer, Mapping) == one_saved:
+        raise CheckpointError(
+            f"{str(checkpoint.path)!r} has the state of "
+            f"{'one optimizer' if one_saved else 'several optimizers'}, the run of "
+            f"{'several' if one_saved else 'one'}"
+        )
+    if not isinstance(optimizer, Mapping):
+        tree = named_optimizer_state(model, optimizer, saved)
+    else:
+        if saved.keys() != optimizer.keys():
+            raise CheckpointError(
+                f"{str(checkpoint.path)!r} has optimizers {sorted(saved)}, the run "
+                f"{sorted(optimizer)}"
+            )
+        trees = {
+            key: named_optimizer_state(model, one, saved[key])
+            for key, one in optimizer.items()
+        }
+        tree = {"optimizers": trees}
+    load_optimizer_state_by_name(model, optimizer, tree)
+
+
+def write_mmcv_checkpoint(
+    path: str | os.PathLike[str],
+    state_dict: Mapping[str, Any],
+    optimizer: Mapping[str, Any] | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a `.pth` that MMCV's `load_checkpoint` and `resume` take.
+
+    Args:
+        state_dict: of the model, on the CPU.
+        optimizer: a positional state dict, or a dict of them.
+        meta: `epoch` and `iter` done, and anything plain.
+
+    Raises:
+        CheckpointError: a value that could not be loaded again.
+        StorageError: the disk refused.
+    """
+    facts = {"devrun_version": __version__, "time": time.asctime(), **(meta or {})}
+    content: dict[str, Any] = {"meta": facts, "state_dict": state_dict}
+    if optimizer is not None:
+        content["optimizer"] = optimizer
+    save_pickled(content, path)

@@ -1,0 +1,211 @@
+"""`.pth` files: read without running anything in them, written whole or not at all.
+
+A pickle can name any function to call. `torch.load(weights_only=True)` builds tensors
+and plain containers only; there is no way past it here, and none that follows by
+itself when it refuses.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import re
+import struct
+import tarfile
+import warnings
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy
+import torch
+from torch import Tensor
+
+from devrun.checkpoint import fileops
+from devrun.checkpoint.reader import MissingCheckpointError, missing_message
+from devrun.checkpoint.storage import make_durable, storage_errors, write_file
+from devrun.errors import CheckpointError
+
+__all__ = ["load_pickled", "prune_files", "save_pickled"]
+
+_LOGGER = logging.getLogger("devrun.checkpoint")
+_PLAIN: tuple[Any, ...] = (type(None), bool, int, float, str, bytes)
+_SAFE_SINCE = (2, 10)
+_NAMED = re.compile(r"(?:GLOBAL|global|class|function) ([\w.]+)")
+
+
+def load_pickled(path: str | os.PathLike[str], map_location: Any = None) -> Any:
+    """What is in a `.pth` file of tensors and plain containers; on the CPU by default.
+
+    Raises:
+        CheckpointError: damaged, or it holds something that would need code to run.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise MissingCheckpointError(missing_message(path))
+    if not path.is_file():
+        raise CheckpointError(f"{str(path)!r} is not a regular file")
+    _check_form(path)
+    try:
+        with warnings.catch_warnings():  # of torch about its own storage classes
+            warnings.simplefilter("ignore")
+            return torch.load(
+                path,
+                map_location="cpu" if map_location is None else map_location,
+                weights_only=True,
+            )
+    except pickle.UnpicklingError as error:
+        found = _NAMED.search(str(error))
+        what = f"it names {found[1]!r}" if found else "it is no plain state"
+        raise CheckpointError(
+            f"{str(path)!r} is refused: {what}, and only tensors and plain containers "
+            "are loaded, because anything else could run code; where you trust it, "
+            "load it once with torch.load yourself and save its state_dict alone"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CheckpointError(f"{str(path)!r} cannot be read: {reason}") from error
+    except (
+        RuntimeError,
+        ValueError,
+        EOFError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        AssertionError,
+        OverflowError,
+        MemoryError,
+        struct.error,
+    ) as error:
+        reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
+        raise CheckpointError(
+            f"{str(path)!r} is damaged or not a torch file: {reason:.200}"
+        ) from error
+
+
+def save_pickled(content: Any, path: str | os.PathLike[str]) -> None:
+    """`torch.save` of plain containers, so that the file is whole or not there.
+
+    NumPy values become Python's own, for `load_pickled` would refuse them.
+
+    Raises:
+        CheckpointError: something that could not be loaded again, named by its path.
+        StorageError: the disk refused; a file that was there before is intact.
+    """
+    path = Path(path).expanduser().absolute()
+    plain = _plain(content, "checkpoint")
+    with storage_errors(f"cannot write {str(path)!r}"):
+        make_durable(path.parent)
+        with fileops.directory(path.parent) as parent:
+            write_file(
+                path.name,
+                lambda fd: torch.save(plain, cast("IO[bytes]", _Sink(fd))),
+                parent,
+            )
+
+
+def prune_files(
+    root: str | os.PathLike[str],
+    keep: int,
+    protect: Iterable[str | os.PathLike[str]] = (),
+    *,
+    pattern: str,
+) -> list[Path]:
+    """Delete all but the newest `keep` whole files whose name matches `pattern`.
+
+    The first group of `pattern` is the number that says which is newer. Truncated
+    files are not counted and not deleted; `protect` neither. Returns what it deleted.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    root, removed = Path(root), []
+    safe = {Path(name).name for name in protect}
+    with storage_errors(f"cannot clean {str(root)!r}"), fileops.directory(root) as fd:
+        found = [
+            (int(match[1]), name)
+            for name in fileops.names(fd)
+            if (match := re.fullmatch(pattern, name)) and name not in safe
+            if fileops.file_type(name, fd) == "file"
+        ]
+        kept = 0
+        for _, name in sorted(found, reverse=True):
+            if kept >= keep > 0:
+                fileops.unlink(name, fd)
+                removed.append(root / name)
+            elif zipfile.is_zipfile(root / name):
+                kept += 1
+            else:
+                _LOGGER.warning("not counted as a checkpoint to keep: %s", name)
+    return removed
+
+
+class _Sink:
+    """What `torch.save` needs of a file, on a descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        fileops.write(self._fd, view)
+        return view.nbytes
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def _check_form(path: Path) -> None:
+    with path.open("rb") as file:
+        start = file.read(8)
+    if not start:
+        raise CheckpointError(f"{str(path)!r} is empty")
+    # torch's tar format was read by code that weights_only did not reach
+    # (CVE-2025-32434); nothing has been written in it since 2018.
+    if not zipfile.is_zipfile(path) and tarfile.is_tarfile(path):
+        raise CheckpointError(f"{str(path)!r} is a tar file, not a torch checkpoint")
+    version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    if version < _SAFE_SINCE:
+        warnings.warn(
+            f"torch {torch.__version__} can be made to overwrite memory by a hostile "
+            ".pth file (CVE-2026-24747): load only files you trust, or upgrade",
+            stacklevel=3,
+        )
+
+
+def _plain(value: Any, where: str) -> Any:
+    if type(value) in _PLAIN or isinstance(value, Tensor):
+        return value
+    if isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
+        return torch.from_numpy(numpy.ascontiguousarray(value))
+    if isinstance(value, (numpy.generic, numpy.ndarray)):
+        listed = value.tolist()
+        if type(listed) is not type(value):
+            return _plain(listed, where)
+    for kind in _PLAIN[1:]:
+        if isinstance(value, kind):  # a subclass, such as a member of an IntEnum
+            return kind(value)
+    if isinstance(value, Mapping):
+        items = {
+            _plain(key, f"a key of {where}"): _plain(item, f"{where}[{key!r}]")
+            for key, item in value.items()
+        }
+        if not isinstance(value, OrderedDict):
+            return items
+        ordered: Any = OrderedDict(items)
+        if hasattr(value, "_metadata"):
+            ordered._metadata = value._metadata
+        return ordered
+    if isinstance(value, (list, tuple, set)):
+        kept = [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        if isinstance(value, set):
+            return set(kept)
+        return tuple(kept) if isinstance(value, tuple) else kept
+    raise CheckpointError(
+        f"{where} is a {type(value).__qualname__}, which a .pth file that loads safely "
+        "cannot hold; give numbers, strings, tensors, or dicts and lists of them"
+    )

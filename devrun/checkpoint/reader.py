@@ -1,0 +1,201 @@
+"""`read_checkpoint` and `verify_checkpoint`: nothing is used before all of it is right.
+
+A file is read once; its size and sha256 are compared with the manifest, and what is
+parsed are those very bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devrun.checkpoint import fileops, strict_json, tensorfile
+from devrun.checkpoint.decode import decode_tree
+from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
+from devrun.checkpoint.names import MANIFEST
+from devrun.errors import CheckpointError, nearest
+
+__all__ = [
+    "Checkpoint",
+    "MissingCheckpointError",
+    "missing_message",
+    "read_checkpoint",
+    "read_manifest",
+    "verify_checkpoint",
+]
+
+_MAX_JSON = 1 << 31
+
+
+class MissingCheckpointError(CheckpointError, FileNotFoundError):
+    """There is no checkpoint at this path; the message has the nearest names."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was read: the manifest and the decoded parts, tensors on the CPU."""
+
+    path: Path
+    manifest: Manifest
+    parts: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        return self.manifest.step
+
+    def __getitem__(self, part: str) -> Any:
+        try:
+            return self.parts[part]
+        except KeyError:
+            raise CheckpointError(
+                f"{str(self.path)!r} has no part {part!r}; {nearest(part, self.parts)}"
+            ) from None
+
+    def __contains__(self, part: object) -> bool:
+        return part in self.parts
+
+    def get(self, part: str, default: Any = None) -> Any:
+        """The part, or `default` where the checkpoint has none of that name."""
+        return self.parts.get(part, default)
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """The manifest of `path`, after a look at the names and sizes of its files.
+
+    Raises:
+        CheckpointError: not a checkpoint, or damaged where that shows without
+            reading the files.
+    """
+    with _opened(Path(path)) as (fd, manifest):
+        _check_listing(fd, manifest)
+        return manifest
+
+
+def verify_checkpoint(path: str | os.PathLike[str]) -> Manifest:
+    """The manifest of `path`, once every byte of every file has been checked.
+
+    Raises:
+        CheckpointError: not a checkpoint, or damaged; says which file and how.
+    """
+    with _opened(Path(path)) as (fd, manifest):
+        _check_listing(fd, manifest)
+        for entry in manifest.files:
+            _read_file(fd, entry, verify=True)
+        return manifest
+
+
+def read_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    verify: bool = True,
+    parts: Iterable[str] | None = None,
+) -> Checkpoint:
+    """The checkpoint at `path`, or the named `parts` of it.
+
+    Args:
+        verify: compare hashes. Without it only the manifest, the list of files,
+            their sizes and their form are checked.
+        parts: read only these (and check the hashes of only their files); one that
+            the checkpoint lacks is an error.
+
+    Raises:
+        CheckpointError: not a checkpoint, damaged, or a part is not there.
+    """
+    path = Path(path)
+    with _opened(path) as (fd, manifest):
+        _check_listing(fd, manifest)
+        known = dict.fromkeys(entry.part for entry in manifest.files)
+        wanted = list(known) if parts is None else list(parts)
+        for part in wanted:
+            if part not in known:
+                raise CheckpointError(
+                    f"{str(path)!r} has no part {part!r}; {nearest(part, known)}"
+                )
+        data = {
+            entry.name: _read_file(fd, entry, verify=verify)
+            for entry in manifest.files
+            if entry.part in wanted
+        }
+        return Checkpoint(
+            path, manifest, {part: _decode(part, data) for part in wanted}
+        )
+
+
+def _decode(part: str, data: dict[str, bytes]) -> Any:
+    try:
+        tree = strict_json.loads(data[f"{part}.json"])
+        packed = data.pop(f"{part}.safetensors", None)
+        tensors = {} if packed is None else tensorfile.parse(packed)
+    except KeyError as error:
+        raise CheckpointError(f"part {part!r} has no {error.args[0]}") from error
+    except ValueError as error:
+        raise CheckpointError(f"part {part!r} is damaged: {error}") from error
+    return decode_tree(tree, tensors, f"part {part!r}")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, Manifest]]:
+    """Descriptor and manifest of a checkpoint; messages begin with its path."""
+    try:
+        with fileops.directory(path) as fd:
+            data = fileops.read_file(MANIFEST, fd, limit=MAX_MANIFEST)
+            yield fd, Manifest.parse(data)
+    except CheckpointError as error:
+        if str(path) in str(error):
+            raise
+        raise CheckpointError(f"{str(path)!r}: {error}") from error
+    except FileNotFoundError as error:
+        if path.is_dir():
+            raise CheckpointError(f"{str(path)!r} has no {MANIFEST}") from error
+        raise MissingCheckpointError(missing_message(path)) from error
+    except NotADirectoryError as error:
+        raise CheckpointError(f"{str(path)!r} is a file, not a checkpoint") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CheckpointError(f"{str(path)!r} cannot be read: {reason}") from error
+
+
+def _check_listing(fd: int, manifest: Manifest) -> None:
+    """The directory holds exactly the listed regular files, of the listed sizes."""
+    listed = {entry.name: entry for entry in manifest.files}
+    present = set(fileops.names(fd)) - {MANIFEST}
+    for name in sorted(listed.keys() - present):
+        raise CheckpointError(f"{name} is missing")
+    for name in sorted(present - listed.keys()):
+        raise CheckpointError(f"{name!r} does not belong to it; remove that file")
+    for name, entry in listed.items():
+        if fileops.file_type(name, fd) != "file":
+            raise CheckpointError(f"{name} is not a regular file")
+        size = os.stat(name, dir_fd=fd, follow_symlinks=False).st_size
+        if size != entry.size:
+            raise CheckpointError(f"{name} has {size} bytes instead of {entry.size}")
+
+
+def _read_file(fd: int, entry: FileEntry, *, verify: bool) -> bytes:
+    limit = _MAX_JSON if entry.name.endswith(".json") else entry.size
+    try:
+        data = fileops.read_file(entry.name, fd, entry.size, limit=limit)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CheckpointError(f"{entry.name} cannot be read: {reason}") from error
+    if verify and hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise CheckpointError(f"{entry.name} is damaged: its sha256 does not match")
+    return data
+
+
+def missing_message(path: Path) -> str:
+    """One line for a path that does not exist, with the nearest names beside it."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f"no checkpoint {str(path)!r}: there is no directory {str(folder)!r}"
+    try:
+        beside = [entry.name for entry in folder.iterdir() if entry.name[0] != "."]
+    except OSError:
+        beside = []
+    hint = nearest(path.name, beside) or "the directory is empty"
+    return f"no checkpoint {path.name!r} in {str(folder)!r}; {hint}"

@@ -1,0 +1,100 @@
+"""Writing that is whole or not there, and what a refusal of the disk turns into."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from devrun.checkpoint import fileops
+from devrun.checkpoint.names import FILE, MANIFEST, temporary
+from devrun.errors import CheckpointError, StorageError
+
+__all__ = ["clear_directory", "make_durable", "storage_errors", "write_file"]
+
+
+@contextmanager
+def storage_errors(action: str) -> Iterator[None]:
+    """Turn an OSError into one line that says what failed, why and what to do."""
+    try:
+        yield
+    except (CheckpointError, StorageError):
+        raise
+    except OSError as error:
+        raise _storage_error(action, error) from error
+
+
+def _storage_error(action: str, error: OSError) -> StorageError:
+    advice = {
+        errno.ENOSPC: "free some space or choose another directory",
+        errno.EDQUOT: "your quota is used up; free some space",
+        errno.EFBIG: "the file size limit (ulimit -f) is too small",
+        errno.EROFS: "the file system is read-only; choose another directory",
+        errno.EACCES: "make the directory writable or choose another",
+        errno.EPERM: "make the directory writable or choose another",
+        errno.ENOENT: "was the directory removed under the running job?",
+        errno.EMFILE: "too many open files; raise `ulimit -n`",
+    }.get(error.errno or 0, "check the disk; older checkpoints are intact")
+    result = StorageError(f"{action}: {error.strerror or error}; {advice}")
+    result.errno = error.errno
+    return result
+
+
+def write_file(
+    target: str,
+    data: Iterable[bytes] | Callable[[int], None],
+    parent: int,
+) -> None:
+    """Replace the file `target` in the directory `parent` atomically and durably.
+
+    `data` is an iterable of bytes, or a function that writes to a descriptor.
+    """
+    temp = temporary("tmp", target)
+    fd = fileops.create(temp, parent)
+    try:
+        fileops.try_lock(fd)
+        if callable(data):
+            data(fd)
+        else:
+            for piece in data:
+                fileops.write(fd, piece)
+        fileops.sync(fd)
+        fileops.rename(temp, target, parent)
+    except BaseException:
+        with suppress(OSError):
+            fileops.unlink(temp, parent)
+        raise
+    finally:
+        os.close(fd)
+    fileops.sync(parent)
+
+
+def make_durable(root: Path) -> None:
+    """Make `root`; a new directory counts once the one it lies in is synced."""
+    if root.is_dir():
+        return
+    parent = root.absolute().parent
+    make_durable(parent)
+    with suppress(FileExistsError):
+        fileops.make_directory(root)
+    with fileops.directory(parent) as fd:
+        fileops.sync(fd)
+
+
+def clear_directory(name: str, parent: int) -> None:
+    """Delete a directory of plain checkpoint files; anything else in it stays.
+
+    Raises:
+        OSError: something else is in it, or the disk refuses.
+    """
+    with fileops.subdirectory(name, parent) as fd:
+        entries = fileops.names(fd)
+        for entry in entries:
+            ours = entry == MANIFEST or FILE.fullmatch(entry)
+            if not ours or fileops.file_type(entry, fd) != "file":
+                raise OSError(errno.ENOTEMPTY, f"{name} holds {entry!r}, not ours")
+        for entry in entries:
+            fileops.unlink(entry, fd)
+    fileops.remove_directory(name, parent)

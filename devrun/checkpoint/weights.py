@@ -1,0 +1,129 @@
+"""Weights into a model and out of it: MMCV's functions, for every kind of file."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from devrun.checkpoint.fitting import WRAPPED, load_state_dict, renamed
+from devrun.checkpoint.loader import CheckpointLoader, state_dict_of
+from devrun.checkpoint.mmcv_format import write_mmcv_checkpoint
+from devrun.errors import ConfigTypeError, UnsupportedFeatureError
+
+__all__ = [
+    "get_state_dict",
+    "load_checkpoint",
+    "save_checkpoint",
+    "weights_to_cpu",
+]
+
+
+def load_checkpoint(
+    model: nn.Module,
+    filename: str | os.PathLike[str],
+    map_location: Any = None,
+    strict: bool = False,
+    logger: logging.Logger | None = None,
+    revise_keys: Sequence[tuple[str, str]] = ((r"^module\.", ""),),
+) -> Any:
+    """Load the weights in `filename` into `model`; all that was in the file, as it was.
+
+    Args:
+        filename: a checkpoint directory of devrun, a `.pth` of MMCV or of a bare
+            state_dict, or a `.safetensors` file.
+        map_location: as in `torch.load`; the CPU by default.
+        strict: whether a missing, unexpected or mis-shaped key is an error.
+        revise_keys: (regular expression, replacement) pairs applied to the keys.
+
+    Raises:
+        CheckpointError: missing, damaged or refused; no key of it fits the model; or
+            `strict` and not all do.
+    """
+    checkpoint = CheckpointLoader.load_checkpoint(filename, map_location, logger)
+    state_dict = _revised(state_dict_of(checkpoint, filename), revise_keys)
+    load_state_dict(model, state_dict, strict, logger, source=str(filename))
+    return checkpoint
+
+
+def weights_to_cpu(state_dict: Mapping[str, Any]) -> OrderedDict[str, Any]:
+    """A state_dict like it with all tensors on the CPU, its versions kept."""
+    result: Any = OrderedDict(
+        (key, value.cpu() if isinstance(value, Tensor) else value)
+        for key, value in state_dict.items()
+    )
+    if hasattr(state_dict, "_metadata"):
+        result._metadata = state_dict._metadata
+    return result  # type: ignore[no-any-return]
+
+
+def get_state_dict(
+    module: nn.Module,
+    destination: Any = None,
+    prefix: str = "",
+    keep_vars: bool = False,
+) -> Any:
+    """`module.state_dict()` with the keys of the module inside, if it is wrapped."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    if not isinstance(module, wrappers):
+        if destination is None:
+            return module.state_dict(prefix=prefix, keep_vars=keep_vars)
+        return module.state_dict(
+            destination=destination, prefix=prefix, keep_vars=keep_vars
+        )
+    state = module.state_dict(keep_vars=keep_vars)
+    inner = renamed(state, lambda key: prefix + key.removeprefix(WRAPPED))
+    if destination is None:
+        return inner
+    destination.update(inner)
+    return destination
+
+
+def save_checkpoint(
+    model: nn.Module,
+    filename: str | os.PathLike[str],
+    optimizer: Any = None,
+    meta: Mapping[str, Any] | None = None,
+    file_client_args: Any = None,
+) -> None:
+    """Write a `.pth` in MMCV's layout: `meta`, `state_dict` and `optimizer`.
+
+    Raises:
+        ConfigTypeError: `meta` is not a dict.
+        UnsupportedFeatureError: `file_client_args`, for remote storage.
+        CheckpointError: a value in `meta` that could not be loaded again.
+        StorageError: the disk refused; an older file of that name is intact.
+    """
+    if meta is not None and not isinstance(meta, Mapping):
+        raise ConfigTypeError(f"meta must be a dict or None, got {type(meta).__name__}")
+    if file_client_args is not None:
+        raise UnsupportedFeatureError(
+            "file_client_args: checkpoints are written to local paths only; save "
+            "here and upload the file"
+        )
+    facts = dict(meta or {})
+    classes = getattr(model, "CLASSES", None)
+    if classes is not None:
+        facts.setdefault("CLASSES", classes)
+    state: Any = None
+    if isinstance(optimizer, Mapping):
+        state = {name: one.state_dict() for name, one in optimizer.items()}
+    elif optimizer is not None:
+        state = optimizer.state_dict()
+    weights = weights_to_cpu(get_state_dict(model))
+    write_mmcv_checkpoint(filename, weights, state, facts)
+
+
+def _revised(
+    state_dict: Mapping[str, Any], revise_keys: Sequence[tuple[str, str]]
+) -> Mapping[str, Any]:
+    for pattern, replacement in revise_keys:
+        rename = functools.partial(re.sub, pattern, replacement)
+        state_dict = renamed(state_dict, rename)
+    return state_dict

@@ -1,0 +1,230 @@
+"""`write_checkpoint`: a fresh directory that is either whole or not there.
+
+    encode everything                    nothing on disk yet
+    room for it?                         else StorageError
+    .tmp-NAME-random/                    locked: a sweep leaves it alone
+      each file: reserve, write, fsync, hash what can be read back
+      MANIFEST.json, fsync
+    fsync .tmp-NAME-random/
+    rename to NAME, fsync the parent     from here on it counts
+    latest.json                          advisory
+
+A failure before the rename removes the temporary directory; older checkpoints are
+never touched. `fileops` does every step, so that a test can stop at any of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from devrun.checkpoint import fileops, strict_json, tensorfile
+from devrun.checkpoint.codec import encode_tree
+from devrun.checkpoint.manifest import FileEntry, Manifest
+from devrun.checkpoint.names import (
+    FILE,
+    MANIFEST,
+    check_name,
+    check_part,
+    temporary,
+)
+from devrun.checkpoint.reader import verify_checkpoint
+from devrun.checkpoint.storage import (
+    clear_directory,
+    make_durable,
+    storage_errors,
+    write_file,
+)
+from devrun.errors import CheckpointError, StorageError
+
+__all__ = ["write_checkpoint", "write_pointer"]
+
+_SPARE = 1.1
+_LOGGER = logging.getLogger("devrun.checkpoint")
+Content = bytes | dict[str, Tensor]
+
+
+def write_checkpoint(
+    root: str | os.PathLike[str],
+    name: str,
+    parts: Mapping[str, Any],
+    meta: Mapping[str, Any],
+) -> Path:
+    """Write `parts` as the checkpoint `root/name`; its path, once it is durable.
+
+    Each part becomes `PART.json`, with its tensors in `PART.safetensors`. A
+    checkpoint of that name is replaced, unless it holds the same already.
+
+    Args:
+        parts: name -> tree; see `codec` for what a tree may hold.
+        meta: `step` (int, required); `run_id`, `parent_step`, `device`, `emulated`
+            and `git` have their places in the manifest; anything else is kept as
+            the manifest's `meta`.
+
+    Raises:
+        CheckpointError: a name or a value that cannot be saved; nothing is written.
+        StorageError: the disk refused; what was there before is intact.
+    """
+    root = Path(root)
+    check_name(name)
+    manifest = Manifest.describe(meta)
+    files = _contents(parts)
+    with storage_errors(f"cannot write checkpoint {str(root / name)!r}"):
+        make_durable(root)
+        with fileops.directory(root) as parent:
+            _check_target(root / name, parent)
+            _check_room(files, parent)
+            temp = _write_temporary(name, files, manifest, parent)
+            _publish(root, temp, name, parent)
+    try:
+        write_pointer(root, "latest", name, manifest.step)
+    except StorageError as error:  # the checkpoint counts without it
+        _LOGGER.warning("%s", error)
+    return root / name
+
+
+def write_pointer(
+    root: str | os.PathLike[str], pointer: str, name: str, step: int
+) -> None:
+    """Point `root/POINTER.json` (`latest`, `best`) at the checkpoint `name`.
+
+    Only people and retention read it: the newest whole checkpoint is found without.
+
+    Raises:
+        StorageError: the disk refused; the pointer is as it was.
+    """
+    data = strict_json.dumps({"checkpoint": check_name(name), "step": step})
+    target = f"{check_part(pointer)}.json"
+    with (
+        storage_errors(f"cannot write {str(Path(root) / target)!r}"),
+        fileops.directory(Path(root)) as parent,
+    ):
+        write_file(target, [data], parent)
+
+
+def _contents(parts: Mapping[str, Any]) -> dict[str, Content]:
+    """File name -> what it will hold, in the order of writing."""
+    files: dict[str, Content] = {}
+    for part, tree in parts.items():
+        encoded = encode_tree(tree, check_part(part))
+        if encoded.tensors:
+            files[f"{part}.safetensors"] = encoded.tensors
+        files[f"{part}.json"] = strict_json.dumps(encoded.tree)
+    if not files:
+        raise CheckpointError("a checkpoint needs at least one part")
+    return files
+
+
+def _check_target(path: Path, parent: int) -> None:
+    kind = fileops.file_type(path.name, parent)
+    if kind is None:
+        return
+    if kind == "directory":
+        with fileops.subdirectory(path.name, parent) as fd:
+            entries = fileops.names(fd)
+        if MANIFEST in entries or (
+            entries and all(FILE.fullmatch(entry) for entry in entries)
+        ):
+            return
+    raise CheckpointError(
+        f"{str(path)!r} exists and is not a checkpoint; choose another name or move it"
+    )
+
+
+def _check_room(files: Mapping[str, Content], parent: int) -> None:
+    needed = sum(
+        len(content) if isinstance(content, bytes) else tensorfile.size_of(content)
+        for content in files.values()
+    )
+    free = fileops.free_bytes(parent)
+    if needed * _SPARE > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"{needed / 2**20:.1f} MiB needed, {free / 2**20:.1f} MiB free on the disk",
+        )
+
+
+def _write_temporary(
+    name: str, files: Mapping[str, Content], manifest: Manifest, parent: int
+) -> str:
+    """Everything in a directory of its own, synced; its name."""
+    temp = temporary("tmp", name)
+    fileops.make_directory(temp, parent)
+    try:
+        with fileops.subdirectory(temp, parent) as fd:
+            fileops.try_lock(fd)
+            entries = [_write_one(file, files[file], fd) for file in files]
+            complete = replace(manifest, files=tuple(entries))
+            _write_one(MANIFEST, complete.render(), fd)
+            fileops.sync(fd)
+    except BaseException:
+        with suppress(OSError):
+            clear_directory(temp, parent)
+        raise
+    return temp
+
+
+def _write_one(name: str, content: Content, parent: int) -> FileEntry:
+    pieces: Iterable[bytes | memoryview]
+    if isinstance(content, bytes):
+        size, pieces = len(content), [content]
+    else:
+        size, pieces = tensorfile.size_of(content), tensorfile.pieces(content)
+    fd = fileops.create(name, parent)
+    try:
+        fileops.reserve(fd, size)
+        for piece in pieces:
+            fileops.write(fd, piece)
+        fileops.sync(fd)
+        written, sha256 = fileops.digest(fd)
+    finally:
+        os.close(fd)
+    if written != size:
+        raise OSError(errno.EIO, f"{name} has {written} bytes instead of {size}")
+    return FileEntry(name, size, sha256)
+
+
+def _publish(root: Path, temp: str, name: str, parent: int) -> None:
+    """Give the finished directory its name; the one that had it goes aside first."""
+    aside = None
+    try:
+        if fileops.file_type(name, parent) is not None:
+            if _holds_the_same(root / temp, root / name):
+                clear_directory(temp, parent)
+                return
+            aside = temporary("old", name)
+            fileops.rename(name, aside, parent)
+        fileops.rename(temp, name, parent)
+    except BaseException:
+        with suppress(OSError):
+            clear_directory(temp, parent)
+        if aside is not None and fileops.file_type(name, parent) is None:
+            fileops.rename(aside, name, parent)
+        raise
+    fileops.sync(parent)
+    if aside is not None:
+        with suppress(OSError):  # swept at the next start
+            clear_directory(aside, parent)
+
+
+def _holds_the_same(new: Path, present: Path) -> bool:
+    try:
+        there = verify_checkpoint(present)
+    except CheckpointError as error:
+        _LOGGER.warning("replacing a damaged checkpoint: %s", error)
+        return False
+    ours = verify_checkpoint(new)
+    return (ours.files, ours.step, ours.run_id, ours.meta) == (
+        there.files,
+        there.step,
+        there.run_id,
+        there.meta,
+    )

@@ -1,0 +1,161 @@
+"""Retention counts exactly, never deletes the last good one, and nothing foreign."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+
+import pytest
+
+from devrun.checkpoint import (
+    find_latest,
+    list_checkpoints,
+    prune,
+    step_name,
+    verify_checkpoint,
+    write_pointer,
+)
+from devrun.errors import CheckpointError
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "checkpoints"
+
+
+def steps(root):
+    return [info.step for info in list_checkpoints(root)]
+
+
+def flip(path):
+    """Damage that only the hash shows."""
+    file = path / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def test_the_list_is_in_the_order_of_steps(save, root):
+    for step in (10, 9, 100):
+        save(step, name=f"step-{step}")
+    assert steps(root) == [9, 10, 100]
+
+
+def test_the_list_says_what_is_wrong(save, root):
+    save(1)
+    (save(2) / "model.json").unlink()
+    good, bad = list_checkpoints(root)
+    assert good.problem is None
+    assert "model.json is missing" in bad.problem
+    assert bad.step == 2
+
+
+def test_a_truncated_file_shows_without_reading_it(save, root):
+    file = save(1) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    (info,) = list_checkpoints(root)
+    assert "instead of" in info.problem
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_exactly_as_many_as_asked_for_stay(save, root, keep):
+    for step in range(1, 6):
+        save(step)
+        prune(root, keep)
+    assert steps(root) == list(range(6 - keep, 6))
+
+
+def test_the_deleted_are_named(save, root):
+    for step in (1, 2, 3):
+        save(step)
+    assert prune(root, 1) == [root / step_name(2), root / step_name(1)]
+
+
+@pytest.mark.parametrize("keep", [0, -1])
+def test_zero_or_less_keeps_everything(save, root, keep):
+    for step in (1, 2):
+        save(step)
+    assert prune(root, keep) == []
+    assert steps(root) == [1, 2]
+
+
+def test_the_best_and_the_protected_are_outside_the_count(save, root):
+    for step in range(1, 7):
+        save(step)
+    write_pointer(root, "best", step_name(1), 1)
+    prune(root, 2, protect=[root / step_name(2), step_name(3)])
+    assert steps(root) == [1, 2, 3, 5, 6]
+
+
+def test_another_kind_of_name_is_neither_counted_nor_deleted(save, root):
+    save(1, name="best_accuracy")
+    save(9, name="final")
+    for step in (2, 3):
+        save(step)
+    prune(root, 1)
+    assert steps(root) == [1, 3, 9]
+
+
+def test_nothing_is_deleted_when_no_newer_one_verifies(save, root, caplog):
+    for step in (1, 2, 3):
+        save(step)
+    for step in (2, 3):
+        flip(root / step_name(step))
+    with caplog.at_level(logging.WARNING):
+        assert prune(root, 1) == []
+    assert steps(root) == [1, 2, 3]
+    assert "sha256" in caplog.text
+    assert find_latest(root) == root / step_name(1)
+
+
+def test_a_damaged_one_does_not_take_the_place_of_a_good_one(save, root):
+    for step in (1, 2, 3, 4):
+        save(step)
+    flip(root / step_name(4))
+    (root / step_name(3) / "model.json").unlink()
+    prune(root, 1)
+    assert steps(root) == [2, 3, 4]
+
+
+def test_foreign_files_stay(save, root):
+    for step in (1, 2):
+        save(step)
+    (root / "step-00000000").mkdir()
+    (root / "step-00000000" / "My File").write_text("keep")
+    (root / "notes.txt").write_text("keep")
+    prune(root, 1)
+    assert set(os.listdir(root)) == {
+        "latest.json",
+        "notes.txt",
+        "step-00000000",
+        step_name(2),
+    }
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_whole_one_always_remains(save, root, seed):
+    """Any sequence of saving, damaging and pruning."""
+    rng, step, existed = random.Random(seed), 0, False
+    for _ in range(12):
+        move = rng.randrange(4)
+        if move < 2:
+            step += 1
+            save(step)
+            existed = True
+        elif move == 2 and len(good(root)) > 1:
+            flip(rng.choice(good(root)))
+        else:
+            prune(root, rng.randrange(1, 4))
+        assert bool(good(root)) == existed
+
+
+def good(root):
+    whole = []
+    for info in list_checkpoints(root):
+        try:
+            verify_checkpoint(info.path)
+        except CheckpointError:
+            continue
+        whole.append(info.path)
+    return whole

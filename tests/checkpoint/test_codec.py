@@ -1,0 +1,331 @@
+"""What goes into a checkpoint comes back exactly, or is refused by name."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from devrun.checkpoint import decode_tree, encode_tree, strict_json, tensorfile
+from devrun.errors import CheckpointError
+
+
+def round_trip(tree):
+    """Through the very bytes that a checkpoint's files would hold."""
+    encoded = encode_tree(tree)
+    text = strict_json.dumps(encoded.tree)
+    packed = b"".join(bytes(piece) for piece in tensorfile.pieces(encoded.tensors))
+    assert len(packed) == tensorfile.size_of(encoded.tensors)
+    return decode_tree(strict_json.loads(text), tensorfile.parse(packed))
+
+
+SCALARS = [
+    None,
+    True,
+    0,
+    -1,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    -(10**40),
+    10**4000,
+    0.1,
+    -0.0,
+    5e-324,
+    1.7976931348623157e308,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "",
+    "straße \n\x00 \ud800 $tensor",
+    b"",
+    b"\x00\xff",
+    torch.Size([2, 0]),
+    np.float32(0.1),
+    np.float64("nan"),
+    np.int64(-5),
+    np.bool_(True),
+    np.str_("text"),
+    np.str_(""),
+    np.datetime64("2020-01-02T03:04:05"),
+    np.complex64(1 + 2j),
+]
+
+CONTAINERS = [
+    {"$tensor": "not a tensor", "$x": {}},
+    {1: "int", "1": "str", 1.5: "float", None: 0, (1, ("a", True)): 2, b"k": 3},
+    {"nested": {"deep": [{"$dict": 1}, (), [], {}]}},
+    {1, 2, 3},
+    frozenset({"a", (1, 2)}),
+    collections.deque([1, [2]], maxlen=4),
+    collections.Counter("mississippi"),
+    collections.OrderedDict([("z", 1), ("a", 2)]),
+]
+
+DTYPES = [
+    name
+    for name in (
+        "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 uint16 uint32 "
+        "uint64 bool float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz "
+        "float8_e8m0fnu complex64 complex128"
+    ).split()
+    if hasattr(torch, name)
+]
+
+
+@pytest.mark.parametrize("value", SCALARS, ids=lambda value: repr(value)[:20])
+def test_a_scalar_comes_back_as_it_was(value, same):
+    assert same(round_trip({"x": [value]}), {"x": [value]})
+
+
+@pytest.mark.parametrize("value", CONTAINERS, ids=lambda value: type(value).__name__)
+def test_a_container_comes_back_as_it_was(value):
+    back = round_trip(value)
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_a_deque_keeps_its_limit():
+    assert round_trip(collections.deque([1], maxlen=3)).maxlen == 3
+
+
+def test_the_order_of_keys_stays():
+    tree = {"z": 1, "a": {3: 0, 1: 0}, "m": torch.zeros(1)}
+    back = round_trip(tree)
+    assert list(back) == ["z", "a", "m"]
+    assert list(back["a"]) == [3, 1]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3)], ids=str)
+def test_a_tensor_of_any_type_keeps_its_bits(name, shape, same):
+    dtype = getattr(torch, name)
+    size = math.prod(shape) * torch.empty(0, dtype=dtype).element_size()
+    raw = bytearray(random.Random(0).randbytes(size))
+    if dtype is torch.bool:
+        raw = bytearray(byte % 2 for byte in raw)
+    tensor = torch.empty(shape, dtype=dtype)
+    if size:
+        tensor = torch.frombuffer(raw, dtype=dtype).reshape(shape)
+    assert same(round_trip(tensor), tensor)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(12.0).reshape(3, 4).t(),
+        torch.arange(12.0)[::2],
+        torch.zeros(1).expand(5),
+        torch.randn(3, dtype=torch.complex64).conj(),
+        torch.arange(6.0).reshape(2, 3).requires_grad_(),
+    ],
+    ids=["transposed", "strided", "expanded", "conjugate", "with gradient"],
+)
+def test_an_unusual_view_comes_back_equal(tensor, same):
+    back = round_trip([tensor])[0]
+    assert same(back, tensor.detach().resolve_conj())
+    assert not back.requires_grad
+
+
+def test_the_memory_format_stays():
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert round_trip(image).stride() == image.stride()
+
+
+def test_one_tensor_in_two_places_is_stored_once_and_comes_back_tied():
+    weight = torch.randn(4)
+    tree = {"in": weight, "out": weight.view(4), "copy": weight.clone()}
+    back = round_trip(tree)
+    assert len(encode_tree(tree).tensors) == 2
+    assert back["in"] is back["out"]
+    assert back["copy"] is not back["in"]
+
+
+def test_overlapping_views_come_back_equal_in_memory_of_their_own():
+    base = torch.arange(6.0)
+    back = round_trip({"all": base, "part": base[2:4]})
+    assert back["part"].tolist() == [2.0, 3.0]
+    back["part"].zero_()
+    assert back["all"].tolist() == base.tolist()
+
+
+def test_a_state_dict_keeps_the_versions_of_its_modules():
+    state = torch.nn.BatchNorm1d(3).state_dict()
+    back = round_trip(state)
+    assert back._metadata == state._metadata
+    assert list(back) == list(state)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype="<i2").reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(3, dtype=">f4"),
+        np.array(["a", "longer"]),
+        np.zeros((0, 2)),
+        np.array(1.5),
+        np.array([1 + 2j]),
+        np.array(["2020-01-01"], dtype="datetime64[D]"),
+    ],
+    ids=lambda array: array.dtype.str + str(array.shape),
+)
+def test_an_array_keeps_type_and_shape(array, same):
+    assert same(round_trip({"a": array}), {"a": array})
+
+
+def test_names_that_collide_in_the_tensor_file_stay_apart(same):
+    tree = {
+        "a": {"b": torch.zeros(1), "c": torch.ones(2)},
+        "a/b": torch.ones(1),
+        "a/b#2": torch.full((1,), 2.0),
+        "__metadata__": torch.full((1,), 3.0),
+        "\ud800": torch.full((1,), 4.0),
+        "": torch.full((1,), 5.0),
+    }
+    assert same(round_trip(tree), tree)
+
+
+def random_tree(rng, depth=0):
+    """Any nesting of anything that can be saved."""
+    kind = rng.randrange(9 if depth < 4 else 4)
+    if kind < 2:
+        return rng.choice(SCALARS)
+    if kind == 2:
+        shape = [rng.randrange(4) for _ in range(rng.randrange(4))]
+        return torch.full(shape, rng.random()).to(
+            rng.choice([torch.float16, torch.int8])
+        )
+    if kind == 3:
+        return np.full([rng.randrange(3) for _ in range(rng.randrange(1, 3))], 7)
+    items = [random_tree(rng, depth + 1) for _ in range(rng.randrange(4))]
+    if kind < 6:
+        keys = rng.sample(["a", "b", "$c", 1, -2, (3, "x"), None, "a/b", "", 0.5], 4)
+        return dict(zip(keys, items, strict=False))
+    return items if kind < 8 else tuple(items)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_any_tree_comes_back_as_it_was(seed, same):
+    tree = random_tree(random.Random(seed))
+    assert same(round_trip(tree), tree)
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+def cyclic():
+    loop = []
+    loop.append(loop)
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (object(), r"tree\['x'\]\[0\] is a builtins.object"),
+        (Colour.RED, "Colour"),
+        (collections.defaultdict(int), "defaultdict"),
+        (lambda: None, "function"),
+        (np.array([object()]), "object"),
+        (np.ma.masked_array([1]), "MaskedArray"),
+        (torch.zeros(2, 2).to_sparse(), "sparse_coo"),
+        (torch.zeros(2, device="meta"), "meta"),
+        ({torch.zeros(1): 1}, "tensor as a key"),
+        (cyclic(), "deeper than 64"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_what_cannot_be_saved_is_named_by_its_path(value, reason):
+    with pytest.raises(CheckpointError, match=reason) as caught:
+        encode_tree({"x": [value]})
+    assert "tree['x']" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"$unknown": 1},
+        {"$tensor": "absent"},
+        {"$tensor": ["t"]},
+        {"$tensor": "t", "stride": [1 << 40, 1]},
+        {"$tensor": "t", "stride": [3, 1]},
+        {"$tensor": "t", "stride": [0, 1]},
+        {"$tensor": "t", "stride": [-1]},
+        {"$tensor": "t", "dtype": "os.system"},
+        {"$tensor": "t", "dtype": "complex64", "shape": [1 << 60]},
+        {"$tensor": "bytes", "dtype": "complex64", "shape": [1 << 60]},
+        {"$tensor": "t", "extra": 1},
+        {"$float": "1.0"},
+        {"$float": []},
+        {"$int": 5},
+        {"$int": "zz"},
+        {"$bytes": "*"},
+        {"$tuple": 1},
+        {"$set": [[1]]},
+        {"$size": ["x"]},
+        {"$deque": [1]},
+        {"$deque": [[], "x"]},
+        {"$dict": [[1]]},
+        {"$dict": [[[], 1]]},
+        {"$dict": {"a": 1}},
+        {"$odict": [], "other": 1},
+        {"$counter": 3},
+        {"$array": {"dtype": "|O", "shape": [1], "data": "bytes"}},
+        {"$array": {"dtype": "<f4", "shape": [1 << 60], "data": "bytes"}},
+        {"$array": {"dtype": "<f4", "shape": [-1], "data": "bytes"}},
+        {"$array": {"dtype": "<f4", "shape": [2], "data": "t"}},
+        {"$array": {"dtype": "<f4,<f4", "shape": [1], "data": "bytes"}},
+        {"$array": 1},
+        {"$scalar": {"dtype": "<f8", "data": ""}},
+        {"$scalar": {"dtype": "<U999999999", "data": ""}},
+        {"$scalar": {"dtype": "V10", "data": "AAAA"}},
+        {"a": 1, "$tuple": []},
+    ],
+    ids=lambda tree: str(tree)[:40],
+)
+def test_a_malformed_tree_is_one_line(tree):
+    tensors = {
+        "t": torch.zeros(2, 2),
+        "bytes": torch.zeros(8, dtype=torch.uint8),
+    }
+    with pytest.raises(CheckpointError, match="malformed") as caught:
+        decode_tree(tree, tensors, "part 'x'")
+    assert "\n" not in str(caught.value)
+
+
+def test_json_nested_without_end_is_refused():
+    tree = []
+    for _ in range(400):
+        tree = [tree]
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        decode_tree(tree, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b'{"a": 1, "a": 2}', "'a' is given twice"),
+        (b'[{"x": {"b": 1, "b": 1}}]', "'b' is given twice"),
+        (b"NaN", "NaN"),
+        (b"[-Infinity]", "Infinity"),
+        (b"1e999", "too large"),
+        (b"[" * 200000, "nested too deeply"),
+        (b"\xff", "UTF-8"),
+        (b"{", "Expecting"),
+        (b"", "Expecting"),
+        (b"1 2", "Extra data"),
+        (b"9" * 5000, "4300"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_json_that_means_several_things_is_refused(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        strict_json.loads(text)

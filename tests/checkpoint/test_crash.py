@@ -1,0 +1,267 @@
+"""Killed, or refused by the disk, at any file operation: nothing good is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import subprocess
+
+import pytest
+import torch
+
+from devrun.checkpoint import (
+    find_latest,
+    prune,
+    read_checkpoint,
+    remove_checkpoint,
+    step_name,
+    sweep_leftovers,
+    verify_checkpoint,
+    write_checkpoint,
+)
+from devrun.checkpoint.pickled import load_pickled, save_pickled
+from devrun.errors import StorageError
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def put(root):
+    """Writes as small a checkpoint as there is; its path."""
+
+    def write(step, value=0.0):
+        parts = {"model": {"0.weight": torch.full((3,), float(value))}}
+        return write_checkpoint(root, step_name(step), parts, {"step": step})
+
+    return write
+
+
+def until_it_survives(in_child, function, action, prepare, check):
+    """Run `function` with a failure at operation 1, 2, ... until none is left."""
+    for nth in range(1, 200):
+        prepare()
+        status = in_child(function, failpoint=f"any:{nth}:{action}")
+        check(status)
+        if status == 0:
+            return nth - 1
+    raise AssertionError("it never ran to its end")
+
+
+def weights(path):
+    return read_checkpoint(path)["model"]["0.weight"]
+
+
+@pytest.mark.parametrize("action", ["kill", "torn"])
+def test_killed_at_any_operation_of_a_write(put, root, in_child, killed, action):
+    def prepare():
+        shutil.rmtree(root, ignore_errors=True)
+        put(1)
+
+    def check(status):
+        assert status in (0, killed)
+        newest = find_latest(root)
+        assert newest.name == step_name(2) or (
+            status == killed and newest.name == step_name(1)
+        )
+        verify_checkpoint(root / step_name(1))
+        sweep_leftovers(root)
+        assert {name for name in os.listdir(root) if name.startswith(".")} == set()
+        put(2)
+        assert find_latest(root).name == step_name(2)
+
+    count = until_it_survives(in_child, lambda: put(2), action, prepare, check)
+    assert count > 15
+
+
+def test_killed_at_any_operation_of_a_replacement(put, root, in_child, killed):
+    old, new = weights(put(1)), weights(put(1, 9))
+
+    def prepare():
+        shutil.rmtree(root)
+        put(1)
+
+    def check(status):
+        assert status in (0, killed)
+        sweep_leftovers(root)
+        found = weights(find_latest(root))
+        assert torch.equal(found, new) or (status == killed and torch.equal(found, old))
+
+    until_it_survives(in_child, lambda: put(1, 9), "kill", prepare, check)
+
+
+def test_killed_at_any_operation_of_retention(put, root, tmp_path, in_child, killed):
+    aside = tmp_path / "aside"
+    for step in (1, 2, 3):
+        put(step)
+    shutil.copytree(root, aside)
+
+    def prepare():
+        shutil.rmtree(root)
+        shutil.copytree(aside, root)
+
+    def check(status):
+        assert status in (0, killed)
+        assert find_latest(root).name == step_name(3)
+        sweep_leftovers(root)
+        prune(root, 1)
+        assert set(os.listdir(root)) == {"latest.json", step_name(3)}
+
+    until_it_survives(in_child, lambda: prune(root, 1), "kill", prepare, check)
+
+
+def test_killed_at_any_operation_of_a_pth_file(tmp_path, in_child, killed):
+    path = tmp_path / "epoch_1.pth"
+
+    def check(status):
+        assert status in (0, killed)
+        expected = (1, 2) if status == killed else (2,)
+        assert load_pickled(path)["n"] in expected
+        sweep_leftovers(tmp_path)
+        assert os.listdir(tmp_path) == [path.name]
+
+    until_it_survives(
+        in_child,
+        lambda: save_pickled({"n": 2}, path),
+        "kill",
+        lambda: save_pickled({"n": 1}, path),
+        check,
+    )
+
+
+@pytest.mark.parametrize("code", ["ENOSPC", "EIO"])
+def test_an_error_at_any_operation_leaves_all_as_it_was(
+    put, root, monkeypatch, caplog, code
+):
+    monkeypatch.setenv("DEVRUN_TEST_MODE", "1")
+    put(1)
+    for nth in range(1, 200):
+        shutil.rmtree(root / step_name(2), ignore_errors=True)
+        caplog.clear()
+        monkeypatch.setenv("DEVRUN_FAILPOINT", f"any:{nth}:{code}")
+        try:
+            put(2)
+            refused = False
+        except StorageError as error:
+            assert "\n" not in str(error)
+            assert error.errno == getattr(errno, code)
+            refused = True
+        published = (root / step_name(2)).exists()  # perhaps only its fsync failed
+        assert find_latest(root).name == step_name(2 if published else 1)
+        assert {name for name in os.listdir(root) if name.startswith(".")} == set()
+        if not refused and not caplog.records:  # nothing failed: past the last one
+            assert nth > 15
+            return
+    raise AssertionError("it failed again and again")
+
+
+def test_a_failpoint_is_ignored_outside_of_tests(save, monkeypatch):
+    monkeypatch.setenv("DEVRUN_FAILPOINT", "any:1:EIO")
+    verify_checkpoint(save(1))
+
+
+def test_a_file_size_limit_is_a_clear_error(save, tmp_path, in_child):
+    root = tmp_path / "checkpoints"
+    save(1)
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        big = {"model": {"w": torch.zeros(100_000)}}
+        try:
+            write_checkpoint(root, step_name(2), big, {"step": 2})
+        except StorageError as error:
+            assert "ulimit -f" in str(error)
+
+    assert in_child(limited) == 0
+    assert sorted(os.listdir(root)) == ["latest.json", step_name(1)]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"cannot mount a small disk: {done.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_keeps_the_old_one(small_disk, save):
+    old = save(1, root=small_disk)
+    big = {"model": {"w": torch.zeros(300_000)}}
+    with pytest.raises(StorageError, match="MiB needed") as caught:
+        write_checkpoint(small_disk, step_name(2), big, {"step": 2})
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.exit_code == 8
+    assert find_latest(small_disk) == old
+    assert sorted(os.listdir(small_disk)) == ["latest.json", step_name(1)]
+
+
+def test_a_disk_that_fills_up_during_the_write_keeps_the_old_one(
+    small_disk, save, monkeypatch
+):
+    old = save(1, root=small_disk)
+    (small_disk / "others").write_bytes(b"x" * 700_000)
+    big = {"model": {"w": torch.zeros(150_000)}}
+    monkeypatch.setattr("devrun.checkpoint.fileops.free_bytes", lambda fd: 1 << 40)
+    with pytest.raises(StorageError, match="free some space"):
+        write_checkpoint(small_disk, step_name(2), big, {"step": 2})
+    assert find_latest(small_disk) == old
+    assert len(os.listdir(small_disk)) == 3
+
+
+def test_a_directory_being_written_is_not_swept(save, tmp_path):
+    from devrun.checkpoint import fileops
+    from devrun.checkpoint.names import temporary
+
+    root = tmp_path / "checkpoints"
+    save(1)
+    name = temporary("tmp", step_name(2))
+    (root / name).mkdir()
+    with fileops.directory(root / name) as fd:
+        assert fileops.try_lock(fd)
+        assert sweep_leftovers(root) == []
+        assert (root / name).is_dir()
+    assert sweep_leftovers(root) == [name]
+
+
+def test_sweeping_touches_nothing_else(save, tmp_path):
+    root = tmp_path / "checkpoints"
+    save(1)
+    for name in (".tmp-mine", ".hidden", "notes", ".del-x-12"):
+        (root / name).mkdir()
+    stranger = root / ".tmp-x-0123456789ab"
+    stranger.mkdir()
+    (stranger / "My File").write_text("keep")
+    assert sweep_leftovers(root) == []
+    assert (stranger / "My File").read_text() == "keep"
+    assert len(os.listdir(root)) == 7
+
+
+def test_removal_refuses_what_is_no_checkpoint(save, tmp_path):
+    from devrun.errors import CheckpointError
+
+    path = save(1)
+    (tmp_path / "mine").mkdir()
+    for other in (tmp_path / "mine", tmp_path / "absent", path / "model.json"):
+        with pytest.raises(CheckpointError):
+            remove_checkpoint(other)
+    link = tmp_path / "checkpoints" / "link"
+    link.symlink_to(path)
+    with pytest.raises(CheckpointError, match="is a link"):
+        remove_checkpoint(link)
+    (path / "My File").write_text("keep")
+    with pytest.raises(CheckpointError, match="does not belong"):
+        remove_checkpoint(path)
+    (path / "My File").unlink()
+    remove_checkpoint(path)
+    assert not path.exists()

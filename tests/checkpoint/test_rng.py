@@ -1,0 +1,65 @@
+"""The host's random streams go on exactly where they were saved."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from devrun.checkpoint import host_rng_state, set_host_rng_state
+from devrun.errors import CheckpointError
+
+
+def draw():
+    return (
+        [random.random(), random.gauss(0, 1)],
+        [float(np.random.rand()), float(np.random.randn())],
+        torch.randn(3).tolist() + torch.randperm(5).tolist(),
+    )
+
+
+def test_all_streams_go_on_through_json():
+    random.seed(1)
+    np.random.seed(2)
+    torch.manual_seed(3)
+    draw()  # an odd number of gaussians leaves one waiting in each stream
+    state = json.loads(json.dumps(host_rng_state()))
+    expected = [draw() for _ in range(3)]
+    random.seed(7)
+    np.random.seed(8)
+    torch.manual_seed(9)
+    set_host_rng_state(state)
+    assert [draw() for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"torch": "AAAA"},
+        {"torch": "*"},
+        {"python": {"version": 3, "words": [1], "gauss": None}},
+        {"python": {"version": 3, "words": ["x"] * 625, "gauss": None}},
+        {"numpy": {"bit_generator": "MT19937"}},
+        {"numpy": {"bit_generator": "os", "state": {}}},
+        {"numpy": None},
+    ],
+    ids=str,
+)
+def test_a_malformed_state_leaves_every_stream_alone(change):
+    state = {**host_rng_state(), **change}
+    draw()
+    before = host_rng_state()
+    with pytest.raises(CheckpointError, match="cannot be restored") as caught:
+        set_host_rng_state(state)
+    assert host_rng_state() == before
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_stream_is_named():
+    state = host_rng_state()
+    del state["numpy"]
+    with pytest.raises(CheckpointError, match="numpy"):
+        set_host_rng_state(state)

@@ -1,0 +1,300 @@
+"""Weights from every kind of file, with a report of what does not fit."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import tarfile
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from devrun.checkpoint import (
+    CheckpointLoader,
+    _load_checkpoint,
+    _load_checkpoint_with_prefix,
+    get_state_dict,
+    load_checkpoint,
+    load_state_dict,
+    save_checkpoint,
+    weights_to_cpu,
+    write_checkpoint,
+)
+from devrun.errors import (
+    CheckpointError,
+    ConfigError,
+    ConfigTypeError,
+    UnsupportedFeatureError,
+)
+
+
+def net(seed=0, out=2):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        OrderedDict(
+            conv=nn.Conv2d(3, 4, 3), bn=nn.BatchNorm2d(4), head=nn.Linear(4, out)
+        )
+    )
+
+
+def equal(first, second):
+    return all(
+        torch.equal(value, second.state_dict()[key])
+        for key, value in first.state_dict().items()
+    )
+
+
+WRITERS = {
+    "mmcv": lambda model, path: save_checkpoint(model, path / "epoch_1.pth"),
+    "bare": lambda model, path: torch.save(model.state_dict(), path / "bare.pth"),
+    "model key": lambda model, path: torch.save(
+        {"model": model.state_dict(), "epoch": 3}, path / "timm.pt"
+    ),
+    "old format": lambda model, path: torch.save(
+        model.state_dict(), path / "old.pth", _use_new_zipfile_serialization=False
+    ),
+    "safetensors": lambda model, path: safetensors.torch.save_file(
+        model.state_dict(), path / "model.safetensors"
+    ),
+    "devrun": lambda model, path: write_checkpoint(
+        path, "step-1", {"model": model.state_dict()}, {"step": 1}
+    ),
+    "data parallel": lambda model, path: torch.save(
+        {"state_dict": nn.DataParallel(model).state_dict()}, path / "dp.pth"
+    ),
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS.keys())
+def test_every_kind_of_file_loads(tmp_path, write, caplog):
+    model, other = net(), net(seed=1)
+    write(model, tmp_path)
+    (path,) = (p for p in tmp_path.iterdir() if p.name != "latest.json")
+    with caplog.at_level(logging.INFO):
+        load_checkpoint(other, path, strict=True)
+    assert equal(model, other)
+    assert "loaded all 9 tensors" in caplog.text
+
+
+def test_a_path_may_be_a_string(tmp_path):
+    save_checkpoint(net(), str(tmp_path / "a.pth"))
+    assert "state_dict" in load_checkpoint(net(1), str(tmp_path / "a.pth"))
+
+
+def test_mismatches_are_one_record_that_names_each(caplog):
+    state = net(out=5).state_dict()
+    state["extra"] = torch.zeros(1)
+    del state["conv.bias"]
+    model = net(seed=1)
+    with caplog.at_level(logging.INFO):
+        load_state_dict(model, state)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    text = record.getMessage()
+    assert "1 missing: conv.bias" in text
+    assert "1 unexpected: extra" in text
+    assert "head.weight (file [5, 4], model [2, 4])" in text
+    assert torch.equal(model.conv.weight, state["conv.weight"])
+
+
+def test_strict_raises_the_same_report():
+    with pytest.raises(CheckpointError, match=r"2 that do not fit: head\.weight") as e:
+        load_state_dict(net(), net(out=5).state_dict(), strict=True)
+    assert "\n" not in str(e.value)
+
+
+def test_the_record_goes_to_the_logger_that_was_given(caplog):
+    logger = logging.getLogger("a-users-own")
+    with caplog.at_level(logging.INFO):
+        load_state_dict(net(), net().state_dict(), logger=logger)
+    assert [record.name for record in caplog.records] == ["a-users-own"]
+
+
+def test_a_missing_batch_counter_is_no_mismatch(caplog):
+    state = net().state_dict()
+    del state["bn.num_batches_tracked"]
+    load_state_dict(net(), state, strict=True)
+
+
+def test_nothing_that_fits_is_an_error_that_says_how():
+    state = {f"backbone.{key}": value for key, value in net().state_dict().items()}
+    with pytest.raises(CheckpointError, match="nothing in") as caught:
+        load_state_dict(net(), state)
+    assert r"revise_keys=[('^backbone\\.', '')]" in str(caught.value)
+
+
+def test_keys_are_revised(tmp_path):
+    model = net()
+    state = {f"backbone.{key}": value for key, value in model.state_dict().items()}
+    torch.save(state, tmp_path / "b.pth")
+    other = net(1)
+    load_checkpoint(other, tmp_path / "b.pth", revise_keys=[(r"^backbone\.", "")])
+    assert equal(model, other)
+
+
+def test_hostile_key_names_cannot_forge_a_line(caplog):
+    state = {**net().state_dict(), "x\nERROR forged\x1b[31m": torch.zeros(1)}
+    with caplog.at_level(logging.WARNING):
+        load_state_dict(net(), state)
+    assert "\n" not in caplog.records[0].getMessage()
+    assert "\x1b" not in caplog.records[0].getMessage()
+
+
+def test_a_model_that_adapts_the_file_to_itself_may(caplog):
+    """Such as one that interpolates a position embedding of another size."""
+    model = net()
+    model.register_load_state_dict_pre_hook(
+        lambda module, state, prefix, *rest: state.update(
+            {"head.weight": state["head.weight"][:2], "head.bias": torch.zeros(2)}
+        )
+    )
+    load_state_dict(model, net(out=5).state_dict(), strict=True)
+
+
+def test_a_wrapped_model_takes_bare_weights():
+    model = net()
+    other = nn.DataParallel(net(1))
+    load_state_dict(other, model.state_dict(), strict=True)
+    assert equal(model, other.module)
+    assert get_state_dict(other).keys() == model.state_dict().keys()
+    assert get_state_dict(model).keys() == model.state_dict().keys()
+
+
+def test_weights_to_cpu_keeps_versions_and_values():
+    state = net().state_dict()
+    copied = weights_to_cpu(state)
+    assert copied._metadata == state._metadata
+    assert list(copied) == list(state)
+
+
+def test_one_submodule_is_loaded_by_its_prefix(tmp_path):
+    save_checkpoint(net(), tmp_path / "a.pth")
+    found = _load_checkpoint_with_prefix("head", tmp_path / "a.pth")
+    assert set(found) == {"weight", "bias"}
+    with pytest.raises(CheckpointError, match="did you mean 'head'"):
+        _load_checkpoint_with_prefix("heads", tmp_path / "a.pth")
+
+
+def test_a_missing_file_is_both_kinds_of_error_and_names_the_nearest(tmp_path):
+    save_checkpoint(net(), tmp_path / "epoch_10.pth")
+    for wanted in ("epoch_1O.pth", "model.safetensors"):
+        with pytest.raises(FileNotFoundError):
+            load_checkpoint(net(), tmp_path / wanted)
+    with pytest.raises(CheckpointError, match=r"did you mean 'epoch_10\.pth'"):
+        _load_checkpoint(tmp_path / "epoch_1O.pth")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["https://host/a.pth", "s3://bucket/a", "s3:bucket", "open-mmlab://resnet50"],
+)
+def test_a_remote_path_is_refused_with_what_to_do(path):
+    with pytest.raises(CheckpointError, match="download it first"):
+        load_checkpoint(net(), path)
+
+
+def test_a_scheme_may_be_registered(monkeypatch):
+    monkeypatch.setattr(CheckpointLoader, "_schemes", {})
+    model = net()
+
+    @CheckpointLoader.register_scheme(prefixes=["mine://", "my://"])
+    def load_mine(filename, map_location):
+        return {"state_dict": model.state_dict(), "meta": {"from": filename}}
+
+    other = net(1)
+    assert load_checkpoint(other, "mine://x")["meta"] == {"from": "mine://x"}
+    assert equal(model, other)
+    with pytest.raises(ConfigError, match="force=True"):
+        CheckpointLoader.register_scheme("my://", load_mine)
+    CheckpointLoader.register_scheme("my://", load_mine, force=True)
+    with pytest.raises(ConfigTypeError):
+        CheckpointLoader.register_scheme([3], load_mine, force=True)
+
+
+class Trap:
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (os.mkdir, (self.path,))
+
+
+def test_a_hostile_pickle_is_refused_in_one_line_and_not_run(tmp_path):
+    trap = tmp_path / "trapped"
+    torch.save({"state_dict": Trap(trap)}, tmp_path / "new.pth")
+    (tmp_path / "plain.pth").write_bytes(pickle.dumps(Trap(trap)))
+    torch.save(Trap(trap), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    for name in ("new.pth", "plain.pth", "old.pth"):
+        with pytest.raises(CheckpointError, match="refused|damaged") as caught:
+            load_checkpoint(net(), tmp_path / name)
+        assert "\n" not in str(caught.value)
+    assert not trap.exists()
+
+
+def test_a_refused_pickle_says_what_it_names_and_what_to_do(tmp_path):
+    torch.save({"state_dict": Trap(tmp_path / "x")}, tmp_path / "a.pth")
+    with pytest.raises(CheckpointError, match=r"posix\.mkdir.*torch\.load yourself"):
+        load_checkpoint(net(), tmp_path / "a.pth")
+
+
+def test_a_tar_file_is_refused(tmp_path):
+    with tarfile.open(tmp_path / "a.pth", "w") as tar:
+        (tmp_path / "storages").write_bytes(b"")
+        tar.add(tmp_path / "storages", "storages")
+    with pytest.raises(CheckpointError, match="tar file"):
+        load_checkpoint(net(), tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize("keep", [0, 1, 10, 500, -100, -1])
+@pytest.mark.parametrize("name", ["a.pth", "a.safetensors"])
+def test_a_truncated_file_is_one_line(tmp_path, name, keep):
+    path = tmp_path / name
+    if name == "a.pth":
+        save_checkpoint(net(), path)
+    else:
+        safetensors.torch.save_file(net().state_dict(), path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(net(), path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content", [{}, [], 3, {"state_dict": {}}, {"a": "text"}, {1: torch.zeros(1)}]
+)
+def test_a_file_without_weights_is_one_line(tmp_path, content):
+    torch.save(content, tmp_path / "a.pth")
+    with pytest.raises(CheckpointError, match="no weights in"):
+        load_checkpoint(net(), tmp_path / "a.pth")
+
+
+def test_saving_keeps_classes_and_refuses_what_cannot_be_loaded(tmp_path):
+    model = net()
+    model.CLASSES = ("cat", "dog")
+    meta = {"score": np.float32(0.5), "matrix": np.eye(2), "deep": [{"n": np.int64(3)}]}
+    save_checkpoint(model, tmp_path / "a.pth", meta=meta)
+    found = _load_checkpoint(tmp_path / "a.pth")["meta"]
+    assert found["CLASSES"] == ("cat", "dog")
+    assert found["score"] == 0.5
+    assert found["deep"] == [{"n": 3}]
+    assert torch.equal(found["matrix"], torch.eye(2, dtype=torch.float64))
+    with pytest.raises(CheckpointError, match=r"checkpoint\['meta'\]\['hook'\]"):
+        save_checkpoint(model, tmp_path / "b.pth", meta={"hook": object()})
+    assert not (tmp_path / "b.pth").exists()
+    with pytest.raises(TypeError, match="meta must be a dict"):
+        save_checkpoint(model, tmp_path / "b.pth", meta=[1])
+    with pytest.raises(UnsupportedFeatureError):
+        save_checkpoint(model, tmp_path / "b.pth", file_client_args={})
+
+
+def test_a_map_location_is_where_the_weights_come(tmp_path):
+    write_checkpoint(tmp_path, "c", {"model": net().state_dict()}, {"step": 0})
+    found = _load_checkpoint(tmp_path / "c", map_location="meta")
+    assert found["state_dict"]["conv.weight"].is_meta
+    assert found["meta"]["step"] == 0
