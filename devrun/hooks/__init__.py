@@ -1,0 +1,104 @@
+"""Hooks: everything that happens around the steps of a run, one family a file."""
+
+from devrun.hooks.base import HOOKS, STAGES, Hook, Priority, get_priority
+from devrun.hooks.checkpoint import CheckpointHook
+from devrun.hooks.closure import ClosureHook
+from devrun.hooks.early_stopping import EarlyStoppingHook
+from devrun.hooks.ema import EMAHook
+from devrun.hooks.empty_cache import EmptyCacheHook
+from devrun.hooks.evaluation import DistEvalHook, EvalHook
+from devrun.hooks.logger import (
+    LoggerHook,
+    MlflowLoggerHook,
+    TensorboardLoggerHook,
+    TextLoggerHook,
+    WandbLoggerHook,
+)
+from devrun.hooks.lr import (
+    CosineAnnealingCooldownLrUpdaterHook,
+    CosineAnnealingLrUpdaterHook,
+    CosineRestartLrUpdaterHook,
+    CyclicLrUpdaterHook,
+    ExpLrUpdaterHook,
+    FixedLrUpdaterHook,
+    FlatCosineAnnealingLrUpdaterHook,
+    InvLrUpdaterHook,
+    LinearAnnealingLrUpdaterHook,
+    LrUpdaterHook,
+    OneCycleLrUpdaterHook,
+    PlateauSchedulerHook,
+    PolyLrUpdaterHook,
+    StepLrUpdaterHook,
+    TorchSchedulerHook,
+)
+from devrun.hooks.momentum import (
+    CosineAnnealingMomentumUpdaterHook,
+    CyclicMomentumUpdaterHook,
+    LinearAnnealingMomentumUpdaterHook,
+    MomentumUpdaterHook,
+    OneCycleMomentumUpdaterHook,
+    StepMomentumUpdaterHook,
+)
+from devrun.hooks.profiler import ProfilerHook
+from devrun.hooks.progress import ProgressHook
+from devrun.hooks.sampler_seed import DistSamplerSeedHook
+from devrun.hooks.stop import StopTogetherHook
+from devrun.hooks.sync_buffer import SyncBuffersHook
+from devrun.hooks.timer import IterTimerHook
+from devrun.hooks.update import (
+    Fp16OptimizerHook,
+    GradientCumulativeFp16OptimizerHook,
+    GradientCumulativeOptimizerHook,
+    OptimizerHook,
+)
+
+__all__ = [
+    "HOOKS",
+    "STAGES",
+    "CheckpointHook",
+    "ClosureHook",
+    "CosineAnnealingCooldownLrUpdaterHook",
+    "CosineAnnealingLrUpdaterHook",
+    "CosineAnnealingMomentumUpdaterHook",
+    "CosineRestartLrUpdaterHook",
+    "CyclicLrUpdaterHook",
+    "CyclicMomentumUpdaterHook",
+    "DistEvalHook",
+    "DistSamplerSeedHook",
+    "EMAHook",
+    "EarlyStoppingHook",
+    "EmptyCacheHook",
+    "EvalHook",
+    "ExpLrUpdaterHook",
+    "FixedLrUpdaterHook",
+    "FlatCosineAnnealingLrUpdaterHook",
+    "Fp16OptimizerHook",
+    "GradientCumulativeFp16OptimizerHook",
+    "GradientCumulativeOptimizerHook",
+    "Hook",
+    "InvLrUpdaterHook",
+    "IterTimerHook",
+    "LinearAnnealingLrUpdaterHook",
+    "LinearAnnealingMomentumUpdaterHook",
+    "LoggerHook",
+    "LrUpdaterHook",
+    "MlflowLoggerHook",
+    "MomentumUpdaterHook",
+    "OneCycleLrUpdaterHook",
+    "OneCycleMomentumUpdaterHook",
+    "OptimizerHook",
+    "PlateauSchedulerHook",
+    "PolyLrUpdaterHook",
+    "Priority",
+    "ProfilerHook",
+    "ProgressHook",
+    "StepLrUpdaterHook",
+    "StepMomentumUpdaterHook",
+    "StopTogetherHook",
+    "SyncBuffersHook",
+    "TensorboardLoggerHook",
+    "TextLoggerHook",
+    "TorchSchedulerHook",
+    "WandbLoggerHook",
+    "get_priority",
+]

@@ -1,0 +1,195 @@
+"""`CheckpointHook`: save every so often, and keep only the newest."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from devrun.checkpoint.names import STEP_PATTERN
+from devrun.checkpoint.pickled import prune_files
+from devrun.checkpoint.retention import prune, set_others_aside, sweep_leftovers
+from devrun.dist import allreduce_params, is_main
+from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
+from devrun.hooks.base import HOOKS, Hook, Priority
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["CheckpointHook"]
+
+
+@HOOKS.register_module()
+class CheckpointHook(Hook):
+    """Saves through `runner.save_checkpoint` and deletes what is too old.
+
+    A checkpoint is named by the updates done, so one taken inside an epoch never
+    replaces another.
+
+    Args:
+        interval: epochs (or iterations) between checkpoints; -1 for none but the last.
+        by_epoch: what `interval` counts.
+        save_optimizer: whether the optimizer's state is in it.
+        out_dir: where; a folder named as `work_dir` is made in it. By default
+            `work_dir/checkpoints`.
+        max_keep_ckpts: how many to keep; -1 keeps all. Older ones are deleted once
+            a newer one has been verified. The best one does not count.
+        save_last: save at the end of the run whatever the interval.
+        sync_buffer: average the buffers of all processes before saving.
+        file_client_args: MMCV's remote storage; refused.
+        kwargs: for `save_checkpoint`; `filename_tmpl='epoch_{}.pth'` (or `iter_{}.pth`)
+            writes files in MMCV's layout instead of directories.
+
+    Raises:
+        ConfigTypeError: an argument of the wrong type.
+        ConfigError: `filename_tmpl` without a place for the number.
+        UnsupportedFeatureError: `file_client_args`.
+    """
+
+    priority: Any = Priority.LOWEST
+    """Last in its stage, so that it saves what the other hooks did there."""
+
+    def __init__(
+        self,
+        interval: int = -1,
+        by_epoch: bool = True,
+        save_optimizer: bool = True,
+        out_dir: str | os.PathLike[str] | None = None,
+        max_keep_ckpts: int = -1,
+        save_last: bool = True,
+        sync_buffer: bool = False,
+        file_client_args: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        for name, value in (("interval", interval), ("max_keep_ckpts", max_keep_ckpts)):
+            if type(value) is not int:
+                raise ConfigTypeError(f"{name} must be an int, got {value!r}")
+        for name, flag in (
+            ("by_epoch", by_epoch),
+            ("save_optimizer", save_optimizer),
+            ("save_last", save_last),
+            ("sync_buffer", sync_buffer),
+        ):
+            if type(flag) is not bool:
+                raise ConfigTypeError(f"{name} must be True or False, got {flag!r}")
+        if out_dir is not None and not isinstance(out_dir, (str, os.PathLike)):
+            raise ConfigTypeError(f"out_dir must be a path, got {out_dir!r}")
+        if file_client_args is not None:
+            raise UnsupportedFeatureError(
+                "file_client_args: checkpoints are written to local paths only; set "
+                "out_dir to a mounted directory"
+            )
+        self.interval = interval
+        self.by_epoch = by_epoch
+        self.save_optimizer = save_optimizer
+        self.out_dir = None if out_dir is None else os.fspath(out_dir)
+        self.max_keep_ckpts = max_keep_ckpts
+        self.save_last = save_last
+        self.sync_buffer = sync_buffer
+        self.file_client_args = file_client_args
+        self.args = kwargs
+        self._placed = False
+        self._saved_at = 0
+        self._pattern = _pattern(kwargs.get("filename_tmpl"))
+
+    def get_triggered_stages(self) -> list[str]:
+        """Only the stage that `by_epoch` needs, so that the other costs nothing."""
+        unused = "after_train_iter" if self.by_epoch else "after_train_epoch"
+        own_method = getattr(CheckpointHook, unused)
+        return [
+            stage
+            for stage in super().get_triggered_stages()
+            if stage != unused or getattr(type(self), unused) is not own_method
+        ]
+
+    def directory(self, work_dir: str | None) -> str:
+        """Where the checkpoints of a run in `work_dir` go.
+
+        Raises:
+            ConfigError: there is no such place.
+        """
+        if self.out_dir is None:
+            if work_dir is None:
+                raise ConfigError(
+                    "CheckpointHook has nowhere to save: give the runner a work_dir, "
+                    "or the hook an out_dir"
+                )
+            return str(Path(work_dir) / "checkpoints")
+        if work_dir is None or self._placed:
+            return self.out_dir
+        return str(Path(self.out_dir).expanduser().absolute() / Path(work_dir).name)
+
+    def before_run(self, runner: BaseRunner) -> None:
+        self.out_dir = self.directory(runner.work_dir)
+        self._placed = True
+        self._saved_at = runner.iter
+        if is_main():
+            for name in sweep_leftovers(self.out_dir):
+                runner.logger.info("Removed %s, left by a run that was killed", name)
+            if place := set_others_aside(self.out_dir, runner.run_id):
+                runner.logger.warning(
+                    "the checkpoints of another run in %s are now in %s",
+                    self.out_dir,
+                    place,
+                )
+        runner.logger.info("Checkpoints will be saved to %s", self.out_dir)
+
+    def after_train_epoch(self, runner: BaseRunner) -> None:
+        if self.by_epoch and (
+            self.every_n_epochs(runner, self.interval)
+            or (self.save_last and self.is_last_epoch(runner))
+        ):
+            runner.logger.info("Saving checkpoint at %d epochs", runner.epoch + 1)
+            self._saved_at = runner.iter
+            self._save_checkpoint(runner)
+
+    def after_train_iter(self, runner: BaseRunner) -> None:
+        if not self.by_epoch and (
+            self.every_n_iters(runner, self.interval)
+            or (self.save_last and self.is_last_iter(runner))
+        ):
+            runner.logger.info("Saving checkpoint at %d iterations", runner.iter + 1)
+            self._saved_at = runner.iter + 1
+            self._save_checkpoint(runner)
+
+    def after_run(self, runner: BaseRunner) -> None:
+        # A run that was asked to stop never reaches its last epoch or iteration.
+        if self.save_last and self._saved_at != runner.iter:
+            runner.logger.info("Saving checkpoint at the end, %d updates", runner.iter)
+            self._saved_at = runner.iter
+            self._save_checkpoint(runner)
+
+    def _save_checkpoint(self, runner: BaseRunner) -> None:
+        """Save now and delete what is too old; called on every rank."""
+        if self.sync_buffer:
+            allreduce_params(runner.model.buffers())
+        path = Path(
+            runner.save_checkpoint(
+                self.out_dir, save_optimizer=self.save_optimizer, **self.args
+            )
+        )
+        messages = runner.meta.setdefault("hook_msgs", {})
+        messages["last_ckpt"] = str(path)
+        if self.max_keep_ckpts <= 0 or not is_main():
+            return
+        if path.suffix == ".pth":
+            safe = [messages["best_ckpt"]] if messages.get("best_ckpt") else []
+            prune_files(path.parent, self.max_keep_ckpts, safe, pattern=self._pattern)
+        else:
+            prune(path.parent, self.max_keep_ckpts, pattern=self._pattern)
+
+
+def _pattern(template: Any) -> str:
+    """Regular expression of the names this hook gives; group 1 is the number."""
+    if template is None:
+        return STEP_PATTERN
+    if not isinstance(template, str):
+        raise ConfigTypeError(f"filename_tmpl must be a string, got {template!r}")
+    before, braces, after = template.partition("{}")
+    if not braces or "{" in before + after or "/" in template:
+        raise ConfigError(
+            f"filename_tmpl {template!r} needs exactly one {{}} for the number and no "
+            "directory, such as 'epoch_{}.pth'"
+        )
+    return re.escape(before) + r"(\d+)" + re.escape(after)

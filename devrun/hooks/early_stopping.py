@@ -1,0 +1,118 @@
+"""`EarlyStoppingHook`: ends a run that does not get better."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from devrun.errors import ConfigError, UnknownNameError, nearest
+from devrun.hooks.base import HOOKS, Hook
+from devrun.hooks.evaluation.best import as_score, infer_rule, is_better
+from devrun.hooks.evaluation.hook import EvalHook
+from devrun.hooks.logger.base import average_over_ranks
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["EarlyStoppingHook"]
+
+
+@HOOKS.register_module()
+class EarlyStoppingHook(Hook):
+    """Asks the runner to stop after `patience` evaluations without improvement.
+
+    It looks at the results of `EvalHook`, and in a run without one at the means of
+    each val epoch of the epoch runner. A value that is not finite counts as no
+    improvement.
+
+    Args:
+        monitor: name of the result.
+        rule: `greater` or `less`; told from the name if not given.
+        patience: evaluations in a row without improvement that end the run.
+        min_delta: by how much a result must be better to count.
+        threshold: end the run at once when a result is at least this good.
+
+    Raises:
+        ConfigError: an argument cannot be used, or results come without `monitor`.
+    """
+
+    priority: Any = 80  # after evaluation (LOW), before the loggers take the results
+
+    def __init__(
+        self,
+        monitor: str = "loss",
+        rule: str | None = None,
+        patience: int = 5,
+        min_delta: float = 0.0,
+        threshold: float | None = None,
+    ) -> None:
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+            raise ConfigError(f"patience must be an int of 1 or more, got {patience!r}")
+        if not min_delta >= 0:
+            raise ConfigError(f"min_delta must be 0 or more, got {min_delta!r}")
+        self.monitor = monitor
+        self.rule = infer_rule(monitor, rule)
+        self.patience = patience
+        self.min_delta = min_delta
+        self.threshold = threshold
+        self.best: float | None = None
+        self.waited = 0
+
+    def after_train_epoch(self, runner: BaseRunner) -> None:
+        self._look(runner)
+
+    def after_train_iter(self, runner: BaseRunner) -> None:
+        if runner.log_buffer.ready:
+            self._look(runner)
+
+    def after_val_epoch(self, runner: BaseRunner) -> None:
+        if not any(isinstance(hook, EvalHook) for hook in runner.hooks):
+            average_over_ranks(runner, 0)
+            self._take(runner)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"monitor": self.monitor, "best": self.best, "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["monitor"] == self.monitor:
+            self.best, self.waited = state["best"], state["waited"]
+
+    def _look(self, runner: BaseRunner) -> None:
+        """Take the results of an evaluation, if there was one."""
+        now = (runner.epoch, runner.iter)
+        evaluated = any(
+            isinstance(hook, EvalHook) and hook.evaluated_at == now
+            for hook in runner.hooks
+        )
+        if evaluated and "eval_iter_num" in runner.log_buffer.output:
+            self._take(runner)
+
+    def _take(self, runner: BaseRunner) -> None:
+        output = runner.log_buffer.output
+        if self.monitor not in output:
+            names = [name for name in output if name != "eval_iter_num"]
+            raise UnknownNameError(
+                f"early stopping monitors {self.monitor!r}, which is not a result of "
+                f"the evaluation; {nearest(self.monitor, names)}"
+            )
+        value = as_score(self.monitor, output[self.monitor])
+        if math.isfinite(value) and (
+            self.best is None or is_better(self.rule, value, self.best, self.min_delta)
+        ):
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+        if self._reached(value):
+            runner.request_stop(
+                f"{self.monitor} is {value:.6g}, which reaches {self.threshold:g}"
+            )
+        elif self.waited >= self.patience:
+            best = "never finite" if self.best is None else f"{self.best:.6g} at best"
+            runner.request_stop(
+                f"{self.monitor} ({best}) did not improve in {self.waited} evaluations"
+            )
+
+    def _reached(self, value: float) -> bool:
+        if self.threshold is None:
+            return False
+        return value == self.threshold or is_better(self.rule, value, self.threshold)

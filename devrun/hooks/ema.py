@@ -1,0 +1,178 @@
+"""`EMAHook`: an exponential moving average of the weights, used for evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from devrun.errors import CheckpointError, ConfigError
+from devrun.hooks.base import HOOKS, Hook
+from devrun.hooks.schedules.checks import positive_int
+from devrun.step import Capability
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["EMAHook"]
+
+
+@HOOKS.register_module()
+class EMAHook(Hook):
+    """Keeps `ema = (1 - m) * ema + m * weight`, which begins with the first weights.
+
+    The averaged weights live in this hook and its state; the model has them only
+    while it is evaluated, so a checkpoint of the model holds the trained weights.
+    `m` is `momentum`, or `(1 + iter) / (warm_up + iter)` while that is smaller.
+    Averaging only every `interval` updates keeps the decay per update:
+    `m = 1 - (1 - momentum) ** interval`.
+
+    Args:
+        momentum: weight of the new value; above 0 and below 1.
+        interval: updates from one averaging to the next.
+        warm_up: as in the formula above.
+        resume_from: checkpoint to resume the whole run from when it starts.
+        buffers: `copy` leaves the model's own buffers (BatchNorm statistics) in use;
+            `average` averages those of floating point too.
+    """
+
+    def __init__(
+        self,
+        momentum: float = 0.0002,
+        interval: int = 1,
+        warm_up: int = 100,
+        resume_from: str | None = None,
+        *,
+        buffers: str = "copy",
+    ) -> None:
+        if not 0 < momentum < 1:
+            raise ConfigError(f"momentum must be above 0 and below 1, got {momentum!r}")
+        if buffers not in ("copy", "average"):
+            raise ConfigError(f"buffers must be 'copy' or 'average', got {buffers!r}")
+        self.interval = positive_int("interval", interval)
+        self.momentum = momentum if interval == 1 else 1 - (1 - momentum) ** interval
+        self.warm_up = warm_up
+        self.resume_from = resume_from
+        self.buffers = buffers
+        self._averaged: AveragedModel | None = None
+        self._saved: dict[str, Any] | None = None
+        self._weight = self.momentum
+        self._depth = 0
+
+    @property
+    def averaged_model(self) -> nn.Module:
+        """A copy of the model with the averaged weights; there from `before_run` on."""
+        if self._averaged is None:
+            raise ConfigError("the averaged model exists once the run has begun")
+        module: nn.Module = self._averaged.module
+        return module
+
+    def before_run(self, runner: BaseRunner) -> None:
+        if self.resume_from is not None:
+            runner.resume(self.resume_from)
+            self.resume_from = None
+        if self._averaged is None:
+            self._averaged = AveragedModel(
+                runner.model,
+                multi_avg_fn=self._average,
+                use_buffers=self.buffers == "average",
+            )
+            self._averaged.n_averaged.fill_(1)  # the copy is the first of the average
+        if self._saved is not None:
+            self._take(self._saved)
+        if self.swapped_in not in runner.eval_contexts:
+            runner.eval_contexts.append(self.swapped_in)
+
+    def after_train_iter(self, runner: BaseRunner) -> None:
+        if self._averaged is None or runner.iter % self.interval:
+            return
+        self._weight = min(
+            self.momentum, (1 + runner.iter) / (self.warm_up + runner.iter)
+        )
+        self._fetch(runner)
+        self._averaged.update_parameters(runner.model)
+
+    @contextlib.contextmanager
+    def swapped_in(self, runner: BaseRunner) -> Iterator[None]:
+        """The model has the averaged weights inside this context."""
+        if self._depth == 0:
+            self._fetch(runner)
+            self._swap(runner)
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self._swap(runner)
+
+    def before_save_checkpoint(
+        self, runner: BaseRunner, checkpoint: dict[str, Any]
+    ) -> None:
+        if self._depth:
+            raise CheckpointError(
+                "a checkpoint cannot be saved during evaluation: the model has the "
+                "averaged weights; save it after the evaluation"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The averaged weights under the model's own names, and how many were taken."""
+        if self._averaged is None:
+            return self._saved or {}
+        return {
+            "model": dict(self.averaged_model.state_dict()),
+            "n_averaged": int(self._averaged.n_averaged),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Taken at once, or in `before_run` when there is no model yet."""
+        if self._averaged is None:
+            self._saved = state
+        else:
+            self._take(state)
+
+    def _take(self, state: dict[str, Any]) -> None:
+        assert self._averaged is not None  # noqa: S101 - both callers made sure
+        try:
+            self.averaged_model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            cause = " ".join(str(error).split())
+            raise CheckpointError(
+                f"the averaged weights in the checkpoint do not fit: {cause}"
+            ) from error
+        self._averaged.n_averaged.fill_(state["n_averaged"])
+        self._saved = None
+
+    def _average(
+        self, averaged: tuple[Tensor, ...] | list[Tensor], new: Any, _count: Any
+    ) -> None:
+        """`multi_avg_fn` of torch's AveragedModel, for tensors of one type."""
+        if averaged[0].is_floating_point() or averaged[0].is_complex():
+            torch._foreach_lerp_(averaged, new, self._weight)
+        else:
+            for old, value in zip(averaged, new, strict=True):
+                old.copy_(value)
+
+    def _fetch(self, runner: BaseRunner) -> None:
+        if Capability.HOST_WEIGHTS not in runner.adapter.capabilities:
+            runner.adapter.sync_to_host(runner.model)
+
+    @torch.no_grad()
+    def _swap(self, runner: BaseRunner) -> None:
+        # Contents, not storages: optimizers, wrappers and captured graphs hold those.
+        for mine, theirs in zip(
+            self._tensors(self.averaged_model), self._tensors(runner.model), strict=True
+        ):
+            kept = theirs.detach().clone()
+            theirs.copy_(mine)
+            mine.copy_(kept)
+        if Capability.HOST_WEIGHTS not in runner.adapter.capabilities:
+            runner.adapter.sync_to_device(runner.model)
+
+    def _tensors(self, module: nn.Module) -> list[Tensor]:
+        tensors: list[Tensor] = list(module.parameters())
+        return tensors + (list(module.buffers()) if self.buffers == "average" else [])

@@ -1,0 +1,7 @@
+"""Evaluation during training, and the best checkpoints by its results."""
+
+from devrun.hooks.evaluation.best import infer_rule, is_better
+from devrun.hooks.evaluation.distributed import DistEvalHook
+from devrun.hooks.evaluation.hook import EvalHook
+
+__all__ = ["DistEvalHook", "EvalHook", "infer_rule", "is_better"]

@@ -1,0 +1,59 @@
+"""Arguments of an evaluation hook, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from devrun.errors import ConfigError, ConfigTypeError, DataError
+from devrun.hooks.evaluation.loop import length_of
+
+__all__ = ["check_schedule", "dataset_of", "keys_of"]
+
+
+def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:
+    for name, value, least in (
+        ("start", start, 0),
+        ("interval", interval, 1),
+        ("max_keep_best", keep, 1),
+    ):
+        if name == "start" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(
+                f"{name} of an evaluation must be an int of {least} or more, "
+                f"got {value!r}"
+            )
+    if not isinstance(by_epoch, bool):
+        raise ConfigTypeError(f"by_epoch must be True or False, got {by_epoch!r}")
+
+
+def dataset_of(dataloader: Any) -> Any:
+    """The data set of a loader that has one and yields something."""
+    dataset = getattr(dataloader, "dataset", None)
+    if dataset is None or not hasattr(dataloader, "__iter__"):
+        raise ConfigTypeError(
+            f"dataloader must be a torch DataLoader, got {type(dataloader).__name__}"
+        )
+    if length_of(dataset) == 0:
+        raise DataError(f"the evaluation set {type(dataset).__name__} has no samples")
+    if length_of(dataloader) == 0:
+        raise DataError(
+            "the evaluation loader yields no batch: "
+            f"{type(dataset).__name__} has {length_of(dataset)} samples and drop_last "
+            "drops them"
+        )
+    return dataset
+
+
+def keys_of(
+    name: str, given: str | Sequence[str] | None, default: Sequence[str]
+) -> tuple[str, ...]:
+    if given is None:
+        return tuple(default)
+    keys = (given,) if isinstance(given, str) else given
+    if not (isinstance(keys, (list, tuple)) and all(isinstance(k, str) for k in keys)):
+        raise ConfigTypeError(
+            f"{name} must be a name or a list of names, got {given!r}"
+        )
+    return tuple(keys)

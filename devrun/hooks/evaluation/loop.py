@@ -1,0 +1,189 @@
+"""One pass over an evaluation set: means over all samples, or predictions of each.
+
+Every sample counts once, whatever the batch sizes and the number of ranks; nothing
+waits for the device before the end, except where predictions are collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from devrun.dist import broadcast_object, gather_objects, get_dist_info
+from devrun.errors import ConfigError, DataError
+from devrun.log.buffer import LogBuffer
+from devrun.metrics.base import MeanMetric, StatefulMetric
+from devrun.step import StepOutput
+
+if TYPE_CHECKING:
+    from devrun.metrics.build import BuiltMetric
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["Steps", "collect_predictions", "evaluate_means", "length_of", "on_rank_0"]
+
+_METRIC = "\0metric\0"  # keeps a metric apart from a log value of the same name
+
+
+class Steps:
+    """The outputs of `runner.eval_step` over a loader; `batches` counts them."""
+
+    def __init__(self, runner: BaseRunner, dataloader: Any, mode: str = "val") -> None:
+        self._runner = runner
+        self._mode = mode
+        self._dataloader = dataloader
+        self.batches = 0
+
+    def __iter__(self) -> Iterator[StepOutput]:
+        for batch in self._runner.prepare_eval_loader(self._dataloader):
+            outputs = self._runner.eval_step(batch, self._mode)
+            self.batches += 1
+            yield outputs
+
+
+def evaluate_means(
+    steps: Iterable[StepOutput],
+    metrics: Sequence[BuiltMetric] = (),
+    check: Callable[[set[str]], None] | None = None,
+) -> dict[str, float]:
+    """Mean of every log value over all samples of all ranks, and the metrics.
+
+    Args:
+        check: given the names of the results after the first step, to refuse them
+            before the time for a whole evaluation is spent.
+
+    Raises:
+        DataError: no rank had a batch.
+    """
+    buffer = LogBuffer()
+    means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
+    stateful = [metric for metric in metrics if isinstance(metric, StatefulMetric)]
+    for state in stateful:
+        state.reset()
+    for outputs in steps:
+        values = dict(outputs.get("log_vars") or {})
+        if outputs.get("loss") is not None:
+            values.setdefault("loss", outputs["loss"])
+        if check is not None:
+            check({*values, *(metric.name for metric in metrics)})
+            check = None
+        for metric in means:
+            values[_METRIC + metric.name] = metric.batch(outputs)
+        buffer.update(values, outputs["num_samples"])
+        for state in stateful:
+            state.update(outputs)
+    found = _means_of_all_ranks(buffer)
+    results = {k: v for k, v in found.items() if not k.startswith(_METRIC)}
+    for metric in means:
+        results[metric.name] = metric.value(found[_METRIC + metric.name])
+    for state in stateful:
+        results.update(state.compute())
+    return results
+
+
+def _means_of_all_ranks(buffer: LogBuffer) -> dict[str, float]:
+    sums: dict[str, list[float]] = {}
+    for totals in gather_objects(buffer.totals()):
+        for name, (total, weight) in totals.items():
+            entry = sums.setdefault(name, [0.0, 0.0])
+            entry[0] += total
+            entry[1] += weight
+    if not sums:
+        raise DataError("the evaluation set yielded no batch; check it and drop_last")
+    return {name: total / weight for name, (total, weight) in sums.items()}
+
+
+def collect_predictions(
+    steps: Iterable[StepOutput], size: int | None
+) -> list[Any] | None:
+    """The prediction of each sample in the order of the data set; None off rank 0.
+
+    Tensors become numpy arrays, as MMCV's data sets expect them in `evaluate`.
+
+    Args:
+        size: samples in the data set, if it is known.
+
+    Raises:
+        ConfigError: the model returned no `predictions`.
+        DataError: no rank had a batch.
+    """
+    mine: list[Any] = []
+    waiting: tuple[Any, int] | None = None
+    for outputs in steps:
+        if outputs.get("predictions") is None:
+            raise ConfigError(
+                "the data set has an `evaluate` method, which needs `predictions` from "
+                "the model's evaluation step; it returned only "
+                f"{', '.join(map(str, outputs))}: return them, or give test_fn"
+            )
+        if waiting is not None:  # read one step late, while the device works on this
+            mine.extend(_per_sample(*waiting))
+        waiting = outputs["predictions"], outputs["num_samples"]
+    if waiting is not None:
+        mine.extend(_per_sample(*waiting))
+    parts = gather_objects(mine)
+    if get_dist_info()[0] != 0:
+        return None
+    if not any(parts):
+        raise DataError("the evaluation set yielded no batch; check it and drop_last")
+    return _in_order(parts, size)
+
+
+def _in_order(parts: list[list[Any]], size: int | None) -> list[Any]:
+    """Undo `indices[rank::world]`; what a sampler padded is cut off."""
+    if len(parts) > 1 and size is not None and len(parts[0]) == size > 1:
+        return parts[0]  # a loader of the user's own, which gave all to every rank
+    longest = max(len(part) for part in parts)
+    merged = [part[i] for i in range(longest) for part in parts if i < len(part)]
+    return merged if size is None else merged[:size]
+
+
+def _per_sample(value: Any, count: int) -> list[Any]:
+    """A batch of predictions as a list with one entry for each sample."""
+    if hasattr(value, "detach"):
+        host = value.detach().cpu()
+        if str(host.dtype) == "torch.bfloat16":  # numpy has no such type
+            host = host.float()
+        value = list(host.numpy())
+    elif isinstance(value, dict):
+        columns = {key: _per_sample(entry, count) for key, entry in value.items()}
+        return [{key: columns[key][i] for key in columns} for i in range(count)]
+    elif isinstance(value, tuple):
+        return list(zip(*(_per_sample(entry, count) for entry in value), strict=True))
+    elif not isinstance(value, list) and hasattr(value, "__len__"):
+        value = list(value)
+    if not isinstance(value, list) or len(value) != count:
+        got = (
+            f"{len(value)} entries" if isinstance(value, list) else type(value).__name__
+        )
+        raise ConfigError(
+            f"predictions must have one entry for each of the {count} samples of a "
+            f"batch, got {got}"
+        )
+    return value
+
+
+def on_rank_0(what: str, function: Callable[[], Any]) -> Any:
+    """`function()` of rank 0, on every rank; a failure there fails all of them.
+
+    Raises:
+        DataError: on the other ranks, which would otherwise wait for ever.
+    """
+    if get_dist_info()[0] == 0:
+        try:
+            result = function()
+        except Exception as error:
+            broadcast_object((None, f"{type(error).__name__}: {error}"))
+            raise
+        return broadcast_object((result, None))[0]
+    result, failure = broadcast_object((None, None))
+    if failure is not None:
+        raise DataError(f"{what} failed on rank 0: {failure}")
+    return result
+
+
+def length_of(collection: Any) -> int | None:
+    """`len(collection)`, or None where it has no length."""
+    try:
+        return len(collection)
+    except (TypeError, NotImplementedError):
+        return None

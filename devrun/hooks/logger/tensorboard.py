@@ -1,0 +1,74 @@
+"""`TensorboardLoggerHook`: event files that TensorBoard reads."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from devrun.errors import ConfigError
+from devrun.hooks.base import HOOKS
+from devrun.hooks.logger.base import LoggerHook
+from devrun.hooks.logger.extra import import_extra
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["TensorboardLoggerHook"]
+
+
+@HOOKS.register_module()
+class TensorboardLoggerHook(LoggerHook):
+    """Writes scalars and texts under `train/`, `val/`, `learning_rate`, `momentum`.
+
+    The horizontal axis is the number of completed updates.
+
+    Args:
+        log_dir: where the event files go; `<work_dir>/tf_logs` if not given.
+
+    Raises:
+        ConfigError: tensorboard is not installed.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | os.PathLike[str] | None = None,
+        interval: int = 10,
+        ignore_last: bool = True,
+        reset_flag: bool = False,
+        by_epoch: bool = True,
+    ) -> None:
+        super().__init__(interval, ignore_last, reset_flag, by_epoch)
+        module = "torch.utils.tensorboard"
+        tools = import_extra(module, "TensorboardLoggerHook", "tensorboard")
+        self._writer_class = tools.SummaryWriter
+        self.log_dir = log_dir
+        self.writer: Any = None
+
+    def before_run(self, runner: BaseRunner) -> None:
+        super().before_run(runner)
+        if runner.rank != 0:
+            return
+        if self.log_dir is None and runner.work_dir is None:
+            raise ConfigError("TensorboardLoggerHook needs log_dir, or a work_dir")
+        where = self.log_dir or os.path.join(str(runner.work_dir), "tf_logs")
+        self.writer = self._writer_class(os.fspath(where))
+
+    def log(self, runner: BaseRunner) -> None:
+        step = self.get_iter(runner)
+        for tag, value in self.get_loggable_tags(runner, allow_text=True).items():
+            if isinstance(value, str):
+                self.writer.add_text(tag, value, step)
+            else:
+                self.writer.add_scalar(tag, value, step)
+
+    def after_run(self, runner: BaseRunner) -> None:
+        super().after_run(runner)
+        self._close()
+
+    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None

@@ -1,0 +1,237 @@
+"""`TextLoggerHook`: MMCV's lines for people, and one JSON object a record."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from devrun.errors import ConfigError, StorageError, UnsupportedFeatureError
+from devrun.hooks.base import HOOKS
+from devrun.hooks.logger.base import THROUGHPUT, LoggerHook, plain_number
+from devrun.log.jsonlines import JsonLines
+from devrun.log.text import escape
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["TextLoggerHook"]
+
+_FIELDS = ("mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "memory")
+"""What the hook itself puts into a record; a log value of that name gets a `_`."""
+_NOT_LISTED = (*_FIELDS, "time", "data_time", THROUGHPUT)
+
+
+@HOOKS.register_module()
+class TextLoggerHook(LoggerHook):
+    """Logs lines in MMCV's format and appends `<work_dir>/<timestamp>.log.json`::
+
+        Epoch [1][10/16]  lr: 1.000e-01, eta: 0:00:01, time: 0.069, data_time: 0.012,
+                          memory: 512, loss: 2.5837, samples_per_sec: 463.8
+        Iter [10/100]     lr: ... (the same)
+        Epoch(val) [1][5] accuracy: 0.9000
+        Iter(val) [5]     accuracy: 0.9000        (5 = batches evaluated)
+
+    each on one line with a tab after the brackets. What MMCV does not have comes
+    last: the throughput over all ranks, and `lr_min`, `lr_max` where parameter groups
+    differ (`lr` is the first group's). `memory` is the peak in MiB, on devices that
+    tell. In the file, the first line is the run's `meta`; `step` counts completed
+    updates, which `iter` of a val record does not.
+
+    Args:
+        interval_exp_name: iterations between two lines with `meta["exp_name"]`.
+        out_dir: copy the logs to `out_dir/<name of work_dir>` at the end.
+        out_suffix: endings of the files of `work_dir` that are logs.
+        keep_local: whether they stay in `work_dir` too.
+        file_client_args: of MMCV's remote storage; must be None.
+    """
+
+    def __init__(
+        self,
+        by_epoch: bool = True,
+        interval: int = 10,
+        ignore_last: bool = True,
+        reset_flag: bool = False,
+        interval_exp_name: int = 1000,
+        out_dir: str | os.PathLike[str] | None = None,
+        out_suffix: str | tuple[str, ...] = (".log.json", ".log", ".yaml"),
+        keep_local: bool = True,
+        file_client_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(interval, ignore_last, reset_flag, by_epoch)
+        if file_client_args is not None:
+            raise UnsupportedFeatureError(
+                "file_client_args is not supported: logs are copied to a mounted "
+                "directory only; give out_dir a local path"
+            )
+        if out_dir is None and not keep_local:
+            raise ConfigError("keep_local=False needs an out_dir to move the logs to")
+        self.interval_exp_name = interval_exp_name
+        self.out_dir = out_dir
+        self.out_suffix = (
+            (out_suffix,) if isinstance(out_suffix, str) else tuple(out_suffix)
+        )
+        self.keep_local = keep_local
+        self.json_log_path: str | None = None
+        self._json: JsonLines | None = None
+        self._start = self._timed_until = 0
+        self._seconds = 0.0
+
+    def before_run(self, runner: BaseRunner) -> None:
+        super().before_run(runner)
+        self._start = self._timed_until = runner.iter
+        self._seconds = 0.0
+        if runner.work_dir is None or runner.rank != 0:
+            return
+        name = f"{runner.timestamp}.log.json"
+        self.json_log_path = os.path.join(runner.work_dir, name)
+        self._json = JsonLines(self.json_log_path)
+        if runner.meta is not None:
+            self._json.write(runner.meta)
+
+    def log(self, runner: BaseRunner) -> dict[str, Any]:
+        """Write one record; it is returned."""
+        record = self._make_record(runner)
+        self._log_exp_name(runner)
+        head = self._train_head if record["mode"] == "train" else self._val_head
+        items = [
+            f"{escape(name)}: {_shown(value)}"
+            for name, value in record.items()
+            if name not in _NOT_LISTED
+        ]
+        if record["mode"] == "train":
+            items += _extras(record)
+        runner.logger.info("%s%s", head(record, runner), ", ".join(items))
+        if self._json is not None:
+            self._json.write(record)
+        return record
+
+    def after_run(self, runner: BaseRunner) -> None:
+        super().after_run(runner)
+        self._close()
+        if self.out_dir is not None and runner.work_dir and runner.rank == 0:
+            self._copy_logs(runner, Path(runner.work_dir))
+
+    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._json is not None:
+            self._json.close()
+            self._json = None
+
+    def _make_record(self, runner: BaseRunner) -> dict[str, Any]:
+        output = runner.log_buffer.output
+        mode, step = self.get_mode(runner), self.get_iter(runner)
+        if "eval_iter_num" in output:
+            count = output["eval_iter_num"]
+        elif runner.mode == "val":
+            count = runner.inner_iter + 1
+        else:
+            count = self.get_iter(runner, inner_iter=True)
+        record = {
+            "mode": mode,
+            "epoch": self.get_epoch(runner),
+            "iter": count,
+            "step": step,
+            **_learning_rates(runner),
+        }
+        if mode == "train" and "time" in output:  # as in MMCV
+            memory = runner.adapter.memory_stats().get("peak_mib")
+            if memory is not None:
+                record["memory"] = int(memory)
+        for name, value in output.items():
+            if name != "eval_iter_num":
+                key = f"{name}_" if name in _FIELDS else str(name)
+                record[key] = plain_number(value)
+        return record
+
+    def _train_head(self, record: Mapping[str, Any], runner: BaseRunner) -> str:
+        if self.by_epoch:
+            place = (
+                f"Epoch [{record['epoch']}][{record['iter']}/{len(runner.data_loader)}]"
+            )
+        else:
+            place = f"Iter [{record['iter']}/{runner.max_iters}]"
+        parts = []
+        if isinstance(record.get("lr"), dict):
+            rates = record["lr"].items()
+            parts.append(" ".join(f"lr_{escape(name)}: {lr:.3e}" for name, lr in rates))
+        elif "lr" in record:
+            parts.append(f"lr: {record['lr']:.3e}")
+        if "time" in record:
+            eta = self._eta(record["time"], runner)
+            if eta is not None:
+                parts.append(f"eta: {eta}")
+            parts.append(f"time: {record['time']:.3f}")
+            parts.append(f"data_time: {record.get('data_time', 0.0):.3f}")
+        if "memory" in record:
+            parts.append(f"memory: {record['memory']}")
+        return f"{place}\t" + "".join(f"{part}, " for part in parts)
+
+    def _val_head(self, record: Mapping[str, Any], runner: BaseRunner) -> str:
+        if self.by_epoch:
+            return f"Epoch(val) [{record['epoch']}][{record['iter']}]\t"
+        return f"Iter(val) [{record['iter']}]\t"
+
+    def _eta(self, seconds: float, runner: BaseRunner) -> datetime.timedelta | None:
+        """Time left at the mean speed of the iterations logged so far."""
+        done = runner.iter + 1
+        self._seconds += seconds * (done - self._timed_until)
+        self._timed_until = done
+        if runner.max_iters is None:
+            return None
+        left = self._seconds / max(done - self._start, 1) * (runner.max_iters - done)
+        return datetime.timedelta(seconds=int(left))
+
+    def _log_exp_name(self, runner: BaseRunner) -> None:
+        if runner.meta and "exp_name" in runner.meta:
+            at_end = self.by_epoch and self.end_of_epoch(runner)
+            if at_end or self.every_n_iters(runner, self.interval_exp_name):
+                runner.logger.info("Exp name: %s", escape(runner.meta["exp_name"]))
+
+    def _copy_logs(self, runner: BaseRunner, work_dir: Path) -> None:
+        assert self.out_dir is not None  # noqa: S101 - the caller looked
+        target = Path(self.out_dir) / work_dir.name
+        logs = [
+            p for p in sorted(work_dir.iterdir()) if p.name.endswith(self.out_suffix)
+        ]
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            for path in logs:
+                shutil.copy2(path, target / path.name)
+                if not self.keep_local:
+                    path.unlink()
+        except (OSError, shutil.SameFileError) as error:
+            raise StorageError(
+                f"cannot copy the logs to {str(target)!r}: {error}"
+            ) from error
+        runner.logger.info("%d log files were copied to %s", len(logs), escape(target))
+
+
+def _learning_rates(runner: BaseRunner) -> dict[str, Any]:
+    """`lr` as in MMCV, and its range over the groups where they differ."""
+    if runner.optimizer is None:
+        return {}
+    rates = runner.current_lr()
+    if isinstance(rates, dict):
+        return {"lr": {name: values[0] for name, values in rates.items()}}
+    if max(rates) > min(rates):
+        return {"lr": rates[0], "lr_min": min(rates), "lr_max": max(rates)}
+    return {"lr": rates[0]}
+
+
+def _extras(record: Mapping[str, Any]) -> list[str]:
+    items = [
+        f"{key}: {record[key]:.3e}" for key in ("lr_min", "lr_max") if key in record
+    ]
+    if THROUGHPUT in record:
+        items.append(f"{THROUGHPUT}: {record[THROUGHPUT]:.1f}")
+    return items
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else escape(value)

@@ -1,0 +1,102 @@
+"""`WandbLoggerHook`: records for Weights & Biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from devrun.hooks.base import HOOKS
+from devrun.hooks.logger.base import LoggerHook
+from devrun.hooks.logger.extra import import_extra
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["WandbLoggerHook"]
+
+
+@HOOKS.register_module()
+class WandbLoggerHook(LoggerHook):
+    """Sends the tags of `get_loggable_tags` to wandb.
+
+    Args:
+        init_kwargs: for `wandb.init`.
+        commit: False leaves every row open until the next `wandb.log` of the user.
+        with_step: whether the axis is the number of completed updates; otherwise that
+            number is logged as `global_step`. With it a row is closed by the next
+            step, not at once: wandb drops what comes for a step that was closed, and
+            an evaluation has the step of the training record before it.
+        log_artifact: whether the logs in `work_dir` are uploaded at the end.
+        out_suffix: endings of the files that are logs.
+        define_metric_cfg: metric name -> `summary` of `wandb.define_metric`.
+
+    Raises:
+        ConfigError: wandb is not installed.
+    """
+
+    def __init__(
+        self,
+        init_kwargs: Mapping[str, Any] | None = None,
+        interval: int = 10,
+        ignore_last: bool = True,
+        reset_flag: bool = False,
+        commit: bool = True,
+        by_epoch: bool = True,
+        with_step: bool = True,
+        log_artifact: bool = True,
+        out_suffix: str | tuple[str, ...] = (".log.json", ".log", ".yaml"),
+        define_metric_cfg: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(interval, ignore_last, reset_flag, by_epoch)
+        self.wandb = import_extra("wandb", "WandbLoggerHook", "wandb")
+        self.init_kwargs = dict(init_kwargs or {})
+        self.commit = commit
+        self.with_step = with_step
+        self.log_artifact = log_artifact
+        self.out_suffix = (
+            (out_suffix,) if isinstance(out_suffix, str) else tuple(out_suffix)
+        )
+        self.define_metric_cfg = dict(define_metric_cfg or {})
+        self.run: Any = None
+
+    def before_run(self, runner: BaseRunner) -> None:
+        super().before_run(runner)
+        if runner.rank != 0:
+            return
+        kwargs = dict(self.init_kwargs)
+        if runner.work_dir is not None:
+            kwargs.setdefault("dir", runner.work_dir)
+        self.run = self.wandb.init(**kwargs)
+        for metric, summary in self.define_metric_cfg.items():
+            self.run.define_metric(metric, summary=summary)
+
+    def log(self, runner: BaseRunner) -> None:
+        tags = self.get_loggable_tags(runner)
+        if not tags:
+            return
+        step = self.get_iter(runner)
+        if self.with_step:
+            self.run.log(tags, step=step)
+        else:
+            self.run.log({**tags, "global_step": step}, commit=self.commit)
+
+    def after_run(self, runner: BaseRunner) -> None:
+        super().after_run(runner)
+        if self.run is None:
+            return
+        if self.log_artifact and runner.work_dir is not None:
+            artifact = self.wandb.Artifact(name="artifacts", type="model")
+            for path in sorted(Path(runner.work_dir).iterdir()):
+                if path.name.endswith(self.out_suffix):
+                    artifact.add_file(str(path))
+            self.run.log_artifact(artifact)
+        self._finish(0)
+
+    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+        self._finish(1)
+
+    def _finish(self, exit_code: int) -> None:
+        if self.run is not None:
+            self.run.finish(exit_code=exit_code)
+            self.run = None

@@ -1,0 +1,278 @@
+"""`ProfilerHook`: records training with torch.profiler and writes the trace."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import profiler
+
+from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
+from devrun.hooks.base import HOOKS, Hook
+from devrun.hooks.schedules.checks import positive_int
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["ProfilerHook"]
+
+Handler = Callable[[profiler.profile], Any]
+
+ACTIVITIES: dict[str, profiler.ProfilerActivity] = {
+    name.lower(): value for name, value in profiler.ProfilerActivity.__members__.items()
+}
+HANDLERS = ("log_trace", "tb_trace")
+
+
+@HOOKS.register_module()
+class ProfilerHook(Hook):
+    """Records the first training epochs or iterations of a run, on rank 0.
+
+    Args:
+        by_epoch: `profile_iters` counts epochs, else iterations.
+        profile_iters: how much is recorded before the trace is written.
+        activities: names such as `cpu` and `cuda`, or `auto`: the host and what the
+            device adapter lists. One that this machine lacks is logged and left out.
+        schedule: arguments of `torch.profiler.schedule` (`wait`, `warmup`, `active`,
+            `repeat`, `skip_first`); without it everything is recorded.
+        on_trace_ready: called with the profiler for each trace; or `{type: log_trace}`
+            with arguments of `key_averages().table`, or `{type: tb_trace}` with those
+            of `torch.profiler.tensorboard_trace_handler`. By default the trace is
+            written to `<work_dir>/<timestamp>_trace.json`.
+        json_trace_path: where to write the trace (Chrome's format) instead, or as
+            well when there is an `on_trace_ready`.
+        record_shapes, profile_memory, with_stack, with_flops: as torch.profiler's.
+
+    Raises:
+        ConfigError: (a ValueError) a value that is not accepted; the message says why.
+    """
+
+    def __init__(
+        self,
+        by_epoch: bool = True,
+        profile_iters: int = 1,
+        activities: Sequence[str] | str = "auto",
+        schedule: Mapping[str, int] | None = None,
+        on_trace_ready: Handler | Mapping[str, Any] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        json_trace_path: str | None = None,
+    ) -> None:
+        if not isinstance(by_epoch, bool):
+            raise ConfigTypeError(f"by_epoch must be a bool, got {by_epoch!r}")
+        self.by_epoch = by_epoch
+        self.profile_iters = positive_int("profile_iters", profile_iters)
+        self.activities = activities
+        self.schedule = _schedule(schedule)
+        self.on_trace_ready = _checked_handler(on_trace_ready, json_trace_path)
+        self.json_trace_path = json_trace_path
+        self.options: dict[str, Any] = {
+            "record_shapes": record_shapes,
+            "profile_memory": profile_memory,
+            "with_stack": with_stack,
+            "with_flops": with_flops,
+        }
+        if activities != "auto":
+            _named(activities)
+        self.profiler: profiler.profile | None = None
+        self._left = 0
+        self._written = 0
+
+    def before_run(self, runner: BaseRunner) -> None:
+        total = runner.max_epochs if self.by_epoch else runner.max_iters
+        unit = "epochs" if self.by_epoch else "iterations"
+        if total is None:
+            raise ConfigError(
+                "this run is counted in iterations; give the profiler by_epoch=False"
+            )
+        if total < self.profile_iters:
+            raise ConfigError(
+                f"profile_iters is {self.profile_iters} {unit}, the run has {total}"
+            )
+        if runner.rank != 0:
+            return
+        self._left = self.profile_iters
+        self.profiler = profiler.profile(
+            activities=self._usable_activities(runner),
+            schedule=self.schedule,
+            on_trace_ready=self._handler(runner),
+            **self.options,
+        )
+        self.profiler.start()
+        runner.logger.info("profiling the first %d %s", self._left, unit)
+
+    def after_train_iter(self, runner: BaseRunner) -> None:
+        if self.profiler is None:
+            return
+        self._step()
+        if not self.by_epoch:
+            self._count(runner)
+
+    def after_val_iter(self, runner: BaseRunner) -> None:
+        if self.profiler is not None:
+            self._step()
+
+    def after_train_epoch(self, runner: BaseRunner) -> None:
+        if self.by_epoch and self.profiler is not None:
+            self._count(runner)
+
+    def after_run(self, runner: BaseRunner) -> None:
+        self._finish(runner)
+
+    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+        self._finish(runner)
+
+    def _step(self) -> None:
+        running, self.profiler = self.profiler, None
+        if running is None:
+            return
+        with warnings.catch_warnings():
+            # Each cycle is written before the next one clears it.
+            warnings.filterwarnings("ignore", ".*Profiler clears events")
+            running.step()  # when it fails, stopping it afterwards crashes the process
+        self.profiler = running
+
+    def _count(self, runner: BaseRunner) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._finish(runner)
+
+    def _finish(self, runner: BaseRunner) -> None:
+        running, self.profiler = self.profiler, None
+        if running is not None:
+            runner.logger.info("writing the profile; this may take a while")
+            running.stop()
+
+    def _usable_activities(self, runner: BaseRunner) -> list[Any]:
+        if self.activities == "auto":
+            own = runner.adapter.profiler_activities()
+            wanted = list(dict.fromkeys([profiler.ProfilerActivity.CPU, *own]))
+        else:
+            wanted = _named(self.activities)
+        there = profiler.supported_activities()
+        for activity in wanted:
+            if activity not in there:
+                runner.logger.warning(
+                    "the profiler cannot record %s on this machine and leaves it out",
+                    activity.name,
+                )
+        usable = [activity for activity in wanted if activity in there]
+        if not usable:
+            raise ConfigError(
+                f"none of activities {list(self.activities)} can be recorded on this "
+                f"machine; it has: {', '.join(sorted(a.name.lower() for a in there))}"
+            )
+        return usable
+
+    def _handler(self, runner: BaseRunner) -> Handler:
+        given = self.on_trace_ready
+        if given is None:
+            return self._json_writer(runner)
+        handler = given if callable(given) else _configured(given, runner)
+        if self.json_trace_path is None:
+            return handler
+        write = self._json_writer(runner)
+
+        def both(running: profiler.profile) -> None:
+            handler(running)
+            write(running)
+
+        return both
+
+    def _json_writer(self, runner: BaseRunner) -> Handler:
+        if self.json_trace_path is not None:
+            path = Path(self.json_trace_path)
+        elif runner.work_dir is not None:
+            path = Path(runner.work_dir) / f"{runner.timestamp}_trace.json"
+        else:
+            raise ConfigError(
+                "the profiler has nowhere to write: the run has no work_dir; give "
+                "json_trace_path or on_trace_ready"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+        def write(running: profiler.profile) -> None:
+            self._written += 1
+            again = f"_{self._written}" if self._written > 1 else ""
+            target = path.with_name(f"{path.stem}{again}{path.suffix}")
+            running.export_chrome_trace(str(target))
+            runner.logger.info("profile written to %s", target)
+
+        return write
+
+
+def _schedule(arguments: Mapping[str, int] | None) -> Any:
+    if arguments is None:
+        return None
+    if not isinstance(arguments, Mapping):
+        raise ConfigTypeError(
+            f"schedule must be a dict with wait, warmup and active, got {arguments!r}"
+        )
+    try:
+        return profiler.schedule(**arguments)
+    except (TypeError, AssertionError) as error:
+        cause = " ".join(str(error).split())
+        raise ConfigError(f"schedule {dict(arguments)} is refused: {cause}") from error
+
+
+def _checked_handler(given: Any, json_trace_path: str | None) -> Any:
+    if given is None or (callable(given) and not isinstance(given, Mapping)):
+        return given
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"on_trace_ready must be a function, a dict or None, got {given!r}"
+        )
+    kind = str(given.get("type"))
+    if kind not in HANDLERS:
+        raise UnknownNameError(
+            f"no on_trace_ready of type {kind!r}; {nearest(kind, HANDLERS)}"
+        )
+    if kind == "tb_trace" and json_trace_path is not None:
+        raise ConfigError(
+            "a trace can be written once: give json_trace_path or "
+            "on_trace_ready={type: tb_trace}, not both"
+        )
+    return dict(given)
+
+
+def _configured(given: Mapping[str, Any], runner: BaseRunner) -> Handler:
+    options = {key: value for key, value in given.items() if key != "type"}
+    if given["type"] == "log_trace":
+        return lambda running: runner.logger.info(
+            "profile:\n%s", running.key_averages().table(**options)
+        )
+    folder = Path(options.pop("dir_name", "tf_tracing_logs"))
+    if runner.work_dir is None and not folder.is_absolute():
+        raise ConfigError(
+            "tb_trace has nowhere to write: the run has no work_dir; give an absolute "
+            "dir_name"
+        )
+    try:
+        handler: Handler = profiler.tensorboard_trace_handler(
+            str(Path(runner.work_dir or "") / folder), **options
+        )
+    except TypeError as error:
+        raise ConfigError(
+            f"on_trace_ready {dict(given)} is refused: {error}"
+        ) from error
+    return handler
+
+
+def _named(names: Any) -> list[Any]:
+    """The activities called `names`, each once."""
+    if not isinstance(names, (list, tuple)) or not names:
+        raise ConfigError(
+            f"activities must be 'auto' or a list of names, got {names!r}"
+        )
+    found: dict[Any, None] = {}
+    for name in names:
+        key = str(name).lower()
+        if key not in ACTIVITIES:
+            hint = nearest(key, ACTIVITIES)
+            raise UnknownNameError(f"no profiler activity {name!r}; {hint}")
+        found[ACTIVITIES[key]] = None
+    return list(found)

@@ -1,0 +1,156 @@
+"""`ProgressHook`: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tqdm import tqdm
+
+from devrun.errors import ConfigError
+from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.hooks.logger.text import TextLoggerHook
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["ProgressHook"]
+
+
+class _Bar(tqdm):
+    monitor_interval = 0  # no thread of its own: the hook decides when to draw
+
+
+@HOOKS.register_module()
+class ProgressHook(Hook):
+    """Shows how far the run is, its speed, time left, loss and peak memory.
+
+    The loss is the last average that the loggers took; without loggers it is read
+    every `interval` iterations. Showing never makes the device wait more often.
+
+    Args:
+        bar: True for a bar, False for plain lines, None for a bar where `stream` is a
+            terminal. Plain lines come every `interval` iterations through the
+            runner's logger; none while a TextLoggerHook writes its own.
+        interval: see above.
+        refresh: seconds between two drawings of the bar.
+        stream: where the bar is drawn; `sys.stderr` if not given.
+    """
+
+    priority: Any = Priority.LOWEST  # after the loggers took their averages
+
+    def __init__(
+        self,
+        bar: bool | None = None,
+        interval: int = 50,
+        refresh: float = 0.25,
+        stream: TextIO | None = None,
+    ) -> None:
+        if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
+            raise ConfigError(f"interval must be an int of 1 or more, got {interval!r}")
+        self.bar = bar
+        self.interval = interval
+        self.refresh = refresh
+        self.stream = stream
+        self._bar: _Bar | None = None
+        self._drawn = self._began = 0.0
+        self._first = 0
+        self._loss: float | None = None
+        self._active = False
+
+    def get_triggered_stages(self) -> list[str]:
+        stages = super().get_triggered_stages()
+        if self._began and not self._active:  # another rank, or other lines are there
+            return ["before_run"]
+        return stages
+
+    def before_run(self, runner: BaseRunner) -> None:
+        stream = self.stream if self.stream is not None else sys.stderr
+        bar = stream.isatty() if self.bar is None else self.bar
+        others = any(isinstance(hook, TextLoggerHook) for hook in runner.hooks)
+        self._active = runner.rank == 0 and (bar or not others)
+        self._began = self._drawn = perf_counter()
+        self._first = runner.iter
+        if self._active and bar:
+            self._bar = _Bar(
+                total=runner.max_iters,
+                initial=runner.iter,
+                file=stream,
+                dynamic_ncols=True,
+                mininterval=0,
+                miniters=1,
+                unit="it",
+            )
+
+    def after_train_iter(self, runner: BaseRunner) -> None:
+        done = runner.iter + 1
+        if done % self.interval == 0:
+            self._read_loss(runner)
+            if self._bar is None and self._active:
+                self._write_line(runner, done)
+        now = perf_counter()
+        if self._bar is not None and now - self._drawn >= self.refresh:
+            self._drawn = now
+            self._draw(runner, done)
+
+    def after_val_iter(self, runner: BaseRunner) -> None:
+        now = perf_counter()
+        if self._bar is not None and now - self._drawn >= self.refresh:
+            self._drawn = now
+            self._bar.set_description_str(f"val [{runner.inner_iter + 1}]")
+
+    def after_run(self, runner: BaseRunner) -> None:
+        if self._bar is not None:
+            self._draw(runner, runner.iter)
+        self._close()
+
+    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _read_loss(self, runner: BaseRunner) -> None:
+        latest = runner.log_buffer.latest
+        loss: Any = latest.get("loss")
+        if loss is None and not latest:
+            loss = runner.outputs.get("loss")
+        if loss is not None:
+            self._loss = float(loss)
+
+    def _draw(self, runner: BaseRunner, done: int) -> None:
+        assert self._bar is not None  # noqa: S101 - the callers looked
+        epoch = f"epoch {min(runner.epoch + 1, runner.max_epochs or sys.maxsize)}"
+        if runner.max_epochs is not None:
+            epoch += f"/{runner.max_epochs}"
+        latest = runner.log_buffer.latest
+        if runner.mode == "train" and "loss" in latest:
+            self._loss = latest["loss"]
+        self._bar.set_description_str(epoch, refresh=False)
+        self._bar.set_postfix_str(", ".join(self._facts(runner)), refresh=False)
+        if done > self._bar.n:
+            self._bar.update(done - self._bar.n)  # draws, and knows the speed
+        else:
+            self._bar.refresh()
+
+    def _facts(self, runner: BaseRunner) -> list[str]:
+        facts = [] if self._loss is None else [f"loss {self._loss:.4f}"]
+        memory = runner.adapter.memory_stats().get("peak_mib")
+        return facts if memory is None else [*facts, f"memory {memory:.0f} MiB"]
+
+    def _write_line(self, runner: BaseRunner, done: int) -> None:
+        speed = (done - self._first) / max(perf_counter() - self._began, 1e-9)
+        line = [f"{done} iterations"]
+        if runner.max_iters:
+            left = datetime.timedelta(seconds=int((runner.max_iters - done) / speed))
+            share = 100 * done / runner.max_iters
+            line = [
+                f"{done}/{runner.max_iters} iterations ({share:.0f}%)",
+                f"eta {left}",
+            ]
+        line += [f"{speed:.1f} it/s", *self._facts(runner)]
+        runner.logger.info("progress: %s", ", ".join(line))

@@ -1,0 +1,34 @@
+"""`DistSamplerSeedHook`: tells the samplers which epoch begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from devrun.hooks.base import HOOKS, Hook
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["DistSamplerSeedHook"]
+
+
+@HOOKS.register_module()
+class DistSamplerSeedHook(Hook):
+    """Calls `set_epoch` of the loader, its sampler and its batch sampler.
+
+    Without it a sampler such as torch's DistributedSampler gives the same order in
+    every epoch. The loaders that devrun prepares do this themselves; the hook is for
+    samplers of one's own, and calling `set_epoch` twice changes nothing.
+    """
+
+    def before_epoch(self, runner: BaseRunner) -> None:
+        loader = runner.data_loader  # None in an iteration runner that has not begun
+        batch_sampler = getattr(loader, "batch_sampler", None)
+        for owner in (
+            loader,
+            getattr(loader, "sampler", None),
+            batch_sampler,
+            getattr(batch_sampler, "sampler", None),
+        ):
+            if owner is not None and hasattr(owner, "set_epoch"):
+                owner.set_epoch(runner.epoch)

@@ -1,0 +1,1 @@
+"""What the learning-rate and the momentum hooks share."""

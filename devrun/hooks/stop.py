@@ -1,0 +1,60 @@
+"""`StopTogetherHook`: one rank was told to stop, and all do, in the same iteration."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from devrun.dist import gather_objects
+from devrun.hooks.base import HOOKS, Hook, Priority
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["StopTogetherHook"]
+
+MOST = 1000
+"""Iterations from one look to the next, however fast they are."""
+
+
+@HOOKS.register_module()
+class StopTogetherHook(Hook):
+    """Ends the run on all ranks when a signal has reached some of them.
+
+    A rank that left the loop by itself would leave the others waiting for it in their
+    next exchange. So the ranks ask each other: after so many iterations as take the
+    slowest of them about `seconds`, which each works out from the same answers, and
+    at the end of every epoch. Runners of several processes register this themselves.
+    """
+
+    priority: Any = Priority.LOWEST
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        self.seconds = seconds
+        self._left = self._span = 1
+        self._since = 0.0
+
+    def before_run(self, runner: BaseRunner) -> None:
+        self._left = self._span = 1
+        self._since = perf_counter()
+
+    def after_train_iter(self, runner: BaseRunner) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._ask(runner)
+
+    def after_train_epoch(self, runner: BaseRunner) -> None:
+        self._ask(runner)
+
+    def after_val_epoch(self, runner: BaseRunner) -> None:
+        self._ask(runner)
+
+    def _ask(self, runner: BaseRunner) -> None:
+        done = self._span - self._left
+        pace = (perf_counter() - self._since) / max(done, 1)
+        reasons, paces = zip(*gather_objects((runner.stop_wanted, pace)), strict=True)
+        self._left = self._span = min(max(int(self.seconds / max(paces)), 1), MOST)
+        self._since = perf_counter()
+        told = next((reason for reason in reasons if reason is not None), None)
+        if told is not None:
+            runner.request_stop(told)

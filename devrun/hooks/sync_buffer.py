@@ -1,0 +1,29 @@
+"""`SyncBuffersHook`: the same buffers on every process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from devrun.dist import allreduce_params
+from devrun.hooks.base import HOOKS, Hook
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["SyncBuffersHook"]
+
+
+@HOOKS.register_module()
+class SyncBuffersHook(Hook):
+    """Averages the model's buffers, such as BatchNorm statistics, after each epoch.
+
+    Args:
+        distributed: False switches it off.
+    """
+
+    def __init__(self, distributed: bool = True) -> None:
+        self.distributed = distributed
+
+    def after_epoch(self, runner: BaseRunner) -> None:
+        if self.distributed:
+            allreduce_params(runner.model.buffers())

@@ -1,0 +1,300 @@
+"""The optimizer hooks: what `optimizer_config` says, as an `UpdatePolicy`.
+
+The shipped classes only describe the update; the device adapter does it. A subclass
+of one of them is taken at its word: it does the update itself in `after_train_iter`,
+as in MMCV, on the devices that let it (`Capability.HOOK_UPDATE`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from devrun.dist import allreduce_grads
+from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
+from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.step import Capability, UpdatePolicy
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = [
+    "Fp16OptimizerHook",
+    "GradientCumulativeFp16OptimizerHook",
+    "GradientCumulativeOptimizerHook",
+    "OptimizerHook",
+]
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+NONFINITE = ("stop", "skip", "warn", "ignore")
+
+
+@HOOKS.register_module()
+class OptimizerHook(Hook):
+    """How the optimizer is driven.
+
+    Args:
+        grad_clip: arguments of `torch.nn.utils.clip_grad_norm_` (`max_norm`,
+            `norm_type`), or `clip_value` for `clip_grad_value_`.
+        detect_anomalous_params: log the parameters the loss does not reach.
+        cumulative_iters: batches whose gradients make one update.
+        precision: `fp32`, `bf16` or `fp16` (autocast).
+        loss_scale: fp16 only; a factor, `dynamic`, or `GradScaler` arguments.
+        nonfinite: on a NaN or infinite loss `stop`, `skip`, `warn` or `ignore`.
+    """
+
+    priority = Priority.ABOVE_NORMAL
+    own_loop = False
+    """Set by a runner whose class has its own `train` or `run_iter`: those of MMCV
+    leave the update to this hook."""
+
+    def __init__(
+        self,
+        grad_clip: Mapping[str, Any] | None = None,
+        detect_anomalous_params: bool = False,
+        *,
+        cumulative_iters: int = 1,
+        precision: str = "fp32",
+        loss_scale: float | str | Mapping[str, Any] = "dynamic",
+        nonfinite: str = "stop",
+    ) -> None:
+        self.grad_clip = _checked_clip(grad_clip)
+        self.detect_anomalous_params = detect_anomalous_params
+        self.cumulative_iters = _checked_count(cumulative_iters)
+        self.precision = _one_of("precision", precision, PRECISIONS)
+        self.loss_scale = _checked_scale(loss_scale)
+        self.nonfinite = _one_of("nonfinite", nonfinite, NONFINITE)
+        self._scaler: torch.amp.GradScaler | None = None
+        self._saved: dict[str, Any] = {}
+        if self.updates_itself:
+            self.requires = frozenset({Capability.HOOK_UPDATE})
+
+    @property
+    def updates_itself(self) -> bool:
+        """True for a user's subclass, which overrides how the update is done."""
+        return type(self) not in _SHIPPED
+
+    @property
+    def policy(self) -> UpdatePolicy:
+        """The same as plain data."""
+        own = self.updates_itself
+        return UpdatePolicy(
+            owner="hook" if own else "adapter",
+            grad_clip=self.grad_clip,
+            accumulate=1 if own else self.cumulative_iters,
+            precision=self.precision,
+            loss_scale=self.loss_scale,
+            nonfinite=self.nonfinite,
+            detect_anomalous_params=self.detect_anomalous_params,
+        )
+
+    def get_triggered_stages(self) -> list[str]:
+        # A shipped hook only describes the update: nothing to call in the loop.
+        called = self.updates_itself or self.own_loop
+        return super().get_triggered_stages() if called else []
+
+    def clip_grads(self, params: Iterable[nn.Parameter]) -> Tensor | None:
+        """Clip the gradients in `params`; their total norm, or None if none has one."""
+        with_grad = [p for p in params if p.requires_grad and p.grad is not None]
+        if not with_grad or self.grad_clip is None:
+            return None
+        clip = dict(self.grad_clip)
+        if "clip_value" in clip:
+            nn.utils.clip_grad_value_(with_grad, **clip)
+            return None
+        return nn.utils.clip_grad_norm_(with_grad, **clip)
+
+    def after_train_iter(self, runner: BaseRunner) -> None:
+        """One MMCV-style update, for subclasses and for loops of a user's own."""
+        if not self.updates_itself:
+            done, runner.adapter_stepped = runner.adapter_stepped, False
+            if done:
+                return
+            _require_hook_update(runner)
+        loss = runner.outputs["loss"]
+        if self.detect_anomalous_params:
+            self.detect_anomalous_parameters(loss, runner)
+        scaler = self._grad_scaler(loss)
+        if runner.iter % self.cumulative_iters == 0:
+            runner.optimizer.zero_grad()
+        scaler.scale(loss / self._batches_in_update(runner)).backward()
+        last = runner.max_iters is not None and runner.iter + 1 == runner.max_iters
+        if (runner.iter + 1) % self.cumulative_iters and not last:
+            return
+        if not self.updates_itself:  # the loop went past what averages over the ranks
+            allreduce_grads(runner.model.parameters())
+        scaler.unscale_(runner.optimizer)
+        if self.grad_clip is not None:
+            norm = self.clip_grads(runner.model.parameters())
+            if norm is not None:
+                runner.log_buffer.update(
+                    {"grad_norm": norm}, runner.outputs["num_samples"]
+                )
+        scaler.step(runner.optimizer)
+        scale = self.loss_scale
+        scaler.update(scale if isinstance(scale, float) else None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale of the loss, where this hook scales it."""
+        state = self._saved if self._scaler is None else self._scaler.state_dict()
+        return {"scaler": state} if state else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Taken at the next update, which makes the scaler."""
+        self._saved, self._scaler = state["scaler"], None
+
+    def _batches_in_update(self, runner: BaseRunner) -> int:
+        """Those that share the update in progress: the last of a run may have few."""
+        count, total = self.cumulative_iters, runner.max_iters
+        rest = 0 if total is None else total % count
+        return rest if rest and total and runner.iter >= total - rest else count
+
+    def detect_anomalous_parameters(self, loss: Tensor, runner: BaseRunner) -> None:
+        """Log, as errors, the parameters that are not in the graph of `loss`."""
+        reached: set[int] = set()
+        seen: set[Any] = set()
+        stack: list[Any] = [loss.grad_fn]
+        while stack:
+            node = stack.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if hasattr(node, "variable"):
+                reached.add(id(node.variable))
+            stack.extend(parent for parent, _ in node.next_functions)
+        for name, parameter in runner.model.named_parameters():
+            if parameter.requires_grad and id(parameter) not in reached:
+                runner.logger.log(
+                    logging.ERROR,
+                    f"{name} with shape {tuple(parameter.shape)} is not in the "
+                    "computational graph",
+                )
+
+    def _grad_scaler(self, loss: Tensor) -> torch.amp.GradScaler:
+        if self._scaler is None:
+            enabled = self.precision == "fp16"
+            self._scaler = torch.amp.GradScaler(
+                loss.device.type, enabled=enabled, **scaler_arguments(self.loss_scale)
+            )
+            if self._saved:
+                self._scaler.load_state_dict(self._saved)
+        return self._scaler
+
+
+@HOOKS.register_module()
+class GradientCumulativeOptimizerHook(OptimizerHook):
+    """`OptimizerHook` whose update takes the gradients of several batches."""
+
+    def __init__(self, cumulative_iters: int = 1, **kwargs: Any) -> None:
+        super().__init__(cumulative_iters=cumulative_iters, **kwargs)
+
+
+@HOOKS.register_module()
+class Fp16OptimizerHook(OptimizerHook):
+    """`OptimizerHook` in half precision with a scaled loss.
+
+    Args:
+        grad_clip: see `OptimizerHook`.
+        coalesce, bucket_size_mb, distributed: MMCV's arguments about the gradient
+            reduction; DistributedDataParallel does it, so they change nothing.
+        loss_scale: a factor, `dynamic`, or `GradScaler` arguments.
+    """
+
+    def __init__(
+        self,
+        grad_clip: Mapping[str, Any] | None = None,
+        coalesce: bool = True,
+        bucket_size_mb: int = -1,
+        loss_scale: float | str | Mapping[str, Any] = 512.0,
+        distributed: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            grad_clip=grad_clip, precision="fp16", loss_scale=loss_scale, **kwargs
+        )
+        self.coalesce = coalesce
+        self.bucket_size_mb = bucket_size_mb
+        self.distributed = distributed
+
+
+@HOOKS.register_module()
+class GradientCumulativeFp16OptimizerHook(Fp16OptimizerHook):
+    """Half precision and accumulation together."""
+
+    def __init__(self, cumulative_iters: int = 1, **kwargs: Any) -> None:
+        super().__init__(cumulative_iters=cumulative_iters, **kwargs)
+
+
+_SHIPPED = frozenset(
+    {
+        OptimizerHook,
+        GradientCumulativeOptimizerHook,
+        Fp16OptimizerHook,
+        GradientCumulativeFp16OptimizerHook,
+    }
+)
+
+
+def scaler_arguments(loss_scale: float | str | Mapping[str, Any]) -> dict[str, Any]:
+    """`torch.amp.GradScaler` arguments for a `loss_scale` as configs give it."""
+    if isinstance(loss_scale, Mapping):
+        return dict(loss_scale)
+    return {} if loss_scale == "dynamic" else {"init_scale": float(loss_scale)}
+
+
+def _require_hook_update(runner: BaseRunner) -> None:
+    if Capability.HOOK_UPDATE not in runner.adapter.capabilities:
+        raise UnsupportedFeatureError(
+            f"{type(runner).__name__} does the training step itself, which device "
+            f"{runner.adapter.name!r} cannot: call super().run_iter(...) for it"
+        )
+
+
+def _checked_clip(grad_clip: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if grad_clip is None:
+        return None
+    if not isinstance(grad_clip, Mapping):
+        raise ConfigTypeError(
+            f"grad_clip must be a dict such as dict(max_norm=1.0), got {grad_clip!r}"
+        )
+    accepted = {"max_norm", "norm_type", "error_if_nonfinite", "foreach", "clip_value"}
+    if unknown := set(grad_clip) - accepted:
+        raise ConfigError(
+            f"grad_clip does not know {sorted(unknown)}; accepted: {sorted(accepted)}"
+        )
+    if ("max_norm" in grad_clip) == ("clip_value" in grad_clip):
+        raise ConfigError(
+            f"grad_clip needs either max_norm or clip_value, got {dict(grad_clip)!r}"
+        )
+    return dict(grad_clip)
+
+
+def _checked_count(count: int) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError(
+            f"cumulative_iters must be an int of 1 or more, got {count!r}"
+        )
+    return count
+
+
+def _checked_scale(scale: Any) -> float | str | Mapping[str, Any]:
+    if isinstance(scale, (int, float)) and not isinstance(scale, bool) and scale > 0:
+        return float(scale)
+    if isinstance(scale, Mapping):
+        return dict(scale)
+    if scale == "dynamic":
+        return "dynamic"
+    raise ConfigError(
+        "loss_scale must be a number above 0, 'dynamic' or a dict of GradScaler "
+        f"arguments, got {scale!r}"
+    )
+
+
+def _one_of(name: str, value: str, accepted: tuple[str, ...]) -> str:
+    if value not in accepted:
+        raise ConfigError(f"{name} must be one of {', '.join(accepted)}, got {value!r}")
+    return value

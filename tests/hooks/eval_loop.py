@@ -1,0 +1,76 @@
+"""Tiny real runs for the tests of loggers, timer, progress and evaluation."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from devrun.hooks.base import Hook
+from devrun.runners import EpochBasedRunner, IterBasedRunner
+
+
+class Lines(logging.Handler):
+    """Keeps the messages that were logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+    def matching(self, pattern: str) -> list[str]:
+        return [m for m in self.messages if re.search(pattern, m)]
+
+
+def samples(count: int = 12) -> TensorDataset:
+    """`count` points of two classes that a line separates."""
+    x = torch.linspace(-1, 1, count).unsqueeze(1).repeat(1, 2)
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+def loader(count: int = 12, batch_size: int = 3, **kwargs: Any) -> DataLoader:
+    return DataLoader(samples(count), batch_size=batch_size, **kwargs)
+
+
+def model() -> nn.Module:
+    """Two scores for each point; the same weights every time."""
+    net = nn.Linear(2, 2)
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[-0.1, 0.0], [0.1, 0.05]]))
+        net.bias.copy_(torch.tensor([0.2, 0.0]))
+    return net
+
+
+def make_runner(
+    *hooks: Hook, by_epoch: bool = True, length: int = 2, **kwargs: Any
+) -> Any:
+    """A runner on the host with its own logger; `runner.lines` has what it said."""
+    net = kwargs.pop("model", None) or model()
+    if not hasattr(net, "train_step"):
+        kwargs.setdefault("loss", nn.CrossEntropyLoss())
+    if "optimizer" not in kwargs:
+        kwargs["optimizer"] = torch.optim.SGD(net.parameters(), lr=0.1)
+    cls = EpochBasedRunner if by_epoch else IterBasedRunner
+    lines = Lines()
+    logger = logging.Logger("test", logging.INFO)
+    logger.addHandler(lines)
+    kwargs["max_epochs" if by_epoch else "max_iters"] = length
+    runner = cls(net, logger=logger, **kwargs)
+    runner.lines = lines
+    for hook in hooks:
+        runner.register_hook(hook)
+    return runner
+
+
+def records(work_dir: Path) -> list[dict[str, Any]]:
+    """The records of the one log.json in `work_dir`, meta first."""
+    (path,) = work_dir.glob("*.log.json")
+    return [json.loads(line) for line in path.read_text().splitlines()]

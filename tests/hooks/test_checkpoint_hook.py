@@ -1,0 +1,182 @@
+"""The checkpoint hook in real, tiny runs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from devrun.checkpoint import (
+    list_checkpoints,
+    read_checkpoint,
+    read_mmcv_checkpoint,
+    step_name,
+)
+from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
+from devrun.hooks.base import Hook
+from devrun.hooks.checkpoint import CheckpointHook
+from devrun.runners.epoch import EpochBasedRunner
+from devrun.runners.iter import IterBasedRunner
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Trains to the end with a checkpoint hook; the runner. Two updates an epoch."""
+
+    def train(hook, *more, iters=None, epochs=None, work_dir=tmp_path / "work"):
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        runner = (EpochBasedRunner if epochs else IterBasedRunner)(
+            model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+            work_dir=work_dir,
+            max_epochs=epochs,
+            max_iters=iters,
+            loss=nn.functional.mse_loss,
+        )
+        for one in (hook, *more):
+            runner.register_hook(one)
+        data = TensorDataset(torch.randn(8, 2), torch.randn(8, 1))
+        runner.run([DataLoader(data, batch_size=4)], [("train", 1)])
+        runner.close()
+        return runner
+
+    return train
+
+
+def steps(root):
+    return [info.step for info in list_checkpoints(root)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"interval": 1}, [2, 4, 6, 8, 10]),
+        ({"interval": 2}, [4, 8, 10]),
+        ({"interval": 2, "save_last": False}, [4, 8]),
+        ({}, [10]),
+        ({"save_last": False}, []),
+        ({"interval": 3, "by_epoch": False}, [3, 6, 9, 10]),
+        ({"interval": 1, "max_keep_ckpts": 2}, [8, 10]),
+        ({"interval": 2, "max_keep_ckpts": 2}, [8, 10]),
+        ({"interval": 3, "by_epoch": False, "max_keep_ckpts": 2}, [9, 10]),
+        ({"interval": 1, "max_keep_ckpts": 1}, [10]),
+    ],
+    ids=str,
+)
+def test_an_epoch_run_leaves_these_checkpoints(run, tmp_path, options, expected):
+    run(CheckpointHook(**options), epochs=5)
+    assert steps(tmp_path / "work" / "checkpoints") == expected
+
+
+def test_an_iteration_run_counts_iterations(run, tmp_path):
+    run(CheckpointHook(interval=2, by_epoch=False, max_keep_ckpts=2), iters=7)
+    assert steps(tmp_path / "work" / "checkpoints") == [6, 7]
+
+
+def test_the_last_checkpoint_names_itself(run, tmp_path):
+    runner = run(CheckpointHook(interval=1), epochs=2)
+    path = tmp_path / "work" / "checkpoints" / step_name(4)
+    assert runner.meta["hook_msgs"]["last_ckpt"] == str(path)
+    found = read_checkpoint(path)
+    assert found.manifest.meta["hook_msgs"]["last_ckpt"] == str(path)
+
+
+def test_without_the_optimizer_the_part_is_not_there(run, tmp_path):
+    run(CheckpointHook(save_optimizer=False), epochs=1)
+    found = read_checkpoint(tmp_path / "work" / "checkpoints" / step_name(2))
+    assert "optimizer" not in found
+    assert "model" in found
+
+
+def test_another_directory_gets_a_folder_named_as_the_run(run, tmp_path):
+    run(CheckpointHook(out_dir=tmp_path / "elsewhere"), epochs=1)
+    assert steps(tmp_path / "elsewhere" / "work") == [2]
+    assert "checkpoints" not in os.listdir(tmp_path / "work")
+
+
+def test_files_of_mmcv_are_written_and_counted(run, tmp_path):
+    hook = CheckpointHook(interval=1, max_keep_ckpts=2, filename_tmpl="epoch_{}.pth")
+    runner = run(hook, epochs=11)
+    root = tmp_path / "work" / "checkpoints"
+    files = {name for name in os.listdir(root) if name.startswith("epoch")}
+    assert files == {"epoch_10.pth", "epoch_11.pth"}
+    assert runner.meta["hook_msgs"]["last_ckpt"] == str(root / "epoch_11.pth")
+    assert read_mmcv_checkpoint(root / "epoch_11.pth").progress == (11, 22)
+
+
+class StopAfter(Hook):
+    """Asks for the end inside an epoch."""
+
+    def __init__(self, iters):
+        self.iters = iters
+
+    def after_train_iter(self, runner):
+        if runner.iter + 1 == self.iters:
+            runner.request_stop("enough")
+
+
+def test_a_run_that_was_stopped_keeps_where_it_was(run, tmp_path):
+    run(CheckpointHook(interval=10), StopAfter(3), epochs=5)
+    assert steps(tmp_path / "work" / "checkpoints") == [3]
+
+
+def test_what_a_killed_run_left_is_removed_at_the_start(run, tmp_path):
+    root = tmp_path / "work" / "checkpoints"
+    (root / ".tmp-step-00000001-0123456789ab").mkdir(parents=True)
+    run(CheckpointHook(), epochs=1)
+    assert sorted(os.listdir(root)) == ["latest.json", step_name(2)]
+
+
+def test_a_run_without_a_work_dir_says_what_is_missing(run):
+    with pytest.raises(ConfigError, match="give the runner a work_dir"):
+        run(CheckpointHook(), epochs=1, work_dir=None)
+
+
+def test_only_the_needed_stage_is_taken():
+    assert "after_train_iter" not in CheckpointHook().get_triggered_stages()
+    assert (
+        "after_train_epoch" not in CheckpointHook(by_epoch=False).get_triggered_stages()
+    )
+
+
+class Counting(CheckpointHook):
+    """A user's subclass that adds to a stage the base would leave out."""
+
+    calls = 0
+
+    def after_train_iter(self, runner):
+        super().after_train_iter(runner)
+        self.calls += 1
+
+
+def test_a_subclass_keeps_the_stages_it_overrides(run):
+    hook = Counting(interval=1)
+    run(hook, epochs=2)
+    assert hook.calls == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "reason"),
+    [
+        ({"interval": 1.5}, ConfigTypeError, "interval must be an int"),
+        ({"interval": True}, ConfigTypeError, "interval"),
+        ({"max_keep_ckpts": "2"}, ConfigTypeError, "max_keep_ckpts"),
+        ({"by_epoch": 1}, ConfigTypeError, "by_epoch"),
+        ({"save_last": None}, ConfigTypeError, "save_last"),
+        ({"out_dir": 3}, ConfigTypeError, "out_dir"),
+        ({"filename_tmpl": 3}, ConfigTypeError, "filename_tmpl"),
+        ({"filename_tmpl": "epoch.pth"}, ConfigError, "exactly one"),
+        ({"filename_tmpl": "a/{}.pth"}, ConfigError, "no directory"),
+        ({"filename_tmpl": "{}_{}.pth"}, ConfigError, "exactly one"),
+        ({"file_client_args": {}}, UnsupportedFeatureError, "local paths"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_one_line(options, error, reason):
+    with pytest.raises(error, match=reason) as caught:
+        CheckpointHook(**options)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,59 @@
+"""One function at one stage."""
+
+from __future__ import annotations
+
+import pytest
+
+from devrun.errors import ConfigError
+from devrun.hooks.closure import ClosureHook
+from tests.hooks.loop import Loop
+
+
+def test_the_function_gets_the_runner_at_its_stage() -> None:
+    seen = []
+    hook = ClosureHook("before_train_epoch", lambda runner: seen.append(runner.epoch))
+    Loop(hook, max_epochs=3).run()
+    assert seen == [0, 1, 2]
+    assert hook.get_triggered_stages() == ["before_train_epoch"]
+
+
+def test_a_generic_stage_covers_train_and_val() -> None:
+    seen = []
+    loop = Loop(ClosureHook("after_iter", lambda r: seen.append(r.mode)), max_epochs=1)
+    loop.run()
+    loop.validate(loss=1.0)
+    assert seen == ["train"] * 4 + ["val"]
+
+
+def test_two_closures_do_not_share_their_function() -> None:
+    seen = []
+    first = ClosureHook("after_run", lambda runner: seen.append("first"))
+    second = ClosureHook("before_run", lambda runner: seen.append("second"))
+    Loop(first, second, max_epochs=1).run()
+    assert seen == ["second", "first"]
+
+
+def test_an_exception_stage_gets_the_exception() -> None:
+    seen = []
+
+    def fail(runner: object) -> None:
+        raise KeyError("broken")
+
+    loop = Loop(
+        ClosureHook("after_train_iter", fail),
+        ClosureHook("on_exception", lambda runner, error: seen.append(error)),
+        max_epochs=1,
+    )
+    with pytest.raises(KeyError):
+        loop.run()
+    assert isinstance(seen[0], KeyError)
+
+
+def test_an_unknown_stage_is_refused_with_the_nearest() -> None:
+    with pytest.raises(KeyError, match="did you mean 'after_train_iter'"):
+        ClosureHook("after_trian_iter", print)
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    with pytest.raises(ConfigError, match="fn must be a function, got 3"):
+        ClosureHook("after_iter", 3)

@@ -1,0 +1,217 @@
+"""The moving average: its values, its place in evaluation, and its survival."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from devrun.errors import CheckpointError, ConfigError
+from devrun.hooks.closure import ClosureHook
+from devrun.hooks.ema import EMAHook
+from tests.hooks.loop import Loop
+
+
+def recorder() -> tuple[list[torch.Tensor], ClosureHook]:
+    """Weights after each update, seen before the averaging of that update."""
+    seen: list[torch.Tensor] = []
+    hook = ClosureHook(
+        "after_train_iter", lambda r: seen.append(r.model.weight.detach().clone())
+    )
+    hook.priority = "HIGH"
+    return seen, hook
+
+
+def batch_norm() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+
+
+@pytest.mark.parametrize("counted", [{"max_epochs": 3}, {"max_iters": 12}])
+@pytest.mark.parametrize(("momentum", "warm_up"), [(0.1, 100), (0.5, 10)])
+def test_average_follows_the_formula_from_the_first_weights(
+    counted: dict[str, int], momentum: float, warm_up: int
+) -> None:
+    seen, record = recorder()
+    hook = EMAHook(momentum=momentum, warm_up=warm_up)
+    loop = Loop(record, hook, **counted)
+    expected = loop.model.weight.detach().clone()
+    loop.run()
+    for i, weight in enumerate(seen):
+        m = min(momentum, (1 + i) / (warm_up + i))
+        expected = (1 - m) * expected + m * weight
+    assert torch.allclose(hook.averaged_model.weight, expected, rtol=1e-5)
+    assert torch.equal(loop.model.weight, seen[-1])
+
+
+def test_a_longer_interval_decays_as_much_per_update() -> None:
+    seen, record = recorder()
+    hook = EMAHook(momentum=0.1, interval=3, warm_up=1)
+    loop = Loop(record, hook, max_iters=8)
+    expected = loop.model.weight.detach().clone()
+    loop.run()
+    for i in (0, 3, 6):
+        m = 1 - (1 - 0.1) ** 3
+        expected = (1 - m) * expected + m * seen[i]
+    assert torch.allclose(hook.averaged_model.weight, expected, rtol=1e-5)
+
+
+def test_evaluation_has_the_average_and_training_gets_its_weights_back() -> None:
+    hook = EMAHook(momentum=0.1, warm_up=1)
+    loop = Loop(hook, max_iters=6).run()
+    trained = loop.model.weight.detach().clone()
+    averaged = hook.averaged_model.weight.detach().clone()
+    with loop.evaluating():
+        assert torch.equal(loop.model.weight, averaged)
+        with loop.evaluating():  # an evaluation inside another
+            assert torch.equal(loop.model.weight, averaged)
+        assert torch.equal(loop.model.weight, averaged)
+    assert torch.equal(loop.model.weight, trained)
+    assert torch.equal(hook.averaged_model.weight, averaged)
+    assert not torch.equal(trained, averaged)
+
+
+def test_weights_come_back_when_evaluation_fails() -> None:
+    loop = Loop(EMAHook(momentum=0.1, warm_up=1), max_iters=3).run()
+    trained = loop.model.weight.detach().clone()
+    with pytest.raises(ZeroDivisionError), loop.evaluating():
+        raise ZeroDivisionError
+    assert torch.equal(loop.model.weight, trained)
+
+
+def test_the_same_storage_is_kept() -> None:
+    loop = Loop(EMAHook(momentum=0.1, warm_up=1), max_iters=3).run()
+    address = loop.model.weight.data_ptr()
+    with loop.evaluating():
+        assert loop.model.weight.data_ptr() == address
+
+
+def test_a_second_run_goes_on_with_the_same_average() -> None:
+    hook = EMAHook(momentum=0.1, warm_up=1)
+    loop = Loop(hook, max_iters=3).run()
+    model = hook.averaged_model
+    loop.max_iters = 6
+    loop.run()
+    assert hook.averaged_model is model
+    with loop.evaluating():
+        assert not torch.equal(loop.model.weight, model.weight)
+
+
+@pytest.mark.parametrize("stop", [1, 4, 7])
+def test_a_resumed_run_has_the_average_of_one_never_stopped(stop: int) -> None:
+    def loop() -> tuple[EMAHook, Loop]:
+        hook = EMAHook(momentum=0.1, warm_up=30, interval=2, buffers="average")
+        return hook, Loop(hook, max_iters=9, model=batch_norm())
+
+    whole_hook, whole = loop()
+    whole.run()
+    _, first = loop()
+    saved = copy.deepcopy(first.run(stop_at=stop).save())
+    hook, second = loop()
+    second.load(saved).run()
+    for name, value in whole_hook.averaged_model.state_dict().items():
+        assert torch.equal(hook.averaged_model.state_dict()[name], value), name
+    assert hook.state_dict()["n_averaged"] == whole_hook.state_dict()["n_averaged"]
+
+
+def test_state_has_the_names_of_the_model_and_counts_the_averagings() -> None:
+    hook = EMAHook(interval=2)
+    loop = Loop(hook, max_iters=5).run()
+    state = hook.state_dict()
+    assert state["model"].keys() == loop.model.state_dict().keys()
+    assert state["n_averaged"] == 4  # the first weights, and updates 0, 2 and 4
+
+
+def test_a_state_loaded_before_the_run_is_not_lost_when_saved_again() -> None:
+    first = EMAHook()
+    Loop(first, max_iters=2).run()
+    second = EMAHook()
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict() is not None
+    assert second.state_dict()["n_averaged"] == 3
+
+
+def test_resume_from_resumes_the_run_when_it_starts() -> None:
+    saved = copy.deepcopy(Loop(EMAHook(momentum=0.1), max_iters=4).run().save())
+    hook = EMAHook(momentum=0.1, resume_from="somewhere")
+    loop = Loop(hook, max_iters=4)
+    asked = []
+
+    def resume(path: str) -> None:
+        asked.append(path)
+        loop.load(saved)
+
+    loop.resume = resume
+    loop.run()
+    assert asked == ["somewhere"]
+    assert torch.equal(
+        hook.averaged_model.weight, saved["hooks"]["EMAHook"]["model"]["weight"]
+    )
+
+
+def test_buffers_stay_the_models_own_unless_averaged() -> None:
+    def evaluated(buffers: str) -> tuple[torch.Tensor, torch.Tensor]:
+        loop = Loop(
+            EMAHook(momentum=0.1, warm_up=1, buffers=buffers),
+            max_iters=4,
+            model=batch_norm(),
+        ).run()
+        live = loop.model[1].running_mean.clone()
+        with loop.evaluating():
+            assert loop.model[1].num_batches_tracked == 4
+            return live, loop.model[1].running_mean.clone()
+
+    live, inside = evaluated("copy")
+    assert torch.equal(live, inside)
+    live, inside = evaluated("average")
+    assert not torch.equal(live, inside)
+
+
+def test_weights_are_fetched_and_pushed_where_the_device_keeps_its_own() -> None:
+    loop = Loop(EMAHook(interval=2), max_iters=3, host_weights=False).run()
+    assert loop.adapter.asked == ["sync_to_host"] * 2  # iterations 0 and 2
+    loop.adapter.asked.clear()
+    with loop.evaluating():
+        assert loop.adapter.asked == ["sync_to_host", "sync_to_device"]
+    assert loop.adapter.asked == ["sync_to_host", "sync_to_device", "sync_to_device"]
+
+
+def test_nothing_is_synchronised_where_the_weights_are_on_the_host() -> None:
+    loop = Loop(EMAHook(), max_iters=3).run()
+    with loop.evaluating():
+        pass
+    assert loop.adapter.asked == []
+
+
+def test_a_checkpoint_inside_an_evaluation_is_refused() -> None:
+    loop = Loop(EMAHook(), max_iters=2).run()
+    with loop.evaluating(), pytest.raises(CheckpointError, match="averaged weights"):
+        loop.save()
+
+
+def test_a_state_of_another_model_is_refused_in_one_line() -> None:
+    other = EMAHook()
+    Loop(other, max_iters=1, model=nn.Linear(3, 5)).run()
+    hook = EMAHook()
+    hook.load_state_dict(other.state_dict())
+    with pytest.raises(CheckpointError, match="do not fit") as caught:
+        Loop(hook, max_iters=1).run()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"momentum": 0}, "momentum must be above 0 and below 1, got 0"),
+        ({"momentum": 1.0}, "got 1.0"),
+        ({"interval": 0}, "interval must be an int of 1 or more, got 0"),
+        ({"interval": 1.5}, "got 1.5"),
+        ({"buffers": "drop"}, "'copy' or 'average', got 'drop'"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        EMAHook(**arguments)

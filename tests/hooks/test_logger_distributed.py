@@ -1,0 +1,117 @@
+"""Two processes on gloo: averages over ranks, one log, every sample evaluated once."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.hooks.eval_loop import model, samples
+
+SCRIPT = """
+import json, sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from devrun.dist import close_dist, get_dist_info, init_dist
+from devrun.hooks.evaluation import DistEvalHook, EvalHook
+from devrun.hooks.logger import TextLoggerHook
+from devrun.hooks.timer import IterTimerHook
+from tests.hooks.eval_loop import Hook, loader, make_runner, samples
+
+init_dist("pytorch", "gloo", timeout=60)
+rank, _ = get_dist_info()
+
+
+class Listed(TensorDataset):
+    def evaluate(self, results, logger=None):
+        assert get_dist_info()[0] == 0
+        return {"matches": sum(
+            float((torch.from_numpy(r) - net(x)).abs().max()) < 1e-5
+            for r, (x, _) in zip(results, self, strict=True)
+        )}
+
+
+class Extra(Hook):
+    def after_train_iter(self, runner):
+        runner.log_buffer.update({"rank": float(rank)})
+        if rank == 1:
+            runner.log_buffer.update({"only_one": 5.0})
+
+
+data = samples(13)
+listed = Listed(*data.tensors)
+first = EvalHook(DataLoader(data, batch_size=4), metric="accuracy")
+listed = DataLoader(listed, batch_size=3)
+second = DistEvalHook(listed, save_best="matches", rule="greater")
+runner = make_runner(
+    IterTimerHook(), Extra(), first, second, TextLoggerHook(interval=2),
+    length=1, work_dir=sys.argv[1],
+)
+net = runner.model
+for group in runner.optimizer.param_groups:
+    group["lr"] = 0.0  # the weights stay those the test computes with
+runner.run([loader(12, 3)], [("train", 1)])
+print(json.dumps(runner.meta["hook_msgs"]))
+close_dist()
+"""
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """(work_dir, what each rank printed) of one run of SCRIPT."""
+    work_dir = tmp_path_factory.mktemp("two")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(work_dir)],
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    said = [process.communicate(timeout=120) for process in processes]
+    for process, (_, stderr) in zip(processes, said, strict=True):
+        assert process.returncode == 0, stderr
+    return work_dir, [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
+
+
+def found(work_dir):
+    (path,) = work_dir.glob("*.log.json")  # rank 0 alone wrote
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def test_training_values_are_means_over_the_ranks(two_ranks):
+    train = [record for record in found(two_ranks[0]) if record["mode"] == "train"]
+    assert train
+    for record in train:
+        assert record["rank"] == 0.5
+        assert record["only_one"] == 5.0
+        assert record["samples_per_sec"] > 0
+
+
+def test_each_sample_is_evaluated_once_and_in_order(two_ranks):
+    (val,) = (record for record in found(two_ranks[0]) if record["mode"] == "val")
+    x, y = samples(13).tensors
+    scores = model()(x)
+    loss = torch.nn.functional.cross_entropy(scores, y).item()
+    assert val["loss"] == pytest.approx(loss, abs=1e-5)
+    accuracy = (scores.argmax(1) == y).float().mean().item()
+    assert val["accuracy"] == pytest.approx(accuracy, abs=1e-5)
+    assert val["matches"] == 13
+
+
+def test_all_ranks_know_the_best_checkpoint(two_ranks):
+    work_dir, (first, second) = two_ranks
+    assert first == second
+    assert first["best_score"] == 13
+    assert (work_dir / "checkpoints" / "best_matches_epoch_1").is_dir()

@@ -1,0 +1,198 @@
+"""`lr_config`: which hook it names, and one line for each mistake in it."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devrun.config import Config
+from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
+from devrun.hooks.base import HOOKS
+from devrun.hooks.lr.base import LrUpdaterHook
+from devrun.hooks.lr.build import build_lr_hook
+from devrun.hooks.lr.policies import (
+    CosineAnnealingLrUpdaterHook,
+    FixedLrUpdaterHook,
+    StepLrUpdaterHook,
+)
+from tests.hooks.loop import Loop
+
+
+@pytest.mark.parametrize(
+    ("policy", "hook"),
+    [
+        ("fixed", FixedLrUpdaterHook),
+        ("Fixed", FixedLrUpdaterHook),
+        ("CosineAnnealing", CosineAnnealingLrUpdaterHook),
+    ],
+)
+def test_a_policy_is_the_first_part_of_the_hooks_name(policy: str, hook: type) -> None:
+    arguments = {"min_lr": 0.0} if policy == "CosineAnnealing" else {}
+    assert type(build_lr_hook({"policy": policy, **arguments})) is hook
+
+
+def test_building_leaves_the_config_as_it_was() -> None:
+    cfg = {"policy": "CosineRestart", "periods": [3], "min_lr": 0.0}
+    before = copy.deepcopy(cfg)
+    build_lr_hook(cfg)
+    build_lr_hook(cfg)
+    assert cfg == before
+
+
+def test_a_hook_is_taken_as_it_is() -> None:
+    hook = StepLrUpdaterHook(step=1)
+    assert build_lr_hook(hook) is hook
+
+
+def test_a_users_own_policy_is_found_by_its_name(request: Any) -> None:
+    @HOOKS.register_module()
+    class HalfLrUpdaterHook(LrUpdaterHook):
+        def get_lr(self, runner: Any, base_lr: float) -> float:
+            return base_lr / 2
+
+    request.addfinalizer(lambda: HOOKS.module_dict.pop("HalfLrUpdaterHook"))
+    loop = Loop(build_lr_hook({"policy": "half"}), max_epochs=1).run()
+    assert loop.first_lrs[0] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("cfg", "error", "words"),
+    [
+        ({"step": 2}, KeyError, "needs a 'policy'; known: .*CosineAnnealing"),
+        ("step", TypeError, "must be a dict or a hook, got 'step'"),
+        ({"policy": 3}, TypeError, "must be a name, got 3"),
+        ({"policy": "CosinAnnealing"}, KeyError, "did you mean 'CosineAnnealing'"),
+        ({"policy": "CosineAnealingLR"}, KeyError, "did you mean 'CosineAnnealingLR'"),
+        ({"policy": ""}, KeyError, "no learning-rate policy ''"),
+        ({"policy": "step"}, TypeError, "'step'"),
+        ({"policy": "step", "step": 0}, ValueError, "step must be .* got 0"),
+        ({"policy": "step", "step": True}, TypeError, "step must be .* got True"),
+        ({"policy": "step", "step": 1.5}, TypeError, "step must be .* got 1.5"),
+        ({"policy": "step", "step": [3, -1]}, ValueError, "milestone .* got -1"),
+        ({"policy": "step", "step": 1, "gama": 1}, TypeError, "did you mean 'gamma'"),
+        (
+            {"policy": "step", "step": 1, "warmup_iter": 1},
+            TypeError,
+            "did you mean 'warmup_iters'",
+        ),
+        ({"policy": "fixed", "warmup": "linar"}, ValueError, "did you mean 'linear'"),
+        (
+            {"policy": "fixed", "warmup": "exp", "warmup_iters": 0},
+            ValueError,
+            "warmup_iters must be .* got 0",
+        ),
+        (
+            {
+                "policy": "fixed",
+                "warmup": "exp",
+                "warmup_iters": 3,
+                "warmup_ratio": 1.5,
+            },
+            ValueError,
+            "warmup_ratio must be .* got 1.5",
+        ),
+        ({"policy": "CosineAnnealing"}, ValueError, "min_lr and min_lr_ratio.*neither"),
+        (
+            {"policy": "LinearAnnealing", "min_lr": 0.0, "min_lr_ratio": 0.1},
+            ValueError,
+            "exactly one of min_lr and min_lr_ratio, got 0.0 and 0.1",
+        ),
+        (
+            {"policy": "FlatCosineAnnealing", "min_lr": 0, "start_percent": 1},
+            ValueError,
+            "start_percent must be a float",
+        ),
+        (
+            {"policy": "CosineRestart", "periods": [3, 4], "min_lr": 0},
+            ValueError,
+            "same length, got 2 and 1",
+        ),
+        (
+            {"policy": "CosineAnnealingCooldown", "min_lr": 0, "cool_down_time": -1},
+            ValueError,
+            "cool_down_time must be 0 or more",
+        ),
+        ({"policy": "cyclic", "by_epoch": True}, ValueError, "needs by_epoch=False"),
+        ({"policy": "cyclic", "target_ratio": "a"}, ValueError, "target_ratio must be"),
+        (
+            {"policy": "cyclic", "target_ratio": [1, 2, 3]},
+            ValueError,
+            "pair of numbers",
+        ),
+        (
+            {"policy": "cyclic", "step_ratio_up": 1.0},
+            ValueError,
+            "step_ratio_up must be",
+        ),
+        ({"policy": "cyclic", "gamma": 0}, ValueError, "gamma must be"),
+        ({"policy": "cyclic", "cyclic_times": 0}, ValueError, "cyclic_times must be"),
+        (
+            {"policy": "cyclic", "anneal_strategy": "exp"},
+            ValueError,
+            "'cos' or 'linear'",
+        ),
+        ({"policy": "OneCycle", "max_lr": "1"}, ValueError, "max_lr must be"),
+        (
+            {"policy": "OneCycle", "max_lr": 1, "pct_start": 1.5},
+            ValueError,
+            "pct_start must be",
+        ),
+        (
+            {"policy": "OneCycle", "max_lr": 1, "total_steps": 1.5},
+            ValueError,
+            "total_steps must be",
+        ),
+    ],
+)
+def test_a_mistake_in_lr_config_is_one_line(
+    cfg: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        build_lr_hook(cfg)
+    assert isinstance(caught.value, error)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cfg", "error", "words"),
+    [
+        (
+            {"policy": "CosineRestart", "periods": [3], "min_lr": 0, "by_epoch": False},
+            ConfigError,
+            "cover 3 iterations, but the run has 8",
+        ),
+        ({"policy": "cyclic", "cyclic_times": 9}, ConfigError, "cyclic_times is 9"),
+        (
+            {"policy": "OneCycle", "max_lr": 1, "total_steps": 7},
+            ConfigError,
+            "total_steps is 7, but the run has 8 iterations",
+        ),
+        ({"policy": "OneCycle", "max_lr": [1, 2]}, ConfigError, "got 2"),
+        ({"policy": "OneCycle", "max_lr": {"Adam": 1}}, UnknownNameError, "'SGD'"),
+    ],
+)
+def test_what_does_not_fit_the_run_is_refused_before_it_begins(
+    cfg: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    loop = Loop(build_lr_hook(cfg), max_epochs=2)
+    with pytest.raises(error, match=words):
+        loop.run()
+    assert loop.lrs == []
+
+
+def test_a_missing_argument_is_a_type_error() -> None:
+    with pytest.raises(ConfigTypeError, match="CosineAnnealingLR needs .*'T_max'"):
+        build_lr_hook({"policy": "CosineAnnealingLR"})
+
+
+def test_a_mistake_in_a_file_is_said_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("lr_config:\n  policy: step\n  step: 2\n  gama: 0.5\n")
+    cfg = Config.fromfile(str(path))
+    with pytest.raises(
+        ConfigTypeError, match=r"run\.yaml:4: lr_config\.gama: .*'gamma'"
+    ):
+        build_lr_hook(cfg.lr_config)

@@ -1,0 +1,329 @@
+"""Torch schedulers as policies: when they step, and how they survive a kill."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from devrun.errors import CheckpointError, ConfigError
+from devrun.hooks.lr.build import build_lr_hook
+from devrun.hooks.lr.torch_scheduler import TorchSchedulerHook
+from devrun.registry import LR_SCHEDULERS
+from tests.hooks.loop import Loop
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "ExponentialLR": {"gamma": 0.8},
+    "MultiStepLR": {"milestones": [2, 5], "gamma": 0.5},
+    "CosineAnnealingLR": {"T_max": 12},
+    "CosineAnnealingWarmRestarts": {"T_0": 5, "T_mult": 2},
+    "OneCycleLR": {"max_lr": 0.5, "total_steps": 12},
+    "CyclicLR": {"base_lr": 0.1, "max_lr": 0.5, "step_size_up": 3},
+    "LambdaLR": {"lr_lambda": lambda step: 1 / (1 + step)},
+    "SequentialLR": {
+        "schedulers": [
+            {"policy": "LinearLR", "start_factor": 0.1, "total_iters": 4},
+            {"policy": "CosineAnnealingLR", "T_max": 8},
+        ],
+        "milestones": [4],
+    },
+    "ChainedScheduler": {
+        "schedulers": [
+            {"policy": "ConstantLR", "factor": 0.1, "total_iters": 3},
+            {"policy": "ExponentialLR", "gamma": 0.9},
+        ],
+    },
+}
+
+
+def hook_for(name: str, **options: Any) -> TorchSchedulerHook:
+    hook = build_lr_hook(
+        {"policy": name, "by_epoch": False, **POLICIES[name], **options}
+    )
+    assert isinstance(hook, TorchSchedulerHook)
+    return hook
+
+
+def through_json(saved: dict[str, Any]) -> dict[str, Any]:
+    """Hook state as a checkpoint keeps it: strict JSON."""
+    text = json.dumps(saved["hooks"], allow_nan=False)
+    return {**saved, "hooks": json.loads(text)}
+
+
+def test_by_epoch_it_steps_once_for_each_completed_epoch() -> None:
+    hook = build_lr_hook({"policy": "ExponentialLR", "gamma": 0.5})
+    loop = Loop(hook, max_epochs=3, length=2).run()
+    assert loop.first_lrs == [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
+    assert "before_train_iter" not in hook.get_triggered_stages()
+
+
+def test_the_rate_seen_after_an_update_is_the_one_it_was_done_with() -> None:
+    hook = hook_for("ExponentialLR")
+    loop = Loop(hook, max_iters=3).run()
+    assert loop.optimizer.param_groups[0]["lr"] == loop.first_lrs[-1]
+
+
+def test_a_sequence_warms_up_and_then_anneals() -> None:
+    loop = Loop(hook_for("SequentialLR"), max_iters=12).run()
+    expected = [0.1 * (0.1 + 0.9 * i / 4) for i in range(4)]
+    expected += [0.05 * (1 + math.cos(math.pi * i / 8)) for i in range(8)]
+    assert loop.first_lrs == pytest.approx(expected)
+
+
+def test_a_chain_multiplies_its_schedulers() -> None:
+    loop = Loop(hook_for("ChainedScheduler"), max_iters=5).run()
+    expected = [0.1 * 0.9**i * (0.1 if i < 3 else 1) for i in range(5)]
+    assert loop.first_lrs == pytest.approx(expected)
+
+
+def test_one_cycle_moves_the_momentum_too() -> None:
+    loop = Loop(hook_for("OneCycleLR"), max_iters=12).run()
+    assert max(loop.first_momenta) == 0.95
+    assert min(loop.first_momenta) < 0.87
+
+
+def test_each_of_several_optimizers_gets_a_scheduler() -> None:
+    def both(model: Any) -> dict[str, Any]:
+        return {
+            "w": torch.optim.SGD([model.weight], lr=0.4),
+            "b": torch.optim.SGD([model.bias], lr=0.1),
+        }
+
+    hook = build_lr_hook({"policy": "ExponentialLR", "gamma": 0.5, "by_epoch": False})
+    loop = Loop(hook, max_iters=2, optimizer=both).run()
+    assert loop.lrs == [[0.4, 0.1], [0.2, 0.05]]
+
+
+@pytest.mark.parametrize("stop", [1, 4, 7])
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_resumed_run_has_the_rates_and_weights_of_one_never_stopped(
+    name: str, stop: int
+) -> None:
+    whole = Loop(hook_for(name), max_epochs=3).run()
+    first = Loop(hook_for(name), max_epochs=3).run(stop_at=stop)
+    saved = through_json(first.save())
+    second = Loop(hook_for(name), max_epochs=3).load(saved).run()
+    assert first.lrs + second.lrs == whole.lrs
+    assert first.momenta + second.momenta == whole.momenta
+    assert torch.equal(second.model.weight, whole.model.weight)
+
+
+@pytest.mark.parametrize("name", ["ExponentialLR", "OneCycleLR"])
+def test_it_goes_on_when_the_optimizer_is_not_resumed(name: str) -> None:
+    whole = Loop(hook_for(name), max_epochs=3).run()
+    saved = through_json(Loop(hook_for(name), max_epochs=3).run(stop_at=5).save())
+    second = (
+        Loop(hook_for(name), max_epochs=3).load(saved, resume_optimizer=False).run()
+    )
+    assert second.lrs == whole.lrs[5:]
+    assert second.momenta == whole.momenta[5:]
+
+
+def test_a_checkpoint_without_its_state_is_stepped_to_where_the_run_is() -> None:
+    whole = Loop(hook_for("ExponentialLR"), max_epochs=3).run()
+    saved = Loop(hook_for("ExponentialLR"), max_epochs=3).run(stop_at=5).save()
+    second = Loop(hook_for("ExponentialLR"), max_epochs=3)
+    second.load({**saved, "hooks": {}}).run()
+    assert second.first_lrs == pytest.approx(whole.first_lrs[5:])
+
+
+def test_changed_arguments_are_said_and_applied_from_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    saved = Loop(hook_for("ExponentialLR"), max_epochs=3).run(stop_at=5).save()
+    second = Loop(hook_for("ExponentialLR", gamma=0.5), max_epochs=3).load(saved)
+    with caplog.at_level(logging.WARNING, logger="devrun.test"):
+        second.run()
+    assert second.first_lrs == pytest.approx([0.1 * 0.5**i for i in range(5, 12)])
+    assert "stepped to where the run is" in caplog.text
+
+
+def test_state_of_other_parameter_groups_is_refused() -> None:
+    saved = Loop(hook_for("ExponentialLR"), max_iters=4).run(stop_at=2).save()
+    groups = Loop(
+        hook_for("ExponentialLR"),
+        max_iters=4,
+        optimizer=lambda m: torch.optim.SGD(
+            [{"params": [m.weight]}, {"params": [m.bias]}], lr=0.1
+        ),
+    ).load(saved, resume_optimizer=False)
+    with pytest.raises(CheckpointError, match="same optimizer section"):
+        groups.run()
+
+
+def test_a_registered_scheduler_is_a_policy(request: Any) -> None:
+    @LR_SCHEDULERS.register_module()
+    class EverySecondLR(lr_scheduler.LRScheduler):
+        def get_lr(self) -> list[float]:
+            return [base / (1 + self.last_epoch % 2) for base in self.base_lrs]
+
+    request.addfinalizer(lambda: LR_SCHEDULERS.module_dict.pop("EverySecondLR"))
+    hook = build_lr_hook({"policy": "EverySecondLR", "by_epoch": False})
+    assert Loop(hook, max_iters=3).run().first_lrs == [0.1, 0.05, 0.1]
+
+
+def test_a_scheduler_is_found_by_its_dotted_path() -> None:
+    cfg = {"policy": "torch.optim.swa_utils.SWALR", "swa_lr": 0.05, "anneal_epochs": 2,
+           "anneal_strategy": "linear", "by_epoch": False}  # fmt: skip
+    loop = Loop(build_lr_hook(cfg), max_iters=4).run()
+    assert loop.first_lrs == pytest.approx([0.1, 0.075, 0.05, 0.05])
+
+
+@pytest.mark.parametrize(
+    ("cfg", "words"),
+    [
+        ({"policy": "StepLR", "step_size": 2, "gama": 1}, "did you mean 'gamma'"),
+        ({"policy": "StepLR", "step_size": 2, "last_epoch": 3}, "'last_epoch'"),
+        ({"policy": "StepLR", "step_size": 2, "warmup": "linear"}, "'warmup'"),
+        ({"policy": "SequentialLR", "milestones": [1], "schedulers": ["StepLR"]},
+         "must be a dict with a 'policy', got 'StepLR'"),
+        ({"policy": "SequentialLR", "milestones": [1],
+          "schedulers": [{"policy": "StpLR"}]}, "did you mean 'StepLR'"),
+        ({"policy": "ReduceLROnPlateau"}, "'monitor'"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused_when_the_hook_is_built(
+    cfg: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        build_lr_hook(cfg)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cfg", "words"),
+    [
+        ({"policy": "OneCycleLR", "max_lr": 1}, "You must define either total_steps"),
+        ({"policy": "CosineAnnealingWarmRestarts", "T_0": -1}, "Expected positive"),
+        ({"policy": "ExponentialLR", "gamma": 0.1, "by_epoch": True}, "by_epoch=False"),
+    ],
+)
+def test_what_torch_refuses_is_one_line(cfg: dict[str, Any], words: str) -> None:
+    loop = Loop(build_lr_hook({"by_epoch": False, **cfg}), max_iters=2)
+    with pytest.raises(ConfigError, match=words) as caught:
+        loop.run()
+    assert "\n" not in str(caught.value)
+
+
+class Evaluate:
+    """Puts the next of `values` where the evaluation hook puts its results."""
+
+    def __init__(self, values: list[float | None]) -> None:
+        self.values = iter(values)
+
+    def hook(self, stage: str) -> Any:
+        from devrun.hooks.closure import ClosureHook
+
+        made = ClosureHook(stage, self)
+        made.priority = "LOW"
+        return made
+
+    def __call__(self, runner: Any) -> None:
+        value = next(self.values)
+        if value is not None:
+            runner.log_buffer.output["acc"] = value
+            runner.log_buffer.output["eval_iter_num"] = 2
+
+
+def plateau(**options: Any) -> Any:
+    options = {"monitor": "acc", "mode": "max", "factor": 0.5, "patience": 1, **options}
+    return build_lr_hook({"policy": "ReduceLROnPlateau", **options})
+
+
+def test_plateau_lowers_the_rate_when_the_metric_stands_still() -> None:
+    loop = Loop(
+        plateau(),
+        Evaluate([0.5, 0.6, 0.6, 0.6, 0.7]).hook("after_train_epoch"),
+        max_epochs=5,
+        length=1,
+    ).run()
+    assert loop.first_lrs == [0.1, 0.1, 0.1, 0.1, 0.05]
+
+
+def test_plateau_counts_a_result_once_and_not_the_epochs_without_one() -> None:
+    loop = Loop(
+        plateau(),
+        Evaluate([0.6, None, None, None, 0.6, None]).hook("after_train_epoch"),
+        max_epochs=6,
+        length=1,
+    )
+    loop.run()
+    assert loop.first_lrs == [0.1] * 6
+
+
+def test_plateau_by_iteration() -> None:
+    loop = Loop(
+        plateau(by_epoch=False, patience=0),
+        Evaluate([0.5, 0.5, 0.5, None, 0.5]).hook("after_train_iter"),
+        max_iters=5,
+    ).run()
+    assert loop.first_lrs == [0.1, 0.1, 0.05, 0.025, 0.025]
+
+
+def test_plateau_takes_the_mean_of_a_val_epoch() -> None:
+    hook = plateau(monitor="loss", mode="min", patience=0)
+    loop = Loop(hook, max_epochs=1)
+    loop.run()
+    for loss in (1.0, 1.0):
+        loop.table.call("before_train_epoch", loop)
+        loop.validate(loss=loss)
+    assert loop.optimizer.param_groups[0]["lr"] == 0.05
+
+
+@pytest.mark.parametrize("stop", [2, 3])
+def test_plateau_remembers_its_count_after_a_kill(stop: int) -> None:
+    values = [0.6, 0.5, 0.5, 0.5, 0.5, 0.5]
+
+    def loop(past: int) -> Loop:
+        ahead = Evaluate(values[past:]).hook("after_train_epoch")
+        return Loop(plateau(), ahead, max_epochs=6, length=1)
+
+    whole = loop(0).run()
+    saved = through_json(loop(0).run(stop_at=stop).save())
+    assert loop(stop).load(saved).run().lrs == whole.lrs[stop:]
+
+
+def test_plateau_state_before_the_first_result_is_strict_json() -> None:
+    first = Loop(plateau(), max_epochs=2).run(stop_at=1)
+    second = Loop(plateau(), max_epochs=2).load(through_json(first.save()))
+    second.run(stop_at=2)
+    assert next(iter(second.table.hooks[0].schedulers.values())).best == -math.inf
+
+
+def test_plateau_says_when_evaluation_lacks_its_metric(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    evaluate = Evaluate([0.5, 0.5]).hook("after_train_epoch")
+    with caplog.at_level(logging.WARNING, logger="devrun.test"):
+        Loop(plateau(monitor="acc1"), evaluate, max_epochs=2).run()
+    assert "no 'acc1'" in caplog.text
+    assert "did you mean 'acc'" in caplog.text
+    assert "never got a value" in caplog.text
+
+
+def test_plateau_refuses_to_run_before_evaluation() -> None:
+    loop = Loop(max_epochs=1)
+    loop.register_hook(plateau(), "VERY_HIGH")
+    with pytest.raises(ConfigError, match="must be above that"):
+        loop.run()
+
+
+def test_the_plain_hook_refuses_the_plateau_policy() -> None:
+    with pytest.raises(ConfigError, match="picks the right hook"):
+        TorchSchedulerHook("ReduceLROnPlateau")
+
+
+def test_torch_does_not_warn_where_the_device_does_the_update() -> None:
+    model = nn.Linear(3, 2)
+    loop = Loop(hook_for("ExponentialLR"), max_iters=2, model=model)
+    hook = loop.table.hooks[0]
+    hook.before_run(loop)
+    for loop.iter in range(3):  # no optimizer.step in between
+        hook.before_train_iter(loop)
+    assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.8**2)

@@ -1,0 +1,191 @@
+"""Real traces of torch.profiler: where they go, and what they cover."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import profiler
+
+from devrun.errors import ConfigError
+from devrun.hooks.closure import ClosureHook
+from devrun.hooks.profiler import ProfilerHook
+from tests.hooks.loop import Loop
+
+
+def names(path: Path) -> list[str]:
+    events = json.loads(path.read_text())["traceEvents"]
+    return [event["name"] for event in events if "name" in event]
+
+
+def steps(path: Path) -> int:
+    return len({name for name in names(path) if name.startswith("ProfilerStep#")})
+
+
+def run(tmp_path: Path, *, epochs: int = 2, **options: Any) -> Loop:
+    return Loop(
+        ProfilerHook(**options), max_epochs=epochs, length=3, work_dir=str(tmp_path)
+    ).run()
+
+
+def test_a_trace_of_the_first_epoch_is_written_to_work_dir(tmp_path: Path) -> None:
+    run(tmp_path)
+    (trace,) = tmp_path.iterdir()
+    assert trace.name == "20240101_000000_trace.json"
+    assert names(trace).count("Optimizer.step#SGD.step") == 3
+    assert "aten::linear" in names(trace)
+
+
+def test_by_iteration_only_that_many_are_recorded(tmp_path: Path) -> None:
+    run(tmp_path, by_epoch=False, profile_iters=2)
+    (trace,) = tmp_path.iterdir()
+    assert names(trace).count("Optimizer.step#SGD.step") == 2
+
+
+def test_a_schedule_records_each_active_stretch_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "trace.json"
+    schedule = {"wait": 1, "warmup": 1, "active": 1, "repeat": 2}
+    run(
+        tmp_path,
+        by_epoch=False,
+        profile_iters=6,
+        schedule=schedule,
+        json_trace_path=str(path),
+    )
+    assert sorted(p.name for p in path.parent.iterdir()) == [
+        "trace.json",
+        "trace_2.json",
+    ]
+    assert steps(path) == 1
+
+
+def test_a_function_gets_the_profiler(tmp_path: Path) -> None:
+    seen = []
+    run(tmp_path, on_trace_ready=lambda prof: seen.append(len(prof.events())))
+    assert seen[0] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_log_trace_logs_the_table_and_a_file_may_be_had_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = {"type": "log_trace", "sort_by": "self_cpu_time_total", "row_limit": 5}
+    with caplog.at_level(logging.INFO, logger="devrun.test"):
+        run(tmp_path, on_trace_ready=handler, json_trace_path=str(tmp_path / "t.json"))
+    assert "Self CPU time total" in caplog.text
+    assert "aten::linear" in names(tmp_path / "t.json")
+
+
+def test_tb_trace_writes_below_work_dir(tmp_path: Path) -> None:
+    run(tmp_path, on_trace_ready={"type": "tb_trace", "worker_name": "w0"})
+    (trace,) = (tmp_path / "tf_tracing_logs").iterdir()
+    assert trace.name.startswith("w0.")
+    assert "aten::linear" in names(trace)
+
+
+def test_shapes_and_memory_are_recorded_when_asked_for(tmp_path: Path) -> None:
+    run(tmp_path, record_shapes=True, profile_memory=True)
+    (trace,) = tmp_path.iterdir()
+    assert "[memory]" in names(trace)
+    assert "Input Dims" in trace.read_text()
+
+
+def test_the_trace_is_written_when_the_run_fails(tmp_path: Path) -> None:
+    def fail(runner: Any) -> None:
+        if runner.iter == 1:
+            raise ZeroDivisionError
+
+    loop = Loop(
+        ProfilerHook(),
+        ClosureHook("after_train_iter", fail),
+        max_epochs=1,
+        work_dir=str(tmp_path),
+    )
+    with pytest.raises(ZeroDivisionError):
+        loop.run()
+    (trace,) = tmp_path.iterdir()
+    assert "aten::linear" in names(trace)
+
+
+def test_a_resumed_run_is_profiled_from_where_it_goes_on(tmp_path: Path) -> None:
+    loop = Loop(ProfilerHook(), max_epochs=3, length=3, work_dir=str(tmp_path))
+    loop.epoch, loop.iter = 1, 3
+    loop.run()
+    (trace,) = tmp_path.iterdir()
+    assert names(trace).count("Optimizer.step#SGD.step") == 3
+
+
+def test_other_ranks_record_nothing(tmp_path: Path) -> None:
+    loop = Loop(ProfilerHook(), max_epochs=1, work_dir=str(tmp_path))
+    loop.rank = 1
+    loop.run()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_auto_adds_what_the_device_lists_and_says_what_is_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lacking = [a for a in profiler.ProfilerActivity.__members__.values()
+               if a not in profiler.supported_activities()]  # fmt: skip
+    loop = Loop(ProfilerHook(), max_epochs=1, work_dir=str(tmp_path))
+    loop.adapter.recordable = [lacking[0]]
+    with caplog.at_level(logging.WARNING, logger="devrun.test"):
+        loop.run()
+    assert f"cannot record {lacking[0].name} on this machine" in caplog.text
+    (trace,) = tmp_path.iterdir()
+    assert "aten::linear" in names(trace)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"by_epoch": 1}, TypeError, "by_epoch must be a bool, got 1"),
+        ({"profile_iters": 0}, ValueError, "profile_iters must be"),
+        ({"activities": "cpu"}, ValueError, "'auto' or a list of names, got 'cpu'"),
+        ({"activities": ["cpu", "cudo"]}, ValueError, "did you mean 'cuda'"),
+        ({"schedule": {"wait": 1}}, ValueError, "schedule .* is refused"),
+        ({"schedule": 3}, ConfigError, "schedule must be a dict"),
+        ({"on_trace_ready": 3}, ValueError, "function, a dict or None, got 3"),
+        ({"on_trace_ready": {"type": "tb"}}, ValueError, "did you mean|known"),
+        (
+            {"on_trace_ready": {"type": "tb_trace"}, "json_trace_path": "a"},
+            ValueError,
+            "not both",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        ProfilerHook(**options)
+    assert isinstance(caught.value, error)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "words"),
+    [
+        ({"profile_iters": 3}, {"max_epochs": 2}, "3 epochs, the run has 2"),
+        ({}, {"max_iters": 2}, "by_epoch=False"),
+        ({}, {"max_epochs": 1}, "no work_dir"),
+        (
+            {"on_trace_ready": {"type": "tb_trace"}},
+            {"max_epochs": 1},
+            "give an absolute dir_name",
+        ),
+        (
+            {"on_trace_ready": {"type": "tb_trace", "dir": "a", "dir_name": "/tmp"}},
+            {"max_epochs": 1},
+            "is refused",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_run_is_refused_before_it_begins(
+    options: dict[str, Any], limit: dict[str, int], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Loop(ProfilerHook(**options), **limit).run()

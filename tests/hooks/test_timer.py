@@ -1,0 +1,100 @@
+"""IterTimerHook: what is timed, and what is left out; by a clock of the test's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from devrun.hooks.base import Hook
+from devrun.hooks.evaluation import EvalHook
+from devrun.hooks.timer import IterTimerHook, exclude_time
+from tests.hooks.eval_loop import loader, make_runner
+
+
+class Clock:
+    """Stands still unless something takes time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("devrun.hooks.timer.perf_counter", clock)
+    monkeypatch.setattr("devrun.hooks.evaluation.hook.perf_counter", clock)
+    return clock
+
+
+class Taking(Hook):
+    """Takes 7 s after the second iteration, and says so if `honest`."""
+
+    def __init__(self, clock, priority, honest=False):
+        self.clock, self.priority, self.honest = clock, priority, honest
+
+    def after_train_iter(self, runner):
+        if runner.iter == 1:
+            self.clock.now += 7
+            if self.honest:
+                exclude_time(runner, 7)
+
+
+class Slow(list):
+    """A data set of which each sample takes a second to load."""
+
+    def __init__(self, clock, dataset):
+        super().__init__(dataset)
+        self.clock = clock
+
+    def __getitem__(self, index):
+        self.clock.now += 1
+        return super().__getitem__(index)
+
+
+def times(clock, *hooks, by_epoch=True):
+    class Last(Hook):
+        priority = "LOWEST"
+
+        def after_train_iter(self, runner):
+            kept = runner.log_buffer.val_history
+            for name in self.history:
+                self.history[name].append(kept[name][-1] if name in kept else None)
+
+    last = Last()
+    last.history = {"time": [], "data_time": []}
+    length = 1 if by_epoch else 4
+    runner = make_runner(
+        IterTimerHook(), *hooks, last, by_epoch=by_epoch, length=length
+    )
+    data = loader()
+    data = type(data)(Slow(clock, data.dataset), batch_size=3)
+    runner.run([data], [("train", 1)])
+    return last.history
+
+
+def test_waiting_for_data_is_a_part_of_the_time(clock):
+    assert times(clock) == {"time": [3] * 4, "data_time": [3] * 4}
+
+
+def test_a_slow_hook_counts_where_it_runs(clock):
+    before = times(clock, Taking(clock, "NORMAL"))
+    assert before == {"time": [3, 10, 3, 3], "data_time": [3] * 4}
+    after = times(clock, Taking(clock, "LOW"))
+    assert after == {"time": [3, 3, 10, 3], "data_time": [3, 3, 10, 3]}
+
+
+@pytest.mark.parametrize("priority", ["NORMAL", "LOW"])
+def test_what_is_excluded_pollutes_no_value(clock, priority):
+    found = times(clock, Taking(clock, priority, honest=True))
+    assert found == {"time": [3] * 4, "data_time": [3] * 4}
+
+
+def test_an_evaluation_between_iterations_is_not_timed(clock):
+    data = loader()
+    slow = type(data)(Slow(clock, data.dataset), batch_size=4)
+    hook = EvalHook(slow, interval=2, by_epoch=False)
+    found = times(clock, hook, by_epoch=False)
+    assert [t for t in found["time"] if t is not None] == [3, 3]  # others are cleared
+    assert found["time"][2] == 3  # the iteration after the evaluation
