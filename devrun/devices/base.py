@@ -1,0 +1,183 @@
+"""The seam between the runner and the hardware: one `DeviceAdapter` per device.
+
+The runner calls, in this order::
+
+    adapter = from_config(cfg); adapter.setup(seed)
+    model, optimizer = adapter.prepare(StepModule(...), optimizer, policy)
+    loader = adapter.prepare_dataloader(loader, training=True)
+    for batch in loader:                       # a batch is one update's data
+        outputs = adapter.train_step(model, batch, optimizer)
+    adapter.sync_to_host(model)                # before anything reads the weights
+    adapter.teardown()
+
+An adapter owns whatever lives on the device; the runner owns the model, the
+optimizer and the loaders, and never asks which device it has.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import nn
+
+from devrun.step import Capability, StepOutput, UpdatePolicy
+
+if TYPE_CHECKING:
+    from devrun.hooks.base import Hook
+
+__all__ = ["DeviceAdapter", "DeviceInfo"]
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One device as `devrun devices` lists it."""
+
+    name: str
+    memory_bytes: int | None = None
+    dtypes: tuple[str, ...] = ()
+
+
+class DeviceAdapter(ABC):
+    """Everything one kind of hardware needs, behind verbs common to all."""
+
+    name: ClassVar[str]
+    dist_backend: ClassVar[str | None] = None
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    emulated: bool = False
+    data_seed: int = 0
+    """Of the data order and of the randomness inside samples; set by the runner."""
+
+    @classmethod
+    @abstractmethod
+    def unavailable_reason(cls) -> str | None:
+        """None when the device can be used now, else why not and how to get it.
+
+        Probes lazily and never raises.
+        """
+
+    @classmethod
+    def is_available(cls) -> bool:
+        return cls.unavailable_reason() is None
+
+    @classmethod
+    def list_devices(cls) -> Sequence[DeviceInfo]:
+        """The devices that are here; empty when the adapter is not available."""
+        return ()
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, cfg: Mapping[str, Any]) -> DeviceAdapter:
+        """An adapter with the options of `cfg`, which is left as it was.
+
+        Raises:
+            ConfigError: an unknown option or a value out of range.
+        """
+
+    @abstractmethod
+    def setup(self, seed: int | None) -> None:
+        """Claim the device, join the process group where there is one, seed it.
+
+        Raises:
+            DeviceUnavailableError: the device or its SDK is not here.
+        """
+
+    @abstractmethod
+    def prepare(
+        self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
+    ) -> tuple[Any, Any]:
+        """Place, split, wrap and convert both; the pair to use from now on.
+
+        `model` is a `devrun.models.StepModule`. `param_groups` keep their order and
+        values; nothing global is patched.
+
+        Raises:
+            UnsupportedFeatureError: the policy asks for what this device cannot do.
+        """
+
+    @abstractmethod
+    def prepare_dataloader(self, loader: Any, *, training: bool) -> Any:
+        """A loader whose every item is one update's (or one evaluation step's) data.
+
+        Its `len` is the number of iterations; preparing twice changes nothing.
+        """
+
+    @abstractmethod
+    def train_step(
+        self,
+        model: Any,
+        batch: Any,
+        optimizer: Any,
+        on_grads: Callable[[], None] | None = None,
+    ) -> StepOutput:
+        """One optimizer update; tensors come back detached, without a host sync.
+
+        `on_grads` is called once the gradients are complete (`after_backward`).
+        """
+
+    @abstractmethod
+    def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
+        """One step without gradients; same output, with `predictions` if any.
+
+        `mode` is that of `StepModule`: `val`, or `predict` where there is no loss.
+        """
+
+    def check_finite(self, model: Any = None) -> None:
+        """Look at the losses not looked at yet, and at the weights of `model`.
+
+        Called at log points and before every save, on each rank by itself.
+
+        Raises:
+            DivergedError: one is NaN or infinite, and the policy says stop or skip.
+        """
+
+    @abstractmethod
+    def unwrap_model(self, model: Any) -> nn.Module:
+        """The user's module, whose `state_dict` keys are the canonical ones."""
+
+    def sync_to_host(self, model: Any) -> None:
+        """Host weights and optimizer state are current on return."""
+
+    def sync_to_device(self, model: Any) -> None:
+        """Device copies are current after the host wrote weights (load, resume)."""
+
+    def push_optimizer(self, model: Any, optimizer: Any) -> None:
+        """The device sees the present `param_groups`; no weights move."""
+
+    def sync_hooks(self) -> list[Hook]:
+        """Hooks that bind the three verbs above to stages; none where not needed."""
+        return []
+
+    def memory_stats(self) -> Mapping[str, float]:
+        """Peak memory in MiB since the start (`peak_mib`), where it is known."""
+        return {}
+
+    def empty_cache(self) -> None:
+        """Give cached device memory back, where there is a cache."""
+
+    def profiler_activities(self) -> Sequence[Any]:
+        """What `torch.profiler` can record here; empty leaves it to its default."""
+        return ()
+
+    def synchronize(self) -> None:
+        """Wait until the device has done everything asked of it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Update state a resumed run needs, such as the loss scale."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+
+    def rng_state(self) -> dict[str, Any]:
+        """The device's own random state; the host's is not the adapter's."""
+        return {}
+
+    def set_rng_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what `rng_state` gave."""
+
+    @abstractmethod
+    def teardown(self) -> None:
+        """Release everything; safe twice and after a failed `setup`."""

@@ -1,0 +1,185 @@
+"""CUDA, and ROCm, which torch presents under the same name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from devrun.devices.backends import BackendSettings
+from devrun.devices.base import DeviceInfo
+from devrun.devices.eager import EagerAdapter
+from devrun.devices.options import EagerOptions, IndexedOptions
+from devrun.dist import local_rank
+from devrun.errors import ConfigError, DeviceUnavailableError
+from devrun.step import MicroBatches
+
+__all__ = ["CUDAAdapter"]
+
+
+class CUDAAdapter(EagerAdapter):
+    """One GPU per process; several under a launcher."""
+
+    name = "cuda"
+    dist_backend = "nccl"
+    options_type = IndexedOptions
+    options: IndexedOptions
+
+    def __init__(self, options: EagerOptions | None = None) -> None:
+        super().__init__(options)
+        self._settings = BackendSettings()
+
+    @classmethod
+    def unavailable_reason(cls) -> str | None:
+        if not torch.backends.cuda.is_built() and torch.version.hip is None:
+            return (
+                f"torch {torch.__version__} is built without CUDA or ROCm; install a "
+                "build for your GPU (pytorch.org, Get Started)"
+            )
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")  # torch says here what is wrong
+            if torch.cuda.is_available():
+                return None
+        told = str(said[0].message).splitlines()[0] if said else "no GPU is visible"
+        tool = "rocm-smi" if torch.version.hip else "nvidia-smi"
+        return f"{told}; check {tool}, the driver and CUDA_VISIBLE_DEVICES"
+
+    @classmethod
+    def list_devices(cls) -> Sequence[DeviceInfo]:
+        if not cls.is_available():
+            return ()
+        return tuple(_describe(index) for index in range(torch.cuda.device_count()))
+
+    def memory_stats(self) -> Mapping[str, float]:
+        """Peak of this process in tensors (`peak_mib`) and with the cache."""
+        return {
+            "peak_mib": torch.cuda.max_memory_allocated(self.device) / 2**20,
+            "peak_reserved_mib": torch.cuda.max_memory_reserved(self.device) / 2**20,
+        }
+
+    def empty_cache(self) -> None:
+        torch.cuda.empty_cache()
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def profiler_activities(self) -> list[Any]:
+        return [*super().profiler_activities(), torch.profiler.ProfilerActivity.CUDA]
+
+    def rng_state(self) -> dict[str, Any]:
+        return {"cuda": torch.cuda.get_rng_state(self.device)}
+
+    def set_rng_state(self, state: Mapping[str, Any]) -> None:
+        if "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"].cpu(), self.device)
+
+    def teardown(self) -> None:
+        super().teardown()
+        self._settings.undo()
+
+    def _claim(self) -> torch.device:
+        index = _chosen_index(self.options.index)
+        torch.cuda.set_device(index)
+        if self.options.tf32 is not None:
+            self._settings.set_tf32(self.options.tf32)
+        if self.options.cudnn_benchmark is not None:
+            self._settings.set_benchmark(self.options.cudnn_benchmark)
+        if self.options.deterministic:
+            self._settings.set_deterministic()
+        return torch.device("cuda", index)
+
+    def _pin_memory(self, loader: Any) -> bool | None:
+        return True  # only copies from pinned memory overlap with compute
+
+    def _transfers(self) -> dict[str, Any]:
+        aside = _CopyAside(self.device, self._to_device)
+        return {"transfer": aside.start, "receive": aside.finish, "lookahead": 1}
+
+
+@dataclass(frozen=True)
+class _Copying:
+    batch: Any
+    done: torch.cuda.Event
+
+
+class _CopyAside:
+    """Copies a batch on a stream of its own while the one before it is computed."""
+
+    def __init__(self, device: torch.device, move: Callable[[Any], Any]) -> None:
+        self._device = device
+        self._move = move
+        self._stream = torch.cuda.Stream(device)
+
+    def start(self, batch: Any) -> _Copying:
+        with torch.cuda.stream(self._stream):
+            return _Copying(self._move(batch), self._stream.record_event())
+
+    def finish(self, item: Any) -> Any:
+        """The batch, or `MicroBatches` of batches; compute waits for its copy only."""
+        if isinstance(item, MicroBatches):
+            return MicroBatches(self.finish(part) for part in item)
+        compute = torch.cuda.current_stream(self._device)
+        compute.wait_event(item.done)
+        # else its memory could be given to a later copy while compute still reads it
+        _record_use(item.batch, compute)
+        return item.batch
+
+
+def _record_use(batch: Any, stream: torch.cuda.Stream) -> None:
+    if isinstance(batch, Tensor):
+        if batch.is_cuda:
+            batch.record_stream(stream)
+    elif isinstance(batch, Mapping):
+        for part in batch.values():
+            _record_use(part, stream)
+    elif isinstance(batch, (list, tuple)):
+        for part in batch:
+            _record_use(part, stream)
+    elif hasattr(batch, "__dict__"):
+        for part in vars(batch).values():
+            _record_use(part, stream)
+
+
+def _chosen_index(asked: int | None) -> int:
+    """The GPU of this process.
+
+    Raises:
+        ConfigError: one index for several processes of a machine.
+        DeviceUnavailableError: fewer GPUs than that.
+    """
+    here = torch.cuda.device_count()
+    place = local_rank()
+    if place is not None:
+        if asked is not None:
+            raise ConfigError(
+                f"cuda:{asked} names one GPU, but a launcher started several "
+                "processes: give --device cuda, and choose GPUs by CUDA_VISIBLE_DEVICES"
+            )
+        if place >= here:
+            raise DeviceUnavailableError(
+                f"process {place} of this machine has no GPU: {here} are visible; "
+                f"start torchrun with --nproc-per-node {here}"
+            )
+        return place
+    index = torch.cuda.current_device() if asked is None else asked
+    if index >= here:
+        raise DeviceUnavailableError(
+            f"cuda:{index} is not here: {here} visible, cuda:0 to cuda:{here - 1}"
+        )
+    return index
+
+
+def _describe(index: int) -> DeviceInfo:
+    properties = torch.cuda.get_device_properties(index)
+    name = properties.name
+    if torch.version.hip:
+        name = f"{name} (ROCm {torch.version.hip})"
+    ampere = torch.version.hip is None and properties.major >= 8
+    dtypes = ["fp32"] + ["tf32"] * ampere
+    if ampere or torch.version.hip:
+        dtypes.append("bf16")
+    return DeviceInfo(name, properties.total_memory, (*dtypes, "fp16"))

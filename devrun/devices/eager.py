@@ -1,0 +1,331 @@
+"""`EagerAdapter`: devices on which PyTorch runs operation by operation.
+
+A subclass says what is special about its hardware: its name, whether it is here, its
+`torch.device`, its memory and random state. The update is the same for all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from devrun.data.batch import to_device
+from devrun.data.prepared import PreparedLoader
+from devrun.data.resumable import make_resumable
+from devrun.devices.base import DeviceAdapter
+from devrun.devices.explain import STEP_FAILURES, explain
+from devrun.devices.finite import FiniteGuard
+from devrun.devices.options import EagerOptions, parse_options
+from devrun.devices.ownership import (
+    UpdateWatch,
+    average_before_steps,
+    check_policy,
+    decide_owner,
+)
+from devrun.devices.placement import (
+    compile_in_place,
+    place,
+    share_weights,
+    step_module_of,
+    user_module_of,
+    wrap_ddp,
+)
+from devrun.devices.precision import autocast_for, loss_scaler_for
+from devrun.devices.seeding import Determinism, seed_streams
+from devrun.devices.update import (
+    StepFunction,
+    UpdatePlan,
+    checked_loss,
+    clip_function,
+    closure_step,
+    forward_step,
+    full_step,
+    needs_closure,
+    plain_step,
+)
+from devrun.dist import allreduce_grads, close_dist, get_dist_info, init_dist, launched
+from devrun.errors import DeviceUnavailableError
+from devrun.models.step_module import StepModule
+from devrun.step import Capability, MicroBatches, StepOutput, UpdatePolicy
+
+__all__ = ["EagerAdapter"]
+
+logger = logging.getLogger("devrun")
+
+
+class EagerAdapter(DeviceAdapter):
+    """Common base of the CPU, CUDA and `torch.accelerator` adapters."""
+
+    capabilities = frozenset(Capability)
+    options_type: ClassVar[type[EagerOptions]] = EagerOptions
+    host_shared: ClassVar[bool] = False
+    """Whether the host reads a tensor's value without waiting for a queue."""
+
+    def __init__(self, options: EagerOptions | None = None) -> None:
+        self.options = options if options is not None else self.options_type()
+        self.device = torch.device("cpu")
+        """Where tensors go; final after `setup`."""
+        self.data_seed = 0
+        self._joined = False
+        self._determinism = Determinism()
+        self._policy = UpdatePolicy()
+        self._plan = UpdatePlan()
+        self._step: StepFunction = _not_prepared
+        self._owner: str | None = None
+        self._saved_state: Mapping[str, Any] = {}
+        self._handles: list[Any] = []
+
+    @classmethod
+    def from_config(cls, cfg: Mapping[str, Any]) -> EagerAdapter:
+        return cls(parse_options(cls.options_type, cfg, cls.name))
+
+    def setup(self, seed: int | None) -> None:
+        if reason := self.unavailable_reason():
+            raise DeviceUnavailableError(f"device {self.name!r} is not here: {reason}")
+        self.device = self._claim()
+        if self.options.deterministic:
+            self._determinism.apply()
+        if launched():
+            backend = self.options.backend or self.dist_backend
+            self._joined = init_dist("pytorch", backend) or self._joined
+        if seed is not None:
+            self.data_seed = seed
+            seed_streams(seed, get_dist_info()[0])
+
+    def prepare(
+        self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
+    ) -> tuple[Any, Any]:
+        check_policy(policy, optimizer, self.name)
+        if not isinstance(model, StepModule):
+            model = StepModule(model)
+        model.optimizer = optimizer
+        place(model, optimizer, self.device, self.options)
+        compile_in_place(model.module, self.options.compile)
+        self._policy = policy
+        self._plan = self._planned(policy, model)
+        prepared: nn.Module = model
+        if policy.owner == "model":
+            share_weights(model)
+            self._handles = average_before_steps(optimizer)
+        else:
+            prepared = wrap_ddp(model, self.device, self.options)
+        if policy.owner == "hook":
+            self._step = forward_step(self._plan, keep_graph=True)
+        elif policy.owner == "model":
+            self._step = self._model_step()
+        else:
+            self._step = self._first_step
+        return prepared, optimizer
+
+    def prepare_dataloader(self, loader: Any, *, training: bool) -> Any:
+        if isinstance(loader, PreparedLoader):
+            return loader
+        rank, world_size = get_dist_info()
+        resumable = make_resumable(
+            loader,
+            seed=self.data_seed,
+            rank=rank,
+            world_size=world_size,
+            training=training,
+            pin_memory=self._pin_memory(loader),
+        )
+        accumulate = self._policy.accumulate if training else 1
+        return PreparedLoader(resumable, accumulate=accumulate, **self._transfers())
+
+    def train_step(
+        self,
+        model: Any,
+        batch: Any,
+        optimizer: Any,
+        on_grads: Callable[[], None] | None = None,
+    ) -> StepOutput:
+        try:
+            return self._step(model, batch, optimizer, on_grads)
+        except STEP_FAILURES as error:
+            line = explain(error, batch, model, str(self.device), self.memory_stats)
+            if line is None:
+                raise
+            raise line from error
+
+    def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
+        # The bare module: DDP would wait for ranks whose share has fewer batches.
+        # Not inference_mode: its tensors may never enter autograd again, and users
+        # keep predictions (distillation, hard negatives) for the next train step.
+        try:
+            with torch.no_grad(), self._plan.autocast or contextlib.nullcontext():
+                return StepOutput(step_module_of(model)(self._to_device(batch), mode))
+        except STEP_FAILURES as error:
+            line = explain(error, batch, model, str(self.device), self.memory_stats)
+            if line is None:
+                raise
+            raise line from error
+
+    def unwrap_model(self, model: Any) -> nn.Module:
+        return user_module_of(model)
+
+    def check_finite(self, model: Any = None) -> None:
+        if self._plan.guard is not None:
+            self._plan.guard.flush(None if model is None else user_module_of(model))
+
+    def profiler_activities(self) -> list[Any]:
+        return [torch.profiler.ProfilerActivity.CPU]
+
+    def state_dict(self) -> dict[str, Any]:
+        state = dict(self._saved_state)
+        if self._owner is not None:
+            state["owner"] = self._owner
+        if self._plan.scaler is not None:
+            state["scaler"] = self._plan.scaler.grad_scaler.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        # resume may come before prepare; the scaler takes it then
+        self._saved_state = dict(state)
+        self._load_scaler()
+
+    def teardown(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._step = _not_prepared
+        self._plan = UpdatePlan()
+        self._determinism.undo()
+        if self._joined:
+            self._joined = False
+            close_dist()
+
+    def _claim(self) -> torch.device:
+        """The device of this process; a subclass makes it the current one too."""
+        return torch.device("cpu")
+
+    def _to_device(self, batch: Any) -> Any:
+        batch = to_device(batch, self.device, non_blocking=True)
+        return _channels_last(batch) if self.options.channels_last else batch
+
+    def _transfers(self) -> dict[str, Any]:
+        """How `PreparedLoader` brings a batch here."""
+        return {"transfer": self._to_device}
+
+    def _pin_memory(self, loader: Any) -> bool | None:
+        """Whether the loader should pin its batches; None leaves it as it is."""
+        return None
+
+    def _planned(self, policy: UpdatePolicy, model: StepModule) -> UpdatePlan:
+        guard = FiniteGuard(policy.nonfinite, host_shared=self.host_shared)
+        # a user's own hook clips, scales and accumulates by itself
+        own = policy.owner == "hook"
+        plan = UpdatePlan(
+            guard=None if policy.nonfinite == "ignore" else guard,
+            clip=None if own else clip_function(policy),
+            autocast=autocast_for(policy.precision, self.device.type),
+            scaler=None if own else loss_scaler_for(policy, self.device.type),
+            watched=model.module if policy.detect_anomalous_params else None,
+            accumulate=policy.accumulate,
+        )
+        self._plan = plan
+        self._load_scaler()
+        return plan
+
+    def _load_scaler(self) -> None:
+        saved = self._saved_state.get("scaler")
+        if saved and self._plan.scaler is not None:
+            self._plan.scaler.grad_scaler.load_state_dict(dict(saved))
+
+    def _first_step(
+        self, model: Any, batch: Any, optimizer: Any, on_grads: Any
+    ) -> StepOutput:
+        """The first update finds out who does it, and picks the function for the rest.
+
+        It runs on the bare module with gradients averaged by hand: DDP cannot wrap a
+        forward pass in which the model itself calls backward.
+        """
+        inner: StepModule = step_module_of(model)
+        if isinstance(model, DistributedDataParallel) and self._adapter_owns():
+            # Known beforehand: DDP from the first update on, as a run that was never
+            # stopped does at this point, so that a resumed one has the same bits.
+            self._owner = "adapter"
+            self._step = self._adapter_step(model, optimizer)
+            return self._step(model, batch, optimizer, on_grads)
+        parts = batch if isinstance(batch, MicroBatches) else MicroBatches([batch])
+        autocast = self._plan.autocast or contextlib.nullcontext()
+        with UpdateWatch(inner, optimizer) as watch, autocast:
+            outputs = inner(parts[0], "train")
+        self._owner = decide_owner(self._policy, watch, optimizer, inner)
+        if self._owner == "model":
+            self._handles = average_before_steps(optimizer)
+            self._step = self._model_step()
+            return forward_step(self._plan, keep_graph=False)(
+                _Replay(inner, outputs), parts[0], optimizer, on_grads
+            )
+        checked_loss(inner, outputs["loss"])
+        self._step = run = self._adapter_step(model, optimizer)
+        if isinstance(model, DistributedDataParallel):
+            reduce = functools.partial(allreduce_grads, list(inner.parameters()))
+            first = closure_step if needs_closure(optimizer) else full_step
+            run = first(self._plan, reduce)
+        return run(_Replay(inner, outputs), batch, optimizer, on_grads)
+
+    def _adapter_owns(self) -> bool:
+        known = (self._policy.owner, self._saved_state.get("owner"))
+        return known[0] == "adapter" or known == ("auto", "adapter")
+
+    def _adapter_step(self, model: Any, optimizer: Any) -> StepFunction:
+        if needs_closure(optimizer):
+            return closure_step(self._plan)
+        if self._plan.is_plain and not isinstance(model, DistributedDataParallel):
+            return plain_step(self._plan)
+        return full_step(self._plan)
+
+    def _model_step(self) -> StepFunction:
+        forward = forward_step(self._plan, keep_graph=False)
+
+        def step(model: Any, batch: Any, optimizer: Any, on_grads: Any) -> StepOutput:
+            return forward(step_module_of(model), batch, optimizer, on_grads)
+
+        return step
+
+
+class _Replay:
+    """Stands for the model in the first update: its first forward is already done."""
+
+    def __init__(self, model: StepModule, outputs: dict[str, Any]) -> None:
+        self.model_name = model.model_name
+        self._model = model
+        self._outputs: dict[str, Any] | None = outputs
+
+    def run(self, _: Any, batch: Any, mode: str) -> dict[str, Any]:
+        """As `StepModule.run` is called."""
+        return self(batch, mode)
+
+    def __call__(self, batch: Any, mode: str) -> dict[str, Any]:
+        outputs, self._outputs = self._outputs, None
+        if outputs is not None:
+            return outputs
+        again: dict[str, Any] = self._model(batch, mode)
+        return again
+
+
+def _channels_last(batch: Any) -> Any:
+    """The batch with image tensors (4-d, floating) in that memory format."""
+    if isinstance(batch, Tensor):
+        if batch.dim() == 4 and batch.is_floating_point():
+            return batch.contiguous(memory_format=torch.channels_last)
+        return batch
+    if type(batch) in (list, tuple, MicroBatches):
+        return type(batch)(_channels_last(part) for part in batch)
+    if type(batch) is dict:
+        return {key: _channels_last(part) for key, part in batch.items()}
+    return batch
+
+
+def _not_prepared(
+    model: Any, batch: Any, optimizer: Any, on_grads: Callable[[], None] | None
+) -> StepOutput:
+    raise RuntimeError("the adapter is not prepared: call prepare(model, ...) first")

@@ -1,0 +1,148 @@
+"""Any accelerator that PyTorch knows by itself: Apple's mps, Intel's xpu, npu, ...
+
+`torch.accelerator` (torch 2.6 and later) speaks for whichever one the installed build
+has; what only some of them offer is asked of their module and left out elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from devrun.devices.base import DeviceInfo
+from devrun.devices.eager import EagerAdapter
+from devrun.devices.options import IndexedOptions
+from devrun.dist import local_rank
+from devrun.errors import ConfigError, DeviceUnavailableError
+
+__all__ = ["GenericAdapter", "MPSAdapter", "NPUAdapter", "XPUAdapter"]
+
+
+class GenericAdapter(EagerAdapter):
+    """The accelerator that the installed torch has, under its own name."""
+
+    name = "accelerator"
+    device_type: ClassVar[str | None] = None
+    """What `torch.device` calls it; None takes the one that is here."""
+    how_to_get: ClassVar[str] = "install the torch build or plug-in of its vendor"
+    options_type = IndexedOptions
+    options: IndexedOptions
+
+    @classmethod
+    def unavailable_reason(cls) -> str | None:
+        if not hasattr(torch, "accelerator"):
+            return f"it needs torch 2.6 or later, this is {torch.__version__}"
+        here = _current_type()
+        if here is None:
+            return f"torch {torch.__version__} sees no accelerator; {cls.how_to_get}"
+        if cls.device_type not in (None, here):
+            return f"the accelerator of this torch is {here}; {cls.how_to_get}"
+        return None
+
+    @classmethod
+    def list_devices(cls) -> Sequence[DeviceInfo]:
+        if not cls.is_available():
+            return ()
+        kind = _current_type()
+        return tuple(
+            DeviceInfo(*_name_and_memory(kind, index), ("fp32", "bf16", "fp16"))
+            for index in range(torch.accelerator.device_count())
+        )
+
+    def memory_stats(self) -> Mapping[str, float]:
+        peak = self._call("max_memory_allocated")
+        return {} if peak is None else {"peak_mib": peak / 2**20}
+
+    def empty_cache(self) -> None:
+        self._call("empty_cache")
+
+    def synchronize(self) -> None:
+        torch.accelerator.synchronize()
+
+    def profiler_activities(self) -> list[Any]:
+        members = torch.profiler.ProfilerActivity.__members__
+        own = members.get(self.device.type.upper())
+        return super().profiler_activities() + ([] if own is None else [own])
+
+    def rng_state(self) -> dict[str, Any]:
+        state = self._call("get_rng_state")
+        return {} if state is None else {self.device.type: state}
+
+    def set_rng_state(self, state: Mapping[str, Any]) -> None:
+        if self.device.type in state:
+            self._call("set_rng_state", state[self.device.type].cpu())
+
+    def _claim(self) -> torch.device:
+        here = torch.accelerator.device_count()
+        place, asked = local_rank(), self.options.index
+        if place is not None and asked is not None:
+            raise ConfigError(
+                f"{self.name}:{asked} names one device, but a launcher started several "
+                f"processes: give --device {self.name}"
+            )
+        index = asked if place is None else place
+        if index is not None and index >= here:
+            raise DeviceUnavailableError(
+                f"{self.name}:{index} is not here: {here} visible, counted from 0"
+            )
+        if index is not None:
+            _set_index(index)
+        # A single device goes without a number: some types know only one.
+        kind = _current_type() or "cpu"
+        return torch.device(kind) if index is None else torch.device(kind, index)
+
+    def _call(self, name: str, *args: Any) -> Any:
+        """Call `name` of the device's module; None where it has no such function."""
+        module = getattr(torch, self.device.type, None)
+        function = getattr(module, name, None)
+        return None if function is None else function(*args)
+
+
+class MPSAdapter(GenericAdapter):
+    """Apple silicon."""
+
+    name = "mps"
+    device_type = "mps"
+    how_to_get = "mps needs an Apple silicon Mac and its usual torch build"
+
+
+class XPUAdapter(GenericAdapter):
+    """Intel GPUs."""
+
+    name = "xpu"
+    dist_backend = "xccl"
+    device_type = "xpu"
+    how_to_get = "xpu needs an Intel GPU, its driver and the xpu build of torch"
+
+
+class NPUAdapter(GenericAdapter):
+    """Ascend processors, through the vendor's plug-in."""
+
+    name = "npu"
+    dist_backend = "hccl"
+    device_type = "npu"
+    how_to_get = "npu needs an Ascend device, CANN and the package torch_npu"
+
+
+def _current_type() -> str | None:
+    """The type of the accelerator that is here now, or None."""
+    if not torch.accelerator.is_available():
+        return None
+    current = torch.accelerator.current_accelerator()
+    return None if current is None else current.type
+
+
+def _set_index(index: int) -> None:
+    # renamed in torch 2.8; the old name warns from then on
+    chosen = getattr(torch.accelerator, "set_device_index", None)
+    (chosen or torch.accelerator.set_device_idx)(index)
+
+
+def _name_and_memory(kind: str | None, index: int) -> tuple[str, int | None]:
+    module = getattr(torch, kind or "", None)
+    read = getattr(module, "get_device_properties", None)
+    properties = None if read is None else read(index)
+    name = getattr(properties, "name", None) or f"{kind}:{index}"
+    return str(name), getattr(properties, "total_memory", None)

@@ -1,0 +1,97 @@
+"""Options of the eager devices: a config mapping becomes one frozen dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from devrun.errors import ConfigError, ConfigTypeError, nearest
+
+__all__ = ["EagerOptions", "IndexedOptions", "parse_options"]
+
+
+def _option(default: Any, *kinds: type) -> Any:
+    return field(default=default, metadata={"kinds": kinds})
+
+
+@dataclass(frozen=True)
+class EagerOptions:
+    """What every eager device takes.
+
+    The last two speak to NVIDIA's libraries; other devices take them so that one
+    config runs on all of them, and have nothing to set.
+    """
+
+    channels_last: bool = _option(False, bool)
+    """Keep 4-d weights and image batches in the channels-last memory format."""
+    compile: bool | Mapping[str, Any] = _option(False, bool, Mapping)
+    """`torch.compile` the model in place; a mapping gives its arguments."""
+    deterministic: bool = _option(False, bool)
+    """Only algorithms that give the same bits each time; an error where there are
+    none."""
+    find_unused_parameters: bool = _option(False, bool)
+    """For DDP, when some parameters get no gradient in some updates."""
+    ddp: Mapping[str, Any] | None = _option(None, Mapping, type(None))
+    """Further arguments of DistributedDataParallel."""
+    backend: str | None = _option(None, str, type(None))
+    """Of `torch.distributed`; None takes the usual one of the device."""
+    tf32: bool | None = _option(None, bool, type(None))
+    """TF32 in matrix products and convolutions; None keeps torch's setting."""
+    cudnn_benchmark: bool | None = _option(None, bool, type(None))
+    """Let cuDNN time its algorithms; None keeps torch's setting."""
+
+
+@dataclass(frozen=True)
+class IndexedOptions(EagerOptions):
+    """For devices of which a machine may have several."""
+
+    index: int | None = _option(None, int, type(None))
+    """Which one; None takes LOCAL_RANK under a launcher, else the current one."""
+
+
+O = TypeVar("O", bound=EagerOptions)  # noqa: E741
+
+
+def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) -> O:
+    """`cfg` as options of `device`; the key `type` is not an option and is ignored.
+
+    Raises:
+        ConfigError: an option this device does not have, with the nearest one.
+        ConfigTypeError: a value of the wrong kind.
+    """
+    fields = {each.name: each for each in dataclasses.fields(options_type)}
+    values = {key: value for key, value in cfg.items() if key != "type"}
+    if values.get("emulate") is False:
+        del values["emulate"]
+    if "emulate" in values:
+        raise ConfigError(f"device {device!r} has no emulator: remove emulate")
+    for key, value in values.items():
+        if key not in fields:
+            hint = nearest(key, fields)
+            raise ConfigError(f"device {device!r} has no option {key!r}; {hint}")
+        kinds = fields[key].metadata["kinds"]
+        # bool is an int to Python, not to whoever wrote `index: true`
+        if not isinstance(value, kinds) or (
+            isinstance(value, bool) and bool not in kinds
+        ):
+            accepted = " or ".join(
+                _KIND_NAMES.get(kind, kind.__name__) for kind in kinds
+            )
+            raise ConfigTypeError(
+                f"option {key!r} of device {device!r} must be {accepted}, got {value!r}"
+            )
+    index = values.get("index")
+    if index is not None and index < 0:
+        raise ConfigError(f"option 'index' of device {device!r} is negative: {index}")
+    return options_type(**values)
+
+
+_KIND_NAMES = {
+    bool: "true or false",
+    Mapping: "a mapping",
+    type(None): "null",
+    int: "an integer",
+    str: "a string",
+}

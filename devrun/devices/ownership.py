@@ -1,0 +1,181 @@
+"""Who does the update: the adapter, or the model's own `train_step`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from devrun.dist import allreduce_grads, get_dist_info
+from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.models.step_module import StepModule
+from devrun.step import UpdatePolicy
+
+__all__ = [
+    "OWNERS",
+    "UpdateWatch",
+    "average_before_steps",
+    "check_model_owner",
+    "check_policy",
+    "decide_owner",
+    "optimizers_in",
+]
+
+logger = logging.getLogger("devrun")
+
+OWNERS = ("auto", "adapter", "hook", "model")
+
+
+def optimizers_in(optimizer: Any) -> list[Optimizer]:
+    """The optimizers in what a runner calls `optimizer`: one, a dict, or None."""
+    if optimizer is None:
+        return []
+    return list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
+
+
+class UpdateWatch:
+    """Sees, while it is entered, whether the model did the update itself.
+
+    True in `seen` when an optimizer stepped, or when gradients appeared: a model that
+    accumulates them itself may step only in a later iteration.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Any) -> None:
+        self.seen = False
+        self._params = [p for p in model.parameters() if p.requires_grad]
+        self._optimizers = optimizers_in(optimizer)
+        self._handles: list[Any] = []
+        self._had_gradient: list[bool] = []
+
+    def __enter__(self) -> UpdateWatch:
+        def stepped(*_: Any) -> None:
+            self.seen = True
+
+        self._had_gradient = [param.grad is not None for param in self._params]
+        self._handles = [o.register_step_post_hook(stepped) for o in self._optimizers]
+        self._handles += average_before_steps(self._optimizers)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for param, had in zip(self._params, self._had_gradient, strict=True):
+            if param.grad is not None and not had:
+                self.seen = True
+
+
+def average_before_steps(optimizer: Any) -> list[Any]:
+    """Make each `step` of a model's own update average the gradients over the ranks.
+
+    DDP only reduces a backward pass that follows its forward; one inside the forward
+    would leave each rank with weights of its own. Returns handles with `remove`.
+    """
+    if get_dist_info()[1] == 1:
+        return []
+
+    def average(stepping: Optimizer, *_: Any) -> None:
+        groups = stepping.param_groups
+        allreduce_grads(param for group in groups for param in group["params"])
+
+    found = optimizer if isinstance(optimizer, list) else optimizers_in(optimizer)
+    return [each.register_step_pre_hook(average) for each in found]
+
+
+def check_policy(policy: UpdatePolicy, optimizer: Any, device: str) -> None:
+    """Refuse what cannot work before anything runs.
+
+    Raises:
+        ConfigError, UnsupportedFeatureError: naming the part of the policy.
+    """
+    if policy.owner not in OWNERS:
+        raise ConfigError(f"update owner must be one of {OWNERS}, got {policy.owner!r}")
+    if policy.options:
+        names = ", ".join(map(str, policy.options))
+        raise UnsupportedFeatureError(
+            f"optimizer_config: {names} means nothing on device {device!r}; remove it"
+        )
+    if policy.accumulate < 1:
+        raise ConfigError(
+            f"cumulative_iters must be 1 or more, got {policy.accumulate}"
+        )
+    if policy.owner == "adapter":
+        if optimizer is None:
+            raise ConfigError("optimizer_config is given, but there is no optimizer")
+        if isinstance(optimizer, Mapping):
+            raise ConfigError(
+                f"several optimizers ({', '.join(map(str, optimizer))}) can only be "
+                "stepped by the model's own train_step: remove optimizer_config"
+            )
+    if policy.owner == "hook":
+        if policy.accumulate > 1:
+            raise UnsupportedFeatureError(
+                "cumulative_iters cannot be combined with an optimizer hook of your "
+                "own: accumulate inside the hook"
+            )
+        if policy.nonfinite == "skip":
+            raise UnsupportedFeatureError(
+                "nonfinite 'skip' cannot be combined with an optimizer hook of your "
+                "own, which decides on the update; use 'stop', 'warn' or 'ignore'"
+            )
+    if policy.owner == "model":
+        check_model_owner(policy, "the model")
+
+
+def check_model_owner(policy: UpdatePolicy, model_name: str) -> None:
+    """Refuse a policy that a model which updates itself would not follow."""
+    asked = {
+        "grad_clip": policy.grad_clip is not None,
+        "cumulative_iters": policy.accumulate > 1,
+        "fp16 loss scaling": policy.precision == "fp16",
+        "nonfinite 'skip'": policy.nonfinite == "skip",
+        "detect_anomalous_params": policy.detect_anomalous_params,
+    }
+    refused = [name for name, wanted in asked.items() if wanted]
+    if refused:
+        raise ConfigError(
+            f"train_step of {model_name} updates the weights itself, so "
+            f"{', '.join(refused)} cannot be done for it: do it there, or return the "
+            "loss without stepping the optimizer"
+        )
+
+
+def decide_owner(
+    policy: UpdatePolicy, watch: UpdateWatch, optimizer: Any, model: StepModule
+) -> str:
+    """`adapter` or `model`, from the policy and what the first step showed.
+
+    Raises:
+        ConfigError: both would update, or nobody can.
+    """
+    if policy.owner == "model":
+        return "model"
+    name = model.model_name
+    if policy.owner == "adapter":
+        if watch.seen:
+            raise ConfigError(
+                f"train_step of {name} updates the weights itself, and so would "
+                "optimizer_config: remove one of the two"
+            )
+        return "adapter"
+    if watch.seen:
+        check_model_owner(policy, name)
+        return "model"
+    if optimizer is None:
+        logger.warning("there is no optimizer: nothing updates the weights of %s", name)
+        check_model_owner(policy, name)
+        return "model"
+    if isinstance(optimizer, Mapping):
+        raise ConfigError(
+            f"several optimizers ({', '.join(map(str, optimizer))}) are given, but "
+            f"train_step of {name} steps none of them: step them there"
+        )
+    return "adapter"

@@ -1,0 +1,124 @@
+"""Moving a model and its optimizer together, and wrapping them for several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from devrun.devices.options import EagerOptions
+from devrun.devices.ownership import optimizers_in
+from devrun.dist import broadcast_tensors, get_dist_info
+from devrun.errors import ConfigError
+from devrun.models.step_module import StepModule
+
+__all__ = ["compile_in_place", "place", "step_module_of", "user_module_of", "wrap_ddp"]
+
+
+def place(
+    model: StepModule, optimizer: Any, device: torch.device, options: EagerOptions
+) -> None:
+    """Put weights and existing optimizer state on `device`, in place.
+
+    A resumed optimizer holds state before the model is placed. Where a device needs
+    new parameter objects, the optimizer's groups and state follow them.
+    """
+    before = list(model.parameters())
+    model.to(device)
+    if options.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    after = list(model.parameters())
+    moved: dict[Tensor, Tensor] = {
+        old: new for old, new in zip(before, after, strict=True) if old is not new
+    }
+    for each in optimizers_in(optimizer):
+        if moved:
+            _follow(each, moved)
+        _move_state(each)
+
+
+def _follow(optimizer: Optimizer, moved: Mapping[Tensor, Tensor]) -> None:
+    for group in optimizer.param_groups:
+        group["params"][:] = [moved.get(param, param) for param in group["params"]]
+    for old in [param for param in optimizer.state if param in moved]:
+        optimizer.state[moved[old]] = optimizer.state.pop(old)
+
+
+def _move_state(optimizer: Optimizer) -> None:
+    for group in optimizer.param_groups:
+        # torch keeps the step counter on the host unless the update is one kernel
+        counter_moves = bool(group.get("capturable") or group.get("fused"))
+        for param in group["params"]:
+            state = optimizer.state.get(param, {})
+            for key, value in state.items():
+                if key != "step" or counter_moves:
+                    state[key] = _moved(value, param.device)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, list):  # LBFGS keeps lists of tensors
+        return [_moved(part, device) for part in value]
+    return value
+
+
+def compile_in_place(module: nn.Module, setting: bool | Mapping[str, Any]) -> None:
+    """Compile `module` under its own name, so that its `state_dict` keys stay."""
+    if not isinstance(setting, Mapping):
+        if setting:
+            module.compile()
+        return
+    try:
+        module.compile(**setting)
+    except TypeError as error:
+        raise ConfigError(
+            f"compile: {dict(setting)!r} is not for torch.compile: {error}"
+        ) from error
+
+
+def wrap_ddp(
+    model: StepModule, device: torch.device, options: EagerOptions
+) -> StepModule | DistributedDataParallel:
+    """`model`, in DistributedDataParallel if there is something to average.
+
+    Raises:
+        ConfigError: an argument in `ddp` that it does not take.
+    """
+    if get_dist_info()[1] == 1:
+        return model
+    if not any(param.requires_grad for param in model.parameters()):
+        share_weights(model)
+        return model
+    arguments = dict(options.ddp or {})
+    arguments.setdefault("find_unused_parameters", options.find_unused_parameters)
+    if device.index is not None:
+        arguments.setdefault("device_ids", [device.index])
+    try:
+        return DistributedDataParallel(model, **arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"ddp: {dict(options.ddp or {})!r} is not for DistributedDataParallel: "
+            f"{error}"
+        ) from error
+
+
+def share_weights(model: nn.Module) -> None:
+    """Give every rank the weights and buffers of rank 0, as DDP does when it wraps."""
+    broadcast_tensors([*model.parameters(), *model.buffers()])
+
+
+def step_module_of(model: Any) -> Any:
+    """The `StepModule` inside what `prepare` returned."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def user_module_of(model: Any) -> nn.Module:
+    """The user's module, however it is wrapped; itself when it is not."""
+    inner = step_module_of(model)
+    module: nn.Module = inner.module if isinstance(inner, StepModule) else inner
+    return module

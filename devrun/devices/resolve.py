@@ -1,0 +1,252 @@
+"""From a device's name to its adapter; nothing is imported before it is asked for.
+
+Names come from three places: the table below, `register_device`, and the entry-point
+group `devrun.devices` of installed packages (`mydev = "mypackage.mod:MyAdapter"`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from devrun.errors import (
+    ConfigError,
+    ConfigTypeError,
+    DeviceUnavailableError,
+    UnknownNameError,
+    nearest,
+)
+
+if TYPE_CHECKING:
+    from devrun.devices.base import DeviceAdapter, DeviceInfo
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "DeviceRow",
+    "available_devices",
+    "device_names",
+    "register_device",
+    "resolve_device",
+]
+
+ENTRY_POINT_GROUP = "devrun.devices"
+
+_BUILT_IN = {
+    "cpu": "devrun.devices.cpu:CPUAdapter",
+    "cuda": "devrun.devices.cuda:CUDAAdapter",
+    "mps": "devrun.devices.generic:MPSAdapter",
+    "xpu": "devrun.devices.generic:XPUAdapter",
+    "npu": "devrun.devices.generic:NPUAdapter",
+    "accelerator": "devrun.devices.generic:GenericAdapter",
+}
+_PLANNED = {
+    "hpu": (
+        "its adapter is not in this version yet; it will need Intel Gaudi software "
+        "(habana_frameworks), which Intel installs with the driver"
+    ),
+    "ipu": (
+        "its adapter is not in this version yet; it will need Graphcore's Poplar SDK "
+        "(poptorch), which the vendor installs"
+    ),
+}
+_AUTO_ORDER = ("cuda", "hpu", "ipu", "mps", "xpu", "npu", "accelerator", "cpu")
+_OTHER_WORDS = {"gpu": "cuda", "rocm": "cuda", "hip": "cuda", "gaudi": "hpu"}
+
+_registered: dict[str, Any] = {}
+
+logger = logging.getLogger("devrun")
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    """One line of `devrun devices`."""
+
+    name: str
+    reason: str | None
+    """None when the device can be used, else why not and how to get it."""
+    devices: tuple[DeviceInfo, ...] = ()
+
+    @property
+    def available(self) -> bool:
+        return self.reason is None
+
+
+def register_device(name: str, target: Any, *, force: bool = False) -> None:
+    """Make `name` mean an adapter, given as `"module:Class"` or as the class.
+
+    Raises:
+        ConfigError: the name is taken and `force` is not set, or it cannot be one.
+    """
+    if not name.isidentifier() or name == "auto":
+        raise ConfigError(f"a device cannot be named {name!r}: use a plain word")
+    if isinstance(target, str) and target.count(":") != 1:
+        raise ConfigError(f"device {name!r}: expected 'module:Class', got {target!r}")
+    if not force and (name in _BUILT_IN or name in _registered):
+        owner = _registered.get(name, _BUILT_IN.get(name))
+        raise ConfigError(
+            f"device {name!r} is already {owner}; choose another name or force=True"
+        )
+    _registered[name] = target
+
+
+def device_names() -> list[str]:
+    """Every name that `resolve_device` knows, besides `auto`."""
+    return sorted({*_BUILT_IN, *_PLANNED, *_registered, *_entry_points()})
+
+
+def resolve_device(spec: Any) -> DeviceAdapter:
+    """The adapter that `spec` asks for, not set up yet.
+
+    Args:
+        spec: a name (`cpu`, `cuda`, `cuda:1`, `auto`, one of a plug-in), a mapping
+            with `type` and the adapter's options, a `torch.device`, an adapter, or
+            an adapter class.
+
+    Raises:
+        UnknownNameError: no such device, with the nearest name.
+        DeviceUnavailableError: it is not here, with how to get it. Nothing else is
+            taken in its place.
+        ConfigError: a wrong option.
+    """
+    from devrun.devices.base import DeviceAdapter
+
+    if isinstance(spec, DeviceAdapter):
+        return spec
+    if isinstance(spec, type) and issubclass(spec, DeviceAdapter):
+        return spec.from_config({})
+    name, options = _read(spec)
+    if name == "auto":
+        return _best().from_config(options)
+    adapter = _adapter_class(name)
+    # an emulated device is there by being asked for
+    reason = None if options.get("emulate") else adapter.unavailable_reason()
+    if reason is not None:
+        raise DeviceUnavailableError(f"device {name!r} is not here: {reason}")
+    return adapter.from_config(options)
+
+
+def available_devices() -> list[DeviceRow]:
+    """A row for every known name, the usable ones first."""
+    rows = [_row(name) for name in device_names()]
+    return sorted(rows, key=lambda row: (not row.available, row.name))
+
+
+def _row(name: str) -> DeviceRow:
+    try:
+        adapter = _adapter_class(name)
+    except (DeviceUnavailableError, ConfigError) as error:
+        reason = str(error).removeprefix(f"device {name!r} is not here: ")
+        return DeviceRow(name, reason)
+    missing = adapter.unavailable_reason()
+    found = () if missing is not None else tuple(adapter.list_devices())
+    return DeviceRow(name, missing, found)
+
+
+def _read(spec: Any) -> tuple[str, dict[str, Any]]:
+    """Name and options in a spec; the caller's mapping is left as it was."""
+    if isinstance(spec, Mapping):
+        options = dict(spec)
+        spec = options.pop("type", None)
+        if not isinstance(spec, str):
+            raise ConfigError(
+                f"a device mapping needs 'type', a device's name; got {spec!r} "
+                f"beside {', '.join(map(str, options)) or 'nothing'}"
+            )
+    else:
+        options = {}
+        if type(spec).__name__ == "device":  # a torch.device, without importing torch
+            spec = str(spec)
+    if not isinstance(spec, str):
+        raise ConfigTypeError(
+            f"device must be a name, a mapping with 'type', or an adapter, got {spec!r}"
+        )
+    name, colon, index = spec.partition(":")
+    if colon:
+        if not index.isdigit():
+            raise ConfigError(f"device {spec!r}: expected a number after the colon")
+        if "index" in options:
+            raise ConfigError(f"device {spec!r} and index {options['index']!r} clash")
+        options["index"] = int(index)
+    return name.strip().lower(), options
+
+
+def _best() -> type[DeviceAdapter]:
+    """The first of `_AUTO_ORDER` that is really here."""
+    for name in _AUTO_ORDER:
+        try:
+            adapter = _adapter_class(name)
+        except DeviceUnavailableError:
+            continue
+        if not adapter.emulated and adapter.is_available():
+            return adapter
+    raise DeviceUnavailableError("no device is here, not even the CPU")
+
+
+def _adapter_class(name: str) -> type[DeviceAdapter]:
+    if name in _registered:
+        return _load(name, _registered[name], "register_device")
+    if name in _BUILT_IN:
+        return _load(name, _BUILT_IN[name], "devrun")
+    plugins = _entry_points()
+    if name in plugins:
+        found = plugins[name]
+        if len(found) > 1:
+            owners = ", ".join(sorted(found.values()))
+            raise ConfigError(
+                f"device {name!r} is offered by several packages ({owners}): "
+                "uninstall all but one"
+            )
+        ((target, owner),) = found.items()
+        return _load(name, target, f"package {owner}")
+    if name in _PLANNED:
+        raise DeviceUnavailableError(f"device {name!r} is not here: {_PLANNED[name]}")
+    if name in _OTHER_WORDS:
+        hint = f"did you mean {_OTHER_WORDS[name]!r}?"
+    else:
+        hint = nearest(name, [*device_names(), "auto"])
+    raise UnknownNameError(f"no device {name!r}; {hint}")
+
+
+def _load(name: str, target: Any, owner: str) -> type[DeviceAdapter]:
+    from devrun.devices.base import DeviceAdapter
+
+    if isinstance(target, str):
+        module, _, attribute = target.partition(":")
+        try:
+            target = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise DeviceUnavailableError(
+                f"device {name!r} is not here: its adapter {module}:{attribute} "
+                f"({owner}) cannot be imported: {error}"
+            ) from error
+    if not (isinstance(target, type) and issubclass(target, DeviceAdapter)):
+        raise ConfigError(
+            f"device {name!r} ({owner}): {target!r} is not a subclass of DeviceAdapter"
+        )
+    return target
+
+
+def _entry_points() -> dict[str, dict[str, str]]:
+    """Name -> {target: package} of what installed packages offer."""
+    found: dict[str, dict[str, str]] = {}
+    for point in metadata.entry_points(group=ENTRY_POINT_GROUP):
+        owner = point.dist.name if point.dist is not None else "unknown"
+        if point.name in _BUILT_IN:
+            _say_ignored(owner, point.name)
+            continue
+        found.setdefault(point.name, {})[point.value.replace(" ", "")] = owner
+    return found
+
+
+@functools.cache  # once, however often the names are listed
+def _say_ignored(owner: str, name: str) -> None:
+    logger.warning(
+        "package %s offers a device named %r, which devrun has itself: ignored",
+        owner,
+        name,
+    )

@@ -1,0 +1,366 @@
+"""One optimizer update on an eager device.
+
+    plain    zero_grad, forward, backward, [clip], step: fp32 on one process
+    full     the same with any of accumulation, autocast, loss scaling, DDP
+    closure  full, for optimizers that evaluate the loss themselves (LBFGS)
+    forward  no update: the model, or the user's optimizer hook, does it
+
+Which one is chosen once, so that a step asks no questions whose answer is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+from devrun.data.batch import batch_size_of
+from devrun.devices.finite import FiniteGuard
+from devrun.devices.placement import step_module_of
+from devrun.devices.precision import LossScaler
+from devrun.errors import ConfigError, UnsupportedFeatureError, nearest
+from devrun.step import MicroBatches, StepOutput, UpdatePolicy
+
+__all__ = [
+    "StepFunction",
+    "UpdatePlan",
+    "checked_loss",
+    "clip_function",
+    "closure_step",
+    "detached",
+    "forward_step",
+    "full_step",
+    "needs_closure",
+    "plain_step",
+]
+
+OnGrads = Callable[[], None] | None
+StepFunction = Callable[[Any, Any, Any, OnGrads], StepOutput]
+Clip = Callable[[Any], Tensor | None]
+
+_CLIP_KEYS = {
+    True: ("max_norm", "norm_type", "error_if_nonfinite", "foreach"),
+    False: ("clip_value", "foreach"),
+}
+
+logger = logging.getLogger("devrun")
+
+
+@dataclass
+class UpdatePlan:
+    """A policy made concrete; `None` stands for what is not asked for."""
+
+    guard: FiniteGuard | None = None
+    clip: Clip | None = None
+    autocast: contextlib.AbstractContextManager[Any] | None = None
+    scaler: LossScaler | None = None
+    watched: nn.Module | None = None
+    """Where to look for parameters that the loss does not reach."""
+    accumulate: int = 1
+    reported: set[str] = field(default_factory=set)
+
+    @property
+    def is_plain(self) -> bool:
+        asked = (self.autocast, self.scaler, self.watched)
+        return self.accumulate == 1 and all(part is None for part in asked)
+
+
+def clip_function(policy: UpdatePolicy) -> Clip | None:
+    """A function of the optimizer that clips and returns the norm, if it knows one.
+
+    Raises:
+        ConfigError: an argument that neither clipping function takes.
+    """
+    if policy.grad_clip is None:
+        return None
+    options = dict(policy.grad_clip)
+    by_norm = "clip_value" not in options
+    for key in options:
+        if key not in _CLIP_KEYS[by_norm]:
+            hint = nearest(key, _CLIP_KEYS[by_norm])
+            raise ConfigError(f"grad_clip has no argument {key!r}; {hint}")
+    if by_norm and "max_norm" not in options:
+        raise ConfigError("grad_clip needs max_norm or clip_value")
+    params: list[Tensor] = []
+    known_groups = -1
+    function: Callable[..., Any] = clip_grad_norm_ if by_norm else clip_grad_value_
+
+    def clip(optimizer: Any) -> Tensor | None:
+        # collected again only when a group was added: walking a large model's
+        # parameters costs more than the rest of this function
+        nonlocal params, known_groups
+        groups = optimizer.param_groups
+        if len(groups) != known_groups:
+            params = [param for group in groups for param in group["params"]]
+            known_groups = len(groups)
+        norm: Tensor | None = function(params, **options)
+        return norm
+
+    return clip
+
+
+def plain_step(plan: UpdatePlan) -> StepFunction:
+    """The shortest way through an update, for a plan with `is_plain`.
+
+    The model is the `StepModule` itself, in no wrapper. Calls are written out where a
+    helper would read better: they are what devrun adds to a hand-written loop.
+    """
+    guard, clip = plan.guard, plan.clip
+    reads = guard is not None and guard.reads_plainly
+    blocks = None if guard is None or reads else guard.blocks
+
+    def step(model: Any, batch: Any, optimizer: Any, on_grads: OnGrads) -> StepOutput:
+        optimizer.zero_grad()
+        outputs = model.run(model, batch, "train")
+        loss = outputs["loss"]
+        outputs["loss"] = noted = loss.detach()
+        log_vars = outputs["log_vars"]
+        if not reads and "loss" not in log_vars:
+            log_vars["loss"] = noted
+        if blocks is not None and blocks(loss):
+            return detached(outputs)
+        loss.backward()
+        if on_grads is not None:
+            on_grads()
+        norm = None if clip is None else clip(optimizer)
+        if reads:
+            # tolist takes half the time of item; a difference of a number from itself
+            # is not 0 for nan and infinities
+            value: Any = loss.tolist()
+            if "loss" not in log_vars:
+                log_vars["loss"] = value
+            if norm is not None:
+                log_vars["grad_norm"] = number = norm.tolist()
+                value += number
+            if value - value != 0:
+                _explain_nonfinite(guard, noted, norm)
+        elif norm is not None:
+            log_vars["grad_norm"] = norm
+            if guard is not None and guard.blocks_norm(norm):
+                return detached(outputs)
+        optimizer.step()
+        return StepOutput(outputs) if len(outputs) == 3 else detached(outputs)
+
+    return step
+
+
+def _explain_nonfinite(guard: Any, loss: Tensor, norm: Tensor | None) -> None:
+    guard.blocks(loss)
+    if norm is not None:
+        guard.blocks_norm(norm)
+
+
+def full_step(plan: UpdatePlan, reduce: OnGrads = None) -> StepFunction:
+    """An update with anything a policy can ask for.
+
+    `reduce` averages the gradients over the ranks where DDP does not.
+    """
+
+    def step(model: Any, batch: Any, optimizer: Any, on_grads: OnGrads) -> StepOutput:
+        optimizer.zero_grad()
+        outputs = _gradients(plan, model, batch, reduce)
+        if _finished(plan, outputs, optimizer, on_grads):
+            if plan.scaler is not None:
+                plan.scaler.step(optimizer)
+            else:
+                optimizer.step()
+        return outputs
+
+    return step
+
+
+def closure_step(plan: UpdatePlan, reduce: OnGrads = None) -> StepFunction:
+    """An update by an optimizer that asks for the loss as often as it wants.
+
+    What is returned is of its first evaluation, at the weights before the update.
+    """
+    if plan.scaler is not None:
+        raise UnsupportedFeatureError(
+            "an optimizer that needs a closure (LBFGS) cannot be combined with fp16 "
+            "loss scaling: use fp32 or bf16"
+        )
+    if plan.guard is not None and plan.guard.action == "skip":
+        raise UnsupportedFeatureError(
+            "nonfinite 'skip' cannot be combined with an optimizer that needs a "
+            "closure (LBFGS): use 'stop', 'warn' or 'ignore'"
+        )
+
+    def step(model: Any, batch: Any, optimizer: Any, on_grads: OnGrads) -> StepOutput:
+        evaluations: list[StepOutput] = []
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            outputs = _gradients(plan, model, batch, reduce)
+            _finished(plan, outputs, optimizer, on_grads)
+            evaluations.append(outputs)
+            loss: Tensor = outputs["loss"]
+            return loss
+
+        optimizer.step(closure)
+        return evaluations[0]
+
+    return step
+
+
+def forward_step(plan: UpdatePlan, *, keep_graph: bool) -> StepFunction:
+    """A forward pass alone; `keep_graph` leaves the loss to a backward elsewhere."""
+    guard = None if plan.guard is None else plan.guard.blocks
+    autocast = plan.autocast or contextlib.nullcontext()
+
+    def step(model: Any, batch: Any, optimizer: Any, on_grads: OnGrads) -> StepOutput:
+        if on_grads is not None:
+            raise UnsupportedFeatureError(
+                "a hook overrides after_backward, which is never called where the "
+                "model or an optimizer hook of your own does the update: do it there"
+            )
+        with autocast:
+            outputs = model(batch, "train")
+        loss = outputs["loss"]
+        if guard is not None and loss is not None:
+            guard(loss)
+        return StepOutput(outputs) if keep_graph else detached(outputs)
+
+    return step
+
+
+def needs_closure(optimizer: Any) -> bool:
+    """Whether `step` cannot be called without a function that gives the loss."""
+    parameter = inspect.signature(optimizer.step).parameters.get("closure")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def detached(outputs: dict[str, Any]) -> StepOutput:
+    """The outputs without their graph, which would keep the activations alive."""
+    result = StepOutput(outputs)
+    loss = result["loss"]
+    if loss is not None:
+        result["loss"] = loss.detach()
+    if len(result) > 3:  # more than loss, log_vars and num_samples
+        for key, value in result.items():
+            result[key] = _without_graph(value)
+    return result
+
+
+def _without_graph(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach() if value.requires_grad else value
+    if type(value) in (list, tuple):
+        return type(value)(_without_graph(part) for part in value)
+    if type(value) is dict:
+        return {key: _without_graph(part) for key, part in value.items()}
+    return value
+
+
+def _gradients(plan: UpdatePlan, model: Any, batch: Any, reduce: OnGrads) -> StepOutput:
+    """Forward and backward of every micro-batch; outputs of the whole update."""
+    parts = batch if isinstance(batch, MicroBatches) else (batch,)
+    if not parts:
+        raise ConfigError("an update without a batch: the data loader gave none")
+    weights = _weights(parts)
+    autocast = plan.autocast or contextlib.nullcontext()
+    done: list[StepOutput] = []
+    for part, weight in zip(parts, weights, strict=True):
+        last = len(done) == len(parts) - 1
+        # DDP exchanges gradients in the last backward only: once per update
+        with contextlib.nullcontext() if last else _unsynced(model):
+            with autocast:
+                outputs = model(part, "train")
+            loss = checked_loss(model, outputs["loss"])
+            done.append(detached(outputs))
+            if weight != 1.0:
+                loss = loss * weight
+            if plan.scaler is not None:
+                loss = plan.scaler.scale(loss)
+            loss.backward()
+    if reduce is not None:
+        reduce()
+    return done[0] if len(done) == 1 else _merged(done, weights)
+
+
+def _finished(
+    plan: UpdatePlan, outputs: StepOutput, optimizer: Any, on_grads: OnGrads
+) -> bool:
+    """What comes between backward and update; whether the update may be done."""
+    if plan.guard is not None and plan.guard.blocks(outputs["loss"]):
+        optimizer.zero_grad()
+        return False
+    if plan.scaler is not None:
+        plan.scaler.unscale_(optimizer)
+    if plan.watched is not None:
+        _log_unreached(plan.watched, plan.reported)
+    if on_grads is not None:
+        on_grads()
+    norm = None if plan.clip is None else plan.clip(optimizer)
+    if norm is None:
+        return True
+    outputs["log_vars"]["grad_norm"] = norm
+    # an overflow of scaled gradients is the scaler's affair
+    if plan.guard is None or plan.scaler is not None:
+        return True
+    return not plan.guard.blocks_norm(norm)
+
+
+def checked_loss(model: Any, loss: Any) -> Tensor:
+    """`loss`, if a backward pass can start from it; else ConfigError."""
+    if isinstance(loss, Tensor) and loss.requires_grad:
+        return loss
+    name = getattr(step_module_of(model), "model_name", "the model")
+    if not isinstance(loss, Tensor):
+        raise ConfigError(f"{name} returned no loss tensor to train on, got {loss!r}")
+    raise ConfigError(
+        f"the loss of {name} has no gradient path: no parameter that requires a "
+        "gradient takes part in it (all frozen, or detached on the way)"
+    )
+
+
+def _unsynced(model: Any) -> contextlib.AbstractContextManager[Any]:
+    no_sync = getattr(model, "no_sync", None)
+    return contextlib.nullcontext() if no_sync is None else no_sync()
+
+
+def _weights(parts: Sequence[Any]) -> list[float]:
+    """Share of each micro-batch in the mean over all samples of the update."""
+    if len(parts) == 1:
+        return [1.0]
+    sizes = [batch_size_of(part) for part in parts]
+    return [size / sum(sizes) for size in sizes]
+
+
+def _merged(parts: list[StepOutput], weights: list[float]) -> StepOutput:
+    """One output of the whole update: means over samples, other keys of the last."""
+    result = StepOutput(parts[-1])
+    result["loss"] = _mean([part["loss"] for part in parts], weights)
+    names = dict.fromkeys(name for part in parts for name in part["log_vars"])
+    log_vars: dict[str, Any] = {}
+    for name in names:
+        having = [
+            (part["log_vars"][name], weight)
+            for part, weight in zip(parts, weights, strict=True)
+            if name in part["log_vars"]
+        ]
+        log_vars[name] = _mean([v for v, _ in having], [w for _, w in having])
+    result["log_vars"] = log_vars
+    result["num_samples"] = sum(part["num_samples"] for part in parts)
+    return result
+
+
+def _mean(values: list[Any], weights: list[float]) -> Any:
+    total = sum(weights)
+    return sum(v * (w / total) for v, w in zip(values, weights, strict=True))
+
+
+def _log_unreached(watched: nn.Module, reported: set[str]) -> None:
+    for name, param in watched.named_parameters():
+        if param.requires_grad and param.grad is None and name not in reported:
+            reported.add(name)
+            logger.error(
+                "%s with shape %s is not in the computational graph of the loss",
+                name,
+                tuple(param.shape),
+            )

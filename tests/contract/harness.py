@@ -1,0 +1,115 @@
+"""The same small training, by hand on the host and through an adapter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from devrun.devices.base import DeviceAdapter
+from devrun.models.step_module import StepModule
+from devrun.step import UpdatePolicy
+
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def net() -> nn.Module:
+    """A convolution and a linear layer with the same weights each time."""
+    torch.manual_seed(11)
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(3 * 16, 4)
+    )
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def batches(count: int, size: int = 6) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(5)
+    return [
+        (
+            torch.randn(size, 2, 4, 4, generator=generator),
+            torch.randint(0, 4, (size,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def loader(samples: int, batch_size: int, **options: Any) -> DataLoader[Any]:
+    """Batches whose labels tell the samples apart."""
+    generator = torch.Generator().manual_seed(6)
+    inputs = torch.randn(samples, 2, 4, 4, generator=generator)
+    data = TensorDataset(inputs, torch.arange(samples))
+    return DataLoader(data, batch_size=batch_size, **options)
+
+
+def by_hand(
+    data: list[tuple[Tensor, Tensor]], clip: dict[str, Any] | None = None
+) -> tuple[list[float], nn.Module, torch.optim.Optimizer]:
+    """Losses, model and optimizer after a plain loop on the host."""
+    model, losses = net(), []
+    optimizer = sgd(model)
+    for inputs, labels in data:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        if clip and "clip_value" in clip:
+            nn.utils.clip_grad_value_(model.parameters(), **clip)
+        elif clip:
+            nn.utils.clip_grad_norm_(model.parameters(), **clip)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model, optimizer
+
+
+class Session:
+    """A model and its optimizer, prepared by one adapter."""
+
+    def __init__(
+        self,
+        adapter: DeviceAdapter,
+        policy: UpdatePolicy | None = None,
+        state: tuple[Any, Any] | None = None,
+    ) -> None:
+        self.adapter = adapter
+        self.module = net()
+        optimizer = sgd(self.module)
+        if state is not None:  # a resume comes before prepare
+            self.module.load_state_dict(state[0])
+            optimizer.load_state_dict(state[1])
+        self.groups = [dict(group) for group in optimizer.param_groups]
+        self.model, self.optimizer = adapter.prepare(
+            StepModule(self.module, nn.CrossEntropyLoss()),
+            optimizer,
+            policy or UpdatePolicy(),
+        )
+
+    def train(self, data: list[Any], **options: Any) -> list[float]:
+        return [float(self.step(batch, **options)["loss"]) for batch in data]
+
+    def step(self, batch: Any, **options: Any) -> Any:
+        (on_device,) = self.adapter.prepare_dataloader(Whole(batch), training=False)
+        return self.adapter.train_step(self.model, on_device, self.optimizer, **options)
+
+    def host_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a checkpoint would hold."""
+        self.adapter.sync_to_host(self.model)
+        weights = self.adapter.unwrap_model(self.model).state_dict()
+        return {k: v.cpu() for k, v in weights.items()}, self.optimizer.state_dict()
+
+
+class Whole(list[Any]):
+    """A loader with one batch."""
+
+    def __init__(self, batch: Any) -> None:
+        super().__init__([batch])
+
+
+def assert_same_weights(mine: dict[str, Tensor], other: nn.Module) -> None:
+    theirs = other.state_dict()
+    assert mine.keys() == theirs.keys()
+    for name, value in mine.items():
+        torch.testing.assert_close(value, theirs[name], **TOLERANCE)

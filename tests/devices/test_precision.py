@@ -1,0 +1,122 @@
+"""bf16 and fp16 with loss scaling; the CPU can do both."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from devrun.errors import ConfigError
+from devrun.step import MicroBatches
+from tests.devices.tiny import Prepared, batch, same, weights
+
+
+class Dtypes(nn.Module):
+    """Notes in which dtype its matrix product was done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.linear = nn.Linear(4, 3)
+        self.seen: list[torch.dtype] = []
+
+    def forward(self, x):
+        y = self.linear(x)
+        self.seen.append(y.dtype)
+        return y
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+)
+def test_forward_runs_in_the_asked_dtype_and_weights_stay_fp32(precision, dtype):
+    run = Prepared(Dtypes(), precision=precision)
+    run.step()
+    run.step()
+    run.adapter.eval_step(run.model, batch())
+    assert run.module.seen == [dtype] * 3
+    assert run.module.linear.weight.dtype == torch.float32
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_losses_follow_those_of_fp32(precision):
+    exact, low = Prepared(), Prepared(precision=precision)
+    for _ in range(10):
+        first, second = exact.step()["loss"], low.step()["loss"]
+        assert float(second) == pytest.approx(float(first), rel=0.02)
+
+
+def test_gradients_are_unscaled_for_hooks_and_clipping():
+    seen = []
+    run = Prepared(precision="fp16", loss_scale=1024.0, grad_clip={"max_norm": 1e9})
+    outputs = run.step(on_grads=lambda: seen.append(run.module[0].weight.grad.norm()))
+    exact = Prepared(grad_clip={"max_norm": 1e9})
+    reference = exact.step()
+    assert float(seen[0]) == pytest.approx(
+        float(exact.module[0].weight.grad.norm()), rel=0.02
+    )
+    assert float(outputs.log_vars["grad_norm"]) == pytest.approx(
+        float(reference.log_vars["grad_norm"]), rel=0.02
+    )
+
+
+def test_an_overflow_leaves_the_update_out_and_halves_the_scale():
+    run = Prepared(precision="fp16", loss_scale={"init_scale": 2.0**40})
+    before = weights(run.module)
+    run.step()
+    assert same(weights(run.module), before)
+    assert run.adapter.state_dict()["scaler"]["scale"] == 2.0**39
+
+
+def test_a_fixed_scale_stays_fixed_through_an_overflow():
+    run = Prepared(precision="fp16", loss_scale=2.0**40)
+    run.step()
+    assert run.adapter.state_dict()["scaler"]["scale"] == 2.0**40
+
+
+def test_the_scale_is_restored_before_or_after_prepare():
+    first = Prepared(precision="fp16", loss_scale={"init_scale": 2.0**40})
+    first.step()
+    state = first.adapter.state_dict()
+    later = Prepared(precision="fp16")
+    later.adapter.load_state_dict(state)
+    assert later.adapter.state_dict()["scaler"]["scale"] == 2.0**39
+    from devrun.devices.cpu import CPUAdapter
+
+    early = CPUAdapter.from_config({})
+    early.load_state_dict(state)
+    run = Prepared(adapter=early, precision="fp16")
+    assert run.adapter.state_dict()["scaler"]["scale"] == 2.0**39
+
+
+def test_accumulation_and_scaling_together_equal_the_big_batch():
+    whole, parts = Prepared(), Prepared(precision="fp16", accumulate=2)
+    x, y = batch(9)
+    whole.step((x, y))
+    parts.step(MicroBatches([(x[:6], y[:6]), (x[6:], y[6:])]))
+    for one, other in zip(weights(whole.module), weights(parts.module), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02, atol=1e-3)
+
+
+def test_a_nan_loss_is_not_mistaken_for_an_overflow():
+    from devrun.errors import DivergedError
+
+    run = Prepared(precision="fp16")
+    x, y = batch()
+    with pytest.raises(DivergedError, match="nan"):
+        run.step((x * math.nan, y))
+
+
+@pytest.mark.parametrize("scale", [-1, True, "big", {"no_such": 1}])
+def test_a_wrong_loss_scale_is_refused(scale):
+    with pytest.raises(ConfigError, match="loss_scale"):
+        Prepared(precision="fp16", loss_scale=scale)
+
+
+def test_an_unknown_precision_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'bf16'"):
+        Prepared(precision="bf61")

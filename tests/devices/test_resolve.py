@@ -1,0 +1,228 @@
+"""From a name to an adapter, and what is said when that is not possible."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from devrun.devices import resolve
+from devrun.devices.cpu import CPUAdapter
+from devrun.devices.resolve import (
+    available_devices,
+    device_names,
+    register_device,
+    resolve_device,
+)
+from devrun.errors import (
+    ConfigError,
+    ConfigTypeError,
+    DeviceUnavailableError,
+    UnknownNameError,
+)
+
+
+@pytest.fixture(autouse=True)
+def registrations(monkeypatch):
+    monkeypatch.setattr(resolve, "_registered", dict(resolve._registered))
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Install a package by its entry points alone."""
+
+    def install(package: str, *lines: str) -> None:
+        info = tmp_path / (package.replace("-", "_") + "-1.0.dist-info")
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+        )
+        text = "\n".join(("[devrun.devices]", *lines))
+        (info / "entry_points.txt").write_text(text + "\n")
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return install
+
+
+class Emulated(CPUAdapter):
+    name = "emulated"
+    emulated = True
+
+
+class Absent(CPUAdapter):
+    name = "absent"
+
+    @classmethod
+    def unavailable_reason(cls):
+        return "its SDK is missing: run the vendor's installer"
+
+
+@pytest.mark.parametrize(
+    "spec", ["cpu", "CPU", {"type": "cpu"}, torch.device("cpu"), CPUAdapter]
+)
+def test_ways_to_say_cpu(spec):
+    assert type(resolve_device(spec)) is CPUAdapter
+
+
+def test_an_adapter_is_taken_as_it_is():
+    adapter = CPUAdapter.from_config({})
+    assert resolve_device(adapter) is adapter
+
+
+def test_a_mapping_carries_options_and_is_left_alone():
+    config = {"type": "cpu", "channels_last": True, "emulate": False}
+    assert resolve_device(config).options.channels_last is True
+    assert config == {"type": "cpu", "channels_last": True, "emulate": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("cup", "'cpu'"), ("gpu", "'cuda'"), ("ato", "'auto'")]
+)
+def test_an_unknown_name_gives_the_nearest(name, hint):
+    with pytest.raises(UnknownNameError, match=f"did you mean {hint}"):
+        resolve_device(name)
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        (None, ConfigTypeError),
+        (3, ConfigTypeError),
+        ({}, ConfigError),
+        ({"type": 3}, ConfigError),
+        ("cpu:first", ConfigError),
+        ({"type": "cuda:1", "index": 0}, ConfigError),
+        ({"type": "cpu", "emulate": True}, ConfigError),
+    ],
+)
+def test_a_spec_that_means_nothing_is_refused_in_one_line(spec, error):
+    with pytest.raises(error) as refusal:
+        resolve_device(spec)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["ipu", "hpu"])
+def test_a_device_of_a_later_version_says_so(name):
+    with pytest.raises(DeviceUnavailableError, match="not in this version yet"):
+        resolve_device(name)
+
+
+@pytest.mark.skipif(
+    hasattr(torch, "accelerator") and torch.accelerator.is_available(),
+    reason="this machine has an accelerator",
+)
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps", "xpu", "npu", "accelerator"])
+def test_an_absent_device_is_never_replaced(name):
+    with pytest.raises(DeviceUnavailableError, match=r"not here: .*(install|needs)"):
+        resolve_device(name)
+
+
+def test_an_absent_adapter_gives_its_own_reason():
+    register_device("absent", Absent)
+    with pytest.raises(DeviceUnavailableError, match="run the vendor's installer"):
+        resolve_device("absent")
+
+
+def test_an_option_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'channels_last'"):
+        resolve_device({"type": "cpu", "chanels_last": True})
+
+
+@pytest.mark.parametrize("value", ["yes", 1, None])
+def test_an_option_of_the_wrong_kind_says_what_it_takes(value):
+    with pytest.raises(ConfigTypeError, match="must be true or false"):
+        resolve_device({"type": "cpu", "channels_last": value})
+
+
+def test_auto_takes_the_first_that_is_really_here(monkeypatch):
+    table = {**resolve._BUILT_IN, "cuda": f"{__name__}:Absent"}
+    monkeypatch.setattr(resolve, "_BUILT_IN", table)
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[Absent.__module__])
+    register_device("hpu", Emulated)
+    adapter = resolve_device("auto")
+    assert adapter.name not in ("emulated", "absent")
+
+
+def test_auto_passes_options_on():
+    adapter = resolve_device({"type": "auto", "deterministic": True})
+    assert adapter.options.deterministic is True
+
+
+@pytest.mark.parametrize("name", ["cpu", "twice"])
+def test_a_taken_name_is_refused_unless_forced(name):
+    register_device("twice", CPUAdapter)
+    with pytest.raises(ConfigError, match="already"):
+        register_device(name, Absent)
+    register_device(name, Absent, force=True)
+    with pytest.raises(DeviceUnavailableError):
+        resolve_device(name)
+
+
+@pytest.mark.parametrize("target", ["module.Class", "a:b:c"])
+def test_a_target_must_be_module_and_class(target):
+    with pytest.raises(ConfigError, match="module:Class"):
+        register_device("mine", target)
+
+
+def test_a_target_that_cannot_be_imported_is_said_when_asked_for():
+    register_device("mine", "no_such_module_here:Adapter")
+    with pytest.raises(DeviceUnavailableError, match="no_such_module_here"):
+        resolve_device("mine")
+
+
+def test_a_target_that_is_no_adapter_is_refused():
+    register_device("mine", "collections:OrderedDict")
+    with pytest.raises(ConfigError, match="not a subclass of DeviceAdapter"):
+        resolve_device("mine")
+
+
+def test_an_entry_point_is_found_and_listed(site):
+    site("plugin-a", "far = devrun.devices.cpu:CPUAdapter")
+    assert "far" in device_names()
+    assert type(resolve_device("far")) is CPUAdapter
+
+
+def test_two_packages_with_one_name_are_refused_by_their_names(site):
+    site("plugin-a", "far = devrun.devices.cpu:CPUAdapter")
+    site("plugin-b", "far = other.place:Adapter")
+    with pytest.raises(ConfigError, match="plugin-a, plugin-b"):
+        resolve_device("far")
+
+
+def test_a_package_cannot_take_a_built_in_name_in_silence(site, caplog):
+    site("plugin-cpu-thief", "cpu = other.place:Adapter")
+    with caplog.at_level(logging.WARNING, "devrun"):
+        assert type(resolve_device("cpu")) is CPUAdapter
+        device_names()
+        device_names()
+    assert caplog.text.count("plugin-cpu-thief") == 1
+
+
+def test_every_name_has_a_row_with_devices_or_a_reason(site):
+    site("plugin-broken", "broken = no_such_module_here:Adapter")
+    rows = {row.name: row for row in available_devices()}
+    assert set(rows) == set(device_names())
+    assert rows["cpu"].available
+    assert rows["cpu"].devices[0].memory_bytes > 2**20
+    assert "fp32" in rows["cpu"].devices[0].dtypes
+    for row in rows.values():
+        assert bool(row.reason) != row.available
+    assert "no_such_module_here" in rows["broken"].reason
+
+
+def test_resolving_names_does_not_import_torch(root_dir):
+    code = (
+        "import sys, devrun.devices.resolve as r; r.device_names(); "
+        "import devrun.devices; print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=root_dir,
+    )
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,61 @@
+"""Small models and a prepared CPU adapter for the tests of this room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from devrun.devices.cpu import CPUAdapter
+from devrun.models.step_module import StepModule
+from devrun.step import UpdatePolicy
+
+
+def net() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def batch(size: int = 8) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    inputs = torch.randn(size, 4, generator=generator)
+    return inputs, torch.randint(0, 3, (size,), generator=generator)
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [param.detach().clone() for param in model.parameters()]
+
+
+def same(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+class Prepared:
+    """A model on the CPU adapter; `step` does one update."""
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        optimizer: Any = "sgd",
+        adapter: CPUAdapter | None = None,
+        options: dict[str, Any] | None = None,
+        loss: Any = "cross_entropy",
+        **policy: Any,
+    ) -> None:
+        self.adapter = adapter or CPUAdapter.from_config(options or {})
+        self.adapter.setup(0)
+        self.module = model or net()
+        if optimizer == "sgd":
+            optimizer = torch.optim.SGD(self.module.parameters(), lr=0.1)
+        own = hasattr(self.module, "train_step")
+        loss = nn.CrossEntropyLoss() if loss == "cross_entropy" and not own else loss
+        self.model, self.optimizer = self.adapter.prepare(
+            StepModule(self.module, None if own else loss),
+            optimizer,
+            UpdatePolicy(**policy),
+        )
+
+    def step(self, data: Any = None, on_grads: Any = None) -> Any:
+        data = batch() if data is None else data
+        return self.adapter.train_step(self.model, data, self.optimizer, on_grads)
