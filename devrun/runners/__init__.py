@@ -1,0 +1,32 @@
+"""Runners: the loops, what they own, and how a config becomes one."""
+
+from devrun.hooks.base import Priority, get_priority
+from devrun.runners.base import BaseRunner
+from devrun.runners.build import (
+    RUNNER_BUILDERS,
+    RUNNERS,
+    DefaultRunnerConstructor,
+    build_runner,
+    build_runner_constructor,
+)
+from devrun.runners.epoch import EpochBasedRunner, Runner
+from devrun.runners.helpers import get_host_info, get_time_str, set_random_seed
+from devrun.runners.iter import IterBasedRunner, IterLoader
+
+__all__ = [
+    "RUNNERS",
+    "RUNNER_BUILDERS",
+    "BaseRunner",
+    "DefaultRunnerConstructor",
+    "EpochBasedRunner",
+    "IterBasedRunner",
+    "IterLoader",
+    "Priority",
+    "Runner",
+    "build_runner",
+    "build_runner_constructor",
+    "get_host_info",
+    "get_priority",
+    "get_time_str",
+    "set_random_seed",
+]

@@ -1,0 +1,36 @@
+"""Where `resume("auto")` finds the run to go on with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from devrun.checkpoint import find_latest
+from devrun.errors import CheckpointError
+
+__all__ = ["newest_checkpoint"]
+
+
+def newest_checkpoint(roots: Sequence[Path], logger: logging.Logger) -> Path | None:
+    """The newest whole checkpoint in `roots`; None where there is nothing yet.
+
+    Raises:
+        CheckpointError: there are only damaged ones, or files in MMCV's layout: to
+            start again over those would lose them.
+    """
+    found = find_latest(*roots)
+    where = ", ".join(map(str, roots))
+    files = [path for root in roots for path in root.glob("*.pth")]
+    if files and found is None:
+        raise CheckpointError(
+            f"there are only files in MMCV's layout in {where}, of which 'auto' takes "
+            "none; name the one to resume from"
+        )
+    if found is None:
+        logger.info("no checkpoint in %s yet: starting from scratch", where)
+    elif files:
+        logger.warning(
+            "%d files in MMCV's layout in %s are passed over", len(files), where
+        )
+    return found

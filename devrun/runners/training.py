@@ -1,0 +1,270 @@
+"""`build_training`: a whole training run from one config."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from devrun.checkpoint import find_latest
+from devrun.config.schema import UNUSED
+from devrun.config.tree import where
+from devrun.data.build import build_dataloader, build_loaders, loader_options
+from devrun.data.labels import check_labels
+from devrun.devices.base import DeviceAdapter
+from devrun.devices.resolve import resolve_device
+from devrun.devices.seeding import seed_streams
+from devrun.dist import check_launcher, shared_seed
+from devrun.errors import ConfigError
+from devrun.hooks.base import Priority
+from devrun.models.build import build_loss, build_model
+from devrun.optim.build import build_optimizer
+from devrun.registry import HOOKS, build_from_cfg
+from devrun.runners.base import BaseRunner
+from devrun.runners.build import build_runner
+from devrun.runners.persistence import CHECKPOINTS
+
+__all__ = ["Training", "build_training"]
+
+logger = logging.getLogger("devrun")
+
+_FP32 = ("OptimizerHook", "GradientCumulativeOptimizerHook")
+_FP16 = ("Fp16OptimizerHook", "GradientCumulativeFp16OptimizerHook")
+
+DRY_BATCHES = 2
+"""Batches of each phase and of the evaluation in a dry run."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A runner with everything registered, and what it will run over."""
+
+    runner: BaseRunner
+    loaders: list[Any]
+    workflow: list[tuple[str, int]]
+    scratch: tempfile.TemporaryDirectory[str] | None = None
+    """Where a dry run writes what its hooks insist on writing."""
+
+    def run(self) -> None:
+        """Train to the end of the schedule."""
+        try:
+            self.runner.run(self.loaders, self.workflow)
+        finally:
+            if self.scratch is not None:
+                self.scratch.cleanup()
+
+
+def build_training(
+    cfg: Mapping[str, Any],
+    *,
+    validate: bool = True,
+    dry_run: bool = False,
+    progress: bool | None = None,
+) -> Training:
+    """Build what `cfg` describes; the device is claimed before anything is loaded.
+
+    Args:
+        cfg: a checked config; it is not changed.
+        validate: register the evaluation hook where there is a val data set.
+        dry_run: two batches of each phase and one evaluation, nothing written.
+        progress: show a progress bar; None decides by whether there is a terminal.
+
+    Raises:
+        DevrunError: one line for whatever in `cfg` cannot be used.
+    """
+    if ignored := [key for key in UNUSED if cfg.get(key)]:
+        logger.warning("not used by devrun: %s", ", ".join(ignored))
+    if cfg.get("omp_num_threads"):
+        torch.set_num_threads(cfg["omp_num_threads"])
+    check_launcher(cfg.get("launcher") or "none")
+    adapter = resolve_device(_device_spec(cfg))
+    with ExitStack() as undo:
+        undo.callback(adapter.teardown)
+        adapter.setup(None)  # the ranks must be joined before they agree on a seed
+        scratch = None
+        if dry_run:
+            scratch = tempfile.TemporaryDirectory(prefix="devrun-dry-")
+            undo.callback(scratch.cleanup)
+        training = _built(cfg, adapter, validate=validate, scratch=scratch)
+        if progress is not False:
+            bar = build_from_cfg({"type": "ProgressHook"}, HOOKS)
+            training.runner.register_hook(bar, Priority.LOWEST)
+        _load(training.runner, cfg, dry_run=dry_run)
+        undo.pop_all()
+    return training
+
+
+def _built(
+    cfg: Mapping[str, Any],
+    adapter: DeviceAdapter,
+    *,
+    validate: bool,
+    scratch: tempfile.TemporaryDirectory[str] | None,
+) -> Training:
+    dry_run = scratch is not None
+    seed = shared_seed(cfg.get("seed"))
+    seed_streams(seed, 0)  # the same first weights on every rank
+    model = build_model(_section(cfg, "model"))
+    loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
+    workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
+    loaders, val_loader = _loaders(_section(cfg, "data"), workflow, validate)
+    _check_data(cfg["model"], model, [*loaders, val_loader])
+    optimizer = build_optimizer(model, _section(cfg, "optimizer"))
+    runner_cfg, workflow = _runner_section(cfg, workflow, dry_run)
+    runner = build_runner(
+        runner_cfg,
+        {
+            "model": model,
+            "loss": loss,
+            "optimizer": optimizer,
+            "work_dir": cfg.get("work_dir") if scratch is None else scratch.name,
+            "meta": {"seed": seed},
+            "device": adapter,
+            "seed": seed,
+            "limit_batches": DRY_BATCHES if dry_run else None,
+        },
+    )
+    runner.keeps_seed = cfg.get("seed") is not None
+    _register_hooks(runner, cfg, dry_run=dry_run)
+    if val_loader is not None:
+        _register_evaluation(runner, cfg, val_loader, dry_run=dry_run)
+    return Training(runner, loaders, workflow, scratch)
+
+
+def _section(cfg: Mapping[str, Any], name: str) -> Any:
+    if cfg.get(name) is None:
+        raise ConfigError(f"the config has no section {name!r}, which training needs")
+    return cfg[name]
+
+
+def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any] | DeviceAdapter:
+    """The `device` key with the options that MMCV keeps at the top level."""
+    device = cfg.get("device") or "auto"
+    if cfg.get("ipu_replicas"):
+        device = {"type": "ipu", "replicas": cfg["ipu_replicas"]}
+    spec = dict(device) if isinstance(device, Mapping) else {"type": device}
+    own = cfg.get(str(spec.get("type")).split(":")[0])
+    if isinstance(own, Mapping):  # a section such as `ipu:`
+        spec = {**own, **spec}
+    for name in ("find_unused_parameters", "cudnn_benchmark", "deterministic"):
+        if cfg.get(name):
+            spec.setdefault(name, cfg[name])
+    backend = (cfg.get("dist_params") or {}).get("backend")
+    if backend is not None:
+        spec.setdefault("backend", backend)
+    return spec
+
+
+def _runner_section(
+    cfg: Mapping[str, Any], workflow: list[tuple[str, int]], dry_run: bool
+) -> tuple[dict[str, Any], list[tuple[str, int]]]:
+    section = dict(_section(cfg, "runner"))
+    section.setdefault("type", "EpochBasedRunner")
+    if not dry_run:
+        return section, workflow
+    if "max_iters" in section:
+        short = [(mode, min(times, 1) * DRY_BATCHES) for mode, times in workflow]
+        return {**section, "max_iters": DRY_BATCHES}, short
+    short = [(mode, min(times, 1)) for mode, times in workflow]
+    return {**section, "max_epochs": 1}, short
+
+
+def _register_hooks(
+    runner: BaseRunner, cfg: Mapping[str, Any], *, dry_run: bool
+) -> None:
+    runner.register_training_hooks(
+        cfg.get("lr_config"),
+        _optimizer_section(cfg),
+        None if dry_run else cfg.get("checkpoint_config"),
+        _log_section(cfg, dry_run),
+        cfg.get("momentum_config"),
+        cfg.get("timer_config"),
+        custom_hooks_config=cfg.get("custom_hooks"),
+    )
+
+
+def _optimizer_section(cfg: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """`optimizer_config` with MMCV's separate `fp16` section folded in."""
+    if cfg.get("optimizer_config") is None and cfg.get("fp16") is None:
+        return None
+    section = dict(cfg.get("optimizer_config") or {})
+    fp16 = cfg.get("fp16")
+    if fp16 is None:
+        return section
+    kind = section.get("type", "OptimizerHook")
+    if kind not in (*_FP32, *_FP16):
+        raise ConfigError(
+            f"{where(cfg, 'fp16')}optimizer_config has a hook of its own, {kind!r}, "
+            "which does not read the section fp16: give it those settings itself"
+        )
+    cumulative = "Cumulative" in kind or "cumulative_iters" in section
+    return {**section, "type": _FP16[cumulative], **fp16}
+
+
+def _log_section(cfg: Mapping[str, Any], dry_run: bool) -> Mapping[str, Any]:
+    text = {"hooks": [{"type": "TextLoggerHook"}]}
+    if dry_run:  # the other loggers write files
+        return {"interval": 1, **text}
+    return cfg.get("log_config") or text
+
+
+def _register_evaluation(
+    runner: BaseRunner, cfg: Mapping[str, Any], val_loader: Any, *, dry_run: bool
+) -> None:
+    section = copy(cfg.get("evaluation") or {})  # keeps where it was written
+    section.setdefault("type", "EvalHook")
+    section.setdefault("by_epoch", runner.counts_epochs)
+    if dry_run:
+        section.pop("save_best", None)
+        section.update(interval=1, start=None)
+    hook = build_from_cfg(section, HOOKS, {"dataloader": val_loader})
+    runner.register_hook(hook, Priority.LOW)
+
+
+def _load(runner: BaseRunner, cfg: Mapping[str, Any], *, dry_run: bool) -> None:
+    resume_from = cfg.get("resume_from") or ("auto" if cfg.get("auto_resume") else None)
+    if resume_from and dry_run:
+        # its weights alone: at its position nothing might be left to try out
+        if resume_from == "auto":
+            resume_from = find_latest(Path(cfg["work_dir"]) / CHECKPOINTS)
+        if resume_from:
+            runner.load_checkpoint(resume_from, strict=True)
+    elif resume_from:
+        runner.resume(resume_from)
+    elif cfg.get("load_from"):
+        runner.load_checkpoint(cfg["load_from"])
+
+
+def _loaders(
+    data: Mapping[str, Any], workflow: list[tuple[str, int]], validate: bool
+) -> tuple[list[Any], Any]:
+    """One loader for each phase, and that of the evaluation or None.
+
+    The evaluation has a loader of its own: a val phase may be in the middle of its.
+    """
+    modes = {mode if mode == "val" else "train" for mode, _ in workflow}
+    built = build_loaders(data, sorted(modes))
+    loaders = [built["val" if mode == "val" else "train"] for mode, _ in workflow]
+    if not validate or data.get("val") is None:
+        return loaders, None
+    if "val" not in built:
+        return loaders, build_loaders(data, ["val"])["val"]
+    options = loader_options(data, "val")
+    return loaders, build_dataloader(built["val"].dataset, **options)
+
+
+def _check_data(cfg: Mapping[str, Any], model: Any, loaders: list[Any]) -> None:
+    """Labels that the model has no output for, named before they break a step."""
+    num_classes = getattr(model, "num_classes", cfg.get("num_classes"))
+    if type(num_classes) is not int:
+        return
+    for loader in loaders:
+        if loader is not None:
+            check_labels(loader.dataset, num_classes)

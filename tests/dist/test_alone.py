@@ -1,0 +1,113 @@
+"""`devrun.dist` without a second process: no-ops, and refusals that explain."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from devrun import dist
+from devrun.errors import (
+    ConfigError,
+    DeviceUnavailableError,
+    UnknownNameError,
+    UnsupportedFeatureError,
+)
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK")
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_without_a_group_the_world_is_one():
+    assert dist.get_dist_info() == (0, 1)
+    assert dist.is_main()
+    assert not dist.launched()
+    assert dist.local_rank() is None
+    assert dist.gather_objects("x") == ["x"]
+    assert dist.broadcast_object({"a": 1}) == {"a": 1}
+    assert dist.all_reduce_mean({"loss": torch.tensor(2.0)}) == {"loss": 2.0}
+    assert dist.master_only(lambda value: value + 1)(1) == 2
+    dist.barrier()
+    dist.close_dist()
+
+
+def test_without_a_group_tensors_stay():
+    norm = nn.BatchNorm1d(2)
+    norm.running_mean.fill_(3.0)
+    dist.allreduce_params(norm.buffers())
+    dist.allreduce_grads(norm.parameters())
+    assert norm.running_mean.tolist() == [3.0, 3.0]
+    assert norm.weight.grad is None
+
+
+def test_a_given_seed_is_kept_and_a_made_one_differs():
+    assert dist.shared_seed(7) == 7
+    assert dist.shared_seed() != dist.shared_seed()
+
+
+def test_launcher_none_does_nothing():
+    assert dist.init_dist("none") is False
+    assert dist.get_dist_info() == (0, 1)
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "mpi"])
+def test_launchers_not_served_yet_say_what_to_use(launcher):
+    with pytest.raises(UnsupportedFeatureError, match="torchrun"):
+        dist.init_dist(launcher)
+
+
+def test_an_unknown_launcher_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="did you mean 'pytorch'"):
+        dist.init_dist("pytroch")
+
+
+def test_the_environment_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ConfigError, match="WORLD_SIZE, MASTER_ADDR, MASTER_PORT"):
+        dist.init_dist("pytorch")
+
+
+def test_a_backend_that_is_not_in_this_build_is_named(monkeypatch):
+    world_of_one(monkeypatch)
+    with pytest.raises(DeviceUnavailableError, match="'ucc2'"):
+        dist.init_dist("pytorch", "ucc2")
+
+
+def test_a_group_of_one_forms_and_closes(monkeypatch):
+    world_of_one(monkeypatch)
+    assert dist.init_dist("pytorch", "gloo", timeout=20) is True
+    assert dist.init_dist("pytorch", "gloo") is False  # already in
+    assert dist.get_dist_info() == (0, 1)
+    assert not dist.launched()
+    assert dist.gather_objects(3) == [3]
+    assert dist.all_reduce_mean({"a": 1}) == {"a": 1.0}
+    dist.close_dist()
+    dist.close_dist()
+
+
+def test_asking_for_the_rank_does_not_import_torch(root_dir):
+    code = (
+        "import sys, devrun.dist as d; d.get_dist_info(); print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=root_dir,
+    )
+    assert done.stdout.strip() == "False"
+
+
+def world_of_one(monkeypatch):
+    values = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in {**values, "MASTER_PORT": "0"}.items():
+        monkeypatch.setenv(name, value)

@@ -1,0 +1,71 @@
+"""A signal that reaches one of two processes stops both, in the same iteration."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.dist.test_two_processes import environment, free_port
+
+CONFIG = {
+    "model": {"type": "MLP", "in_features": 16, "hidden": [8], "num_classes": 4},
+    "loss": {"type": "CrossEntropyLoss"},
+    "data": {
+        "samples_per_gpu": 4,
+        "workers_per_gpu": 0,
+        "train": {"type": "SyntheticClassification", "num_samples": 4000},
+    },
+    "optimizer": {"type": "SGD", "lr": 0.1},
+    "checkpoint_config": {"interval": 10**6},
+    "log_config": {"interval": 20, "hooks": [{"type": "TextLoggerHook"}]},
+    "device": "cpu",
+    "seed": 1,
+}
+RUNNERS = {
+    "epochs": {"type": "EpochBasedRunner", "max_epochs": 10**6},
+    "iterations": {"type": "IterBasedRunner", "max_iters": 10**9},
+}
+
+
+def started(config, work_dir):
+    """Two processes of one run, as torchrun starts them, which have begun to train."""
+    words = ("--work-dir", work_dir, "--launcher", "pytorch", "--no-progress")
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-u", "-m", "devrun", "train", config, *words],
+            env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **place),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for line in processes[0].stderr:
+        if re.search(r"\t.*loss:", line):
+            return processes
+    raise AssertionError(f"ended early with {[p.wait() for p in processes]}")
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_one_rank_stops_and_saves_the_run(tmp_path, kind, rank):
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({**CONFIG, "runner": RUNNERS[kind]}))
+    processes = started(path, tmp_path / "out")
+    processes[rank].send_signal(signal.SIGTERM)
+    said = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [75, 75], "\n".join(said)
+    reached = {re.search(r"(\d+) iterations; saved", text)[1] for text in said}
+    assert len(reached) == 1
+    saved = tmp_path / "out" / "checkpoints" / f"step-{int(reached.pop()):08d}"
+    assert (saved / "MANIFEST.json").is_file()
+    assert json.loads((tmp_path / "out/run.json").read_text())["status"] == (
+        "interrupted"
+    )

@@ -1,0 +1,222 @@
+"""Two real processes over gloo against one process with the doubled batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from devrun.data.sampler import EpochBatchSampler
+from devrun.runners import EpochBasedRunner
+from tests.dist.worker import Losses, net, samples, sgd, trained
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("worker.py")
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory) -> list[dict[str, Any]]:
+    """What the two processes found, by rank; they are started as torchrun would."""
+    folder = tmp_path_factory.mktemp("ranks")
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error::DeprecationWarning", str(SCRIPT), folder],
+            env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **place),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=120)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0], "\n".join(said)
+    results = [json.loads((folder / f"rank{r}.json").read_text()) for r in range(2)]
+    for rank, result in enumerate(results):
+        result["said"] = said[rank]
+        result["folder"] = folder
+    return results
+
+
+def test_each_process_knows_its_place(ranks):
+    for rank, found in enumerate(ranks):
+        info = found["info"]
+        assert (info["rank"], info["world"], info["local"]) == (rank, 2, rank)
+        assert info["main"] is (rank == 0)
+        assert info["master_only"] == ("main" if rank == 0 else None)
+
+
+def test_objects_travel(ranks):
+    for found in ranks:
+        assert found["info"]["gathered"] == [{"rank": 0}, {"rank": 1}]
+        assert found["info"]["broadcast"] == "from 0"
+        assert found["info"]["max"] == 1.0
+    assert ranks[0]["info"]["seed"] == ranks[1]["info"]["seed"]
+
+
+def test_metrics_are_means_over_the_ranks_that_have_them(ranks):
+    for found in ranks:
+        assert found["means"] == {"loss": 0.5, "both": 3.0, "only_here": 7.0}
+
+
+def test_buffers_are_averaged_and_counters_taken_from_rank_0(ranks):
+    for found in ranks:
+        assert found["tensors"]["mean"] == [0.5, 0.5]
+        assert found["tensors"]["count"] == 10
+
+
+def test_gradients_are_averaged_also_where_a_rank_has_none(ranks):
+    for found in ranks:
+        assert found["tensors"]["used"] == [1.5, 1.5]
+        assert found["tensors"]["half"] == [0.5, 0.5]
+        assert found["tensors"]["unused"] is None
+
+
+def doubled(accumulate: int = 1) -> tuple[list[float], list[list[float]]]:
+    """One process whose batch is twice as big, over the same order of samples."""
+    model = net()
+    optimizer = sgd(model)
+    inputs, labels = samples().tensors
+    sampler = EpochBatchSampler(
+        16, 4 * accumulate, shuffle=True, seed=0, drop_last=False, keyed=False
+    )
+    losses = []
+    for chosen in sampler:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs[chosen]), labels[chosen])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [p.detach().flatten().tolist() for p in model.parameters()]
+
+
+def assert_weights(mine: list[list[float]], theirs: list[list[float]], **how: Any):
+    for one, other in zip(mine, theirs, strict=True):
+        assert one == pytest.approx(other, **(how or {"rel": 1e-4, "abs": 1e-6}))
+
+
+@pytest.mark.parametrize("name", ["auto", "adapter", "model"])
+def test_training_equals_one_process_with_the_doubled_batch(ranks, name):
+    losses, weights = doubled()
+    for found in ranks:
+        assert found[name]["losses"] == pytest.approx(losses, rel=1e-4)
+        assert_weights(found[name]["weights"], weights)
+        assert found[name]["unwrapped"]
+    assert ranks[0][name]["weights"] == ranks[1][name]["weights"]
+
+
+def test_accumulation_over_processes_equals_the_big_batch(ranks):
+    losses, weights = doubled(accumulate=2)
+    for found in ranks:
+        assert found["accumulated"]["losses"] == pytest.approx(losses, rel=1e-4)
+        assert_weights(found["accumulated"]["weights"], weights)
+
+
+def test_bf16_trains_alike_on_both_ranks(ranks):
+    losses, _ = doubled()
+    assert ranks[0]["bf16"]["weights"] == ranks[1]["bf16"]["weights"]
+    assert ranks[0]["bf16"]["losses"] == pytest.approx(losses, rel=0.05)
+    assert ranks[0]["bf16"]["losses"] != ranks[0]["adapter"]["losses"]
+
+
+def test_training_shards_are_equal_and_together_hold_every_sample(ranks):
+    counts, batches = zip(*(found["shares"]["train"] for found in ranks), strict=True)
+    assert counts == (4, 4)
+    assert [len(part) for part in batches[0]] == [len(part) for part in batches[1]]
+    seen = [index for share in batches for part in share for index in part]
+    assert set(seen) == set(range(13))
+    assert len(seen) == 14  # one sample again, so that the last shares are equal
+
+
+def test_evaluation_shards_hold_every_sample_once(ranks):
+    parts = [found["shares"]["eval"][1] for found in ranks]
+    seen = [index for share in parts for part in share for index in part]
+    assert sorted(seen) == list(range(13))
+
+
+def test_a_bad_loss_on_one_rank_is_skipped_by_both(ranks):
+    for found in ranks:
+        assert found["skipped"] == {"kept": True, "moved": True}
+
+
+def test_a_bad_loss_on_one_rank_stops_both(ranks):
+    assert "another rank" in ranks[0]["stopped"]
+    assert "nan" in ranks[1]["stopped"]
+
+
+@pytest.mark.parametrize("name", ["adapter", "hook"])
+def test_the_runner_trains_as_one_process_with_the_doubled_batch(ranks, name):
+    model = net()
+    runner = EpochBasedRunner(
+        model,
+        optimizer=sgd(model),
+        loss=nn.CrossEntropyLoss(),
+        device="cpu",
+        seed=3,
+        max_epochs=2,
+    )
+    losses = Losses()
+    runner.register_hook(losses)
+    data = torch.utils.data.DataLoader(samples(), 4, shuffle=True)
+    runner.run([data], [("train", 1)])
+    runner.close()
+    for found in ranks:
+        mine = found["runs"][name]
+        assert mine["iter"] == runner.iter == 8
+        assert mine["losses"] == pytest.approx(losses.values, rel=1e-4)
+        weights = [p.detach().flatten().tolist() for p in model.parameters()]
+        assert_weights(mine["weights"], weights)
+
+
+def test_only_rank_0_logs_the_mean_and_saves_once(ranks):
+    folder = ranks[0]["folder"] / "adapter"
+    (log,) = folder.glob("*.log.json")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    logged = [line["loss"] for line in lines if line.get("mode") == "train"]
+    means = ranks[0]["runs"]["adapter"]["losses"]
+    assert logged == pytest.approx(means, abs=1e-4)
+    assert "loss:" not in ranks[1]["said"]
+    assert len(list((folder / "checkpoints").glob("step-*"))) == 2
+
+
+def test_all_ranks_evaluate_with_the_statistics_of_rank_0(ranks):
+    for found in ranks:
+        assert found["evaluated"] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.slow
+def test_torchrun_starts_it_too(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*command, "--nproc-per-node", "2", str(SCRIPT), str(tmp_path)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "rank1.json").read_text())
+    assert found["adapter"]["losses"] == pytest.approx(doubled()[0], rel=1e-4)
+
+
+def test_one_process_alone_is_a_world_of_one():
+    found = trained("adapter", accumulate=2)
+    assert found["losses"] == pytest.approx(doubled()[0], rel=1e-4)

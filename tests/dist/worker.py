@@ -1,0 +1,282 @@
+"""What each of two processes does for test_two_processes.py; run as a script.
+
+Every function is one scenario; what it returns is written as JSON for its rank.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from devrun import dist
+from devrun.devices.resolve import resolve_device
+from devrun.errors import DivergedError
+from devrun.hooks import EvalHook, Hook, OptimizerHook
+from devrun.models.step_module import StepModule
+from devrun.runners import EpochBasedRunner
+from devrun.step import MicroBatches, UpdatePolicy
+
+
+def net() -> nn.Module:
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def samples(count: int = 16) -> TensorDataset:
+    generator = torch.Generator().manual_seed(9)
+    inputs = torch.randn(count, 3, generator=generator)
+    return TensorDataset(inputs, (inputs.sum(1) > 0).long())
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+
+
+class OwnUpdate(nn.Module):
+    """Steps the optimizer inside its train_step, as a GAN does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def train_step(self, batch: Any, optimizer: Any) -> dict[str, Any]:
+        inputs, labels = batch
+        loss = nn.functional.cross_entropy(self.net(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss, "log_vars": {}, "num_samples": len(inputs)}
+
+
+class Losses(Hook):
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def after_train_iter(self, runner: Any) -> None:
+        mean = dist.all_reduce_mean({"loss": runner.outputs["loss"]})
+        self.values.append(mean["loss"])
+
+
+class OwnHook(OptimizerHook):
+    def after_train_iter(self, runner: Any) -> None:
+        runner.optimizer.zero_grad()
+        runner.outputs["loss"].backward()
+        runner.optimizer.step()
+
+
+def info() -> Any:
+    rank, world = dist.get_dist_info()
+
+    @dist.master_only
+    def where() -> str:
+        return "main"
+
+    return {
+        "rank": rank,
+        "world": world,
+        "local": dist.local_rank(),
+        "main": dist.is_main(),
+        "master_only": where(),
+        "gathered": dist.gather_objects({"rank": rank}),
+        "broadcast": dist.broadcast_object(f"from {rank}"),
+        "max": dist.all_reduce_max(float(rank)),
+        "seed": dist.shared_seed(),
+    }
+
+
+def means() -> Any:
+    rank, _ = dist.get_dist_info()
+    values: dict[str, Any] = {"loss": torch.tensor(float(rank)), "both": 3}
+    if rank == 0:
+        values["only_here"] = 7.0
+    return dist.all_reduce_mean(values)
+
+
+def tensors() -> Any:
+    rank, _ = dist.get_dist_info()
+    norm = nn.BatchNorm1d(2)
+    norm.running_mean.fill_(float(rank))
+    norm.num_batches_tracked.fill_(10 + rank)
+    for coalesce, size in ((True, -1), (True, 1), (False, -1)):
+        dist.allreduce_params(norm.buffers(), coalesce=coalesce, bucket_size_mb=size)
+    used, half, unused = (nn.Parameter(torch.zeros(2)) for _ in range(3))
+    used.grad = torch.full((2,), float(rank + 1))
+    if rank == 1:
+        half.grad = torch.ones(2)
+    dist.allreduce_grads([used, half, unused])
+    return {
+        "mean": norm.running_mean.tolist(),
+        "count": int(norm.num_batches_tracked),
+        "used": used.grad.tolist(),
+        "half": half.grad.tolist(),
+        "unused": unused.grad,
+    }
+
+
+def trained(
+    owner: str = "auto", accumulate: int = 1, model: Any = None, precision: str = "fp32"
+) -> Any:
+    """An epoch of 16 samples, 2 per process and batch."""
+    adapter = resolve_device("cpu")
+    adapter.setup(0)
+    module = model or net()
+    loss = None if model else nn.CrossEntropyLoss()
+    policy = UpdatePolicy(owner=owner, accumulate=accumulate, precision=precision)
+    step, optimizer = adapter.prepare(StepModule(module, loss), sgd(module), policy)
+    data = DataLoader(samples(), batch_size=2, shuffle=True)
+    loader = adapter.prepare_dataloader(data, training=True)
+    losses = []
+    for batch in loader:
+        outputs = adapter.train_step(step, batch, optimizer)
+        losses.append(dist.all_reduce_mean({"loss": outputs["loss"]})["loss"])
+    weights = [p.detach().flatten().tolist() for p in module.parameters()]
+    unwrapped = adapter.unwrap_model(step) is module
+    adapter.teardown()
+    return {"losses": losses, "weights": weights, "unwrapped": unwrapped}
+
+
+def shares() -> Any:
+    adapter = resolve_device("cpu")
+    adapter.setup(0)
+    adapter.prepare(StepModule(net(), nn.CrossEntropyLoss()), None, UpdatePolicy())
+    data = TensorDataset(torch.arange(13))
+    found = {}
+    for training in (True, False):
+        loader = DataLoader(data, batch_size=2, shuffle=training)
+        prepared = adapter.prepare_dataloader(loader, training=training)
+        batches = [batch[0].tolist() for batch in prepared]
+        found["train" if training else "eval"] = [len(prepared), batches]
+    adapter.teardown()
+    return found
+
+
+def skipped() -> Any:
+    """Only rank 1 has a bad loss; neither may update."""
+    adapter = resolve_device("cpu")
+    adapter.setup(0)
+    module = net()
+    policy = UpdatePolicy(owner="adapter", nonfinite="skip")
+    step, optimizer = adapter.prepare(
+        StepModule(module, nn.CrossEntropyLoss()), sgd(module), policy
+    )
+    inputs, labels = samples(4).tensors
+    before = [p.detach().clone() for p in module.parameters()]
+    bad = inputs * math.nan if dist.get_dist_info()[0] == 1 else inputs
+    adapter.train_step(step, (bad, labels), optimizer)
+    kept = _same(module.parameters(), before)
+    adapter.train_step(step, (inputs, labels), optimizer)
+    moved = not _same(module.parameters(), before)
+    adapter.teardown()
+    return {"kept": kept, "moved": moved}
+
+
+def _same(params: Any, others: Any) -> bool:
+    return all(torch.equal(p, q) for p, q in zip(params, others, strict=True))
+
+
+def stopped() -> Any:
+    adapter = resolve_device("cpu")
+    adapter.setup(0)
+    module = net()
+    step, optimizer = adapter.prepare(
+        StepModule(module, nn.CrossEntropyLoss()), sgd(module), UpdatePolicy()
+    )
+    inputs, labels = samples(4).tensors
+    bad = inputs * math.nan if dist.get_dist_info()[0] == 1 else inputs
+    try:
+        adapter.train_step(step, MicroBatches([(bad, labels)]), optimizer)
+    except DivergedError as error:
+        return str(error)
+    finally:
+        adapter.teardown()
+
+
+def runs(folder: Path) -> Any:
+    """Through the runner: losses, evaluation, and who writes what."""
+    found = {}
+    for name, config in (("adapter", {}), ("hook", OwnHook())):
+        model = net()
+        runner = EpochBasedRunner(
+            model,
+            optimizer=sgd(model),
+            loss=nn.CrossEntropyLoss(),
+            device="cpu",
+            seed=3,
+            max_epochs=2,
+            work_dir=folder / name,
+            optimizer_config=config,
+        )
+        losses = Losses()
+        runner.register_hook(losses)
+        runner.register_training_hooks(
+            None,
+            checkpoint_config={"interval": 1},
+            log_config={"interval": 1, "hooks": [{"type": "TextLoggerHook"}]},
+        )
+        runner.run([DataLoader(samples(), 2, shuffle=True)], [("train", 1)])
+        runner.close()
+        weights = [p.detach().flatten().tolist() for p in model.parameters()]
+        found[name] = {"losses": losses.values, "weights": weights, "iter": runner.iter}
+    return found
+
+
+class Shift(Hook):
+    """BatchNorm statistics that differ by rank, as each rank's own samples make them."""
+
+    def after_train_iter(self, runner: Any) -> None:
+        runner.model[0].running_mean.fill_(float(dist.get_dist_info()[0]))
+
+
+def evaluated() -> Any:
+    """What the ranks evaluate with, once the last update is done."""
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    runner = EpochBasedRunner(
+        model,
+        optimizer=sgd(model),
+        loss=nn.CrossEntropyLoss(),
+        device="cpu",
+        seed=3,
+        max_epochs=1,
+    )
+    runner.register_hook(Shift())
+    runner.register_hook(EvalHook(DataLoader(samples(), 2)))
+    runner.run([DataLoader(samples(), 2)], [("train", 1)])
+    runner.close()
+    return model[0].running_mean.tolist()
+
+
+def main(folder: Path) -> None:
+    logging.getLogger("devrun").setLevel(logging.WARNING)
+    dist.init_dist("pytorch", "gloo", timeout=60)
+    torch.set_num_threads(1)
+    results = {
+        "info": info(),
+        "means": means(),
+        "tensors": tensors(),
+        "auto": trained(),
+        "adapter": trained("adapter"),
+        "accumulated": trained("adapter", accumulate=2),
+        "bf16": trained("adapter", precision="bf16"),
+        "model": trained(model=OwnUpdate()),
+        "shares": shares(),
+        "skipped": skipped(),
+        "stopped": stopped(),
+        "runs": runs(folder),
+        "evaluated": evaluated(),
+    }
+    rank = dist.get_dist_info()[0]
+    (folder / f"rank{rank}.json").write_text(json.dumps(results))
+    dist.barrier()
+    dist.close_dist()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

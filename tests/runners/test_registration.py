@@ -1,0 +1,229 @@
+"""Which hooks are taken, in which order they run, and which are refused."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from devrun.devices.cpu import CPUAdapter
+from devrun.errors import ConfigError, UnknownNameError, UnsupportedFeatureError
+from devrun.hooks import Hook, OptimizerHook, Priority, get_priority
+from devrun.step import Capability
+from tests.runners.tiny import Trace, plain_loader, runner
+
+
+class NoGradients(CPUAdapter):
+    """A device that keeps its gradients and its update to itself."""
+
+    name = "closed"
+    capabilities = frozenset(Capability) - {
+        Capability.GRAD_ACCESS,
+        Capability.HOOK_UPDATE,
+    }
+
+
+def order(run, stage="before_run"):
+    calls = []
+
+    def noting(name):
+        return type(name, (Hook,), {stage: lambda self, runner: calls.append(name)})()
+
+    return calls, noting
+
+
+def test_hooks_run_by_priority_then_by_registration():
+    run = runner(limit=1)
+    calls, noting = order(run)
+    run.register_hook(noting("normal"))
+    run.register_hook(noting("lowest"), "LOWEST")
+    run.register_hook(noting("second_normal"), Priority.NORMAL)
+    run.register_hook(noting("first"), 0)
+    run.register_hook(noting("high"), "high")
+    run.run([plain_loader(1)])
+    assert calls == ["first", "high", "normal", "second_normal", "lowest"]
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [("HIGHEST", 0), ("very_low", 90), (55, 55), (Priority.LOW, 70)],
+)
+def test_priorities_by_name_number_and_member(given, number):
+    assert get_priority(given) == number
+
+
+@pytest.mark.parametrize("given", [101, -1, True, 1.5, None])
+def test_other_priorities_are_refused(given):
+    with pytest.raises(ConfigError):
+        get_priority(given)
+
+
+def test_a_misspelt_priority_names_the_nearest():
+    with pytest.raises(KeyError, match="did you mean 'NORMAL'"):
+        get_priority("NORMEL")
+
+
+def test_a_misspelt_stage_is_refused():
+    class Misspelt(Hook):
+        def after_train_itr(self, runner):
+            pass
+
+    with pytest.raises(ConfigError, match="did you mean 'after_train_iter'"):
+        runner().register_hook(Misspelt())
+
+
+def test_a_wrong_signature_is_refused():
+    class Wrong(Hook):
+        def after_train_iter(self):
+            pass
+
+    with pytest.raises(ConfigError, match=r"Wrong.after_train_iter .*\(self, runner\)"):
+        runner().register_hook(Wrong())
+
+
+def test_the_same_hook_twice_is_refused():
+    run, hook = runner(), Trace()
+    run.register_hook(hook)
+    with pytest.raises(ConfigError, match="registered already"):
+        run.register_hook(hook)
+    with pytest.raises(TypeError, match="instance of devrun.hooks.Hook"):
+        run.register_hook(Trace)
+
+
+def test_gradients_are_asked_for_at_registration():
+    class Gradients(Hook):
+        def after_backward(self, runner):
+            pass
+
+    run = runner(device=NoGradients())
+    with pytest.raises(UnsupportedFeatureError, match="Gradients .*'closed'"):
+        run.register_hook(Gradients())
+
+
+def test_an_own_optimizer_hook_is_asked_for_at_registration():
+    class Mine(OptimizerHook):
+        pass
+
+    with pytest.raises(UnsupportedFeatureError, match="Mine"):
+        runner(device=NoGradients()).register_hook(Mine())
+
+
+def test_an_unknown_stage_cannot_be_called():
+    with pytest.raises(ConfigError, match="did you mean 'before_run'"):
+        runner().call_hook("before_runn")
+
+
+def test_training_hooks_have_mmcvs_priorities_and_leave_the_config_alone(tmp_path):
+    config = {
+        "lr_config": {"policy": "step", "step": [2]},
+        "momentum_config": {"policy": "CosineAnnealing", "min_momentum": 0.5},
+        "optimizer_config": {"grad_clip": {"max_norm": 1.0}},
+        "checkpoint_config": {"interval": 1},
+        "log_config": {"interval": 5, "hooks": [{"type": "TextLoggerHook"}]},
+        "custom_hooks_config": [{"type": "EmptyCacheHook", "priority": "HIGHEST"}],
+    }
+    before = copy.deepcopy(config)
+    for by_epoch in (True, False):  # the same config for two runners
+        run = runner(by_epoch, work_dir=tmp_path)
+        run.register_training_hooks(**config)
+        assert config == before
+        assert [(type(h).__name__, h.priority) for h in run.hooks] == [
+            ("EmptyCacheHook", 0),
+            ("StepLrUpdaterHook", 10),
+            ("CosineAnnealingMomentumUpdaterHook", 30),
+            ("OptimizerHook", 40),
+            ("IterTimerHook", 70),
+            ("TextLoggerHook", 90),
+            ("CheckpointHook", 100),
+        ]
+        assert run.hooks[-1].by_epoch is by_epoch
+        assert run.hooks[-2].by_epoch is by_epoch
+
+
+def test_the_stage_table_is_logged_at_the_start(caplog):
+    run = runner(limit=1, logger=logging.getLogger("mine"))
+    run.register_hook(Trace(), "HIGH")
+    with caplog.at_level("INFO", logger="mine"):
+        run.run([plain_loader(1)])
+    assert "before_run:\n(HIGH        ) Trace" in run.get_hook_info()
+    assert run.get_hook_info() in caplog.text
+
+
+def test_a_hook_is_built_from_its_config():
+    run = runner()
+    run.register_hook_from_cfg({"type": "EmptyCacheHook", "priority": 3})
+    assert run.hooks[0].priority == 3
+    with pytest.raises(UnknownNameError, match="did you mean 'EmptyCacheHook'"):
+        run.register_hook_from_cfg({"type": "EmptyCachHook"})
+    with pytest.raises(ConfigError, match="'type'"):
+        run.register_custom_hooks([{"interval": 1}])
+
+
+def test_an_own_optimizer_hook_does_the_update():
+    class Signed(OptimizerHook):
+        """Sign descent."""
+
+        def after_train_iter(self, runner):
+            runner.optimizer.zero_grad()
+            runner.outputs["loss"].backward()
+            for parameter in runner.model.parameters():
+                parameter.grad.sign_()
+            runner.optimizer.step()
+
+    model = nn.Linear(4, 2)
+    before = [p.detach().clone() for p in model.parameters()]
+    run = runner(
+        limit=1, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.5)
+    )
+    run.register_optimizer_hook(Signed())
+    run.run([plain_loader(1)])
+    for old, new in zip(before, model.parameters(), strict=True):
+        assert torch.allclose((old - new).abs(), torch.full_like(old, 0.5))
+
+
+def test_a_subclass_may_change_one_method_of_the_update():
+    norms = []
+
+    class Noting(OptimizerHook):
+        def clip_grads(self, params):
+            norms.append(super().clip_grads(params))
+            return norms[-1]
+
+    def weights_after(hook):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        run = runner(limit=2, model=model)
+        run.register_optimizer_hook(hook)
+        run.run([plain_loader(3)])
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    clip = {"max_norm": 0.5}
+    assert torch.equal(
+        weights_after(Noting(grad_clip=clip)), weights_after({"grad_clip": clip})
+    )
+    assert len(norms) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"grad_clip": {"max_nrm": 1}}, "max_nrm"),
+        ({"grad_clip": {"max_norm": 1, "clip_value": 1}}, "either"),
+        ({"grad_clip": 3}, "dict"),
+        ({"cumulative_iters": 0}, "cumulative_iters"),
+        ({"precision": "fp8"}, "bf16"),
+        ({"nonfinite": "explode"}, "skip"),
+        ({"loss_scale": -1}, "loss_scale"),
+    ],
+)
+def test_wrong_update_settings_are_refused(arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        runner().register_optimizer_hook(arguments)
+
+
+def test_an_integer_loss_scale_is_taken():
+    run = runner()
+    run.register_optimizer_hook({"type": "Fp16OptimizerHook", "loss_scale": 512})
+    assert run.policy.loss_scale == 512.0
+    assert run.policy.precision == "fp16"

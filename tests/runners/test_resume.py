@@ -1,0 +1,183 @@
+"""A stopped run comes back and ends bit for bit as one never stopped."""
+
+import pytest
+import torch
+from torch import nn
+
+from devrun.errors import CheckpointError
+from devrun.hooks import Hook
+from tests.runners.tiny import Losses, loader, net, runner, same, weights
+
+HOOKS = {
+    "lr_config": {"policy": "CosineAnnealing", "min_lr": 0.0, "by_epoch": False},
+    "optimizer_config": {"grad_clip": {"max_norm": 1.0}},
+}
+
+
+class StopAt(Hook):
+    def __init__(self, update):
+        self.update = update
+
+    def after_train_iter(self, runner):
+        if runner.iter + 1 == self.update:
+            runner.request_stop("test")
+
+
+def train(work_dir, by_epoch, limit, *, stop=None, workers=0, flow=None, **options):
+    run = runner(by_epoch, limit, work_dir=work_dir, **options)
+    run.register_training_hooks(
+        **HOOKS, checkpoint_config={"interval": 1, "by_epoch": by_epoch}
+    )
+    losses = Losses()
+    run.register_hook(losses)
+    if stop is not None:
+        run.register_hook(StopAt(stop))
+    run.resume("auto")
+    flow = flow or [("train", 1)]
+    run.run([loader(num_workers=workers) for _ in flow], flow)
+    return run, losses.values
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+@pytest.mark.parametrize("stop", [1, 5, 6, 9, 12])
+def test_resume_is_exact_wherever_it_stopped(tmp_path, by_epoch, stop):
+    limit = 3 if by_epoch else 18
+    whole, expected = train(tmp_path / "whole", by_epoch, limit)
+    _, first = train(tmp_path / "cut", by_epoch, limit, stop=stop)
+    resumed, second = train(tmp_path / "cut", by_epoch, limit)
+    assert first + second == expected
+    assert same(weights(resumed), weights(whole))
+    assert (resumed.epoch, resumed.iter) == (whole.epoch, whole.iter)
+
+
+def test_five_successive_cuts_are_exact(tmp_path):
+    whole, expected = train(tmp_path / "whole", True, 3)
+    got = []
+    for stop in (2, 5, 6, 13, 17, None):
+        run, losses = train(tmp_path / "cut", True, 3, stop=stop)
+        got += losses
+    assert got == expected
+    assert same(weights(run), weights(whole))
+
+
+def test_the_number_of_workers_may_change(tmp_path):
+    whole, expected = train(tmp_path / "whole", True, 2)
+    _, first = train(tmp_path / "cut", True, 2, stop=4, workers=2)
+    resumed, second = train(tmp_path / "cut", True, 2)
+    assert first + second == expected
+    assert same(weights(resumed), weights(whole))
+
+
+def test_the_place_in_the_workflow_comes_back(tmp_path):
+    flow = [("train", 2), ("val", 1)]
+    whole, expected = train(tmp_path / "whole", True, 4, flow=flow)
+    _, first = train(tmp_path / "cut", True, 4, flow=flow, stop=9)
+    resumed, second = train(tmp_path / "cut", True, 4, flow=flow)
+    assert first + second == expected
+    assert same(weights(resumed), weights(whole))
+
+
+def test_accumulated_updates_resume_exactly(tmp_path):
+    HOOKS["optimizer_config"] = {"cumulative_iters": 4}
+    try:
+        whole, expected = train(tmp_path / "whole", True, 3)
+        _, first = train(tmp_path / "cut", True, 3, stop=3)
+        resumed, second = train(tmp_path / "cut", True, 3)
+    finally:
+        HOOKS["optimizer_config"] = {"grad_clip": {"max_norm": 1.0}}
+    assert len(expected) == 6  # 6 batches an epoch make 2 updates
+    assert first + second == expected
+    assert same(weights(resumed), weights(whole))
+
+
+def test_an_unseeded_run_keeps_its_data_order(tmp_path):
+    torch.manual_seed(11)
+    _, expected = train(tmp_path / "whole", True, 2, seed=None)
+    torch.manual_seed(11)
+    _, first = train(tmp_path / "cut", True, 2, seed=None, stop=4)
+    torch.manual_seed(99)
+    _, second = train(tmp_path / "cut", True, 2, seed=None)
+    assert first + second == expected
+
+
+def test_hooks_get_their_state_back(tmp_path):
+    class Counter(Hook):
+        count = 0
+
+        def after_train_iter(self, runner):
+            self.count += 1
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    counters = []
+    for stop in (5, None):
+        run = runner(True, 2, work_dir=tmp_path)
+        run.register_checkpoint_hook({"interval": 1})
+        counters.append(Counter())
+        run.register_hook(counters[-1])
+        if stop:
+            run.register_hook(StopAt(stop))
+        run.resume("auto")
+        run.run([loader()])
+    assert [counter.count for counter in counters] == [5, 12]
+
+
+def test_resume_tells_what_is_in_the_way(tmp_path):
+    run, _ = train(tmp_path, True, 1)
+    path = run.meta["hook_msgs"]["last_ckpt"]
+    other = nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 2))
+    with pytest.raises(CheckpointError, match="does not fit Sequential"):
+        runner(True, 1, model=other).resume(path)
+    with pytest.raises(CheckpointError, match="no-such"):
+        runner(True, 1).resume(tmp_path / "checkpoints" / "no-such")
+
+
+def test_an_optimizer_of_another_kind_is_refused(tmp_path):
+    run, _ = train(tmp_path, True, 1)
+    path = run.meta["hook_msgs"]["last_ckpt"]
+    model = net()
+    adam = torch.optim.Adam(model.parameters())
+    with pytest.raises(CheckpointError):
+        runner(True, 1, model=model, optimizer=adam).resume(path)
+
+
+def test_an_mmcv_file_is_written_and_resumed_from(tmp_path):
+    run = runner(True, 1, work_dir=tmp_path)
+    run.run([loader()])
+    path = run.save_checkpoint(tmp_path, filename_tmpl="epoch_{}.pth")
+    assert path.endswith("epoch_1.pth")
+    again = runner(True, 2)
+    again.resume(path)
+    assert (again.epoch, again.iter) == (1, 6)
+    assert same(weights(again), weights(run))
+    again.run([loader()])
+    assert (again.epoch, again.iter) == (2, 12)
+
+
+def test_the_last_checkpoint_names_itself(tmp_path):
+    train(tmp_path, True, 2)
+    again = runner(True, 2, work_dir=tmp_path)
+    again.resume("auto")
+    assert again.meta["hook_msgs"]["last_ckpt"].endswith("step-00000012")
+
+
+def test_auto_prefers_regular_checkpoints_and_falls_back_from_damage(tmp_path):
+    run, _ = train(tmp_path, True, 2)
+    run.save_checkpoint(name="best_accuracy_epoch_9")
+    checkpoints = tmp_path / "checkpoints"
+    again = runner(True, 2, work_dir=tmp_path)
+    again.resume("auto")
+    assert again.meta["hook_msgs"]["last_ckpt"].endswith("step-00000012")
+    weights_file = checkpoints / "step-00000012" / "model.safetensors"
+    data = bytearray(weights_file.read_bytes())
+    data[-1] ^= 1
+    weights_file.write_bytes(data)
+    older = runner(True, 2, work_dir=tmp_path)
+    older.resume("auto")
+    assert older.iter == 6
+    with pytest.raises(CheckpointError, match="sha256"):
+        runner(True, 2).resume(checkpoints / "step-00000012")

@@ -1,0 +1,227 @@
+"""What else has to come back for a resumed run to be the same: places and states."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, WeightedRandomSampler
+
+from devrun.checkpoint import find_latest, read_checkpoint
+from devrun.errors import CheckpointError, ConfigError
+from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
+from tests.runners.test_resume import StopAt
+from tests.runners.tiny import Augmented, loader, loss, runner, same, weights
+
+TRAIN_VAL = [("train", 2), ("val", 1)]
+
+
+class Trail(Hook):
+    """Every iteration: its phase, loss, rates and counters."""
+
+    priority = "LOWEST"
+
+    def __init__(self):
+        self.seen = []
+
+    def note(self, stage, runner):
+        self.seen.append(
+            (
+                stage,
+                runner.outputs["loss"].item() if runner.outputs["loss"] else None,
+                *runner.current_lr(),
+                runner.inner_iter,
+                runner.epoch,
+            )
+        )
+
+    def after_train_iter(self, runner):
+        self.note("train", runner)
+
+    def after_val_iter(self, runner):
+        self.note("val", runner)
+
+    def after_train_epoch(self, runner):
+        self.seen.append(("end", runner.inner_iter, runner.epoch))
+
+
+def trained(work_dir, by_epoch, limit, *, stop=None, interval=-1, **options):
+    """A run from the newest checkpoint in `work_dir`, which is saved at its end."""
+    flow = options.pop("flow", [("train", 1)])
+    loaders = options.pop("loaders", None) or [loader() for _ in flow]
+    hooks = options.pop("hooks", ())
+    lr_config = options.pop("lr_config", None)
+    run = runner(by_epoch, limit, work_dir=work_dir, **options)
+    run.register_lr_hook(lr_config)
+    run.register_checkpoint_hook({"interval": interval, "by_epoch": by_epoch})
+    trail = Trail()
+    for hook in (*hooks, trail, *([StopAt(stop)] if stop else ())):
+        run.register_hook(hook)
+    run.resume("auto")
+    run.run(loaders, flow)
+    return run, trail.seen
+
+
+def assert_exact(folder, by_epoch, limit, stop, make=dict, **options):
+    """`make()` gives the options that a run must not share with another."""
+    whole, expected = trained(folder / "whole", by_epoch, limit, **make(), **options)
+    cut = folder / "cut"
+    _, first = trained(cut, by_epoch, limit, stop=stop, **make(), **options)
+    resumed, second = trained(cut, by_epoch, limit, **make(), **options)
+    assert first + second == expected
+    assert same(weights(resumed), weights(whole))
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+@pytest.mark.parametrize("interval", [1, -1])
+@pytest.mark.parametrize("stop", [1, 2, 5, 6, 9])
+def test_the_place_in_the_workflow_and_its_counters(tmp_path, by_epoch, interval, stop):
+    limit = 4 if by_epoch else 18
+    assert_exact(tmp_path, by_epoch, limit, stop, flow=TRAIN_VAL, interval=interval)
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+@pytest.mark.parametrize("stop", [2, 4, 5])
+def test_limited_epochs_stay_limited(tmp_path, by_epoch, stop):
+    limit = 3 if by_epoch else 12
+    assert_exact(tmp_path, by_epoch, limit, stop, limit_batches=4)
+
+
+class Noisy(nn.Module):
+    """Draws from torch's stream when it is validated too."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.line = nn.Linear(4, 2)
+
+    def train_step(self, batch, optimizer):
+        inputs, labels = batch
+        value = loss(self.line(inputs + torch.rand_like(inputs)), labels)
+        return {"loss": value, "log_vars": {}, "num_samples": len(inputs)}
+
+    val_step = train_step
+
+
+@pytest.mark.parametrize(("by_epoch", "stop"), [(True, 6), (False, 2), (False, 3)])
+def test_a_val_phase_draws_what_it_would_have_drawn(tmp_path, by_epoch, stop):
+    def fresh():
+        return {"model": Noisy(), "loss": None}
+
+    flow, limit = [("train", 1), ("val", 1)], 3 if by_epoch else 8
+    assert_exact(tmp_path, by_epoch, limit, stop, fresh, flow=flow, interval=1)
+
+
+@pytest.mark.parametrize("stop", [20, 30])
+def test_what_a_plateau_scheduler_waits_for(tmp_path, stop):
+    def fresh():
+        return {"hooks": [EvalHook(loader(shuffle=False))]}
+
+    plateau = {"policy": "ReduceLROnPlateau", "monitor": "loss", "factor": 0.5}
+    plateau["patience"] = 0
+    assert_exact(tmp_path, True, 6, stop, fresh, lr_config=plateau)
+
+
+@pytest.mark.parametrize(("by_epoch", "stop"), [(True, 8), (False, 6)])
+def test_a_sampler_with_a_generator_of_its_own(tmp_path, by_epoch, stop):
+    def fresh():
+        own = torch.Generator().manual_seed(3)
+        sampler = WeightedRandomSampler([1.0] * 24, 24, generator=own)
+        return {"loaders": [DataLoader(Augmented(), batch_size=4, sampler=sampler)]}
+
+    assert_exact(tmp_path, by_epoch, 3 if by_epoch else 14, stop, fresh)
+
+
+class OwnLoader(DataLoader):
+    """One that devrun does not replace: it is read and dropped up to the position."""
+
+
+class Fixed(Augmented):
+    def __getitem__(self, index):
+        return self.inputs[index], self.inputs[index].sum() > 0
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+def test_a_loader_that_is_read_up_to_its_place(tmp_path, by_epoch):
+    def fresh():
+        return {"loaders": [OwnLoader(Fixed(), batch_size=4)]}
+
+    assert_exact(tmp_path, by_epoch, 2 if by_epoch else 12, 4, fresh)
+
+
+class OwnUpdate(OptimizerHook):
+    """A subclass does the update itself."""
+
+
+def test_the_loss_scale_of_an_own_optimizer_hook(tmp_path):
+    scales = []
+    for stop in (4, None):
+        hook = OwnUpdate(
+            precision="fp16", loss_scale={"init_scale": 4.0, "growth_interval": 3}
+        )
+        trained(tmp_path, True, 2, stop=stop, hooks=[hook])
+        scales.append(hook.state_dict()["scaler"]["scale"])
+    assert scales == [8.0, 64.0]  # doubled after 3 updates, and after 12 in all
+
+
+@pytest.mark.parametrize(("by_epoch", "stop"), [(True, 7), (False, 7)])
+def test_a_hook_may_resume_the_run_when_it_starts(tmp_path, by_epoch, stop):
+    limit = 4 if by_epoch else 18
+    place = {"flow": TRAIN_VAL}
+    whole, expected = trained(tmp_path / "whole", by_epoch, limit, **place)
+    _, first = trained(tmp_path / "cut", by_epoch, limit, stop=stop, **place)
+    newest = find_latest(tmp_path / "cut" / "checkpoints")
+    hooks = [EMAHook(resume_from=str(newest))]
+    resumed, second = trained(tmp_path / "new", by_epoch, limit, hooks=hooks, **place)
+
+    def phases(seen):  # the averaged weights are validated: with losses of their own
+        return [entry if entry[0] != "val" else entry[3:] for entry in seen]
+
+    assert phases(first + second) == phases(expected)
+    assert same(weights(resumed), weights(whole))
+
+
+def test_another_batch_size_goes_on_at_the_same_sample(tmp_path):
+    flow = [("train", 1), ("val", 1)]
+
+    def sized(size):
+        return {"loaders": [loader(batch_size=size) for _ in flow], "flow": flow}
+
+    trained(tmp_path, True, 2, stop=2, **sized(4))
+    run, seen = trained(tmp_path, True, 2, **sized(2))
+    inner, epoch = seen[0][3:]
+    assert (inner, epoch) == (4, 0)  # 8 samples were read: 4 updates of 2
+    assert run.iter == run.max_iters == 24
+
+
+def test_auto_looks_where_the_checkpoint_hook_saves(tmp_path):
+    for limit in (1, 2):
+        run = runner(True, limit, work_dir=tmp_path / "work")
+        place = {"interval": 1, "out_dir": str(tmp_path / "elsewhere")}
+        run.register_checkpoint_hook(place)
+        run.resume("auto")
+        assert run.epoch == limit - 1
+        run.run([loader()])
+    assert (tmp_path / "elsewhere" / "work" / "step-00000012").is_dir()
+
+
+def test_auto_does_not_start_again_over_mmcv_files(tmp_path):
+    run = runner(True, 1, work_dir=tmp_path)
+    run.register_checkpoint_hook({"interval": 1, "filename_tmpl": "epoch_{}.pth"})
+    run.run([loader()])
+    with pytest.raises(CheckpointError, match="name the one"):
+        runner(True, 2, work_dir=tmp_path).resume("auto")
+
+
+def test_limit_batches_is_checked():
+    with pytest.raises(ConfigError, match="limit_batches must be an int of 1 or more"):
+        runner(limit_batches=0)
+
+
+def test_a_second_run_replaces_no_checkpoint_of_the_first(tmp_path):
+    for seed in (1, 2):
+        run = runner(True, 1, work_dir=tmp_path, seed=seed)
+        run.register_checkpoint_hook({"interval": 1})
+        run.run([loader()])
+    checkpoints = tmp_path / "checkpoints"
+    first = read_checkpoint(checkpoints / "previous-1" / "step-00000006")
+    second = read_checkpoint(checkpoints / "step-00000006")
+    assert (first["trainer"]["seed"], second["trainer"]["seed"]) == (1, 2)

@@ -1,0 +1,323 @@
+"""The runner's constructor, its attributes, and what it refuses."""
+
+import logging
+import multiprocessing
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from devrun.errors import ConfigError, DataError, DivergedError, UnknownNameError
+from devrun.hooks import Hook
+from devrun.runners import EpochBasedRunner, Runner, build_runner
+from tests.runners.tiny import Trace, loader, loss, net, plain_loader, runner
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"optimizer": "sgd"}, TypeError, "torch.optim.Optimizer"),
+        ({"optimizer": {"g": 1}}, TypeError, "g must be"),
+        ({"logger": "log"}, TypeError, "logging.Logger"),
+        ({"meta": [1]}, TypeError, "meta"),
+        ({"work_dir": 3}, TypeError, "work_dir"),
+        ({"max_epochs": 1, "max_iters": 1}, ValueError, "not both"),
+        ({"max_epochs": -1}, ValueError, "max_epochs"),
+        ({"max_epochs": 1.5}, ValueError, "max_epochs"),
+        ({"device": "gpu0"}, UnknownNameError, "no device"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, error, words):
+    with pytest.raises(error, match=words):
+        EpochBasedRunner(net(), loss=loss, **{"device": "cpu", **arguments})
+
+
+def test_a_model_without_a_loss_is_refused_at_the_first_step():
+    run = runner(limit=1, loss=None)
+    with pytest.raises(ConfigError, match="Sequential"):
+        run.run([plain_loader(1)])
+
+
+@pytest.mark.parametrize(
+    ("loaders", "workflow", "words"),
+    [
+        (lambda: plain_loader(1), [("train", 1)], "must be a list"),
+        (lambda: [plain_loader(1)], [("train", 1), ("val", 1)], "2 phases"),
+        (lambda: [plain_loader(1)], ["train"], r"\('train', 1\)"),
+        (lambda: [plain_loader(1)], [(1, 1)], "is a str"),
+        (lambda: [plain_loader(1)], [("train", -1)], "0 or more"),
+        (lambda: [plain_loader(1)], [("test", 1)], "no method named 'test'"),
+        (lambda: [plain_loader(1)], [("val", 1)], "never trains"),
+    ],
+)
+def test_wrong_workflows_are_refused(loaders, workflow, words):
+    with pytest.raises(ConfigError, match=words):
+        runner(limit=1).run(loaders(), workflow)
+
+
+def test_a_run_without_a_limit_is_refused():
+    for by_epoch, name in ((True, "max_epochs"), (False, "max_iters")):
+        with pytest.raises(ConfigError, match=name):
+            runner(by_epoch, limit=None).run([plain_loader(1)])
+
+
+def test_an_empty_data_set_is_refused():
+    empty = DataLoader(TensorDataset(torch.empty(0, 4), torch.empty(0)))
+    with pytest.raises(ConfigError, match="TensorDataset"):
+        runner(limit=1).run([empty])
+
+
+def test_work_dir_may_be_a_path_and_is_made(tmp_path):
+    run = runner(work_dir=tmp_path / "a" / "b")
+    assert run.work_dir == str(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_work_dir_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be made"):
+        runner(work_dir=tmp_path / "file" / "run")
+
+
+def test_what_hooks_read_before_the_run():
+    run = runner(limit=3, meta={"note": "x"})
+    assert (run.epoch, run.iter, run.inner_iter, run.mode) == (0, 0, 0, None)
+    assert (run.rank, run.world_size, run.max_epochs) == (0, 1, 3)
+    assert run.model_name == "Sequential"
+    assert run.meta == {"note": "x", "hook_msgs": {}}
+    assert run.current_lr() == [0.1]
+    assert run.current_momentum() == [0.9]
+    assert isinstance(run.logger, logging.Logger)
+
+
+def test_momentum_of_adam_and_of_several_optimizers():
+    model = net()
+    several = {"a": torch.optim.Adam(model[0].parameters()), "b": sgd(model[4])}
+    run = EpochBasedRunner(model, optimizer=several, loss=loss, device="cpu")
+    assert run.current_momentum() == {"a": [0.9], "b": [0.9]}
+    assert run.current_lr() == {"a": [0.001], "b": [0.1]}
+    none = EpochBasedRunner(model, loss=loss, device="cpu")
+    with pytest.raises(RuntimeError, match="no optimizer"):
+        none.current_lr()
+
+
+class Gan(nn.Module):
+    """Steps its own optimizers, as MMCV's GAN models do."""
+
+    def __init__(self):
+        super().__init__()
+        self.g, self.d = nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def train_step(self, data, optimizer):
+        for name in ("g", "d"):
+            optimizer[name].zero_grad()
+            value = getattr(self, name)(data[0]).pow(2).mean()
+            value.backward()
+            optimizer[name].step()
+        return {"loss": value, "log_vars": {"d": value.item()}, "num_samples": 2}
+
+
+def test_a_model_may_step_several_optimizers_itself():
+    model = Gan()
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    run = EpochBasedRunner(
+        model,
+        optimizer={"g": sgd(model.g), "d": sgd(model.d)},
+        max_epochs=1,
+        device="cpu",
+    )
+    run.run([plain_loader(3)])
+    assert all(not torch.equal(before[n], p) for n, p in model.named_parameters())
+
+
+def test_a_model_that_steps_its_only_optimizer_is_left_to_it():
+    steps = []
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 1)
+
+        def train_step(self, data, optimizer):
+            optimizer.zero_grad()
+            value = self.fc(data[0]).pow(2).mean()
+            value.backward()
+            optimizer.step()
+            return {"loss": value, "log_vars": {}, "num_samples": 2}
+
+    model = Own()
+    optimizer = sgd(model)
+    optimizer.register_step_post_hook(lambda *_: steps.append(1))
+    EpochBasedRunner(model, optimizer=optimizer, max_epochs=1, device="cpu").run(
+        [plain_loader(3)]
+    )
+    assert len(steps) == 3
+
+
+def test_extra_arguments_of_run_reach_train_step():
+    seen = []
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 1)
+
+        def train_step(self, data, optimizer, scale=1.0):
+            seen.append(scale)
+            return {"loss": self.fc(data[0]).mean(), "log_vars": {}, "num_samples": 2}
+
+    model = Model()
+    run = EpochBasedRunner(model, optimizer=sgd(model), max_epochs=1, device="cpu")
+    run.run([plain_loader(2)], [("train", 1)], scale=0.5)
+    assert seen == [0.5, 0.5]
+
+
+def test_batch_processor_still_works():
+    def process(model, data, train_mode):
+        value = nn.functional.cross_entropy(model(data[0]), data[1])
+        return {"loss": value, "log_vars": {"loss": value.item()}, "num_samples": 2}
+
+    model = nn.Linear(4, 2)
+    with pytest.warns(DeprecationWarning, match="batch_processor"):
+        run = EpochBasedRunner(model, process, sgd(model), max_epochs=1, device="cpu")
+    before = model.weight.detach().clone()
+    run.run([plain_loader(2)])
+    assert not torch.equal(before, model.weight)
+
+
+def test_a_stop_ends_at_the_iteration_boundary_and_runs_after_run():
+    class Stop(Hook):
+        def before_train_iter(self, runner):
+            if runner.iter == 3:
+                runner.request_stop("enough")
+
+    run, trace = runner(limit=5), Trace()
+    run.register_hook(Stop())
+    run.register_hook(trace)
+    run.run([plain_loader(2)])
+    assert (run.iter, run.stop_reason) == (4, "enough")
+    assert trace.names()[-1] == "after_run"
+
+
+def test_an_exception_reaches_the_hooks_and_keeps_its_own_traceback():
+    seen = []
+
+    class Fails(Hook):
+        def after_train_iter(self, runner):
+            raise KeyError("mine")
+
+        def on_exception(self, runner, exception):
+            seen.append(exception)
+
+    run = runner(limit=1)
+    run.register_hook(Fails())
+    with pytest.raises(KeyError, match="mine") as caught:
+        run.run([plain_loader(1)])
+    assert seen == [caught.value]
+    assert caught.traceback[-1].name == "after_train_iter"
+
+
+def test_a_diverged_loss_says_where():
+    def bad(output, target):
+        return output.sum() * float("nan")
+
+    with pytest.raises(DivergedError, match=r"\(epoch 1, iteration 1\)"):
+        runner(limit=1, loss=bad).run([plain_loader(2)])
+
+
+def test_a_sample_that_raises_is_named_with_the_iteration():
+    data = loader(12, shuffle=False)
+    data.dataset.inputs = data.dataset.inputs[:10]
+    data.dataset.__class__ = type(
+        "Short", (type(data.dataset),), {"__len__": lambda self: 12}
+    )
+    with pytest.raises(DataError, match=r"sample 10.*\(epoch 1, iteration 3\)"):
+        runner(limit=1).run([data])
+
+
+def test_a_second_run_goes_on():
+    run = runner(limit=1)
+    data = plain_loader(2)
+    run.run([data])
+    with pytest.warns(DeprecationWarning, match="max_epochs"):
+        run.run([data], [("train", 1)], max_epochs=3)
+    assert (run.epoch, run.iter) == (3, 6)
+
+
+def test_limited_batches():
+    run = runner(limit=2, limit_batches=2)
+    trace = Trace()
+    run.register_hook(trace)
+    run.run([plain_loader(7), plain_loader(5)], [("train", 1), ("val", 1)])
+    assert run.iter == 4
+    assert trace.names().count("after_val_iter") == 4
+
+
+def test_limited_batches_with_accumulation():
+    run = runner(limit=1, limit_batches=2)
+    run.register_optimizer_hook({"cumulative_iters": 3})
+    run.run([plain_loader(9)])
+    assert run.iter == 2
+    assert run.outputs["num_samples"] == 6
+
+
+def test_no_worker_outlives_the_run():
+    before = set(multiprocessing.active_children())
+    data = loader(num_workers=2, persistent_workers=True)
+    runner(limit=2).run([data])
+    assert set(multiprocessing.active_children()) == before
+
+
+def test_runners_are_built_from_a_config_that_stays_as_it_was():
+    config = {"type": "IterBasedRunner", "max_iters": 3}
+    model = net()
+    defaults = {"model": model, "optimizer": sgd(model), "loss": loss, "device": "cpu"}
+    for _ in range(2):
+        assert build_runner(config, defaults).max_iters == 3
+    assert config == {"type": "IterBasedRunner", "max_iters": 3}
+    with pytest.raises(KeyError, match="did you mean 'EpochBasedRunner'"):
+        build_runner({"type": "EpochBasedRuner", "max_epochs": 1}, defaults)
+    with pytest.raises(TypeError, match="dict"):
+        build_runner("EpochBasedRunner")
+
+
+def test_the_old_name_warns():
+    with pytest.warns(DeprecationWarning, match="EpochBasedRunner"):
+        Runner(net(), loss=loss, max_epochs=1, device="cpu")
+
+
+def test_a_loop_of_the_users_own():
+    class Halved(EpochBasedRunner):
+        """Trains on every other batch."""
+
+        def run_iter(self, data_batch, train_mode, **kwargs):
+            if self.inner_iter % 2 == 0:
+                super().run_iter(data_batch, train_mode, **kwargs)
+
+    steps = []
+    model = net()
+    optimizer = sgd(model)
+    optimizer.register_step_post_hook(lambda *_: steps.append(1))
+    Halved(model, optimizer=optimizer, loss=loss, max_epochs=1, device="cpu").run(
+        [plain_loader(6)]
+    )
+    assert len(steps) == 3
+
+
+def test_training_learns():
+    torch.manual_seed(0)
+    inputs = torch.randn(256, 4)
+    data = DataLoader(
+        TensorDataset(inputs, (inputs.sum(1) > 0).long()), batch_size=16, shuffle=True
+    )
+    model = nn.Linear(4, 2)
+    run = runner(
+        limit=10, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.5)
+    )
+    run.run([data])
+    assert (model(inputs).argmax(1) == (inputs.sum(1) > 0)).float().mean() > 0.97

@@ -1,0 +1,252 @@
+"""A whole training run built from one config."""
+
+import copy
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from devrun.config import Config
+from devrun.errors import ConfigError, DeviceUnavailableError
+from devrun.runners.training import build_training
+
+CONFIG = {
+    "model": {"type": "MLP", "in_features": 12, "hidden": [8], "num_classes": 3},
+    "loss": {"type": "CrossEntropyLoss"},
+    "data": {
+        "samples_per_gpu": 8,
+        "workers_per_gpu": 0,
+        "train": {
+            "type": "SyntheticClassification",
+            "num_samples": 32,
+            "shape": [12],
+            "num_classes": 3,
+        },
+        "val": {
+            "type": "SyntheticClassification",
+            "num_samples": 16,
+            "shape": [12],
+            "num_classes": 3,
+        },
+    },
+    "optimizer": {"type": "SGD", "lr": 0.1},
+    "runner": {"type": "EpochBasedRunner", "max_epochs": 2},
+    "device": "cpu",
+    "seed": 1,
+}
+
+
+def config(**changes):
+    return {**copy.deepcopy(CONFIG), **changes}
+
+
+def hooks_of(training):
+    return [type(hook).__name__ for hook in training.runner.hooks]
+
+
+def test_a_config_becomes_a_run_and_stays_as_it_was(tmp_path):
+    cfg = config(
+        work_dir=str(tmp_path),
+        lr_config={"policy": "step", "step": [1]},
+        optimizer_config={"grad_clip": {"max_norm": 1.0}},
+        checkpoint_config={"interval": 1},
+        evaluation={"interval": 1, "metric": "accuracy", "save_best": "accuracy"},
+        workflow=[("train", 1), ("val", 1)],
+    )
+    before = copy.deepcopy(cfg)
+    training = build_training(cfg, progress=False)
+    training.run()
+    assert cfg == before
+    assert (training.runner.epoch, training.runner.iter) == (2, 8)
+    assert hooks_of(training) == [
+        "StepLrUpdaterHook",
+        "OptimizerHook",
+        "IterTimerHook",
+        "EvalHook",
+        "TextLoggerHook",
+        "CheckpointHook",
+    ]
+    names = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+    assert "step-00000008" in names
+    assert any(name.startswith("best_accuracy_epoch_") for name in names)
+
+
+def test_the_same_config_trains_the_same_weights_twice():
+    losses = []
+    for _ in range(2):
+        training = build_training(config(), progress=False)
+        training.run()
+        losses.append(training.runner.outputs["loss"].item())
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(
+    ("runner", "iterations"),
+    [
+        ({"type": "EpochBasedRunner", "max_epochs": 90}, 2),
+        ({"type": "IterBasedRunner", "max_iters": 5000}, 2),
+    ],
+)
+def test_a_dry_run_is_short_evaluates_once_and_writes_nothing(
+    tmp_path, capsys, runner, iterations
+):
+    cfg = config(
+        runner=runner,
+        work_dir=str(tmp_path / "none"),
+        workflow=[("train", 2), ("val", 1)],
+        checkpoint_config={"interval": 1},
+        evaluation={"interval": 10, "save_best": "loss"},
+        log_config={"hooks": [{"type": "TensorboardLoggerHook"}]},
+    )
+    training = build_training(cfg, dry_run=True, progress=False)
+    training.run()
+    assert training.runner.iter == iterations
+    assert "(val)" in capsys.readouterr().err
+    assert "CheckpointHook" not in hooks_of(training)
+    assert not (tmp_path / "none").exists()
+
+
+def test_no_validation_registers_no_evaluation():
+    training = build_training(config(), validate=False, progress=False)
+    assert "EvalHook" not in hooks_of(training)
+    without = config()
+    del without["data"]["val"]
+    assert "EvalHook" not in hooks_of(build_training(without, progress=False))
+
+
+def test_the_iteration_runner_evaluates_by_iteration():
+    cfg = config(
+        runner={"type": "IterBasedRunner", "max_iters": 4}, evaluation={"interval": 2}
+    )
+    training = build_training(cfg, progress=False)
+    (evaluation,) = [h for h in training.runner.hooks if type(h).__name__ == "EvalHook"]
+    assert evaluation.by_epoch is False
+    training.run()
+
+
+def test_fp16_and_accumulation_in_mmcvs_words():
+    cfg = config(fp16={"loss_scale": 512.0}, optimizer_config={"cumulative_iters": 2})
+    training = build_training(cfg, progress=False)
+    policy = training.runner.policy
+    assert (policy.precision, policy.loss_scale, policy.accumulate) == (
+        "fp16",
+        512.0,
+        2,
+    )
+    training.run()
+    assert training.runner.iter == 4  # 4 batches an epoch make 2 updates
+
+
+def test_load_from_takes_weights_and_resume_from_the_whole_state(tmp_path):
+    cfg = config(work_dir=str(tmp_path / "a"), checkpoint_config={"interval": 1})
+    first = build_training(cfg, progress=False)
+    first.run()
+    saved = first.runner.meta["hook_msgs"]["last_ckpt"]
+    loaded = build_training(config(load_from=saved), progress=False).runner
+    assert loaded.iter == 0
+    resumed = build_training(config(resume_from=saved), progress=False).runner
+    assert (resumed.epoch, resumed.iter) == (2, 8)
+    for name, value in first.runner.model.state_dict().items():
+        assert value.equal(loaded.model.state_dict()[name])
+        assert value.equal(resumed.model.state_dict()[name])
+
+
+@pytest.mark.parametrize("section", ["model", "data", "optimizer", "runner"])
+def test_a_missing_section_is_named(section):
+    cfg = config()
+    del cfg[section]
+    with pytest.raises(ConfigError, match=f"no section '{section}'"):
+        build_training(cfg, progress=False)
+
+
+def test_the_device_is_claimed_before_anything_is_built():
+    cfg = config(device="ipu")
+    cfg["model"]["type"] = "NoSuchModel"
+    with pytest.raises(DeviceUnavailableError, match="ipu"):
+        build_training(cfg, progress=False)
+
+
+def test_labels_the_model_cannot_have_are_named_before_the_first_step():
+    cfg = config()
+    cfg["model"]["num_classes"] = 2
+    with pytest.raises(ConfigError, match=r"sample \d+ .* has the label 2.*2 classes"):
+        build_training(cfg, progress=False)
+
+
+def test_errors_name_the_line_of_the_config(tmp_path):
+    path = tmp_path / "wrong.py"
+    path.write_text(
+        "model = dict(type='MLP',\n    hiddn=[8])\nloss = dict(type='MSELoss')\n"
+        "data = dict()\noptimizer = dict()\nrunner = dict()\ndevice = 'cpu'\n"
+    )
+    with pytest.raises(ConfigError, match=r"wrong\.py:2: model\.hiddn: .*'hidden'"):
+        build_training(Config.fromfile(path), progress=False)
+
+
+def test_a_dry_run_gives_hooks_that_write_a_place_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cfg = config(custom_hooks=[{"type": "ProfilerHook", "profile_iters": 1}])
+    training = build_training(cfg, dry_run=True, progress=False)
+    training.run()
+    assert not list(tmp_path.iterdir())
+    assert not Path(training.runner.work_dir).exists()
+
+
+def test_keys_that_do_nothing_are_named(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("devrun"), "propagate", True)
+    with caplog.at_level("WARNING", logger="devrun"):
+        build_training(config(sync_bn=True, gpu_ids=[0]), progress=False)
+    assert "not used by devrun: gpu_ids, sync_bn" in caplog.text
+
+
+def test_auto_resume_goes_on(tmp_path):
+    cfg = config(
+        work_dir=str(tmp_path), checkpoint_config={"interval": 1}, auto_resume=True
+    )
+    build_training(cfg, progress=False).run()
+    assert build_training(cfg, progress=False).runner.iter == 8
+
+
+def test_an_unseeded_run_goes_on_with_the_seed_it_began_with(tmp_path, caplog):
+    cfg = config(seed=None, work_dir=str(tmp_path), checkpoint_config={"interval": 1})
+    first = build_training(cfg)
+    first.run()
+    again = build_training({**cfg, "resume_from": "auto"})
+    assert again.runner.seed == again.runner.adapter.data_seed == first.runner.seed
+    assert "order" not in caplog.text
+
+
+@pytest.mark.parametrize("newest", ["auto", "checkpoints/step-00000008"])
+def test_a_dry_run_of_a_finished_run_tries_its_weights_out(tmp_path, newest):
+    cfg = config(work_dir=str(tmp_path), checkpoint_config={"interval": 1})
+    build_training(cfg).run()
+    path = newest if newest == "auto" else str(tmp_path / newest)
+    dry = build_training({**cfg, "resume_from": path}, dry_run=True)
+    dry.run()
+    assert (dry.runner.epoch, dry.runner.iter) == (1, 2)
+
+
+def test_a_run_that_cannot_be_built_leaves_the_process_as_it_was():
+    broken = {"type": "MLP", "in_features": -1, "hidden": [8], "num_classes": 3}
+    with pytest.raises(ConfigError):
+        build_training(config(model=broken, deterministic=True))
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_fp16_beside_a_hook_of_ones_own_is_refused():
+    cfg = config(fp16={"loss_scale": 512.0})
+    plain = {"type": "OptimizerHook", "grad_clip": {"max_norm": 1.0}}
+    policy = build_training({**cfg, "optimizer_config": plain}).runner.policy
+    assert (policy.precision, policy.loss_scale) == ("fp16", 512.0)
+    with pytest.raises(ConfigError, match="'Mine', which does not read .* fp16"):
+        build_training({**cfg, "optimizer_config": {"type": "Mine"}})
+
+
+def test_the_threads_of_an_operation_are_the_configs():
+    before = torch.get_num_threads()
+    try:
+        build_training(config(omp_num_threads=before + 1), progress=False)
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)

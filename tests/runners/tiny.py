@@ -1,0 +1,120 @@
+"""Tiny real runs for the tests of the runners."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from devrun.hooks import Hook
+from devrun.runners import EpochBasedRunner, IterBasedRunner
+
+STAGES = (
+    "before_run",
+    "before_train_epoch",
+    "before_train_iter",
+    "after_train_iter",
+    "after_train_epoch",
+    "before_val_epoch",
+    "before_val_iter",
+    "after_val_iter",
+    "after_val_epoch",
+    "after_run",
+)
+
+
+class Augmented(Dataset[Any]):
+    """Samples with noise drawn from three global random streams."""
+
+    def __init__(self, length: int = 24) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.inputs = torch.randn(length, 4, generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        noise = torch.rand(4) + random.random()
+        return self.inputs[index] + 0.1 * noise, self.inputs[index].sum() > 0
+
+
+def net() -> nn.Module:
+    """A classifier whose dropout draws from torch's stream at every step."""
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2)
+    )
+
+
+def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output, target.long())
+
+
+def loader(length: int = 24, **options: Any) -> DataLoader[Any]:
+    options = {"batch_size": 4, "shuffle": True, **options}
+    return DataLoader(Augmented(length), **options)
+
+
+def plain_loader(batches: int, batch_size: int = 2) -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(batches * batch_size, 4, generator=generator)
+    labels = (inputs.sum(1) > 0).long()
+    return DataLoader(TensorDataset(inputs, labels), batch_size=batch_size)
+
+
+def runner(by_epoch: bool = True, limit: int = 2, **options: Any) -> Any:
+    model = options.pop("model", None) or net()
+    optimizer = options.pop("optimizer", None) or torch.optim.SGD(
+        model.parameters(), lr=0.1, momentum=0.9
+    )
+    kind = EpochBasedRunner if by_epoch else IterBasedRunner
+    name = "max_epochs" if by_epoch else "max_iters"
+    options = {"loss": loss, "device": "cpu", "seed": 5, name: limit, **options}
+    return kind(model, optimizer=optimizer, **options)
+
+
+class Trace(Hook):
+    """Notes every stage with (epoch, iter, inner_iter)."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, int, int]] = []
+
+    def note(self, stage: str, runner: Any) -> None:
+        self.seen.append((stage, runner.epoch, runner.iter, runner.inner_iter))
+
+    def names(self) -> list[str]:
+        return [entry[0] for entry in self.seen]
+
+
+def _noting(stage: str) -> Any:
+    def method(self: Trace, runner: Any) -> None:
+        self.note(stage, runner)
+
+    return method
+
+
+for _stage in STAGES:
+    setattr(Trace, _stage, _noting(_stage))
+
+
+class Losses(Hook):
+    """Keeps the loss of every update."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def after_train_iter(self, runner: Any) -> None:
+        self.values.append(runner.outputs["loss"].item())
+
+
+def weights(run: Any) -> dict[str, torch.Tensor]:
+    return {name: t.clone() for name, t in run.model.state_dict().items()}
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
