@@ -1,0 +1,329 @@
+"""Runs a forward once, with tensors that have no values, and writes down what it did.
+
+Every torch function that the forward calls is recorded as called, so that a replay does
+exactly what CPU torch would have done. Values do not exist during the capture: asking
+for one is the error that the device gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses import fake_tensor as fake
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from poptorch import _rules
+from poptorch._tape import Node, Slot, Tape
+from poptorch.poptorch_core import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from poptorch._placement import Placement
+
+_active: list[Recorder] = []
+
+_DEVICE = torch.device("ipu:0")
+_HOST = torch.device("cpu")
+_FACTS = frozenset(
+    {"shape", "dtype", "requires_grad", "is_leaf", "ndim", "grad_fn", "layout"}
+    | {"device", "is_sparse", "is_quantized", "is_nested", "is_cuda", "is_mps"}
+    | {"is_meta", "is_xpu", "is_cpu", "is_ipu", "names", "output_nr", "_version"}
+    | {"itemsize", "nbytes", "is_mkldnn", "is_vulkan", "is_sparse_csr", "is_xla"}
+    | {"is_maia", "is_mtia", "_base", "retains_grad", "is_ort", "volatile"}
+)
+"""Attributes of a tensor that the shape of the graph decides: read, not recorded."""
+_SETTINGS = frozenset({"_set_grad_enabled", "set_grad_enabled", "__hash__"})
+_UNRECORDED = frozenset({"requires_grad_", "__repr__", "__format__", "__len__"})
+
+
+def current() -> Recorder | None:
+    """The capture in progress, if any."""
+    return _active[-1] if _active else None
+
+
+class Recorder(TorchFunctionMode):
+    """Tensors of the graph are known by identity: each has a slot."""
+
+    def __init__(self, placement: Placement, training: bool) -> None:
+        super().__init__()
+        self.placement = placement
+        self.training = training
+        self.fake_mode = fake.FakeTensorMode()
+        self.tape = Tape()
+        self.losses: list[int] = []
+        self.constants: dict[int, torch.Tensor] = {}
+        self.kinds: dict[int, str] = {}
+        self.count = 0
+        self._slots: dict[int, int] = {}
+        self._alive: list[Any] = []
+        self._sources: dict[int, torch.Tensor] = {}
+        self._originals: dict[int, torch.Tensor] = {}
+
+    # -- slots -------------------------------------------------------------------------
+
+    def _slot(self, tensor: torch.Tensor) -> int:
+        slot = self._slots.get(id(tensor))
+        if slot is None:
+            slot = self.count
+            self.count += 1
+            self._slots[id(tensor)] = slot
+            self._alive.append(tensor)
+        return slot
+
+    def add_input(self, tensor: torch.Tensor, kind: str = "input") -> torch.Tensor:
+        """A tensor of the graph with the shape and type of `tensor`."""
+        stand_in = self.fake_mode.from_tensor(tensor.detach(), static_shapes=True)
+        self.kinds[self._slot(stand_in)] = kind
+        _show_as(_DEVICE, [stand_in])
+        return stand_in
+
+    def add_source(self, tensor: torch.Tensor) -> int:
+        """Make a parameter or buffer of the model a tensor of the graph."""
+        with torch._C.DisableTorchFunctionSubclass():
+            plain = tensor.detach()
+            stand_in = self.fake_mode.from_tensor(plain, static_shapes=True)
+            stand_in.requires_grad_(tensor.requires_grad)
+            _show_as(_DEVICE, [stand_in])
+        self._sources[id(tensor)] = stand_in
+        self._originals[id(stand_in)] = tensor
+        self._alive.append(tensor)
+        slot = self._slot(stand_in)
+        self.kinds[slot] = "variable"
+        return slot
+
+    def slot_of(self, tensor: torch.Tensor) -> int | None:
+        """The slot of a tensor of the graph; None for any other."""
+        return self._slots.get(id(self._sources.get(id(tensor), tensor)))
+
+    def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What stands for a parameter during the capture."""
+        return self._sources.get(id(tensor), tensor)
+
+    # -- capture -----------------------------------------------------------------------
+
+    def __enter__(self) -> Recorder:
+        _active.append(self)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        super().__exit__(*details)
+        _active.remove(self)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Carry out and record one torch function."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", str(func))
+        if name in _SETTINGS:
+            return func(*args, **kwargs)
+        attribute = _attribute(func, name)
+        if attribute == "device" and self.slot_of(args[0]) is not None:
+            return _DEVICE  # a parameter; stand-ins know it themselves
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        known = [self._is_known(leaf) for leaf in leaves]
+        moved = any(_is_ipu(leaf) for leaf in leaves)
+        leaves = [_without_ipu(leaf) for leaf in leaves]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if tensors and not any(known) and not moved:
+            plain_args, plain_kwargs = pytree.tree_unflatten(leaves, spec)
+            return func(*plain_args, **plain_kwargs)  # a computation on the host
+        stood_in = [self._enter_graph(leaf, name, moved) for leaf in leaves]
+        in_args, in_kwargs = pytree.tree_unflatten(stood_in, spec)
+        if attribute in _FACTS or name in _UNRECORDED:
+            with self.fake_mode, _on_host(stood_in):
+                return self._restored(func(*in_args, **in_kwargs))
+        if name in _rules.READS and attribute is None and any(known):
+            return self._read(func, name, in_args, in_kwargs)
+        _rules.check(name, in_args, in_kwargs)
+        function = _rules.adapted(func, name, in_args, in_kwargs)
+        # torch's own stand-in for it wants values, though its result is one number.
+        example = in_args[0].sum if name == "ctc_loss" else None
+        return self.record(function, name, in_args, in_kwargs, example=example)
+
+    def record(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        bodies: tuple[Tape, ...] = (),
+        example: Callable[[], Any] | None = None,
+    ) -> Any:
+        """Carry out a function on stand-ins and append it to the tape."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        with self.fake_mode, _as_device_errors(name), _on_host(leaves):
+            result = example() if example else function(*args, **kwargs)
+        out = pytree.tree_leaves(result)
+        _show_as(_DEVICE, out)
+        produced = [(i, v) for i, v in enumerate(out) if isinstance(v, torch.Tensor)]
+        if not produced and not _is_inplace(name):
+            return result
+        block, ipu = self.placement.note()
+        writes = [(i, self._slot(v)) for i, v in produced]
+        node = Node(
+            function,
+            [self._captured(leaf) for leaf in leaves],
+            spec,
+            writes,
+            grad=torch.is_grad_enabled(),
+            name=name,
+            block=block,
+            ipu=ipu,
+            bytes=sum(v.numel() * v.element_size() for _, v in produced),
+            bodies=bodies,
+        )
+        self.tape.nodes.append(node)
+        if name in _rules.LOSSES and produced:
+            self.losses.append(writes[0][1])
+        return self._restored(result)
+
+    def body(
+        self, function: Callable[..., Any], inputs: Sequence[torch.Tensor]
+    ) -> tuple[Tape, list[torch.Tensor]]:
+        """Capture a function of its own as a tape; returns it and its outputs."""
+        outer, self.tape = self.tape, Tape()
+        try:
+            stand_ins = [self.stand_in(t) for t in inputs]
+            with torch._C.DisableTorchFunction(), self.fake_mode, _on_host(stand_ins):
+                given = [t.detach().clone() for t in stand_ins]
+            _show_as(_DEVICE, given)
+            self.tape.given = [self._slot(t) for t in given]
+            result = function(*given)
+            outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+            with torch._C.DisableTorchFunction():
+                missing = [o for o in outputs if self.slot_of(o) is None]
+            if missing:
+                raise Error("The body must return tensors that are on the IPU")
+            self.tape.returned = [self._slot(self.stand_in(o)) for o in outputs]
+            return self.tape, outputs
+        finally:
+            self.tape = outer
+
+    # -- helpers -----------------------------------------------------------------------
+
+    def _is_known(self, leaf: Any) -> bool:
+        return isinstance(leaf, torch.Tensor) and self.slot_of(leaf) is not None
+
+    def _enter_graph(self, leaf: Any, name: str, moved: bool) -> Any:
+        """The stand-in of a leaf; a host scalar, or what is moved, is a constant."""
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        found = self._sources.get(id(leaf), leaf)
+        if id(found) in self._slots:
+            return found
+        if leaf.dim() and not moved:
+            raise Error(
+                "Expected an IPU tensor but got tensor(device=cpu, shape="
+                f"{list(leaf.shape)}, dtype={_type_name(leaf)}) in {name}. Constant "
+                "tensors should be moved explicitly to the IPU, "
+                'via cst.to("ipu"), or be registered as a buffer.'
+            )
+        with torch._C.DisableTorchFunction():
+            constant = leaf.detach().clone()
+            stand_in = self.fake_mode.from_tensor(constant, static_shapes=True)
+        slot = self._slot(stand_in)
+        self.constants[slot] = constant
+        self._sources[id(leaf)] = stand_in
+        self._alive.append(leaf)
+        return stand_in
+
+    def _captured(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return Slot(self._slots[id(leaf)])
+        return leaf
+
+    def _restored(self, result: Any) -> Any:
+        """In-place functions on a parameter return the parameter, not its stand-in."""
+        if isinstance(result, torch.Tensor):
+            return self._originals.get(id(result), result)
+        return result
+
+    def _read(
+        self,
+        func: Callable[..., Any],
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """A value is asked for: constants have one, computed tensors do not."""
+        with self.fake_mode, _as_device_errors(name), _on_host(args):
+            try:
+                return func(*args, **kwargs)
+            except (RuntimeError, TypeError) as error:
+                raise _no_value(name) from error
+
+
+def _show_as(device: torch.device, values: Sequence[Any]) -> None:
+    """What `tensor.device` says of stand-ins."""
+    for value in values:
+        if isinstance(value, fake.FakeTensor):
+            value.fake_device = device
+
+
+@contextmanager
+def _on_host(values: Sequence[Any]) -> Iterator[None]:
+    """Stand-ins are CPU tensors while torch works on them."""
+    _show_as(_HOST, values)
+    try:
+        yield
+    finally:
+        _show_as(_DEVICE, values)
+
+
+def _type_name(tensor: torch.Tensor) -> str:
+    return tensor.type().rpartition(".")[2].removesuffix("Tensor")
+
+
+def _attribute(func: Callable[..., Any], name: str) -> str | None:
+    """`shape` for the function behind `tensor.shape`."""
+    if name != "__get__":
+        return None
+    return str(getattr(getattr(func, "__self__", None), "__name__", ""))
+
+
+def _is_inplace(name: str) -> bool:
+    return name in ("__setitem__", "__set__") or (
+        name.endswith("_") and not name.endswith("__")
+    )
+
+
+def _is_ipu(leaf: Any) -> bool:
+    if isinstance(leaf, torch.device):
+        return leaf.type == "ipu"
+    return isinstance(leaf, str) and (leaf == "ipu" or leaf.startswith("ipu:"))
+
+
+def _without_ipu(leaf: Any) -> Any:
+    return torch.device("cpu") if _is_ipu(leaf) else leaf
+
+
+def _no_value(name: str) -> Error:
+    return Error(
+        f"aten::{name.strip('_')} is not supported in a static graph: the values of "
+        "tensors on the IPU are not known while the model is compiled (aten::item is "
+        "not supported)"
+    )
+
+
+@contextmanager
+def _as_device_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except fake.DataDependentOutputException as error:
+        raise _no_value(name) from error
+    except fake.DynamicOutputShapeException as error:
+        raise Error(
+            f"{name} is not supported on the IPU: the shape of its output depends on "
+            f"values ({error.func})"
+        ) from error

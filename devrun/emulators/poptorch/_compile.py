@@ -1,0 +1,291 @@
+"""From a model and one call to an executable: capture, then the device's checks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from poptorch import _placement, _rules
+from poptorch._args_parser import ParsedArgs, rebuilt, tensors_in
+from poptorch._capture import Recorder
+from poptorch._tape import Slot, Tape, ancestors
+from poptorch._weights import DeviceWeights, Variable, named_variables
+from poptorch.poptorch_core import Error
+
+
+@dataclass
+class Executable:
+    """A captured forward and what is needed to run it."""
+
+    tape: Tape
+    slots: int
+    inputs: list[int]
+    changed_inputs: list[int]
+    output: Any
+    """The returned structure, with tensors that have no values."""
+    outputs: list[Any]
+    loss: int | None
+    constants: dict[int, torch.Tensor]
+    signature: ParsedArgs
+    buffers_change: bool
+    ipus: int
+    half: bool
+    names: list[str] = field(default_factory=list)
+
+
+def micro_batches(options: Any) -> int:
+    """Into how many parts each input is cut."""
+    shared = options.replication_factor // options.input_group_size
+    return int(
+        options.device_iterations * options.Training.gradient_accumulation * shared
+    )
+
+
+def check_batch(tensors: list[torch.Tensor], options: Any) -> None:
+    """Refuse inputs whose first dimension cannot be cut evenly.
+
+    Raises:
+        AssertionError: Listing all factors.
+    """
+    parts = micro_batches(options)
+    for tensor in tensors:
+        size = tensor.shape[0] if tensor.dim() else 1
+        if size % parts:
+            raise AssertionError(
+                f"Invalid batch dimension: In the input {tuple(tensor.shape)}, the "
+                f"batch dimension ({size}) must be a multiple of "
+                f"Options.deviceIterations({options.device_iterations}) * "
+                f"Options.replicationFactor({options.replication_factor}) / "
+                f"Options.inputReplicaGrouping({options.input_group_size}) * "
+                "Options.Training.gradientAccumulation"
+                f"({options.Training.gradient_accumulation}) = {parts} because it is "
+                "used to calculate the batch size which will be executed on the device "
+                "in any given iteration."
+            )
+
+
+def micro(tensor: torch.Tensor, parts: int, index: int) -> torch.Tensor:
+    """One part of a combined input; a single value is its own only part."""
+    if not tensor.dim():
+        return tensor
+    size = tensor.shape[0] // parts
+    return tensor[index * size : (index + 1) * size]
+
+
+class Compiler:
+    """Compiles one model for one signature."""
+
+    def __init__(self, model: nn.Module, user_model: Any, options: Any, training: bool):
+        self.model = model
+        self.user_model = user_model
+        self.options = options
+        self.training = training
+        self.weights = DeviceWeights()
+
+    def compile(self, call: ParsedArgs, tensors: list[torch.Tensor]) -> Executable:
+        """Run forward once, without values.
+
+        Raises:
+            Error: What the device or its compiler refuses.
+            AssertionError: A batch that cannot be cut, or a block without a stage.
+        """
+        parts = micro_batches(self.options)
+        check_batch(tensors, self.options)
+        placement = _placement.Placement(self.options._execution_strategy)
+        recorder = Recorder(placement, self.training)
+        variables = list(named_variables(self.model, self.user_model))
+        slots = [recorder.add_source(tensor) for _, tensor, _ in variables]
+        stand_ins = [
+            recorder.add_input(_rules.on_device(micro(t, parts, 0))) for t in tensors
+        ]
+        versions = [t._version for t in stand_ins]
+        before = [recorder.stand_in(t)._version for _, t, _ in variables]
+        held = _Registered(self.model)
+        given = call.with_tensors(stand_ins)
+        try:
+            with (
+                torch.inference_mode(False),
+                torch.enable_grad(),
+                _unchecked_distributions(),
+                recorder,
+            ):
+                result = self.model(*given.args, **given.kwargs)
+            held.check(recorder)
+        finally:
+            held.restore()
+        changed = any(
+            buffer and recorder.stand_in(t)._version != version
+            for (_, t, buffer), version in zip(variables, before, strict=True)
+        ) or _updates_statistics(recorder)
+        for (name, tensor, buffer), slot in zip(variables, slots, strict=True):
+            replicas = self.options.replication_factor
+            self.weights.add(Variable(name, slot, tensor, replicas, buffer))
+        ipus = _placement.check_machine(placement, self.options)
+        _placement.check_loops(placement, self.options, self.training)
+        self._check_buffers(changed)
+        loss = _final_loss(recorder) if self.training else None
+        return self._executable(
+            recorder, call, result, stand_ins, versions, loss, changed, ipus
+        )
+
+    def _executable(
+        self,
+        recorder: Recorder,
+        call: ParsedArgs,
+        result: Any,
+        stand_ins: list[torch.Tensor],
+        versions: list[int],
+        loss: int | None,
+        changed: bool,
+        ipus: int,
+    ) -> Executable:
+        outputs = [_output(recorder, t) for t in tensors_in(result)]
+        kinds = {t.dtype for t in recorder._alive if isinstance(t, torch.Tensor)}
+        return Executable(
+            tape=recorder.tape,
+            slots=recorder.count,
+            inputs=[recorder._slot(t) for t in stand_ins],
+            changed_inputs=[
+                index
+                for index, (tensor, version) in enumerate(
+                    zip(stand_ins, versions, strict=True)
+                )
+                if tensor._version != version
+            ],
+            output=rebuilt(result, (_meta(t) for t in tensors_in(result))),
+            outputs=outputs,
+            loss=loss,
+            constants=recorder.constants,
+            signature=call.with_tensors(_meta(t) for t in call.tensors()),
+            buffers_change=changed,
+            ipus=ipus,
+            half=torch.float16 in kinds,
+        )
+
+    def _check_buffers(self, changed: bool) -> None:
+        options = self.options
+        if changed and options.replication_factor > 1 and options.broadcast_buffers:
+            raise Error(
+                "PopTorch does not support broadcasting buffers. If your model is able "
+                "to tolerate buffers becoming out of sync between replicas, you can "
+                "disable buffer broadcasting using "
+                "poptorch.Options.broadcastBuffers(False)."
+            )
+        known = {v.name for v in self.weights.variables if v.buffer}
+        for name in options.updatable_named_buffers:
+            if name not in known:
+                raise Error(
+                    f"Updatable named buffer {name} is no buffer of the model "
+                    f"(buffers: {sorted(known)})"
+                )
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Distributions check values, which a capture does not have."""
+    kind = torch.distributions.Distribution
+    before = kind._validate_args
+    kind.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        kind.set_default_validate_args(before)
+
+
+def _meta(tensor: torch.Tensor) -> torch.Tensor:
+    """Shape and type of a tensor without its values."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _output(recorder: Recorder, tensor: torch.Tensor) -> Any:
+    """The slot of a returned tensor; what never was on the device, as it is."""
+    slot = recorder.slot_of(tensor)
+    if slot is not None:
+        return Slot(slot)
+    warnings.warn(
+        f"Output expected to be on the IPU but is on {tensor.device.type}",
+        stacklevel=2,
+    )
+    return tensor.detach()
+
+
+def _updates_statistics(recorder: Recorder) -> bool:
+    """Norms change their running statistics without torch counting it as a change."""
+    for node in recorder.tape.nodes:
+        if node.name in ("batch_norm", "instance_norm"):
+            if any(leaf is True for leaf in node.leaves):
+                variables = [
+                    s for s in node.reads if recorder.kinds.get(s) == "variable"
+                ]
+                if len(variables) > 2:
+                    return True
+    return False
+
+
+def _final_loss(recorder: Recorder) -> int:
+    """The one loss that no other loss is made from.
+
+    Raises:
+        Error: None, or several.
+    """
+    marked = list(dict.fromkeys(recorder.losses))
+    used: set[int] = set()
+    for slot in marked:
+        used |= ancestors(recorder.tape.nodes, slot) & set(marked)
+    final = [slot for slot in marked if slot not in used]
+    if not final:
+        raise Error(
+            "Couldn't find a loss in graph! A training model needs one: a loss "
+            "function of torch, or poptorch.identity_loss."
+        )
+    if len(final) > 1:
+        raise Error(
+            "Multiple independent losses found in graph. Graph must have one final "
+            "loss. Wrap final graph loss in poptorch.identity_loss."
+        )
+    return final[0]
+
+
+class _Registered:
+    """Parameters and buffers by place, to see which were rebound or deleted."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.places = []
+        for prefix, module in model.named_modules():
+            for kind, group in (
+                ("Parameter", module._parameters),
+                ("Buffer", module._buffers),
+            ):
+                for name, tensor in group.items():
+                    full = f"{prefix}.{name}" if prefix else name
+                    self.places.append((kind, full, module, group, name, tensor))
+
+    def check(self, recorder: Recorder) -> None:
+        """Raise if forward put another tensor in the place of one."""
+        for kind, full, module, group, name, tensor in self.places:
+            if name not in group:
+                raise Error(
+                    f"{kind} {full} is removed from the model when calling the "
+                    "forward method."
+                )
+            if group[name] is tensor or isinstance(
+                module, nn.modules.batchnorm._NormBase
+            ):
+                continue
+            raise Error(
+                f"{kind} {full} is reassigned within the model when calling the "
+                "forward method. This is not supported. Consider using "
+                f"self.{full}.copy_(src) to copy data from a source tensor, where src "
+                "is the name of the source tensor."
+            )
+
+    def restore(self) -> None:
+        """Put everything back where it was."""
+        for _, _, _, group, name, tensor in self.places:
+            group[name] = tensor

@@ -1,0 +1,234 @@
+"""What the device does differently from CPU torch, operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from poptorch.poptorch_core import Error
+
+LOSSES = frozenset(
+    {
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
+        "cosine_embedding_loss",
+        "cross_entropy",
+        "ctc_loss",
+        "hinge_embedding_loss",
+        "huber_loss",
+        "identity_loss",
+        "kl_div",
+        "l1_loss",
+        "margin_ranking_loss",
+        "mse_loss",
+        "multilabel_soft_margin_loss",
+        "nll_loss",
+        "nll_loss2d",
+        "poisson_nll_loss",
+        "smooth_l1_loss",
+        "soft_margin_loss",
+        "triplet_margin_loss",
+        "triplet_margin_with_distance_loss",
+    }
+)
+"""Functions whose result is a loss without being marked."""
+
+_PRODUCTS = frozenset(
+    {
+        "linear",
+        "bilinear",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "batch_norm",
+        "layer_norm",
+        "group_norm",
+        "instance_norm",
+        "prelu",
+    }
+)
+"""Functions of an activation and parameters: the activation's float type wins."""
+
+_INDEX_AT = {
+    "cross_entropy": (1, "target"),
+    "nll_loss": (1, "target"),
+    "one_hot": (0, "tensor"),
+    "gather": (2, "index"),
+    "scatter": (2, "index"),
+    "scatter_": (2, "index"),
+    "scatter_add": (2, "index"),
+    "scatter_add_": (2, "index"),
+    "scatter_reduce": (2, "index"),
+    "scatter_reduce_": (2, "index"),
+    "take_along_dim": (1, "indices"),
+}
+"""Arguments that CPU torch wants in 64 bits and the device takes in 32."""
+
+_RECURRENT = {"lstm": 4, "gru": 4, "rnn_tanh": 4, "rnn_relu": 4}
+
+UNSUPPORTED = frozenset({"backward", "register_hook", "retain_grad"})
+
+READS = frozenset(
+    {"item", "__bool__", "__int__", "__float__", "__index__", "tolist", "numpy"}
+    | {"__complex__", "__array__", "equal", "allclose", "is_nonzero"}
+)
+"""Functions that need a value on the host, which a static graph does not have."""
+
+
+def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse, by name, what cannot be compiled for the device.
+
+    Raises:
+        Error: Naming the operation.
+    """
+    if name in UNSUPPORTED:
+        raise Error(
+            f"Unsupported ops found in compiled model: [{name}]. Gradients are made by "
+            "the compiler: forward must not ask for them."
+        )
+    if name in ("cross_entropy", "nll_loss"):
+        weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
+        if weight is not None:
+            raise Error(f"{name}: the argument weight is not supported on the IPU")
+    if name == "ctc_loss" and kwargs.get("reduction") == "none":
+        raise Error("ctc_loss: reduction 'none' is not supported on the IPU")
+    if name in _RECURRENT:
+        _check_recurrent(name, args)
+    if name.startswith("max_pool") and kwargs.get("return_indices"):
+        raise Error(f"{name}: return_indices is not supported on the IPU")
+    if name.startswith("conv_transpose"):
+        dilation = _argument(args, kwargs, 7, "dilation")
+        if dilation is not None and any(
+            d != 1 for d in (dilation if isinstance(dilation, tuple) else (dilation,))
+        ):
+            raise Error(f"{name}: dilation is not supported on the IPU")
+    if name == "__setitem__" and _has_step(args[1]):
+        raise Error(
+            "In-place modification of slices with step size other than 1 is not "
+            "supported."
+        )
+
+
+def _argument(
+    args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str
+) -> Any:
+    return kwargs.get(name, args[place] if len(args) > place else None)
+
+
+def _check_recurrent(name: str, args: tuple[Any, ...]) -> None:
+    """`(input, hx, weights, has_biases, num_layers, dropout, train, bidirectional)`."""
+    if len(args) < 8 or not isinstance(args[4], int):
+        return
+    if args[4] > 1:
+        raise Error(f"{name}: {args[4]} layers; the IPU supports one")
+    if args[5]:
+        raise Error(f"{name}: dropout is not supported on the IPU")
+    if args[7]:
+        raise Error(f"{name}: bidirectional is not supported on the IPU")
+
+
+def _has_step(index: Any) -> bool:
+    items = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(i, slice) and i.step not in (None, 1) for i in items)
+
+
+class _ActivationType:
+    """Calls a function with its float parameters in the type of the activation."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, activation: Any, *args: Any, **kwargs: Any) -> Any:
+        def cast(value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                return value.to(activation.dtype)
+            return value
+
+        args, kwargs = pytree.tree_map(cast, (args, kwargs))
+        return self._function(activation, *args, **kwargs)
+
+
+class _LongIndex:
+    """Calls a function with one integer argument in 64 bits."""
+
+    def __init__(self, function: Callable[..., Any], place: int, name: str) -> None:
+        self._function, self._place, self._name = function, place, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._name in kwargs:
+            kwargs = {**kwargs, self._name: kwargs[self._name].long()}
+        elif len(args) > self._place:
+            place = self._place
+            args = (*args[:place], args[place].long(), *args[place + 1 :])
+        return self._function(*args, **kwargs)
+
+
+def adapted(
+    function: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Callable[..., Any]:
+    """The function, or one with the device's rules for types around it."""
+    if name in _PRODUCTS:
+        leaves = pytree.tree_leaves((args, kwargs))
+        kinds = {
+            v.dtype
+            for v in leaves
+            if isinstance(v, torch.Tensor) and v.is_floating_point()
+        }
+        if len(kinds) > 1:
+            return _ActivationType(function)
+    if name in _INDEX_AT:
+        place, keyword = _INDEX_AT[name]
+        index = _argument(args, kwargs, place, keyword)
+        if isinstance(index, torch.Tensor) and index.dtype in (
+            torch.int32,
+            torch.int16,
+            torch.uint8,
+            torch.int8,
+        ):
+            if not (name == "nll_loss" and index.dtype == torch.uint8):
+                return _LongIndex(function, place, keyword)
+    return function
+
+
+_CONVERTED = {
+    torch.int64: torch.int32,
+    torch.float64: torch.float32,
+    torch.bfloat16: torch.float32,
+}
+_KEPT = frozenset(
+    {torch.uint8, torch.int8, torch.int16, torch.int32, torch.bool}
+    | {torch.float16, torch.float32}
+)
+
+
+def check_input_type(dtype: torch.dtype) -> None:
+    """Raise for a type that has no place on the device."""
+    if dtype not in _KEPT and dtype not in _CONVERTED:
+        raise Error(f"Unsupported input type: {dtype}")
+
+
+def on_device(tensor: torch.Tensor) -> torch.Tensor:
+    """An input as the graph sees it.
+
+    64-bit integers keep their width inside, because CPU torch indexes with them; what
+    leaves the graph is narrowed by `from_device`.
+    """
+    check_input_type(tensor.dtype)
+    if tensor.dtype in (torch.float64, torch.bfloat16):
+        return tensor.to(torch.float32)
+    return tensor
+
+
+def from_device(tensor: torch.Tensor) -> torch.Tensor:
+    """A result in the type in which it comes back."""
+    wanted = _CONVERTED.get(tensor.dtype)
+    return tensor.to(wanted) if wanted is not None else tensor

@@ -1,0 +1,322 @@
+"""PopTorch's optimizers: torch's own, with what only the device has.
+
+`step()` on the host is torch's (LAMB: written here). On the device the hyper-parameters
+alone are used; see `_device_optimizer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from poptorch._logging import logger
+from poptorch._optimizer_attributes import VariableAttributes
+from poptorch._options_base import check
+
+_KINDS = (torch.float16, torch.float32)
+
+
+class Optimizer:
+    """What PopTorch's optimizers have in common: state that lives on the device."""
+
+    variable_attrs: VariableAttributes
+
+    def _setup(self, given: dict[str, Any], extras: dict[str, Any]) -> None:
+        """Record explicit arguments as variable and the extra ones in each group.
+
+        Raises:
+            AssertionError: An accumulator type other than float16 or float32.
+            ValueError: `amsgrad=True`.
+        """
+        for name, value in extras.items():
+            if name.endswith("accum_type"):
+                check(
+                    value is None or value in _KINDS,
+                    f"{name} must be torch.float32 or torch.float16, not {value}",
+                )
+        if given.get("amsgrad"):
+            raise ValueError("PopTorch optimizers do not support amsgrad")
+        # What the arguments are before anybody changes the groups.
+        values = {
+            k: (1.0 if v is None and k.endswith("scaling") else v)
+            for k, v in extras.items()
+        }
+        values = {
+            k: (torch.float32 if v is None and k.endswith("accum_type") else v)
+            for k, v in values.items()
+        }
+        explicit = [k for k, v in {**given, **extras}.items() if v is not None]
+        allowed = [*given, *extras]
+        self.variable_attrs = VariableAttributes(explicit, allowed)
+        self._extra_names = tuple(extras)
+        for name, value in values.items():
+            self.defaults[name] = value  # type: ignore[attr-defined]
+            for group in self.param_groups:  # type: ignore[attr-defined]
+                group.setdefault(name, value)
+            object.__setattr__(self, name, value)
+        self._state_dict: dict[str, Any] = {}
+        self._executor: Any = None
+        self.ipu_state: dict[str, Any] | None = None
+        self.ipu_param: dict[str, Any] | None = None
+        self.has_state = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """torch's dictionary with `ipu_state` and `ipu_param`, read from the device."""
+        if self._executor is not None:
+            self._executor._read_optimizer_state(self)
+        plain = super().state_dict()  # type: ignore[misc]
+        return {**plain, "ipu_state": self.ipu_state, "ipu_param": self.ipu_param}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over device state; it is uploaded before the next run.
+
+        Raises:
+            RuntimeError: A dictionary without device state.
+        """
+        if not ("ipu_state" in state_dict and "ipu_param" in state_dict):
+            raise RuntimeError("Only IPU optimizer states can be loaded onto the IPU.")
+        plain = {k: v for k, v in state_dict.items() if not k.startswith("ipu_")}
+        if plain.get("param_groups"):
+            super().load_state_dict(plain)  # type: ignore[misc]
+        if state_dict["ipu_state"] is not None:
+            self.ipu_state = {**(self.ipu_state or {}), **state_dict["ipu_state"]}
+            self.has_state = True
+        if state_dict["ipu_param"] is not None:
+            self.ipu_param = {**(self.ipu_param or {}), **state_dict["ipu_param"]}
+        if self._executor is not None:
+            self._executor._optimizer_state_loaded(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())  # type: ignore[misc]
+        names = ("variable_attrs", "ipu_state", "ipu_param", "has_state")
+        state.update({name: self.__dict__[name] for name in names})
+        state.update({name: self.__dict__[name] for name in self._extra_names})
+        state.update(_extra_names=self._extra_names, _state_dict={}, _executor=None)
+        return state
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    """The arguments that were passed."""
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+class SGD(Optimizer, torch.optim.SGD):
+    """torch's SGD; `use_combined_accum` keeps one accumulator for gradient and
+    momentum."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | None = None,
+        momentum: float | None = None,
+        dampening: float | None = None,
+        weight_decay: float | None = None,
+        nesterov: bool | None = None,
+        maximize: bool | None = None,
+        foreach: bool | None = None,
+        differentiable: bool | None = None,
+        loss_scaling: float | None = None,
+        velocity_scaling: float | None = None,
+        use_combined_accum: bool | None = None,
+        accum_type: torch.dtype | None = None,
+        velocity_accum_type: torch.dtype | None = None,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        given = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+        }
+        torch.optim.SGD.__init__(self, params, **{"lr": 1e-3, **_given(**given)})
+        combined = bool(use_combined_accum)
+        if velocity_scaling is not None and not combined:
+            logger.warning("velocity_scaling is ignored without use_combined_accum")
+        if combined:
+            check(
+                accum_type is None and velocity_accum_type is None,
+                "accum_type and velocity_accum_type need use_combined_accum=False",
+            )
+        self._setup(
+            given,
+            {
+                "loss_scaling": loss_scaling,
+                "velocity_scaling": velocity_scaling,
+                "use_combined_accum": combined,
+                "accum_type": accum_type,
+                "velocity_accum_type": velocity_accum_type,
+                "max_grad_norm": max_grad_norm,
+            },
+        )
+
+
+class Adam(Optimizer, torch.optim.Adam):
+    """torch's Adam."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | None = None,
+        betas: tuple[float, float] | None = None,
+        eps: float | None = None,
+        weight_decay: float | None = None,
+        amsgrad: bool | None = None,
+        foreach: bool | None = None,
+        maximize: bool | None = None,
+        capturable: bool | None = None,
+        differentiable: bool | None = None,
+        fused: bool | None = None,
+        loss_scaling: float | None = None,
+        accum_type: torch.dtype | None = None,
+        first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        torch.optim.Adam.__init__(self, params, **_given(**given))
+        self._setup(
+            {**given, "amsgrad": amsgrad},
+            {
+                "loss_scaling": loss_scaling,
+                "accum_type": accum_type,
+                "first_order_momentum_accum_type": first_order_momentum_accum_type,
+                "second_order_momentum_accum_type": second_order_momentum_accum_type,
+                "max_grad_norm": max_grad_norm,
+            },
+        )
+
+
+class AdamW(Optimizer, torch.optim.AdamW):
+    """torch's AdamW; `bias_correction=False` has no effect, as in PopTorch 3.4."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | None = None,
+        betas: tuple[float, float] | None = None,
+        eps: float | None = None,
+        weight_decay: float | None = None,
+        amsgrad: bool | None = None,
+        maximize: bool | None = None,
+        foreach: bool | None = None,
+        capturable: bool | None = None,
+        differentiable: bool | None = None,
+        fused: bool | None = None,
+        loss_scaling: float | None = None,
+        bias_correction: bool | None = True,
+        accum_type: torch.dtype | None = None,
+        first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        torch.optim.AdamW.__init__(self, params, **_given(**given))
+        self._setup(
+            {**given, "amsgrad": amsgrad},
+            {
+                "loss_scaling": loss_scaling,
+                "bias_correction": bias_correction,
+                "accum_type": accum_type,
+                "first_order_momentum_accum_type": first_order_momentum_accum_type,
+                "second_order_momentum_accum_type": second_order_momentum_accum_type,
+                "max_grad_norm": max_grad_norm,
+            },
+        )
+
+
+class RMSprop(Optimizer, torch.optim.RMSprop):
+    """torch's RMSprop, or with `use_tf_variant` TensorFlow's."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | None = None,
+        alpha: float | None = None,
+        eps: float | None = None,
+        weight_decay: float | None = None,
+        momentum: float | None = None,
+        centered: bool | None = None,
+        foreach: bool | None = None,
+        maximize: bool | None = None,
+        differentiable: bool | None = None,
+        loss_scaling: float | None = None,
+        accum_type: torch.dtype | None = None,
+        first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None,
+        use_tf_variant: bool | None = None,
+    ) -> None:
+        given = {
+            "lr": lr,
+            "alpha": alpha,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "centered": centered,
+        }
+        torch.optim.RMSprop.__init__(self, params, **_given(**given))
+        self._setup(
+            given,
+            {
+                "loss_scaling": loss_scaling,
+                "accum_type": accum_type,
+                "first_order_momentum_accum_type": first_order_momentum_accum_type,
+                "second_order_momentum_accum_type": second_order_momentum_accum_type,
+                "use_tf_variant": bool(use_tf_variant),
+            },
+        )
+
+
+class LAMB(Optimizer, torch.optim.Optimizer):
+    """Layer-wise adaptive moments (You et al., 2020, algorithm 2)."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | None = None,
+        betas: tuple[float, float] | None = None,
+        eps: float | None = None,
+        weight_decay: float | None = None,
+        bias_correction: bool | None = True,
+        loss_scaling: float | None = None,
+        max_weight_norm: float | None = None,
+        accum_type: torch.dtype | None = None,
+        first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None,
+    ) -> None:
+        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults = {
+            "lr": 1e-3,
+            "betas": (0.9, 0.999),
+            "eps": 1e-8,
+            "weight_decay": 1e-2,
+        }
+        torch.optim.Optimizer.__init__(self, params, {**defaults, **_given(**given)})
+        self._setup(
+            given,
+            {
+                "bias_correction": bias_correction,
+                "loss_scaling": loss_scaling,
+                "max_weight_norm": max_weight_norm,
+                "accum_type": accum_type,
+                "first_order_momentum_accum_type": first_order_momentum_accum_type,
+                "second_order_momentum_accum_type": second_order_momentum_accum_type,
+            },
+        )
+        for group in self.param_groups:
+            if group["max_weight_norm"] is None:
+                group["max_weight_norm"] = 65500.0
+        self.defaults["max_weight_norm"] = self.param_groups[0]["max_weight_norm"]
+
+    def step(self, closure: Any = None) -> Any:
+        """One update on the host."""
+        from poptorch._device_optimizer import lamb_update
+
+        loss = closure() if closure is not None else None
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    lamb_update(weight, weight.grad, self.state[weight], group)
+        return loss

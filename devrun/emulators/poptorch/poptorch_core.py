@@ -1,0 +1,92 @@
+"""PopTorch's error types and the few constants of its native module.
+
+The errors derive from `Exception` alone, as the originals do: `except RuntimeError`
+around user code does not swallow them.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+
+class Error(Exception):
+    """What PopTorch, PopART or Poplar refuse; `message`, `type` and `location`."""
+
+    def __init__(
+        self, message: str = "", type: str = "poptorch_cpp_error", location: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.type = type
+        self.location = location
+
+
+class RecoverableError(Error):
+    """The device can be used again after `recovery_action`."""
+
+    def __init__(
+        self, message: str = "", recovery_action: str = "FULL_RESET", **details: str
+    ) -> None:
+        super().__init__(message, **details)
+        self.recovery_action = recovery_action
+
+
+class UnrecoverableError(Error):
+    """The device needs service."""
+
+
+class TestErrorType(enum.IntEnum):
+    """Errors that tests of error handling can ask for."""
+
+    __test__ = False  # the name is PopTorch's; it is no test class
+    Poptorch = 0
+    Popart = 1
+    PopartInternal = 2
+    Poplibs = 3
+    PoplarUnrecoverable = 4
+    PoplarUnknown = 5
+    PoplarRecoverableFullReset = 6
+    PoplarLinkError = 7
+
+
+def _throwTestError(kind: TestErrorType) -> None:  # noqa: N802 - PopTorch's name
+    """Raise an error of `kind`."""
+    kind = TestErrorType(kind)
+    if kind is TestErrorType.PoplarUnrecoverable:
+        raise UnrecoverableError("unrecoverable test error", type="poplar_error")
+    if kind is TestErrorType.PoplarRecoverableFullReset:
+        raise RecoverableError("recoverable test error", type="poplar_error")
+    raise Error(f"test error of kind {kind.name}", type=kind.name.lower())
+
+
+_SESSION_KINDS = (bool, int, float, str, list, tuple, set, dict)
+
+
+def _validateOptions(options: dict[str, Any]) -> None:  # noqa: N802 - PopTorch's name
+    """Refuse PopART settings of a type that no session option has, or unknown ones."""
+    for key, value in options.items():
+        if not key.startswith("patterns") and not isinstance(value, _SESSION_KINDS):
+            if value is not None and key in options.get("_popart_keys", ()):
+                raise Error(
+                    f"Unknown value type {type(value).__name__} for option {key}"
+                )
+    for key in options.get("_popart_keys", ()):
+        if not _is_session_option(key):
+            raise Error(f"Unknown PopART option {key}")
+
+
+def _is_session_option(key: str) -> bool:
+    """Whether `key` looks like a name of PopART's session options.
+
+    The emulator keeps no list of the hundreds of names: what is spelt in camel case,
+    possibly dotted, is accepted.
+    """
+    return any(c.isupper() for c in key) or key in ("patterns", "engineOptions")
+
+
+def isCompilingWithDispatcher() -> bool:  # noqa: N802 - PopTorch's name
+    """Whether a forward is being captured right now."""
+    from poptorch import _capture
+
+    return _capture.current() is not None
