@@ -1,0 +1,23 @@
+"""A look-alike of Intel Gaudi's `habana_frameworks` on CPU torch.
+
+Training code written for a Gaudi runs on it unmodified and learns what would have
+been slow there: it counts, and never claims anything about speed. Nothing here is
+Intel's code; the public names follow Intel's so that `import habana_frameworks`
+finds this package when its parent folder is on `sys.path`.
+
+Emulated: the device `hpu` (tensors, autograd, modules, optimizers, random streams,
+memory statistics with a settable limit), the lazy graph with its cache and every
+cause of a flush, eager launch counts, CPU fallbacks by the bridge's 1.19 operator
+list, the metrics and event API, HPU graphs, autocast, the fused optimizers, clipping
+and moving average, HCCL over gloo, and `hpu_backend` as a pass-through backend of
+`torch.compile`.
+
+Not emulated: time, the numbers of Gaudi's kernels (arithmetic is the CPU's), float8,
+refusals and crashes of the graph compiler, fragmentation of the device memory, the
+profiler's device rows, GPU migration, FSDP and DeepSpeed.
+"""
+
+from __future__ import annotations
+
+__version__ = "1.19.0"
+__emulated__ = True

@@ -1,0 +1,1 @@
+"""What stands behind the public names; not part of Gaudi's interface."""

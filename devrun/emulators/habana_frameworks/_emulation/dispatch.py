@@ -1,0 +1,248 @@
+"""Running an operator on the host and accounting for it as a Gaudi would see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from habana_frameworks._emulation.capture import CAPTURE
+from habana_frameworks._emulation.device import DEVICE, HOST
+from habana_frameworks._emulation.lazy import GRAPH
+from habana_frameworks._emulation.plans import Plan, plan_of
+from habana_frameworks._emulation.recorder import DYNAMIC_OP, HOST_SYNC, RECORDER
+from habana_frameworks._emulation.settings import SETTINGS
+from habana_frameworks._emulation.streams import GENERATOR, DeviceStream
+from habana_frameworks._emulation.support import may_fall_back
+from habana_frameworks._emulation.tensor import (
+    HpuTensor,
+    bind,
+    is_traced,
+    refresh,
+    wrap,
+)
+
+LAZY = SETTINGS.lazy
+FUSED: list[bool] = []
+"""Not empty while operators stand for the inside of one fused kernel."""
+
+
+class Call:
+    """The operands of one call, told apart."""
+
+    __slots__ = ("host_tensors", "operands", "scalars")
+
+    def __init__(self) -> None:
+        self.operands: list[HpuTensor] = []
+        self.host_tensors: list[Tensor] = []
+        self.scalars: list[Any] = []
+
+    def host(self, value: Any) -> Any:
+        """What the host's operator gets in place of `value`."""
+        kind = type(value)
+        if kind is HpuTensor:
+            self.operands.append(value)
+            return value._host
+        if kind is float or kind is int or kind is bool or value is None:
+            self.scalars.append(value)
+            return value
+        if kind is list or kind is tuple:
+            return kind([self.host(item) for item in value])
+        if isinstance(value, Tensor):
+            self.host_tensors.append(value)
+            return value
+        if kind is torch.device:
+            return HOST
+        if kind is torch.Generator:
+            if value is not GENERATOR:
+                raise RuntimeError(
+                    f"Expected a 'hpu' device type for generator but found "
+                    f"'{value.device.type}'"
+                )
+            return value
+        self.scalars.append(value)
+        return value
+
+
+def run(func: Any, args: Any, kwargs: Any) -> Any:
+    """The entry: every operator with a device tensor among its operands."""
+    plan = plan_of(func)
+    if plan.handler is not None:
+        return plan.handler(plan, args, kwargs)
+    return execute(plan, args, kwargs)
+
+
+def execute(plan: Plan, args: Any, kwargs: Any, dynamic: bool = False) -> Any:
+    """Run on the host, wrap what comes back, account.
+
+    `dynamic`: with these operands the result's size depends on values.
+    """
+    dynamic = dynamic or plan.data_dependent
+    if dynamic and CAPTURE.active is not None:
+        raise RuntimeError(
+            f"dynamic shapes are not supported during hpu graph capturing: "
+            f"{plan.full_name}"
+        )
+    call = Call()
+    host_args = [call.host(a) for a in args]
+    host_kwargs = {k: call.host(v) for k, v in kwargs.items()} if kwargs else {}
+    if call.host_tensors:
+        _check_devices(plan, call)
+    if not plan.supported:
+        _fall_back(plan, call)
+    if plan.draws:
+        out = _draw(plan, host_args, host_kwargs)
+    else:
+        out = plan.func(*host_args, **host_kwargs)
+    results: list[HpuTensor] = []
+    made = _outputs(plan, out, call, args, kwargs, results)
+    if call.operands and is_traced(call.operands[0]):
+        return made
+    if plan.mutated:
+        _mutated(plan, args, kwargs, results)
+    if CAPTURE.active is not None:
+        CAPTURE.active.record(plan, host_args, host_kwargs, out, results)
+    account(plan, call, results, dynamic)
+    return made
+
+
+def account(
+    plan: Plan, call: Call, results: list[HpuTensor], dynamic: bool = False
+) -> None:
+    """One launch in eager mode (none for a view), one node of the graph in lazy."""
+    plan.launches += 1
+    if not LAZY:
+        if not plan.is_view and not FUSED:
+            RECORDER.totals["launch"] += 1
+        if dynamic:
+            RECORDER.note(DYNAMIC_OP, plan.full_name)
+        return
+    inputs = tuple([GRAPH.operand(t) for t in call.operands])
+    if plan.keyed:
+        scalars = tuple(call.scalars)
+    else:
+        scalars = tuple([v for v in call.scalars if type(v) is str])
+    GRAPH.append((plan.number, inputs, len(results), scalars), results)
+    if dynamic:
+        GRAPH.flush(plan.base)
+        GRAPH.stage()
+        RECORDER.note(DYNAMIC_OP, plan.full_name)
+
+
+def _check_devices(plan: Plan, call: Call) -> None:
+    for tensor in call.host_tensors:
+        if tensor.device.type != "cpu" or plan.host_operands or tensor.dim() == 0:
+            continue
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two "
+            f"devices, {DEVICE} and {tensor.device}! (operator {plan.full_name})"
+        )
+
+
+def _fall_back(plan: Plan, call: Call) -> None:
+    if CAPTURE.active is not None:
+        raise RuntimeError(
+            f"cpu fallback is not supported during hpu graph capturing: "
+            f"{plan.full_name}"
+        )
+    if not may_fall_back(plan.base):
+        raise RuntimeError(f"{plan.full_name} is not yet supported on HPU.")
+    nbytes = sum(t._host.nbytes for t in call.operands)
+    if LAZY:
+        GRAPH.flush("cpu fallback")
+    RECORDER.fallback(plan.full_name, nbytes)
+
+
+def _draw(plan: Plan, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if plan.generator:
+        if GENERATOR not in args and kwargs.get("generator") is None:
+            kwargs["generator"] = GENERATOR
+        return plan.func(*args, **kwargs)
+    with DeviceStream():
+        return plan.func(*args, **kwargs)
+
+
+def _outputs(
+    plan: Plan, out: Any, call: Call, args: Any, kwargs: Any, results: list[HpuTensor]
+) -> Any:
+    """The device's results for the host's; fresh ones are added to `results`."""
+    if plan.single:
+        where = plan.returns[0]
+        if where is not None:
+            return args[where] if type(where) is int else kwargs[where]
+        memory = call.operands[0]._memory if plan.is_view and call.operands else None
+        made = wrap(out, memory)
+        results.append(made)
+        return made
+    if not isinstance(out, tuple | list):
+        return _wrapped(plan, out, call, results)
+    made_all = []
+    for value, where in zip(out, _aliases(plan, out), strict=True):
+        if where is None:
+            made_all.append(_wrapped(plan, value, call, results))
+        else:
+            made_all.append(args[where] if type(where) is int else kwargs[where])
+    return type(out)(made_all) if isinstance(out, list) else tuple(made_all)
+
+
+def _aliases(plan: Plan, out: Any) -> list[int | str | None]:
+    return plan.returns if len(plan.returns) == len(out) else [None] * len(out)
+
+
+def _wrapped(plan: Plan, value: Any, call: Call, results: list[HpuTensor]) -> Any:
+    if isinstance(value, Tensor):
+        memory = call.operands[0]._memory if plan.is_view and call.operands else None
+        made = wrap(value, memory)
+        results.append(made)
+        return made
+    if isinstance(value, list | tuple):
+        return type(value)([_wrapped(plan, v, call, results) for v in value])
+    return value
+
+
+def _mutated(plan: Plan, args: Any, kwargs: Any, results: list[HpuTensor]) -> None:
+    for where in plan.mutated:
+        if type(where) is int:
+            value = args[where] if where < len(args) else None
+        else:
+            value = kwargs.get(where)
+        for tensor in value if isinstance(value, list | tuple) else (value,):
+            if type(tensor) is HpuTensor:
+                if plan.reshapes:
+                    refresh(tensor)
+                results.append(tensor)
+
+
+@contextmanager
+def one_launch() -> Iterator[None]:
+    """What runs inside is one kernel on the device."""
+    RECORDER.totals["launch"] += not LAZY and not FUSED
+    FUSED.append(True)
+    try:
+        yield
+    finally:
+        FUSED.pop()
+
+
+def sync(cause: str, nbytes: int = 0) -> None:
+    """The host waits for the device: a flush in lazy mode, and a finding."""
+    if CAPTURE.active is not None:
+        raise RuntimeError(
+            f"{cause} is not supported during hpu graph capturing: the host would "
+            "have to wait for a value that a recording does not have"
+        )
+    if LAZY:
+        GRAPH.flush(cause)
+    RECORDER.note(HOST_SYNC, cause, nbytes)
+
+
+def fetch(tensor: HpuTensor, cause: str) -> Tensor:
+    """A detached copy on the host, counted as one sync."""
+    sync(cause, tensor._host.nbytes)
+    return tensor._host.detach().clone()
+
+
+bind(run, fetch)

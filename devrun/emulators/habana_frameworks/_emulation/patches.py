@@ -1,0 +1,144 @@
+"""What importing the SDK changes in torch; one place, done once."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from habana_frameworks._emulation import compiling
+from habana_frameworks._emulation.dispatch import fetch
+from habana_frameworks._emulation.tensor import HpuTensor, adopt
+
+_done: list[bool] = []
+_data: Any = torch._C.TensorBase.data
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    """An SDK's import has side effects; this is the only door to them."""
+    setattr(owner, name, value)
+
+
+def _twin(tensor: Tensor, data: Tensor) -> Tensor:
+    """`data` in the guise of `tensor`: a parameter if it is one."""
+    data = data.detach()
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(data, tensor.requires_grad)
+    return data.requires_grad_(tensor.requires_grad)
+
+
+def _set_data(tensor: Tensor, value: Tensor) -> None:
+    """`tensor.data = value`, also across host and device."""
+    here, there = type(tensor) is HpuTensor, type(value) is HpuTensor
+    if here and there:
+        adopt(tensor, value)  # type: ignore[arg-type]
+    elif here or there:
+        torch.utils.swap_tensors(tensor, _twin(tensor, value))
+    else:
+        _data.__set__(tensor, value)
+
+
+def _pin_memory(tensor: Tensor, device: Any = None) -> Tensor:
+    """A copy marked as pinned: the host's memory is the device's here."""
+    if type(tensor) is HpuTensor:
+        raise RuntimeError(
+            "cannot pin 'hpu' memory: only dense CPU tensors can be pinned"
+        )
+    if _is_pinned(tensor):
+        return tensor
+    pinned = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    pinned._hpu_pinned = True  # type: ignore[attr-defined]
+    return pinned
+
+
+def _is_pinned(tensor: Tensor, device: Any = None) -> bool:
+    return bool(getattr(tensor, "_hpu_pinned", False))
+
+
+def to_host(value: Any) -> Any:
+    """Detached host copies of device tensors in nested dicts, lists and tuples."""
+    if type(value) is HpuTensor:
+        host = fetch(value, "save")
+        return nn.Parameter(host) if isinstance(value, nn.Parameter) else host
+    if isinstance(value, dict):
+        made = value.copy()
+        made.update((k, to_host(v)) for k, v in value.items())
+        return made
+    if type(value) in (list, tuple):
+        return type(value)(to_host(item) for item in value)
+    return value
+
+
+def _move(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        moved = value.to(device)
+        if isinstance(value, nn.Parameter):
+            return nn.Parameter(moved, value.requires_grad)
+        return moved
+    if isinstance(value, nn.Module):
+        return value.to(device)
+    if isinstance(value, dict):
+        value.update([(k, _move(v, device)) for k, v in value.items()])
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(_move(item, device) for item in value)
+    return value
+
+
+def _saver(original: Any) -> Any:
+    @functools.wraps(original)
+    def save(obj: Any, *args: Any, **kwargs: Any) -> None:
+        original(to_host(obj), *args, **kwargs)
+
+    return save
+
+
+def _asks_for_device(map_location: Any) -> bool:
+    if isinstance(map_location, str | torch.device):
+        return torch.device(map_location).type == "hpu"
+    return False
+
+
+def _loader(original: Any) -> Any:
+    @functools.wraps(original)
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # Files never depend on the device: always to the host first, then across.
+        if isinstance(map_location, dict) and "cpu" in map_location:
+            map_location = map_location["cpu"]
+        if _asks_for_device(map_location):
+            loaded = original(f, "cpu", *args, **kwargs)
+            return _move(loaded, torch.device(map_location))
+        return original(f, map_location, *args, **kwargs)
+
+    return load
+
+
+def _compiler(original: Any) -> Any:
+    @functools.wraps(original)
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        compiling.install()
+        return original(*args, **kwargs)
+
+    return compile
+
+
+def install() -> None:
+    """Change torch; a second call does nothing."""
+    if _done:
+        return
+    _done.append(True)
+    # Parameters stay the objects they were when a module moves, for optimizers' sake.
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    _replace(Tensor, "data", property(_data.__get__, _set_data))
+    _replace(Tensor, "pin_memory", _pin_memory)
+    _replace(Tensor, "is_pinned", _is_pinned)
+    _replace(torch, "save", _saver(torch.save))
+    _replace(torch, "load", _loader(torch.load))
+    _replace(torch, "compile", _compiler(torch.compile))
+    fork = torch.random.fork_rng
+    fork_on_device = functools.wraps(fork)(
+        lambda *args, **kwargs: fork(*args, **{"device_type": "hpu", **kwargs})
+    )
+    _replace(torch.random, "fork_rng", fork_on_device)

@@ -1,0 +1,121 @@
+"""What is known of an operator before its first call, worked out once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from habana_frameworks._emulation.support import (
+    DATA_DEPENDENT,
+    UNKEYED_SCALARS,
+    is_supported,
+)
+
+Handler = Any  # (plan, args, kwargs) -> result
+HOST_OPERANDS = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
+"""Operators that accept index tensors of the host."""
+
+
+class Plan:
+    """Facts on one overload.
+
+    `returns`: for each result None (fresh memory), or the position or name of the
+    argument it is. `draws`: it uses the device's random stream, `generator` says
+    whether by an argument of that name. `reshapes`: it can change the layout of an
+    operand in place.
+    """
+
+    __slots__ = (
+        "base",
+        "data_dependent",
+        "draws",
+        "full_name",
+        "func",
+        "generator",
+        "handler",
+        "host_operands",
+        "is_view",
+        "keyed",
+        "launches",
+        "mutated",
+        "number",
+        "reshapes",
+        "returns",
+        "single",
+        "supported",
+    )  # fmt: skip
+
+    def __init__(self, func: Any, number: int) -> None:
+        schema = func._schema
+        self.func = func
+        self.number = number
+        self.base: str = schema.name.split("::")[-1]
+        overload = schema.overload_name or "default"
+        suffix = "" if overload == "default" else f".{overload}"
+        self.full_name = schema.name + suffix
+        aliases = [r.alias_info for r in schema.returns]
+        self.is_view = bool(aliases) and all(
+            a is not None and not a.is_write for a in aliases
+        )
+        # These return memory of their operand, though the schema does not say so.
+        self.is_view = self.is_view or self.base in ("_unsafe_view", "_reshape_alias")
+        self.returns = [self._aliased(schema, a) for a in aliases]
+        self.single = len(aliases) == 1 and str(schema.returns[0].type) == "Tensor"
+        self.mutated = [
+            a.name if a.kwarg_only else position
+            for position, a in enumerate(schema.arguments)
+            if a.alias_info is not None and a.alias_info.is_write
+        ]
+        self.supported = not schema.name.startswith("aten::") or is_supported(
+            self.base, overload, is_view=self.is_view
+        )
+        self.data_dependent = self.base in DATA_DEPENDENT
+        dunder = self.base.startswith("__")
+        stem = self.base if dunder else self.base.removesuffix("_")
+        self.keyed = stem not in UNKEYED_SCALARS
+        tags = func.tags
+        names = {a.name for a in schema.arguments}
+        self.generator = "generator" in names
+        self.draws = torch.Tag.nondeterministic_seeded in tags or self.generator
+        outs = any(a.is_out for a in schema.arguments)
+        resizes = self.base in ("resize_", "resize_as_", "set_")
+        self.reshapes = torch.Tag.inplace_view in tags or outs or resizes
+        self.host_operands = self.base in HOST_OPERANDS
+        self.handler: Handler | None = None
+        self.launches = 0
+
+    @staticmethod
+    def _aliased(schema: Any, alias: Any) -> int | str | None:
+        if alias is None or not alias.is_write:
+            return None
+        for position, argument in enumerate(schema.arguments):
+            info = argument.alias_info
+            if info is not None and info.is_write:
+                if set(info.before_set) & set(alias.before_set):
+                    return argument.name if argument.kwarg_only else position
+        return None
+
+
+PLANS: dict[Any, Plan] = {}
+HANDLERS: dict[str, Handler] = {}
+
+
+def handles(*names: str) -> Any:
+    """Decorator: the function runs the operators of these base names."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            HANDLERS[name] = handler
+        return handler
+
+    return register
+
+
+def plan_of(func: Any) -> Plan:
+    """The plan of an overload, made at its first call."""
+    plan = PLANS.get(func)
+    if plan is None:
+        plan = PLANS[func] = Plan(func, len(PLANS))
+        plan.handler = HANDLERS.get(plan.base)
+    return plan

@@ -1,0 +1,99 @@
+"""Making torch believe in the device: module, guard, factories, random streams."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+# Registering handlers is what importing these two is for.
+from habana_frameworks._emulation import autocast, cells, handlers
+from habana_frameworks._emulation.bus import acquire
+from habana_frameworks._emulation.device import KEY
+from habana_frameworks._emulation.dispatch import execute
+from habana_frameworks._emulation.plans import plan_of
+from habana_frameworks._emulation.tensor import HpuTensor, wrap
+
+_acc: Any = torch._C._acc
+_kept: list[Any] = [cells, handlers]
+"""Libraries end their registrations when they are collected."""
+
+
+class Guard(_acc.DeviceGuard):
+    """Tells torch's core which type the device is."""
+
+    def type_(self) -> Any:
+        """PrivateUse1, whose name is hpu now."""
+        return torch._C._autograd.DeviceType.PrivateUse1
+
+
+class Hooks(_acc.PrivateUse1Hooks):
+    """What torch's core asks of a backend."""
+
+    def is_available(self) -> bool:
+        """Always."""
+        return True
+
+    def is_built(self) -> bool:
+        """Always."""
+        return True
+
+    def has_primary_context(self, device_index: int) -> bool:
+        """There is one device, and it is ready."""
+        return True
+
+
+def _empty(
+    size: Any,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
+) -> HpuTensor:
+    acquire()
+    options = {} if memory_format is None else {"memory_format": memory_format}
+    return wrap(torch.empty(size, dtype=dtype, device="cpu", **options))
+
+
+def _empty_strided(
+    size: Any,
+    stride: Any,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> HpuTensor:
+    acquire()
+    return wrap(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
+
+
+def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
+    # Not `target.copy_`: torch calls this where the way back through Python is shut.
+    return HpuTensor.run(torch.ops.aten.copy_.default, (target, source), {})
+
+
+def _factory(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Operators without a tensor among their operands: `randperm`, `tril_indices`."""
+    acquire()
+    return execute(plan_of(op), args, kwargs)
+
+
+def install(module: ModuleType) -> None:
+    """Register the device with `module` as torch.hpu; once a process."""
+    if _kept[2:]:
+        return
+    torch.utils.generate_methods_for_privateuse1_backend()
+    torch._register_device_module("hpu", module)
+    _kept.extend((Guard(), Hooks()))
+    _acc.register_python_privateuseone_hook(_kept[3])
+    _acc.register_python_privateuseone_device_guard(_kept[2])
+    aten = torch.library.Library("aten", "IMPL")
+    aten.impl("empty.memory_format", _empty, KEY)
+    aten.impl("empty_strided", _empty_strided, KEY)
+    aten.impl("_copy_from", _copy_from, KEY)
+    rest = torch.library.Library("_", "IMPL")
+    rest.fallback(_factory, KEY)
+    rest.fallback(torch.library.fallthrough_kernel, autocast.KEY)
+    _kept.extend((aten, rest, autocast.install()))

@@ -1,0 +1,115 @@
+"""Which operators have an HPU kernel: data with a version, not code."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from habana_frameworks._emulation.settings import SETTINGS
+
+DEFAULT_LIST = Path(__file__).parent / "data" / "gaudi_1_19_ops.txt"
+
+DATA_DEPENDENT = frozenset(
+    {
+        "nonzero",
+        "masked_select",
+        "_unique",
+        "_unique2",
+        "unique_dim",
+        "nms",
+        "repeat_interleave",
+    }
+)
+"""Operators whose result's size depends on values: a count is read back."""
+
+UNKEYED_SCALARS = frozenset(
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "pow",
+        "rsub",
+        "remainder",
+        "fmod",
+        "floor_divide",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "bitwise_left_shift",
+        "bitwise_right_shift",
+        "__lshift__",
+        "__rshift__",
+        "__and__",
+        "__or__",
+        "__xor__",
+        "lerp",
+        "masked_fill",
+        "addcmul",
+        "addcdiv",
+        "fill",
+    ]
+)
+"""Operators whose Python numbers travel as device tensors, hence never recompile."""
+
+PLUMBING = frozenset(
+    [
+        "copy_",
+        "_copy_from",
+        "_to_copy",
+        "_local_scalar_dense",
+        "detach",
+        "detach_",
+        "alias",
+        "set_",
+        "empty",
+        "empty_strided",
+        "resize_",
+        "_reshape_alias",
+        "_unsafe_view",
+        "_fused_sdp_choice",
+        "_scaled_dot_product_fused_attention_overrideable",
+        "_scaled_dot_product_fused_attention_overrideable_backward",
+        "_thnn_fused_lstm_cell",
+        "_thnn_fused_lstm_cell_backward_impl",
+        "_thnn_fused_gru_cell",
+        "_thnn_fused_gru_cell_backward",
+        "is_same_size",
+        "is_pinned",
+        "record_stream",
+        "_has_same_storage_numel",
+        "lift_fresh",
+    ]
+)
+"""What moves or describes tensors, and cells that the bridge decomposes itself."""
+
+
+@cache
+def supported_names() -> frozenset[str]:
+    """The names in force, e.g. `add.Tensor`; OSError if a given list is not there."""
+    path = Path(SETTINGS.ops_file) if SETTINGS.ops_file else DEFAULT_LIST
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return frozenset(s for s in map(str.strip, lines) if s and not s.startswith("#"))
+
+
+def is_supported(base: str, overload: str, *, is_view: bool) -> bool:
+    """Whether `base.overload` runs on the device, as itself or decomposed."""
+    name = base if overload == "default" else f"{base}.{overload}"
+    if is_view or base in PLUMBING or name in supported_names():
+        return True
+    # Without a kernel for the CPU torch composes it of other operators, here as there.
+    return not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CPU")
+
+
+def may_fall_back(base: str) -> bool:
+    """Whether PT_HPU_PLACE_ON_CPU lets `base` run on the host."""
+    allowed = SETTINGS.place_on_cpu
+    return allowed is None or base in allowed

@@ -1,0 +1,222 @@
+"""The tensor of the emulated device: it says hpu:0 and holds a tensor of the host."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from habana_frameworks._emulation.device import DEVICE
+from habana_frameworks._emulation.memory import Allocation
+
+_make: Any = Tensor._make_wrapper_subclass
+_base_data: Any = torch._C.TensorBase.data
+_tracing: Any = torch._guards.TracingContext.try_get
+TRACED = Allocation(0)
+"""The memory of stand-ins that a compiler traces with."""
+
+
+class HpuTensor(Tensor):
+    """A tensor on hpu:0.
+
+    `_host` is the data, `_memory` the device memory it counts for; `_graph` and
+    `_value` are its place in the open lazy graph. Made from a host tensor it is a
+    copy; made from another of its kind it shares memory, as `nn.Parameter` does.
+    """
+
+    _host: Tensor
+    _memory: Allocation
+    _graph: int
+    _value: int
+    run: Callable[..., Any]
+    fetch: Callable[..., Tensor]
+
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, data: Any, requires_grad: bool = False) -> HpuTensor:
+        if type(data) is HpuTensor:
+            made = wrap(data._host, data._memory)
+        else:
+            made = wrap(torch.as_tensor(data).detach().clone())
+        return made.requires_grad_(requires_grad)  # type: ignore[return-value]
+
+    def __init__(self, data: Any = None, requires_grad: bool = False) -> None:
+        super().__init__()
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return HpuTensor.run(func, args, kwargs or {})
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        """For compilers, which trace through a stand-in for the host tensor."""
+        return ["_host"], None
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner: dict[str, Tensor], context: None, size: Any, stride: Any
+    ) -> HpuTensor:
+        return wrap(inner["_host"])
+
+    @property
+    def is_hpu(self) -> bool:
+        """Always True."""
+        return True
+
+    @property
+    def itemsize_on_host(self) -> int:
+        """Bytes an element takes in the emulator's own memory."""
+        return self._host.element_size()
+
+    def data_ptr(self) -> int:
+        """The address of the data; that of the host's copy here."""
+        return self._host.data_ptr()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """The storage of the host's copy, which tensors that share memory share.
+
+        While a compiler traces, the tensor's own: it tells the two apart by storage.
+        """
+        if _tracing() is not None:
+            return super().untyped_storage()
+        return self._host.untyped_storage()
+
+    def storage(self) -> Any:
+        """The typed storage of the host's copy."""
+        return self._host.storage()
+
+    def is_pinned(self, device: Any = None) -> bool:
+        """Device memory is never pinned."""
+        return False
+
+    def record_stream(self, stream: Any) -> None:
+        """Nothing to keep: work on the emulated device is done at once."""
+
+    def tolist(self) -> Any:
+        """The values as Python numbers, after one transfer to the host."""
+        return fetch(self, "tolist").tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Refused unless forced, as on every device."""
+        if force:
+            return fetch(self, "numpy").numpy()
+        raise TypeError(
+            "can't convert hpu:0 device type tensor to numpy. Use Tensor.cpu() to "
+            "copy the tensor to host memory first."
+        )
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self.numpy()
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        raise BufferError("a tensor of the device hpu cannot be exported by DLPack")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        if is_traced(self):
+            return f"tensor(..., device='{DEVICE}', size={tuple(self.shape)})"
+        text = torch._tensor_str._str(fetch(self, "print"))
+        tail = f", device='{DEVICE}'"
+        if self.grad_fn is not None:
+            tail += f", grad_fn=<{type(self.grad_fn).__name__}>"
+        elif self.requires_grad:
+            tail += ", requires_grad=True"
+        text = f"{text[:-1]}{tail})"
+        if getattr(self, "_is_param", False):
+            return f"Parameter containing:\n{text}"
+        return text
+
+    def __format__(self, spec: str) -> str:
+        if self.dim() == 0:
+            return self.item().__format__(spec)
+        return object.__format__(self, spec)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support "
+                "the deepcopy protocol at the moment."
+            )
+        made: Tensor = wrap(self._host.clone()).requires_grad_(self.requires_grad)
+        memo[id(self)] = made
+        for name, value in self.__dict__.items():
+            if name not in _OWN:
+                made.__dict__[name] = copy.deepcopy(value, memo)
+        if self.grad is not None:
+            made.grad = copy.deepcopy(self.grad, memo)
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # A file never depends on the device: what is stored is a tensor of the host.
+        host = fetch(self, "pickle").requires_grad_(self.requires_grad)
+        if getattr(self, "_is_param", False):
+            host = torch.nn.Parameter(host, self.requires_grad)
+        return host.__reduce_ex__(protocol)
+
+
+_OWN = frozenset({"_host", "_memory", "_graph", "_value", "_site"})
+
+
+def bind(run: Callable[..., Any], fetch: Callable[..., Tensor]) -> None:
+    """Say what runs operators, and what copies a tensor to the host for a cause."""
+    HpuTensor.run = staticmethod(run)
+    HpuTensor.fetch = staticmethod(fetch)
+
+
+def wrap(host: Tensor, memory: Allocation | None = None) -> HpuTensor:
+    """A device tensor over `host`, in new device memory unless `memory` is given."""
+    strided = host.layout is torch.strided
+    made: HpuTensor
+    if strided:
+        made = _make(
+            HpuTensor,
+            host.shape,
+            strides=host.stride(),
+            storage_offset=host.storage_offset(),
+            dtype=host.dtype,
+            device=DEVICE,
+        )
+    else:
+        made = _make(
+            HpuTensor, host.shape, dtype=host.dtype, layout=host.layout, device=DEVICE
+        )
+    if type(host) is not Tensor:
+        memory = TRACED
+    elif memory is None:
+        nbytes = host.untyped_storage().nbytes() if strided else 0
+        memory = Allocation(nbytes)
+    made._host = host
+    made._memory = memory
+    made._graph = 0
+    return made
+
+
+def fetch(tensor: HpuTensor, cause: str) -> Tensor:
+    """A host copy, counted as one host sync named `cause`."""
+    return HpuTensor.fetch(tensor, cause)
+
+
+def is_traced(tensor: HpuTensor) -> bool:
+    """Whether it is a stand-in that a compiler made, without data."""
+    return type(tensor.__dict__.get("_host")) is not Tensor
+
+
+def refresh(tensor: HpuTensor) -> None:
+    """Take over shape, strides and offset after the host tensor changed its own."""
+    host = tensor._host
+    same = tensor.shape == host.shape and tensor.stride() == host.stride()
+    if same and tensor.storage_offset() == host.storage_offset():
+        return
+    _base_data.__set__(tensor, wrap(host, tensor._memory))
+
+
+def adopt(tensor: HpuTensor, other: HpuTensor) -> None:
+    """What `tensor.data = other` does between two tensors of the device."""
+    _base_data.__set__(tensor, other)
+    tensor._host, tensor._memory, tensor._graph = other._host, other._memory, 0

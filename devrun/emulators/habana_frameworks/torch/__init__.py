@@ -1,0 +1,19 @@
+"""The torch part of the SDK; importing it makes the device `hpu` known to torch."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HABANA_PROFILE", "profile_api_light")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+from habana_frameworks._emulation import patches, register
+from habana_frameworks.torch import hpu
+
+register.install(hpu)
+patches.install()
+
+from habana_frameworks.torch import core, distributed, dynamo, hpex, utils  # noqa: E402
+from habana_frameworks.torch.distributed import hccl  # noqa: E402
+
+__all__ = ["core", "distributed", "dynamo", "hccl", "hpex", "hpu", "utils"]

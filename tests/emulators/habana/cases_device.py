@@ -1,0 +1,222 @@
+"""The device: tensors, transfers, random streams, memory, storage in files."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import habana_frameworks.torch as ht
+import torch
+from habana_frameworks import emulator
+from pytest import raises
+from torch import nn
+
+HPU = torch.device("hpu")
+
+
+def case_a_tensor_says_where_it_is():
+    x = torch.ones(2).to("hpu")
+    assert x.device == torch.device("hpu:0") and x.device.type == "hpu"
+    assert x.is_hpu and torch.zeros(1).hpu().is_hpu and not x.is_cpu
+    assert torch.hpu is ht.hpu
+
+
+def case_factories_make_tensors_on_the_device():
+    made = [
+        torch.zeros(3, device=HPU),
+        torch.arange(5, device=HPU),
+        torch.randperm(5, device=HPU),
+        torch.tril_indices(3, 3, device=HPU),
+        torch.tensor([1, 2], device=HPU),
+        torch.eye(2, device=HPU),
+        torch.hpu.FloatTensor([1.0, 2.0]),
+    ]
+    assert all(t.device.type == "hpu" for t in made)
+    assert made[1].tolist() == [0, 1, 2, 3, 4]
+    with torch.device("hpu"):
+        assert nn.Linear(2, 2).weight.is_hpu
+
+
+def case_mixing_devices_raises_but_host_scalars_may_mix():
+    x = torch.ones(2, device=HPU)
+    with raises(RuntimeError, match="same device.*hpu:0 and cpu.*aten::add"):
+        x + torch.ones(2)
+    assert (x + torch.tensor(1.0)).tolist() == [2, 2]
+    assert x[torch.tensor([1, 0])].tolist() == [1, 1]
+
+
+def case_views_share_memory_with_their_base():
+    x = torch.zeros(3, 4, device=HPU)
+    x[1] = 5
+    x.t()[0, 0] = 9
+    x[:, 2].add_(1)
+    assert x.tolist() == [[9, 0, 1, 0], [5, 5, 6, 5], [0, 0, 1, 0]]
+    assert torch.ones(2, device=HPU).view(torch.int32).dtype is torch.int32
+
+
+def case_operators_that_change_a_layout_in_place_keep_the_tensor_right():
+    x = torch.zeros(3, 4, device=HPU)
+    assert x.unsqueeze_(0).shape == (1, 3, 4)
+    assert x.squeeze_(0).t_().shape == (4, 3) and x.shape == (4, 3)
+    out = torch.empty(0, device=HPU)
+    torch.add(x, 1, out=out)
+    assert out.shape == (4, 3) and out.sum().item() == 12
+
+
+def case_a_numpy_array_needs_the_host_first():
+    with raises(TypeError, match=r"Use Tensor.cpu\(\)"):
+        torch.ones(2, device=HPU).numpy()
+    assert torch.ones(2, device=HPU).cpu().numpy().sum() == 2
+
+
+def case_printing_shows_values_and_device():
+    text = repr(torch.tensor([1.5], device=HPU))
+    assert text == "tensor([1.5000], device='hpu:0')"
+    assert f"{torch.tensor(1.25, device=HPU):.1f}" == "1.2"
+
+
+def case_a_parameter_can_be_made_from_the_class_of_another():
+    kind = type(nn.Linear(2, 2).to("hpu").weight)
+    made = kind(torch.ones(2), requires_grad=True)
+    assert made.is_hpu and made.requires_grad
+    assert isinstance(nn.Parameter(torch.ones(2, device=HPU)), nn.Parameter)
+
+
+def case_data_can_be_set_across_devices():
+    layer = nn.Linear(2, 2)
+    weight = layer.weight
+    layer.weight.data = layer.weight.data.to("hpu")
+    assert weight.is_hpu and isinstance(weight, nn.Parameter)
+    weight.data = torch.zeros(2, 2)
+    assert weight.device.type == "cpu"
+    x = torch.zeros(2, device=HPU)
+    x.data = torch.ones(3, device=HPU)
+    assert x.sum().item() == 3
+
+
+def case_deepcopy_and_pickle_keep_parameters():
+    layer = nn.Linear(2, 2).to("hpu")
+    twin = copy.deepcopy(layer)
+    assert twin.weight.is_hpu and isinstance(twin.weight, nn.Parameter)
+    twin.weight.data.zero_()
+    assert layer.weight.abs().sum().item() > 0
+    loaded = pickle.loads(pickle.dumps(layer))
+    assert torch.equal(loaded.weight.cpu(), layer.weight.detach().cpu())
+
+
+def case_a_saved_file_does_not_depend_on_the_device():
+    layer = nn.Linear(2, 2).to("hpu")
+    file = io.BytesIO()
+    torch.save({"model": layer.state_dict(), "step": 3}, file)
+    for place, kind in (("cpu", "cpu"), ("hpu", "hpu"), (None, "cpu"), (HPU, "hpu")):
+        file.seek(0)
+        loaded = torch.load(file, map_location=place, weights_only=True)
+        assert loaded["step"] == 3
+        assert {t.device.type for t in loaded["model"].values()} == {kind}
+    layer.load_state_dict(loaded["model"])
+
+
+def case_modules_keep_their_parameters_when_they_move():
+    layer = nn.Linear(2, 2)
+    before = [id(p) for p in layer.parameters()]
+    layer.to("hpu")
+    assert [id(p) for p in layer.parameters()] == before and layer.weight.is_hpu
+    layer.cpu()
+    assert [id(p) for p in layer.parameters()] == before
+    assert layer.weight.device.type == "cpu"
+
+
+def case_the_random_stream_is_seeded_with_the_hosts_and_separate():
+    torch.manual_seed(3)
+    assert torch.equal(torch.hpu.get_rng_state(), torch.get_rng_state())
+    drawn = torch.randn(4, device=HPU)
+    assert torch.equal(drawn.cpu(), torch.randn(4))
+    host = torch.get_rng_state()
+    torch.hpu.manual_seed(7)
+    nn.functional.dropout(torch.ones(9, device=HPU))
+    assert torch.equal(host, torch.get_rng_state())
+    assert torch.hpu.initial_seed() == 7
+
+
+def case_the_random_state_comes_back():
+    state = torch.hpu.get_rng_state_all()
+    first = torch.rand(3, device=HPU)
+    torch.hpu.set_rng_state_all(state)
+    assert torch.equal(first, torch.rand(3, device=HPU))
+    with raises(RuntimeError, match="one state"):
+        torch.hpu.set_rng_state_all(state * 2)
+    with raises(RuntimeError, match="index 0"):
+        torch.hpu.get_rng_state("hpu:1")
+
+
+def case_a_generator_of_the_host_is_refused():
+    with raises(RuntimeError, match="Expected a 'hpu' device type for generator"):
+        torch.ones(2, device=HPU).normal_(generator=torch.Generator())
+
+
+def case_memory_is_counted_from_real_sizes():
+    torch.hpu.reset_peak_memory_stats()
+    before = torch.hpu.memory_allocated()
+    x = torch.zeros(1000, device=HPU)
+    y = x[10:]
+    assert torch.hpu.memory_allocated() - before == 4096
+    del x
+    assert torch.hpu.memory_allocated() - before == 4096
+    del y
+    assert torch.hpu.memory_allocated() == before
+    assert torch.hpu.max_memory_allocated() >= before + 4096
+    assert list(torch.hpu.memory_stats())[:3] == ["Limit", "InUse", "MaxInUse"]
+    assert sum(torch.hpu.mem_get_info()) == 2 * (96 << 30) - before
+    with raises(AssertionError, match="Invalid device id"):
+        torch.hpu.memory_stats(3)
+
+
+def case_running_out_of_memory_can_be_rehearsed():
+    limit = torch.hpu.memory_reserved()
+    emulator.set_memory_limit(torch.hpu.memory_allocated() + 1024)
+    try:
+        with raises(RuntimeError, match="FATAL ERROR :: MODULE:PT_DEVMEM Allocation"):
+            torch.zeros(1000, device=HPU)
+        assert torch.zeros(100, device=HPU).sum().item() == 0
+    finally:
+        emulator.set_memory_limit(limit)
+
+
+def case_there_is_one_device():
+    assert torch.hpu.is_available() and torch.hpu.device_count() == 1
+    assert torch.hpu.get_device_name() == "GAUDI2"
+    assert torch.hpu.current_device() == 0 and torch.hpu.is_initialized()
+    with raises(AssertionError):
+        torch.hpu.set_device(1)
+    kinds = ht.utils.experimental.synDeviceType
+    assert ht.utils.experimental._get_device_type() == kinds.synDeviceGaudi2
+
+
+def case_events_need_timing_to_be_measured():
+    start, end = (torch.hpu.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    end.record(torch.hpu.current_stream())
+    assert start.elapsed_time(end) >= 0 and end.query()
+    with raises(RuntimeError, match="enable_timing"):
+        start.elapsed_time(torch.hpu.Event())
+    side = torch.hpu.Stream()
+    with torch.hpu.stream(side):
+        assert torch.hpu.current_stream() == side
+    assert torch.hpu.current_stream() == torch.hpu.default_stream()
+
+
+def case_unknown_metrics():
+    assert ht.hpu.metric_global("nonsense") is None
+    with raises(ht.hpu.metrics.MetricNotFound):
+        with ht.hpu.metric_localcontext("nonsense"):
+            pass
+
+
+def case_pinned_batches_from_a_loader():
+    data = torch.utils.data.TensorDataset(torch.arange(8.0))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, pin_memory=True)
+    batches = [b for (b,) in loader]
+    assert all(b.is_pinned() for b in batches)
+    assert batches[1].to("hpu", non_blocking=True).tolist() == [4, 5, 6, 7]
+    assert not torch.ones(1).is_pinned()

@@ -1,0 +1,102 @@
+"""What the environment decides, and what takes more than one process."""
+
+from __future__ import annotations
+
+import json
+
+PRELUDE = "import torch, habana_frameworks.torch as ht\n"
+DDP = """
+import copy, torch
+import torch.distributed as dist
+import habana_frameworks.torch.distributed.hccl
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("hccl")
+rank = dist.get_rank()
+total = torch.full((2,), rank + 1.0, device="hpu")
+dist.all_reduce(total)
+assert total.tolist() == [3, 3]
+try:
+    dist.all_reduce(total, op=dist.ReduceOp.AVG)
+except RuntimeError as error:
+    assert "Unsupported ReduceOp for HCCL process group" in str(error)
+else:
+    raise SystemExit("AVG was not refused")
+objects = [None, None]
+dist.all_gather_object(objects, {"rank": rank})
+assert [o["rank"] for o in objects] == [0, 1]
+
+torch.manual_seed(0)
+layers = [torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)]
+host = torch.nn.Sequential(*layers)
+ours = copy.deepcopy(host).to("hpu")
+wrapped = DistributedDataParallel(ours, gradient_as_bucket_view=True)
+mine = slice(4 * rank, 4 * rank + 4)
+pairs = [(wrapped, ours, mine, "hpu"), (host, host, slice(8), "cpu")]
+pairs = [(m, torch.optim.SGD(p.parameters(), 0.1), s, d) for m, p, s, d in pairs]
+for _ in range(3):
+    x = torch.randn(8, 4)
+    for model, optimizer, share, place in pairs:
+        optimizer.zero_grad()
+        model(x[share].to(place)).pow(2).mean().backward()
+        optimizer.step()
+for mine, other in zip(ours.parameters(), host.parameters()):
+    torch.testing.assert_close(mine.detach().cpu(), other.detach())
+dist.destroy_process_group()
+"""
+
+
+def test_fallbacks_may_be_forbidden_and_long_graphs_cut(emulated):
+    code = PRELUDE + (
+        "from habana_frameworks import emulator\n"
+        "x = torch.ones(2, 2, device='hpu'); emulator.reset()\n"
+        "for _ in range(12): x = x + 1\n"
+        "print(emulator.report().totals['flush by maximal graph size'])\n"
+        "torch.linalg.svdvals(x)"
+    )
+    settings = {"PT_HPU_MAX_COMPOUND_OP_SIZE": "5", "PT_HPU_PLACE_ON_CPU": "none"}
+    done = emulated(["-c", code], **settings)
+    assert done.stdout.strip() == "2"
+    assert "aten::_linalg_svd is not yet supported on HPU." in done.stderr
+
+
+def test_the_list_of_operators_may_be_given(emulated, tmp_path):
+    listed = tmp_path / "ops.txt"
+    listed.write_text("# mine\nadd.Tensor\n", encoding="utf-8")
+    code = PRELUDE + (
+        "x = torch.ones(2, device='hpu'); (x + x).exp()\n"
+        "print(ht.utils.debug._get_fallback_op_count())"
+    )
+    done = emulated(["-c", code], DEVRUN_HPU_OPS=str(listed))
+    assert "'aten::exp': 1" in done.stdout and "add" not in done.stdout
+
+
+def test_metrics_are_written_when_the_process_ends(emulated, tmp_path):
+    path = tmp_path / "metrics.json"
+    code = PRELUDE + "(torch.ones(2, device='hpu') + 1).cpu()"
+    settings = {"PT_HPU_METRICS_FILE": str(path), "PT_HPU_ENABLE_CACHE_METRICS": "1"}
+    assert emulated(["-c", code], **settings).returncode == 0
+    rows = {row["metric_name"]: row for row in json.loads(path.read_text("utf-8"))}
+    assert rows["graph_compilation"]["statistics"]["TotalNumber"] == 1
+    assert rows["recipe_cache"]["statistics"]["TotalMiss"] == 1
+    assert rows["cpu_fallback"]["triggered_by"] == "process_exit"
+
+
+def test_an_unknown_mode_is_refused(emulated):
+    done = emulated(["-c", PRELUDE], PT_HPU_LAZY_MODE="3")
+    assert "PT_HPU_LAZY_MODE=3: the emulator knows 1 (lazy) and 0" in done.stderr
+
+
+def test_the_generation_and_its_memory_may_be_chosen(emulated):
+    code = PRELUDE + "print(torch.hpu.get_device_name(), torch.hpu.memory_reserved())"
+    settings = {"DEVRUN_HPU_GENERATION": "gaudi3", "DEVRUN_HPU_MEMORY_MB": "64"}
+    done = emulated(["-c", code], **settings)
+    assert done.stdout.split() == ["GAUDI3", str(64 << 20)]
+
+
+def test_two_processes_over_hccl(emulated, tmp_path):
+    script = tmp_path / "ddp.py"
+    script.write_text(DDP, encoding="utf-8")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = emulated([*launcher, str(script)])
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,162 @@
+"""DataLoader: combined batches, leftovers, processes, asynchronous modes."""
+
+from __future__ import annotations
+
+import logging
+
+import poptorch
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+MODES = list(poptorch.DataLoaderMode)
+
+
+class Numbers(Dataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if index >= self.count:
+            raise IndexError(index)
+        return torch.tensor([float(index)]), index
+
+
+class Stream(IterableDataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        return iter(torch.arange(float(self.count)))
+
+
+def options(iterations=2, replicas=2, steps=1):
+    opts = poptorch.Options().deviceIterations(iterations).replicationFactor(replicas)
+    opts.Training.gradientAccumulation(steps)
+    return opts
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_combined_batches(mode):
+    loader = poptorch.DataLoader(options(2, 2, 3), Numbers(50), 2, mode=mode)
+    assert loader.combinedBatchSize == 24
+    assert len(loader) == 2
+    for _ in range(2):
+        seen = [indices.tolist() for _, indices in loader]
+        assert seen == [list(range(24)), list(range(24, 48))]
+    loader.terminate()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_last_batch_can_be_kept(mode, caplog):
+    with caplog.at_level(logging.WARNING, "poptorch::python"):
+        loader = poptorch.DataLoader(options(), Numbers(10), drop_last=False, mode=mode)
+    assert [len(x) for x, _ in loader] == [4, 4, 2]
+    assert len(loader) == 3
+    if mode == poptorch.DataLoaderMode.Sync:
+        assert "not divisible" in caplog.text
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_iterable_datasets(mode):
+    loader = poptorch.DataLoader(options(), Stream(9), mode=mode)
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_rebatching_puts_small_worker_batches_together():
+    loader = poptorch.DataLoader(
+        options(),
+        Numbers(10),
+        mode=poptorch.DataLoaderMode.AsyncRebatched,
+        rebatched_worker_size=3,
+    )
+    assert [i.tolist() for _, i in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.raises(AssertionError, match="rebatched_worker_size"):
+        poptorch.DataLoader(
+            options(),
+            Numbers(10),
+            mode=poptorch.DataLoaderMode.AsyncRebatched,
+            rebatched_worker_size=5,
+        )
+
+
+def part(process, shuffle=False, drop_last=True):
+    opts = options(1, 2).randomSeed(5)
+    opts.Distributed.configureProcessId(process, 3)
+    return poptorch.DataLoader(opts, Numbers(20), shuffle=shuffle, drop_last=drop_last)
+
+
+def indices(loader):
+    return [i for _, batch in loader for i in batch.tolist()]
+
+
+def joined(parts):
+    return [index for part in parts for index in part]
+
+
+def test_processes_take_disjoint_parts():
+    parts = [indices(part(p)) for p in range(3)]
+    assert parts == [list(range(k, k + 6)) for k in (0, 6, 12)]
+    kept = [indices(part(p, drop_last=False)) for p in range(3)]
+    assert sorted(joined(kept)) == list(range(20))
+
+
+def test_shuffling_is_global_and_differs_each_epoch():
+    loaders = [part(p, shuffle=True) for p in range(3)]
+    first = [indices(loader) for loader in loaders]
+    second = [indices(loader) for loader in loaders]
+    assert first == [indices(part(p, shuffle=True)) for p in range(3)]
+    assert len(set(joined(first))) == 18
+    assert first != second
+    assert set(joined(first)) | set(joined(second)) == set(range(20))
+    opts = poptorch.Options()
+    opts.Distributed.configureProcessId(0, 2)
+    with pytest.raises(AssertionError, match="randomSeed"):
+        poptorch.DataLoader(opts, Numbers(8), shuffle=True)
+
+
+def test_batch_samplers_are_joined():
+    sampler = torch.utils.data.BatchSampler(range(10), 2, drop_last=False)
+    loader = poptorch.DataLoader(options(), Numbers(10), batch_sampler=sampler)
+    assert [i.tolist() for _, i in loader] == [[0, 1, 2, 3, 4, 5, 6, 7]]
+    with pytest.raises(poptorch.Error, match="batch_sampler excludes"):
+        poptorch.DataLoader(options(), Numbers(10), 2, batch_sampler=sampler)
+
+
+def test_what_cannot_work_is_refused():
+    with pytest.raises(AssertionError, match=r"poptorch\.Options"):
+        poptorch.DataLoader({}, Numbers(8))
+    opts = poptorch.Options()
+    opts.Distributed.configureProcessId(0, 2)
+    with pytest.raises(AssertionError, match="auto_distributed_partitioning"):
+        poptorch.DataLoader(opts, Stream(8))
+    loader = poptorch.DataLoader(
+        options(), Numbers(8), mode=poptorch.DataLoaderMode.Async
+    )
+    with pytest.raises(poptorch.Error, match="already"):
+        poptorch.AsynchronousDataAccessor(loader)
+
+
+def test_a_failing_first_element_shows_at_once():
+    class Broken(Numbers):
+        def __getitem__(self, index):
+            raise RuntimeError("no such file")
+
+    loader = poptorch.DataLoader(options(), Broken(8))
+    with pytest.raises(poptorch.Error, match="worker thread failed to start"):
+        poptorch.AsynchronousDataAccessor(loader)
+
+
+def test_a_loader_feeds_a_model():
+    class Doubles(torch.nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    opts = options()
+    loader = poptorch.DataLoader(opts, Numbers(9))
+    inference = poptorch.inferenceModel(Doubles(), opts)
+    out = [inference(x).flatten().tolist() for x, _ in loader]
+    assert out == [[0, 2, 4, 6], [8, 10, 12, 14]]
