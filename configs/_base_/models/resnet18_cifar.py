@@ -1,0 +1,3 @@
+# ResNet-18 with a 3x3 stem and no pooling, for images of 32 x 32: 11,173,962 parameters
+model = dict(type="ResNet", depth=18, stem="cifar", num_classes=10)
+loss = dict(type="CrossEntropyLoss")

@@ -1,0 +1,157 @@
+"""The flags of `train`, and what they change in the config."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from devrun.config import DictAction
+from devrun.errors import ConfigError
+
+__all__ = ["add_train_flags", "device_entry", "overrides"]
+
+LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
+
+
+def add_train_flags(parser: argparse.ArgumentParser) -> None:
+    """Every flag of `devrun train`, in the groups that its help shows."""
+    parser.add_argument("config", metavar="CONFIG", help="a .yaml, .json or .py file")
+    _device_flags(parser.add_argument_group("device"))
+    _state_flags(parser.add_argument_group("what is kept and continued"))
+    _run_flags(parser.add_argument_group("run"))
+
+
+def _device_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--device", metavar="D", help="cpu, cuda, cuda:1, auto, ... (devrun devices)")
+    add("--ipu-replicas", type=_positive, metavar="N", help="ipu with N replicas")
+    add("--gpu-id", type=_index, metavar="N", help="MMCV's flag: --device cuda:N")
+    add("--emulate", action="store_true", help="run on the device's emulator")
+    add("--num-devices", type=_positive, default=1, metavar="N", help="only 1 yet")
+    add("--launcher", choices=LAUNCHERS, help="who started the processes (none)")
+    add(
+        "--local_rank",
+        "--local-rank",
+        type=_index,
+        metavar="N",
+        help="set by older launchers",
+    )
+
+
+def _state_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--work-dir", metavar="DIR", help="default: work_dirs/<name of the config>")
+    add("--resume-from", metavar="PATH|auto", help="go on; auto: the newest good one")
+    add("--load-from", metavar="PATH", help="start with these weights")
+    add("--overwrite", action="store_true", help="set the run in work_dir aside")
+
+
+def _run_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--no-validate", action="store_true", help="do not evaluate while training")
+    add("--seed", type=_index, metavar="N", help="of data order and random streams")
+    add("--deterministic", action="store_true", help="only deterministic algorithms")
+    add(
+        "--cfg-options",
+        nargs="+",
+        action=DictAction,
+        metavar="KEY=VALUE",
+        help="change the config: data.samples_per_gpu=8 model.depth=18",
+    )
+    add("--dry-run", action="store_true", help="two iterations of each phase, no files")
+    add("--no-progress", action="store_true", help="plain lines, no progress bar")
+    add("--trust-config", action="store_true", help="execute a .py config as Python")
+
+
+def overrides(args: argparse.Namespace, cfg: Any) -> dict[str, Any]:
+    """Config keys that the flags set, so that the written config tells all.
+
+    Raises:
+        ConfigError: flags that contradict each other.
+    """
+    if args.num_devices > 1:
+        raise ConfigError(
+            f"--num-devices {args.num_devices} is not here yet: use torchrun "
+            f"--nproc-per-node {args.num_devices} tools/train.py {args.config} "
+            "--launcher pytorch"
+        )
+    if args.resume_from is not None and args.load_from is not None:
+        raise ConfigError(
+            "--resume-from and --load-from clash: the first goes on with a run, the "
+            "second starts one from weights; give one of them"
+        )
+    if args.resume_from is not None and args.overwrite:
+        raise ConfigError(
+            "--resume-from and --overwrite clash: one goes on with the run that is in "
+            "work_dir, the other sets it aside; give one of them"
+        )
+    names = ("work_dir", "resume_from", "load_from", "seed", "launcher")
+    changes = {n: getattr(args, n) for n in names if getattr(args, n) is not None}
+    if args.deterministic:
+        changes["deterministic"] = True
+    device = device_entry(args, cfg.get("device", "auto"))
+    if device != cfg.get("device"):
+        changes["device"] = device
+    return changes
+
+
+def device_entry(args: argparse.Namespace, configured: Any) -> Any:
+    """The config's `device` after the flags: a name, or `{type, options...}`.
+
+    Options from the config stay as long as the flags do not change the type.
+    """
+    given = (
+        dict(configured) if isinstance(configured, Mapping) else {"type": configured}
+    )
+    implied = _implied(args)
+    asked = args.device
+    for flag, name, _ in implied:
+        if asked not in (None, name, _type(name)):
+            raise ConfigError(
+                f"--device {asked} and {flag} clash: {flag} means --device {name}; "
+                "give one of them"
+            )
+    if len(implied) > 1:
+        raise ConfigError(
+            f"{implied[0][0]} and {implied[1][0]} clash; give one of them"
+        )
+    if implied:
+        asked = implied[0][1]
+    if asked is not None:
+        same = _type(asked) == _type(str(given.get("type")))
+        given = {**(given if same else {}), "type": asked}
+        for _, _, options in implied:
+            given.update(options)
+    if args.emulate:
+        given["emulate"] = True
+    return given["type"] if len(given) == 1 else given
+
+
+def _implied(args: argparse.Namespace) -> list[tuple[str, str, dict[str, Any]]]:
+    """(flag, device it means, options it sets) for each flag that names a device."""
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    if args.ipu_replicas is not None:
+        flag = f"--ipu-replicas {args.ipu_replicas}"
+        found.append((flag, "ipu", {"replicas": args.ipu_replicas}))
+    if args.gpu_id is not None:
+        found.append((f"--gpu-id {args.gpu_id}", f"cuda:{args.gpu_id}", {}))
+    return found
+
+
+def _type(name: str) -> str:
+    return name.split(":")[0]
+
+
+def _index(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _positive(text: str) -> int:
+    return _at_least(1, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {least} or more")
+    return int(text)

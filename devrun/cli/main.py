@@ -1,0 +1,89 @@
+"""`devrun COMMAND ...`: picks the command, runs it, ends with its exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple, NoReturn, Protocol, cast
+
+import devrun
+from devrun.cli.console import say
+from devrun.cli.exits import STATUSES, Session, guarded
+from devrun.cli.parser import LineParser
+from devrun.errors import nearest
+
+__all__ = ["COMMANDS", "main", "parser_of"]
+
+
+class Command(NamedTuple):
+    """Where a command lives and what `--help` says of it."""
+
+    module: str
+    summary: str
+
+
+class CommandModule(Protocol):
+    """What a module in COMMANDS has."""
+
+    def add_arguments(self, parser: LineParser) -> None: ...
+
+    def run(self, args: object, session: Session) -> int: ...
+
+
+COMMANDS = {
+    "train": Command("devrun.cli.train", "train what a config describes"),
+    "devices": Command("devrun.cli.devices", "list the devices that are here"),
+}
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "devrun") -> int:
+    """Run one command line; the process's exit status.
+
+    Errors are one line on stderr, see `devrun.cli.exits` for their statuses.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] not in COMMANDS:
+        _top_level(prog, words)
+    parser = parser_of(words[0], f"{prog} {words[0]}")
+    command = cast(CommandModule, import_module(COMMANDS[words[0]].module))
+
+    def run(session: Session) -> int:
+        return command.run(parser.parse_args(words[1:]), session)
+
+    return guarded(run, words)
+
+
+def parser_of(name: str, prog: str | None = None) -> LineParser:
+    """The argument parser of the command `name`."""
+    entry = COMMANDS[name]
+    parser = LineParser(prog or f"devrun {name}", entry.summary)
+    cast(CommandModule, import_module(entry.module)).add_arguments(parser)
+    return parser
+
+
+def _top_level(prog: str, words: list[str]) -> NoReturn:
+    """`--help`, `--version` and everything that is not a command."""
+    parser = LineParser(prog, "Train on whatever accelerator is named by --device.")
+    if not words or words[0] in ("-h", "--help"):
+        say(_help(prog))
+        sys.exit(0 if words else 2)
+    if words[0] == "--version":
+        say(f"devrun {devrun.__version__}")
+        sys.exit(0)
+    if words[0].startswith("-"):
+        hint = nearest(words[0], ["--help", "--version"])
+        parser.error(f"unknown flag {words[0]}; {hint}")
+    parser.error(f"no command {words[0]!r}; {nearest(words[0], COMMANDS)}")
+
+
+def _help(prog: str) -> str:
+    lines = [
+        f"usage: {prog} COMMAND [ARGUMENTS]   ({prog} COMMAND --help says more)",
+        "",
+        *(f"  {name:<10}{entry.summary}" for name, entry in COMMANDS.items()),
+        "",
+        "exit status:",
+        *(f"  {status:<10}{meaning}" for status, meaning in STATUSES.items()),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,99 @@
+"""`run.json`: what ran, with what, and how it ended; and the same as log lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import devrun
+from devrun.log.jsonlines import strict_line
+
+__all__ = ["RunRecord", "git_revision", "versions"]
+
+
+class RunRecord:
+    """The facts of one run, written whole each time so that a kill leaves no half.
+
+    Args:
+        path: `work_dir/run.json`, or None to write nothing.
+        facts: known before the run starts.
+    """
+
+    def __init__(self, path: Path | None, facts: Mapping[str, Any]) -> None:
+        self._path = path
+        self._began = time.monotonic()
+        self.facts: dict[str, Any] = {
+            "status": "running",
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            **facts,
+        }
+
+    def write(self, **facts: Any) -> None:
+        """Add `facts` and write the file."""
+        self.facts.update(facts)
+        if self._path is None:
+            return
+        aside = self._path.with_name(f".{self._path.name}.tmp")
+        strict = json.loads(strict_line(self.facts))
+        aside.write_text(json.dumps(strict, indent=2) + "\n", encoding="utf-8")
+        os.replace(aside, self._path)
+
+    def text(self) -> str:
+        """The facts as lines of `name: value`."""
+        return "\n".join(f"{name}: {value}" for name, value in self.facts.items())
+
+    def finish(self, status: str, exit_code: int, **facts: Any) -> None:
+        """Write how the run ended and how long it took."""
+        self.write(
+            status=status,
+            exit_code=exit_code,
+            ended=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            duration_seconds=round(time.monotonic() - self._began, 3),
+            **facts,
+        )
+
+    def fail(self, exit_code: int, message: str) -> None:
+        """`finish` for a run that an error or a signal ended."""
+        stopped = exit_code in (75, 130, 143)
+        self.finish("interrupted" if stopped else "failed", exit_code, error=message)
+
+
+def versions() -> dict[str, str]:
+    """Python, torch and devrun; imports torch."""
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "devrun": devrun.__version__,
+    }
+
+
+def git_revision(directory: str | os.PathLike[str] = ".") -> str | None:
+    """Commit of the working tree that `directory` is in, `-dirty` when changed."""
+    revision = _git(["rev-parse", "HEAD"], directory)
+    if not revision:
+        return None
+    changed = _git(["status", "--porcelain", "--untracked-files=no"], directory)
+    return f"{revision}-dirty" if changed else revision
+
+
+def _git(arguments: Sequence[str], directory: str | os.PathLike[str]) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,123 @@
+"""Ctrl-C and SIGTERM: the first asks the run to stop in order, the second ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import Any, NoReturn, Protocol
+
+from devrun.errors import RunInterrupted
+
+__all__ = ["StartInterrupted", "StopSignals"]
+
+WATCHED = ("SIGINT", "SIGTERM", "SIGUSR1")  # schedulers warn by SIGUSR1
+
+
+class StartInterrupted(KeyboardInterrupt):
+    """A signal came before there was a run to stop.
+
+    Not an Exception: what is being imported or built would take it for its own
+    failure.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Stoppable(Protocol):
+    """A runner, as far as a signal is concerned."""
+
+    def request_stop(self, reason: Any, *, alone: bool = False) -> None: ...
+
+
+class StopSignals:
+    """Context manager that watches the signals which end a run.
+
+    The handler only sets a flag on the runner given to `attach`: the iteration in
+    progress is finished, and whoever runs the loop saves. Before that there is
+    nothing to save, and StartInterrupted is raised where the program stands.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._runner: Stoppable | None = None
+        self._before: dict[int, Any] = {}
+        self._pid = os.getpid()
+
+    def __enter__(self) -> StopSignals:
+        for name in WATCHED:
+            number = getattr(signal, name, None)
+            if number is not None:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def attach(self, runner: Stoppable) -> None:
+        """From now on a signal stops `runner`."""
+        self._runner = runner
+
+    def stopped(self, reason: str | None) -> bool:
+        """Whether a runner's `stop_reason` is a signal, to any of its processes."""
+        if reason not in WATCHED:
+            return False
+        self.received = signal.Signals[reason]
+        return True
+
+    def interruption(self, reached: str, saved: str | None) -> RunInterrupted:
+        """The error that ends a run which a signal stopped.
+
+        Status 75 when it was saved and may be started again at once (SIGTERM,
+        SIGUSR1); 130 after Ctrl-C; 143 when nothing could be saved.
+        """
+        number = self.received or signal.SIGTERM
+        what = f"stopped by {number.name} after {reached}"
+        if saved is None:
+            return RunInterrupted(f"{what}; nothing saved", _unsaved(number))
+        code = 130 if number == signal.SIGINT else 75
+        hint = "go on with --resume-from auto"
+        return RunInterrupted(f"{what}; saved {saved}; {hint}", code)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:  # a forked data worker: the signal is for it
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        name = signal.Signals(number)
+        if self.received is not None:
+            _note(f"{name.name} again: left at once")
+            _leave(_unsaved(number))
+        self.received = name
+        if self._runner is None:
+            raise StartInterrupted(
+                f"stopped by {name.name} before the first iteration", _unsaved(number)
+            )
+        self._runner.request_stop(name.name, alone=True)
+        _note(f"{name.name}: finishing this iteration; once more leaves at once")
+
+
+def _unsaved(number: int) -> int:
+    return 130 if number == signal.SIGINT else 143
+
+
+def _leave(status: int) -> NoReturn:
+    """End this process now; data workers, which would wait for it, are killed."""
+    import multiprocessing
+
+    if hasattr(signal, "SIGCHLD"):  # torch's handler raises at the death of a worker
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    children = multiprocessing.active_children()
+    for child in children:
+        child.kill()
+    for child in children:
+        child.join(1)
+    os._exit(status)
+
+
+def _note(text: str) -> None:
+    # Not through sys.stderr: the signal may have come in the middle of a write to it.
+    os.write(2, f"devrun: {text}\n".encode())

@@ -1,0 +1,91 @@
+"""What a run achieved: for `run.json`, and as the last lines on the screen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from devrun.config.redact import MASK, is_secret_key, redacted
+
+__all__ = ["last_validation", "masked", "results", "summary"]
+
+NOT_METRICS = ("mode", "epoch", "iter", "step", "lr", "momentum", "time", "data_time")
+
+
+def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
+    """How far `runner` came and how good it is, as plain data."""
+    messages = runner.meta.get("hook_msgs", {})
+    best = None
+    if messages.get("best_score") is not None:
+        best = {
+            "metric": _best_metric(runner),
+            "score": messages["best_score"],
+            "checkpoint": messages.get("best_ckpt"),
+        }
+    return {
+        "epochs": runner.epoch,
+        "iterations": runner.iter,
+        "metrics": last_validation(work_dir / f"{timestamp}.log.json"),
+        "best": best,
+        "last_checkpoint": messages.get("last_ckpt"),
+    }
+
+
+def _best_metric(runner: Any) -> str | None:
+    """What `best_score` is a score of, by the hook that keeps it."""
+    names = (getattr(hook, "key_indicator", None) for hook in runner.hooks)
+    return next((name for name in names if name), None)
+
+
+def last_validation(log: Path) -> dict[str, Any]:
+    """Metrics of the last validation in a `.log.json`; empty where there are none."""
+    if not log.is_file():
+        return {}
+    found: dict[str, Any] = {}
+    with log.open(encoding="utf-8") as lines:
+        for line in lines:
+            record = json.loads(line)
+            if record.get("mode") == "val":
+                found = {k: v for k, v in record.items() if k not in NOT_METRICS}
+    return found
+
+
+def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
+    """The last lines of `devrun train`."""
+    device = facts["device"]["name"]
+    device += " (emulated)" if facts["device"]["emulated"] else ""
+    done = f"{facts['epochs']} epochs, {facts['iterations']} iterations"
+    lines = [f"done: {done} in {facts['duration_seconds']:.1f} s on {device}"]
+    if dry_run:
+        return "\n".join([*lines, "dry run: nothing was written"])
+    if facts["metrics"]:
+        lines.append(f"last validation: {_listed(facts['metrics'])}")
+    if facts["best"]:
+        best = facts["best"]
+        score = f"{best['metric'] or ''} {_shown(best['score'])}".lstrip()
+        lines.append(f"best: {score}  {best['checkpoint'] or ''}".rstrip())
+    if facts["last_checkpoint"]:
+        lines.append(f"checkpoint: {facts['last_checkpoint']}")
+    lines.append(f"logs: {work_dir / facts['timestamp']}.log, .log.json, run.json")
+    return "\n".join(lines)
+
+
+def masked(words: Sequence[str]) -> list[str]:
+    """A command line with the values of secret keys hidden."""
+    shown = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals and any(is_secret_key(part) for part in key.split(".")):
+            value = MASK
+        shown.append(f"{key}{equals}{redacted(value)}")
+    return shown
+
+
+def _listed(metrics: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_shown(value)}" for name, value in metrics.items())
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,153 @@
+"""`devrun train CONFIG`: from the command line to a finished run and its record."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devrun.cli.console import complain, say
+from devrun.cli.exits import Session
+from devrun.cli.flags import add_train_flags, overrides
+from devrun.cli.record import RunRecord, git_revision, versions
+from devrun.cli.signals import StopSignals
+from devrun.cli.summary import masked, results, summary
+from devrun.cli.workdir import choose_work_dir, claim, keep_aside
+from devrun.config import Config, check_config
+from devrun.config.imports import import_custom
+from devrun.dist import launched
+
+__all__ = ["add_arguments", "run"]
+
+add_arguments = add_train_flags
+
+
+@dataclass
+class Plan:
+    """What is known of a run before torch is imported."""
+
+    cfg: Any
+    work_dir: Path
+    timestamp: str
+    main: bool
+    """Whether this process writes and speaks for the run."""
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """Train; the config is checked before anything slow is imported."""
+    plan = _plan(args)
+    with StopSignals() as signals:
+        return _train(args, plan, session, signals)
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    cfg = Config.fromfile(
+        args.config, import_custom_modules=False, trust=args.trust_config
+    )
+    cfg.merge_from_dict(args.cfg_options or {})
+    cfg.merge_from_dict(overrides(args, cfg))
+    check_config(cfg)
+    work_dir = choose_work_dir(
+        cfg.get("work_dir"),
+        Path(args.config).stem,
+        resume_from=cfg.get("resume_from"),
+        overwrite=args.overwrite or args.dry_run,
+    )
+    cfg.merge_from_dict({"work_dir": str(work_dir)})
+    cfg.freeze()
+    if args.local_rank is not None:
+        os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
+    main = not launched() or os.environ.get("RANK", "0") == "0"
+    return Plan(cfg, work_dir, time.strftime("%Y%m%d_%H%M%S"), main)
+
+
+def _train(
+    args: argparse.Namespace, plan: Plan, session: Session, signals: StopSignals
+) -> int:
+    writes = plan.main and not args.dry_run
+    if writes:
+        _prepare_files(args, plan, session)
+    logger = _logger(plan, session)
+    record = _record(plan, session, writes)
+    session.on_failure.append(record.fail)
+    import_custom(plan.cfg.copy())  # the command line may have changed the list
+    from devrun.log.env import env_text
+    from devrun.runners.training import build_training
+
+    training = build_training(
+        plan.cfg,
+        validate=not args.no_validate,
+        dry_run=args.dry_run,
+        progress=False if args.no_progress else None,
+    )
+    runner = training.runner
+    with closing(runner):
+        runner.timestamp = plan.timestamp
+        record.write(
+            device={"name": runner.adapter.name, "emulated": runner.adapter.emulated},
+            seed=runner.seed,
+            world_size=runner.world_size,
+        )
+        logger.info("Environment:\n%s\n%s", env_text(), record.text())
+        signals.attach(runner)
+        training.run()
+        if signals.stopped(runner.stop_reason):
+            raise signals.interruption(_reached(runner), _save(runner, plan.cfg))
+        found = results(runner, plan.work_dir, plan.timestamp)
+        record.finish("done", 0, **found)
+        if plan.main:
+            say(summary(record.facts, plan.work_dir, dry_run=args.dry_run))
+    return 0
+
+
+def _prepare_files(args: argparse.Namespace, plan: Plan, session: Session) -> None:
+    """Claim the work_dir, set aside what is there, write the resolved config."""
+    moved = claim(plan.work_dir, overwrite=args.overwrite)
+    if moved is not None:
+        complain(f"the run that was in {plan.work_dir} is now in {moved}", "note")
+    session.work_dir = plan.work_dir
+    session.log_file = plan.work_dir / f"{plan.timestamp}.log"
+    for name in ("config.yaml", "run.json"):
+        keep_aside(plan.work_dir / name)
+    plan.cfg.dump(plan.work_dir / "config.yaml")
+
+
+def _logger(plan: Plan, session: Session) -> Any:
+    from devrun.log.logger import get_logger
+
+    level = plan.cfg.get("log_level") or "INFO"
+    return get_logger(
+        log_file=session.log_file, log_level=level if plan.main else "ERROR"
+    )
+
+
+def _record(plan: Plan, session: Session, writes: bool) -> RunRecord:
+    return RunRecord(
+        plan.work_dir / "run.json" if writes else None,
+        {
+            "command": shlex.join(masked(["devrun", *session.argv])),
+            "work_dir": str(plan.work_dir),
+            "timestamp": plan.timestamp,
+            "git": git_revision(),
+            "versions": versions(),
+        },
+    )
+
+
+def _reached(runner: Any) -> str:
+    return f"{runner.epoch} epochs and {runner.iter} iterations"
+
+
+def _save(runner: Any, cfg: Any) -> str | None:
+    """Where the run that a signal stopped is saved; None if it was not to be saved."""
+    if runner.work_dir is None or not cfg.get("checkpoint_config"):
+        return None
+    if runner.last_saved_iter == runner.iter:
+        last = runner.meta.get("hook_msgs", {}).get("last_ckpt")
+        return str(last or f"after {runner.iter} iterations")
+    return str(runner.save_checkpoint())

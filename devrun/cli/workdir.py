@@ -1,0 +1,117 @@
+"""Where a run may write, so that no run overwrites another."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import tempfile
+import time
+from pathlib import Path
+
+from devrun.errors import ConfigError
+
+__all__ = ["choose_work_dir", "claim", "holds_run", "keep_aside"]
+
+DEFAULT_ROOT = "work_dirs"
+RUN_FILES = re.compile(
+    r"checkpoints|tf_logs|run(-\d{8}_\d{6})?\.json|config(-\d{8}_\d{6})?\.\w+"
+    r"|\d{8}_\d{6}.*|.*\.pth|latest\.json|best\.json"
+)
+"""What a run leaves in its work_dir; other files there are the user's own."""
+
+
+def holds_run(work_dir: Path) -> bool:
+    """Whether checkpoints of a run are in `work_dir`."""
+    checkpoints = work_dir / "checkpoints"
+    if checkpoints.is_dir() and any(
+        not entry.name.startswith(".") for entry in checkpoints.iterdir()
+    ):
+        return True
+    return work_dir.is_dir() and any(work_dir.glob("*.pth"))
+
+
+def choose_work_dir(
+    named: str | None, stem: str, *, resume_from: str | None, overwrite: bool
+) -> Path:
+    """The directory for a run; nothing is created yet.
+
+    Args:
+        named: what the user chose, or None for `work_dirs/<stem>`, or the next free
+            `work_dirs/<stem>-2`, ... when that holds a run.
+        stem: name of the config file without its ending.
+        resume_from: a checkpoint, whose run goes on in the same place, or `auto`.
+        overwrite: the run that is there will be set aside.
+
+    Raises:
+        ConfigError: a directory chosen by the user holds another run already.
+    """
+    own = _run_of(resume_from) if resume_from else None
+    if named is not None:
+        work_dir = Path(named).expanduser()
+        goes_on = resume_from == "auto" or (
+            own is not None and own.resolve() == work_dir.resolve()
+        )
+        if holds_run(work_dir) and not (goes_on or overwrite):
+            raise ConfigError(
+                f"work_dir {str(work_dir)!r} holds the checkpoints of another run: go "
+                "on with it (--resume-from auto), choose another (--work-dir), or set "
+                "it aside (--overwrite)"
+            )
+        return work_dir
+    if own is not None:
+        return own
+    work_dir, taken, number = Path(DEFAULT_ROOT) / stem, None, 2
+    while holds_run(work_dir) and not overwrite:
+        taken, work_dir = work_dir, Path(DEFAULT_ROOT) / f"{stem}-{number}"
+        number += 1
+    return taken if resume_from == "auto" and taken is not None else work_dir
+
+
+def _run_of(checkpoint: str) -> Path | None:
+    """The work_dir that `checkpoint` is in, if it is in one."""
+    parent = Path(checkpoint).expanduser().parent
+    if parent.name == "checkpoints":
+        parent = parent.parent
+    return parent if checkpoint != "auto" and holds_run(parent) else None
+
+
+def claim(work_dir: Path, *, overwrite: bool) -> Path | None:
+    """Create `work_dir`, check that it can be written, set an old run aside.
+
+    The path of the old run's new place, or None where there was none to move.
+
+    Raises:
+        ConfigError: it cannot be created or written.
+    """
+    try:
+        work_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=work_dir):
+            pass
+        if overwrite and holds_run(work_dir):
+            return _set_aside(work_dir)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise ConfigError(
+            f"work_dir {str(work_dir)!r} is not writable ({error.strerror}); choose "
+            "another with --work-dir"
+        ) from error
+    return None
+
+
+def keep_aside(path: Path) -> None:
+    """Rename a file of an earlier run to one with its time in the name."""
+    if path.exists():
+        stamp = time.strftime("%Y%m%d_%H%M%S", time.localtime(path.stat().st_mtime))
+        path.replace(path.with_name(f"{path.stem}-{stamp}{path.suffix}"))
+
+
+def _set_aside(work_dir: Path) -> Path:
+    stamp = time.strftime("%Y%m%d_%H%M%S")
+    target = work_dir / f"previous-{stamp}"
+    target.mkdir()
+    for name in sorted(os.listdir(work_dir)):
+        if RUN_FILES.fullmatch(name):
+            (work_dir / name).rename(target / name)
+    return target

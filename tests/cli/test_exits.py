@@ -1,0 +1,119 @@
+import errno
+import os
+
+import pytest
+
+from devrun import errors
+from devrun.cli.exits import Session, guarded, status_of
+
+
+def ending(capsys, error, **session):
+    """Status and stderr of a command that raises `error`."""
+
+    def run(found: Session) -> int:
+        for name, value in session.items():
+            setattr(found, name, value)
+        raise error
+
+    status = guarded(run, ["train", "x.yaml"])
+    return status, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.ConfigError("wrong key"), 2),
+        (errors.UnsupportedFeatureError("not on this device"), 2),
+        (errors.CheckpointError("damaged"), 3),
+        (errors.DataError("sample 3"), 4),
+        (errors.DivergedError("loss is NaN"), 5),
+        (errors.DeviceMemoryError("too big"), 6),
+        (errors.HangError("no step for 600 s"), 7),
+        (errors.StorageError("disk full"), 8),
+        (errors.DeviceUnavailableError("no CUDA"), 9),
+    ],
+)
+def test_each_error_has_its_status_and_one_line(capsys, error, status):
+    found, text = ending(capsys, error)
+    assert found == status
+    assert text == f"devrun: error: {error}\n"
+
+
+def test_a_message_with_line_breaks_and_escapes_is_one_clean_line(capsys):
+    _, text = ending(capsys, errors.ConfigError("a\nb \x1b[31mred"))
+    assert text == "devrun: error: a b \\x1b[31mred\n"
+
+
+def test_a_defect_leaves_its_traceback_in_the_log_file(capsys, tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text("before\n")
+    status, text = ending(capsys, ZeroDivisionError("oops"), log_file=log)
+    assert status == 1
+    assert text.count("\n") == 1
+    assert "ZeroDivisionError: oops" in text
+    assert str(log) in text
+    assert log.read_text().startswith("before\n")
+    assert "Traceback (most recent call last)" in log.read_text()
+
+
+def test_a_defect_whose_log_file_cannot_be_written_leaves_another(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    status, text = ending(capsys, ZeroDivisionError("oops"), log_file=tmp_path)
+    assert status == 1
+    assert "ZeroDivisionError: oops" in text
+    assert "Traceback (most recent call last)" not in text
+    (found,) = tmp_path.glob("devrun-*.log")
+    assert "Traceback (most recent call last)" in found.read_text()
+
+
+def test_a_defect_without_a_log_file_leaves_one_somewhere(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    status, text = ending(capsys, RuntimeError("early"))
+    (log,) = tmp_path.glob("devrun-*.log")
+    assert status == 1
+    assert str(log) in text
+    assert "RuntimeError: early" in log.read_text()
+
+
+def test_the_record_is_told_of_the_failure(capsys):
+    told = []
+    ending(
+        capsys, errors.DataError("bad"), on_failure=[lambda *args: told.append(args)]
+    )
+    assert told == [(4, "bad")]
+
+
+def test_memory_that_ran_out_has_its_own_status():
+    import torch
+
+    kind = getattr(torch, "OutOfMemoryError", MemoryError)
+    assert status_of(kind("CUDA out of memory")) == 6
+    assert status_of(MemoryError()) == 6
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_full_or_read_only_disk_is_status_8(number):
+    assert status_of(OSError(number, os.strerror(number))) == 8
+
+
+def test_a_forbidden_file_is_a_disk_problem_only_in_the_work_dir(tmp_path):
+    mine = PermissionError(errno.EACCES, "denied", str(tmp_path / "x"))
+    other = PermissionError(errno.EACCES, "denied", "/data/x")
+    assert status_of(mine, tmp_path) == 8
+    assert status_of(other, tmp_path) == 1
+
+
+def test_ctrl_c_outside_a_run_is_130(capsys):
+    status, text = ending(capsys, KeyboardInterrupt())
+    assert status == 130
+    assert text == "devrun: interrupted: by Ctrl-C\n"
+
+
+def test_a_stopped_run_is_interrupted_and_no_error(capsys):
+    status, text = ending(capsys, errors.RunInterrupted("saved; start it again", 75))
+    assert status == 75
+    assert text == "devrun: interrupted: saved; start it again\n"

@@ -1,0 +1,106 @@
+import argparse
+
+import pytest
+
+from devrun.cli.flags import add_train_flags, device_entry, overrides
+from devrun.errors import ConfigError
+
+
+def parsed(*words):
+    parser = argparse.ArgumentParser()
+    add_train_flags(parser)
+    return parser.parse_args(["config.yaml", *words])
+
+
+def device(configured, *words):
+    return device_entry(parsed(*words), configured)
+
+
+def test_without_flags_the_config_decides():
+    assert device("auto") == "auto"
+    assert device({"type": "cuda", "tf32": True}) == {"type": "cuda", "tf32": True}
+
+
+def test_the_flag_wins_over_the_config():
+    assert device("cpu", "--device", "cuda:1") == "cuda:1"
+
+
+def test_options_stay_when_the_type_stays():
+    configured = {"type": "cuda", "tf32": True}
+    assert device(configured, "--device", "cuda:1") == {"type": "cuda:1", "tf32": True}
+    assert device(configured, "--device", "cpu") == "cpu"
+
+
+def test_the_configured_device_is_left_as_it_was():
+    configured = {"type": "cuda", "tf32": True}
+    device(configured, "--device", "cuda:1", "--emulate")
+    assert configured == {"type": "cuda", "tf32": True}
+
+
+def test_emulation_is_written_into_the_device():
+    assert device("cpu", "--device", "ipu", "--emulate") == {
+        "type": "ipu",
+        "emulate": True,
+    }
+
+
+def test_ipu_replicas_mean_the_ipu():
+    assert device("auto", "--ipu-replicas", "4") == {"type": "ipu", "replicas": 4}
+    assert device("auto", "--device", "ipu", "--ipu-replicas", "2")["replicas"] == 2
+
+
+def test_gpu_id_selects_a_cuda_device():
+    assert device("auto", "--gpu-id", "1") == "cuda:1"
+    assert device("auto", "--device", "cuda", "--gpu-id", "1") == "cuda:1"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--device", "cpu", "--ipu-replicas", "2"),
+        ("--device", "cpu", "--gpu-id", "0"),
+        ("--device", "cuda:1", "--gpu-id", "0"),
+        ("--gpu-id", "0", "--ipu-replicas", "2"),
+    ],
+)
+def test_flags_that_name_two_devices_clash(words):
+    with pytest.raises(ConfigError, match="clash"):
+        device("auto", *words)
+
+
+def test_several_devices_are_told_to_use_torchrun():
+    with pytest.raises(ConfigError, match="torchrun --nproc-per-node 2"):
+        overrides(parsed("--num-devices", "2"), {})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--resume-from", "auto", "--load-from", "x.pth"),
+        ("--resume-from", "auto", "--overwrite"),
+    ],
+)
+def test_flags_that_want_two_beginnings_clash(words):
+    with pytest.raises(ConfigError, match="clash"):
+        overrides(parsed(*words), {})
+
+
+def test_flags_become_config_keys():
+    words = ("--seed", "7", "--work-dir", "out", "--deterministic")
+    assert overrides(parsed(*words), {"device": "cpu"}) == {
+        "seed": 7,
+        "work_dir": "out",
+        "deterministic": True,
+    }
+
+
+@pytest.mark.parametrize("text", ["-1", "x", "1.5"])
+def test_a_seed_is_a_whole_number(text, capsys):
+    with pytest.raises(SystemExit):
+        parsed(f"--seed={text}")
+    assert "not a number of 0 or more" in capsys.readouterr().err
+
+
+def test_local_rank_is_known_in_both_spellings():
+    assert parsed("--local_rank", "1").local_rank == 1
+    assert parsed("--local-rank=1").local_rank == 1

@@ -1,0 +1,89 @@
+"""Real processes, really signalled."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ENDLESS = {"type": "EpochBasedRunner", "max_epochs": 100000}
+
+
+def started(path, *words):
+    """A training process that has logged its first iterations."""
+    command = [sys.executable, "-u", "-m", "devrun", "train", path, "--work-dir", "out"]
+    process = subprocess.Popen(
+        [*command, *words, "--no-progress"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stderr:
+        if re.search(r"Epoch \[2\]", line):
+            return process
+    raise AssertionError(f"ended early with {process.wait()}")
+
+
+def ended(process):
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 75), ("SIGINT", 130)])
+def test_a_signal_saves_and_the_run_goes_on_later(config, train, name, status):
+    path = config(runner=ENDLESS, evaluation={"interval": 100000})
+    process = started(path, "--cfg-options", "checkpoint_config.interval=100000")
+    process.send_signal(signal.Signals[name])
+    found, err = ended(process)
+    assert found == status, err
+    (line,) = [x for x in err.splitlines() if x.startswith("devrun: interrupted: ")]
+    assert f"stopped by {name} after" in line
+    facts = json.loads(Path("out/run.json").read_text())
+    assert facts["status"] == "interrupted"
+    reached = int(re.search(r"(\d+) iterations", line)[1])
+    assert Path(f"out/checkpoints/step-{reached:08d}").is_dir()
+    epochs = reached // 4 + 2
+    again = config(
+        "again.yaml", runner={"type": "EpochBasedRunner", "max_epochs": epochs}
+    )
+    found, _, err = train(again, "--work-dir", "out", "--resume-from", "auto")
+    assert found == 0, err
+    assert json.loads(Path("out/run.json").read_text())["iterations"] == epochs * 4
+
+
+def test_without_checkpoints_a_signal_is_143(config):
+    path = config(
+        runner=ENDLESS, checkpoint_config=None, evaluation={"interval": 10**5}
+    )
+    process = started(path)
+    process.send_signal(signal.SIGTERM)
+    found, err = ended(process)
+    assert found == 143, err
+    assert "nothing saved" in err
+
+
+def test_a_signal_to_the_whole_group_with_workers_saves_too(config):
+    data = {
+        "samples_per_gpu": 8,
+        "workers_per_gpu": 2,
+        "train": {"type": "SyntheticClassification", "num_samples": 32},
+    }
+    path = config(runner=ENDLESS, data=data)
+    command = [sys.executable, "-u", "-m", "devrun", "train", path, "--work-dir", "out"]
+    process = subprocess.Popen(
+        [*command, "--no-progress"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    for line in process.stderr:
+        if re.search(r"Epoch \[2\]", line):
+            break
+    os.killpg(process.pid, signal.SIGTERM)
+    found, err = ended(process)
+    assert found == 75, err

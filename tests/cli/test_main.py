@@ -1,0 +1,141 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+import devrun
+from devrun.cli.main import COMMANDS, main
+
+
+def devrun_command(*words, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "devrun", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+    )
+
+
+def loaded(done):
+    """Modules a `-X importtime` run imported."""
+    return {
+        line.rsplit("|", 1)[1].strip()
+        for line in done.stderr.splitlines()
+        if line.startswith("import time:")
+    }
+
+
+def said(done):
+    return [
+        line for line in done.stderr.splitlines() if not line.startswith("import time:")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["train", "--help"], 0),
+        (["train"], 2),
+        (["train", "no_such_config.yaml"], 2),
+        (["train", "x.yaml", "--devcie", "cpu"], 2),
+    ],
+)
+def test_it_answers_without_torch(words, status, tmp_path):
+    done = devrun_command(*words, cwd=tmp_path)
+    assert done.returncode == status
+    assert "torch" not in loaded(done)
+    assert len(said(done)) == (1 if status else 0)
+
+
+def test_help_names_every_command_and_exit_status(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in COMMANDS)
+    assert "75" in text
+
+
+def one_line(capsys):
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1
+    return text
+
+
+def test_an_unknown_flag_names_the_nearest(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "x.yaml", "--devcie", "cpu"])
+    assert stop.value.code == 2
+    assert "unknown flag --devcie; did you mean '--device'?" in one_line(capsys)
+
+
+def test_an_unknown_command_names_the_nearest(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["trian"])
+    assert stop.value.code == 2
+    assert "did you mean 'train'?" in one_line(capsys)
+
+
+def test_flags_are_not_abbreviated(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "x.yaml", "--dev", "cpu"])
+    assert stop.value.code == 2
+    assert "unknown flag --dev" in one_line(capsys)
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    command = [sys.executable, "-m", "devrun", "devices"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+        assert process.wait() == 141
+    assert errors == ""
+
+
+def test_the_tool_is_the_command(root_dir, tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(root_dir / "tools" / "train.py"), "none.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("devrun: error: ")
+    assert "none.yaml" in done.stderr
+
+
+def test_devices_lists_the_cpu_and_reasons_for_the_rest(capsys):
+    assert main(["devices"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    assert any(line.startswith("cpu") and "available" in line for line in lines)
+    for line in lines:
+        if "not here" in line:
+            assert len(line.split("not here:")[1].strip()) > 10
+
+
+def test_devices_as_json_has_name_memory_and_dtypes(capsys):
+    assert main(["devices", "--json"]) == 0
+    rows = {row["device"]: row for row in json.loads(capsys.readouterr().out)}
+    (cpu,) = rows["cpu"]["devices"]
+    assert cpu["memory_bytes"] > 2**20
+    assert "fp32" in cpu["dtypes"]
+    assert all(row["available"] or row["reason"] for row in rows.values())
+
+
+def test_every_public_name_is_there():
+    assert set(devrun.__all__) <= set(dir(devrun))
+    for name in devrun.__all__:
+        assert getattr(devrun, name) is not None
+
+
+def test_a_wrong_public_name_has_a_hint():
+    with pytest.raises(AttributeError, match="did you mean 'EpochBasedRunner'"):
+        devrun.EpochBasedRuner  # noqa: B018

@@ -1,0 +1,123 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from devrun.cli.exits import Session, guarded
+from devrun.cli.signals import StartInterrupted, StopSignals
+
+
+class Loop:
+    """Stands where a runner stands: it can be asked to stop."""
+
+    reason = None
+
+    def request_stop(self, reason, *, alone=False):
+        self.reason = reason
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
+def test_the_first_signal_asks_the_runner_to_stop(name, capfd):
+    loop = Loop()
+    with StopSignals() as signals:
+        signals.attach(loop)
+        signal.raise_signal(signal.Signals[name])
+        assert loop.reason == name
+        assert signals.received is signal.Signals[name]
+    assert "once more leaves at once" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_before_there_is_a_runner_it_ends_where_it_stands(name, code):
+    with StopSignals(), pytest.raises(StartInterrupted, match="before the fi") as stop:
+        signal.raise_signal(signal.Signals[name])
+    assert stop.value.exit_code == code
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_start_that_swallows_exceptions_is_interrupted_all_the_same(
+    name, code, capsys
+):
+    def run(session: Session) -> int:
+        with StopSignals():
+            try:  # an import or a constructor that reports whatever goes wrong in it
+                signal.raise_signal(signal.Signals[name])
+            except Exception:  # noqa: BLE001 - what such code does
+                return 2
+        return 0
+
+    assert guarded(run, ["train", "x.yaml"]) == code
+    text = f"devrun: interrupted: stopped by {name} before the first iteration\n"
+    assert capsys.readouterr().err == text
+
+
+def test_the_handlers_of_before_come_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignals():
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("name", "saved", "code"),
+    [
+        ("SIGTERM", "out/step-3", 75),
+        ("SIGUSR1", "out/step-3", 75),
+        ("SIGINT", "out/step-3", 130),
+        ("SIGTERM", None, 143),
+        ("SIGINT", None, 130),
+    ],
+)
+def test_the_status_says_whether_to_start_again(name, saved, code, capfd):
+    with StopSignals() as signals:
+        signals.attach(Loop())
+        signal.raise_signal(signal.Signals[name])
+        stop = signals.interruption("1 epochs and 3 iterations", saved)
+    assert stop.exit_code == code
+    assert "3 iterations" in str(stop)
+    assert (saved or "nothing saved") in str(stop)
+    capfd.readouterr()
+
+
+SECOND = """
+import multiprocessing, signal, time
+from devrun.cli.signals import StopSignals
+class Loop:
+    def request_stop(self, reason, alone): pass
+def died(*_): raise RuntimeError("a worker died")
+signal.signal(signal.SIGCHLD, died)  # as torch does
+worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(100,))
+worker.start()
+print(worker.pid, flush=True)
+with StopSignals() as signals:
+    signals.attach(Loop())
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
+raise SystemExit("still here")
+"""
+
+
+def test_the_second_signal_leaves_at_once():
+    done = subprocess.run(
+        [sys.executable, "-c", SECOND], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 143
+    assert "still here" not in done.stderr
+    with pytest.raises(ProcessLookupError):  # a data worker must not stay behind
+        os.kill(int(done.stdout), 0)
+
+
+def test_a_forked_worker_dies_of_the_signal_as_it_would_without_us():
+    loop = Loop()
+    with StopSignals() as signals:
+        signals.attach(loop)
+        child = os.fork()
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(0)  # only reached when the handler swallowed the signal
+        _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGTERM
+    assert loop.reason is None

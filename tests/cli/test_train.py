@@ -1,0 +1,266 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+
+def record(work_dir):
+    return json.loads((Path(work_dir) / "run.json").read_text())
+
+
+def files(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in Path(folder).rglob("*"))
+
+
+def test_a_run_leaves_logs_config_checkpoints_and_its_record(config, train):
+    status, out, _ = train(config(), "--work-dir", "out", "--seed", "3")
+    assert status == 0
+    facts = record("out")
+    assert facts["status"] == "done"
+    assert facts["exit_code"] == 0
+    assert facts["seed"] == 3
+    assert facts["device"] == {"name": "cpu", "emulated": False}
+    assert (facts["epochs"], facts["iterations"]) == (2, 8)
+    assert facts["versions"].keys() == {"python", "torch", "devrun"}
+    assert facts["metrics"]
+    assert facts["best"]["score"] is not None
+    assert Path(facts["last_checkpoint"]).is_dir()
+    stamp = facts["timestamp"]
+    here = files("out")
+    assert {f"{stamp}.log", f"{stamp}.log.json", "config.yaml", "run.json"} <= set(here)
+    assert "checkpoints/step-00000008" in here
+    assert "8 iterations" in out
+    assert f"best: accuracy {facts['best']['score']:.4f}" in out
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "says"),
+    [
+        ({"metric": "acuracy"}, "did you mean 'accuracy'?"),
+        ({"metric": "accuracy", "intervl": 2}, "did you mean 'interval'?"),
+        ({"metric": "accuracy", "save_best": "score"}, "give rule='greater'"),
+    ],
+)
+def test_a_wrong_evaluation_says_where_it_was_written(config, train, evaluation, says):
+    path = config(evaluation=evaluation)
+    line = 2 + Path(path).read_text().splitlines().index("evaluation:")
+    status, _, err = train(path)
+    assert status == 2
+    assert f"small.yaml:{line}: evaluation: " in err
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_the_written_config_tells_what_the_flags_changed(config, train):
+    words = ("--work-dir", "out", "--seed", "5", "--cfg-options", "optimizer.lr=0.05")
+    assert train(config(), *words)[0] == 0
+    written = yaml.safe_load(Path("out/config.yaml").read_text())
+    assert written["seed"] == 5
+    assert written["work_dir"] == "out"
+    assert written["optimizer"]["lr"] == 0.05
+
+
+def test_the_written_config_trains_again(config, train):
+    assert train(config(), "--work-dir", "out")[0] == 0
+    status, _, err = train("out/config.yaml", "--work-dir", "again")
+    assert status == 0, err
+
+
+def test_the_default_directory_moves_on(config, train):
+    path = config()
+    assert train(path)[0] == 0
+    assert train(path)[0] == 0
+    assert record("work_dirs/small")["status"] == "done"
+    assert record("work_dirs/small-2")["status"] == "done"
+
+
+def test_a_named_directory_is_not_overwritten(config, train):
+    path = config()
+    train(path, "--work-dir", "out")
+    before = {name: Path("out", name).stat().st_mtime_ns for name in files("out")}
+    status, _, err = train(path, "--work-dir", "out")
+    assert status == 2
+    assert "--resume-from auto" in err
+    assert err.count("\n") == 1
+    assert {n: Path("out", n).stat().st_mtime_ns for n in files("out")} == before
+
+
+def test_overwrite_sets_the_old_run_aside(config, train):
+    path = config()
+    train(path, "--work-dir", "out")
+    old = record("out")["timestamp"]
+    status, _, err = train(path, "--work-dir", "out", "--overwrite")
+    assert status == 0
+    assert "previous-" in err
+    (kept,) = Path("out").glob("previous-*/run.json")
+    assert json.loads(kept.read_text())["timestamp"] == old
+
+
+def test_resume_auto_goes_on_and_keeps_the_first_record(config, train):
+    train(config(), "--work-dir", "out")
+    longer = config("longer.yaml", runner={"type": "EpochBasedRunner", "max_epochs": 3})
+    status, _, err = train(longer, "--work-dir", "out", "--resume-from", "auto")
+    assert status == 0, err
+    assert "resumed epoch: 2" in err
+    assert record("out")["iterations"] == 12
+    (first,) = Path("out").glob("run-*.json")
+    assert json.loads(first.read_text())["iterations"] == 8
+
+
+def test_resume_auto_without_anything_starts_afresh_and_says_so(config, train):
+    status, _, err = train(config(), "--work-dir", "out", "--resume-from", "auto")
+    assert status == 0
+    assert "starting from scratch" in err
+
+
+def test_a_dry_run_writes_nothing(config, train, tmp_path):
+    path = config()
+    before = files(tmp_path)
+    status, out, err = train(path, "--dry-run")
+    assert status == 0, err
+    assert "nothing was written" in out
+    assert "2 iterations" in out
+    assert files(tmp_path) == before
+
+
+def test_no_validate_leaves_the_evaluation_out(config, train):
+    assert train(config(), "--work-dir", "out", "--no-validate")[0] == 0
+    assert record("out")["metrics"] == {}
+
+
+def test_load_from_starts_with_these_weights(config, train):
+    train(config(), "--work-dir", "first")
+    source = record("first")["last_checkpoint"]
+    status, _, err = train(config(), "--work-dir", "second", "--load-from", source)
+    assert status == 0
+    assert f"load checkpoint from {source}" in err
+    assert record("second")["iterations"] == 8
+
+
+def test_a_flag_of_mmcv_for_one_gpu_names_the_cuda_device(config, train):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("the refusal needs a machine without CUDA")
+    status, _, err = train(config(), "--gpu-id", "0")
+    assert status == 9
+    assert "device 'cuda" in err
+
+
+def one_error(result, status):
+    found, _, err = result
+    lines = [line for line in err.splitlines() if line.startswith("devrun: error: ")]
+    assert found == status, err
+    assert len(lines) == 1
+    assert "Traceback" not in err
+    return lines[0]
+
+
+def test_clashing_flags(config, train):
+    text = one_error(train(config(), "--device", "cpu", "--ipu-replicas", "2"), 2)
+    assert "clash" in text
+
+
+def test_an_unknown_device_names_the_nearest(config, train):
+    assert "did you mean 'cuda'?" in one_error(train(config(), "--device", "cudaa"), 2)
+
+
+def test_a_device_that_is_not_here(config, train):
+    text = one_error(train(config(), "--device", "ipu"), 9)
+    assert "is not here" in text
+
+
+def test_no_such_config(train):
+    assert "none.yaml" in one_error(train("none.yaml"), 2)
+
+
+def test_a_misspelt_key_has_its_place_and_the_nearest(config, train):
+    text = one_error(train(config(optimzer={"type": "SGD"})), 2)
+    assert "small.yaml:" in text
+    assert "did you mean 'optimizer'?" in text
+
+
+def test_a_yaml_syntax_error_has_its_line(tmp_path, train):
+    (tmp_path / "bad.yaml").write_text("model: [1\nlr: 2\n")
+    assert "bad.yaml:" in one_error(train("bad.yaml"), 2)
+
+
+def test_an_option_without_a_value(config, train):
+    status, _, err = train(config(), "--cfg-options", "optimizer.lr")
+    assert status == 2
+    assert err.count("\n") == 1
+    assert "optimizer.lr" in err
+
+
+def test_an_unknown_type_has_the_nearest(config, train):
+    text = one_error(train(config(model={"type": "MLPP"})), 2)
+    assert "did you mean 'MLP'?" in text
+
+
+def test_a_wrong_argument_of_a_constructor(config, train):
+    text = one_error(train(config(model={"type": "MLP", "hiden": [8]})), 2)
+    assert "did you mean 'hidden'?" in text
+
+
+def test_an_empty_data_set(config, train):
+    data = {"train": {"type": "SyntheticClassification", "num_samples": 0}}
+    assert "empty" in one_error(train(config(data={"samples_per_gpu": 8, **data})), 2)
+
+
+def test_labels_out_of_range_name_the_sample(config, train):
+    model = {"type": "MLP", "in_features": 16, "num_classes": 3}
+    text = one_error(train(config(model=model)), 2)
+    assert "sample" in text
+
+
+def test_a_work_dir_that_cannot_be_written(config, train, tmp_path):
+    (tmp_path / "file").touch()
+    text = one_error(train(config(), "--work-dir", "file/out"), 2)
+    assert "not writable" in text
+
+
+def test_a_checkpoint_that_is_not_there(config, train):
+    one_error(train(config(), "--work-dir", "out", "--resume-from", "none"), 3)
+    facts = record("out")
+    assert facts["status"] == "failed"
+    assert facts["exit_code"] == 3
+    assert "none" in facts["error"]
+
+
+def test_a_loss_that_is_not_finite(config, train):
+    result = train(config(optimizer={"type": "SGD", "lr": 1e30}), "--work-dir", "out")
+    text = one_error(result, 5)
+    assert "iteration" in text
+
+
+DEFECT = """
+import torch
+class Broken(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 4)
+    def forward(self, x):
+        raise ZeroDivisionError("a defect")
+"""
+
+
+def test_a_defect_is_status_1_with_the_traceback_in_the_log(
+    config, train, tmp_path, monkeypatch
+):
+    (tmp_path / "broken_model.py").write_text(DEFECT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = config(model={"type": "broken_model.Broken"})
+    text = one_error(train(path, "--work-dir", "out"), 1)
+    (log,) = Path("out").glob("*.log")
+    assert str(log) in text
+    assert "ZeroDivisionError: a defect" in log.read_text()
+    assert "broken_model.py" in log.read_text()
+
+
+def test_secrets_are_in_no_file_of_the_run(config, train):
+    words = ("--cfg-options", "x-tracker.api_key=hunter2secret")
+    assert train(config(), "--work-dir", "out", *words)[0] == 0
+    for file in Path("out").rglob("*"):
+        if file.is_file():
+            assert b"hunter2secret" not in file.read_bytes(), file

@@ -1,0 +1,105 @@
+import os
+
+import pytest
+
+from devrun.cli.workdir import choose_work_dir, claim, holds_run, keep_aside
+from devrun.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def in_tmp(tmp_path):
+    os.chdir(tmp_path)
+
+
+def a_run_in(path):
+    (path / "checkpoints" / "step-00000010").mkdir(parents=True)
+    (path / "run.json").write_text("{}")
+    (path / "20260101_000000.log").write_text("old")
+    return path
+
+
+def choose(named=None, stem="net", resume_from=None, overwrite=False):
+    return choose_work_dir(named, stem, resume_from=resume_from, overwrite=overwrite)
+
+
+def test_the_default_is_named_after_the_config():
+    assert choose().as_posix() == "work_dirs/net"
+
+
+def test_the_default_moves_on_when_it_holds_a_run(tmp_path):
+    a_run_in(tmp_path / "work_dirs" / "net")
+    assert choose().as_posix() == "work_dirs/net-2"
+    a_run_in(tmp_path / "work_dirs" / "net-2")
+    assert choose().as_posix() == "work_dirs/net-3"
+
+
+def test_a_failed_start_does_not_take_the_default(tmp_path):
+    (tmp_path / "work_dirs" / "net" / "checkpoints").mkdir(parents=True)
+    assert choose().as_posix() == "work_dirs/net"
+
+
+def test_auto_resume_takes_the_newest_default(tmp_path):
+    a_run_in(tmp_path / "work_dirs" / "net")
+    a_run_in(tmp_path / "work_dirs" / "net-2")
+    assert choose(resume_from="auto").as_posix() == "work_dirs/net-2"
+
+
+def test_auto_resume_without_a_run_starts_in_the_default():
+    assert choose(resume_from="auto").as_posix() == "work_dirs/net"
+
+
+def test_a_named_directory_with_a_run_is_refused_with_the_ways_out(tmp_path):
+    a_run_in(tmp_path / "out")
+    with pytest.raises(
+        ConfigError, match=r"--resume-from auto.*--work-dir.*--overwrite"
+    ):
+        choose("out")
+
+
+def test_mmcv_checkpoints_count_as_a_run(tmp_path):
+    (tmp_path / "epoch_1.pth").touch()
+    assert holds_run(tmp_path)
+
+
+def test_resuming_goes_on_in_the_directory_of_the_checkpoint(tmp_path):
+    run = a_run_in(tmp_path / "out")
+    checkpoint = str(run / "checkpoints" / "step-00000010")
+    assert choose(resume_from=checkpoint) == run
+    assert choose("out", resume_from=checkpoint).as_posix() == "out"
+
+
+def test_resuming_from_elsewhere_does_not_write_into_another_run(tmp_path):
+    checkpoint = str(a_run_in(tmp_path / "a") / "checkpoints" / "step-00000010")
+    a_run_in(tmp_path / "b")
+    with pytest.raises(ConfigError, match="another run"):
+        choose("b", resume_from=checkpoint)
+
+
+def test_overwriting_moves_the_old_run_and_nothing_else(tmp_path):
+    run = a_run_in(tmp_path / "out")
+    (run / "notes.txt").write_text("mine")
+    moved = claim(run, overwrite=True)
+    assert moved is not None and moved.parent == run
+    assert sorted(p.name for p in moved.iterdir()) == [
+        "20260101_000000.log",
+        "checkpoints",
+        "run.json",
+    ]
+    assert sorted(p.name for p in run.iterdir()) == ["notes.txt", moved.name]
+    assert not holds_run(run)
+
+
+def test_a_directory_that_cannot_be_made_is_said_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"not writable .*--work-dir") as error:
+        claim(tmp_path / "file" / "sub", overwrite=False)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_of_an_earlier_run_is_kept_under_its_time(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    keep_aside(path)
+    (kept,) = tmp_path.glob("run-*.json")
+    assert kept.read_text() == "old"
+    keep_aside(path)  # nothing there: nothing to do
