@@ -1,0 +1,211 @@
+"""Who may import whom: lower layers only, no circles, hardware behind one door."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+LAYERS = {
+    "errors": 0,
+    "step": 0,
+    "construct": 1,
+    "registry": 1,
+    "config": 1,
+    "dist": 1,
+    "log": 2,
+    "data": 2,
+    "optim": 2,
+    "models": 2,
+    "metrics": 2,
+    "checkpoint": 2,
+    "hooks": 3,
+    "devices": 4,
+    "runners": 5,
+    "cli": 6,
+    "": 7,  # devrun/__init__.py, a table of names
+    "__main__": 7,
+}
+VERSION_ONLY = ("devrun", "devrun.__version__")
+"""The front is a table of names that loads nothing, so its version is for all."""
+OPEN_ADAPTER_DOORS = (
+    "devrun.devices.base",
+    "devrun.devices.resolve",
+    "devrun.devices.seeding",  # torch's streams on whatever is here
+)
+VENDORS = (
+    "poptorch",
+    "popart",
+    "habana_frameworks",
+    "torch_npu",
+    "torch_mlu",
+    "intel_extension_for_pytorch",
+)
+WITHOUT_TORCH = ("devrun", "devrun.errors", "devrun.config", "devrun.registry")
+
+
+def room_of(target):
+    return [*target.split("."), ""][1]
+
+
+def is_ours(target):
+    return target == "devrun" or target.startswith("devrun.")
+
+
+def test_every_room_has_a_layer(devrun_modules):
+    rooms = {m.room for m in devrun_modules} - {"emulators"}
+    assert rooms <= set(LAYERS), f"no layer for {sorted(rooms - set(LAYERS))}"
+
+
+def test_no_room_imports_a_higher_one(devrun_modules):
+    wrong = [
+        f"{m.path}:{i.line} imports {i.target}"
+        for m in devrun_modules
+        if m.room != "emulators"
+        for i in m.imports
+        if is_ours(i.target) and not i.typing_only
+        if i.target not in VERSION_ONLY
+        if LAYERS[room_of(i.target)] > LAYERS[m.room]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_rooms_of_one_layer_do_not_import_each_other_in_a_circle(devrun_modules):
+    names = {m.name for m in devrun_modules}
+    graph = {m.name: set() for m in devrun_modules}
+    for m in devrun_modules:
+        for i in m.imports:
+            if not i.typing_only and not i.in_function and is_ours(i.target):
+                found = _module_of(i.target, names)
+                if found and found != m.name:
+                    graph[m.name].add(found)
+    circle = _circle(graph)
+    assert circle is None, " -> ".join(circle or ())
+
+
+def test_imports_are_absolute_and_siblings_are_named_directly(devrun_modules):
+    wrong = []
+    fronts = {m.name for m in devrun_modules if m.is_package}
+    names = {m.name for m in devrun_modules}
+    for m in devrun_modules:
+        package = m.name if m.is_package else m.name.rpartition(".")[0]
+        for i in m.imports:
+            if i.target.startswith("."):
+                wrong.append(f"{m.path}:{i.line} is relative: {i.target}")
+            through = _module_of(i.target, names)
+            inside = package == through or package.startswith(f"{through}.")
+            if through in fronts and through != "devrun" and inside:
+                wrong.append(f"{m.path}:{i.line} goes through the front: {i.target}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_hooks_know_neither_devices_nor_runners(devrun_modules):
+    # The type of the runner may be named for annotations; nothing else of it.
+    wrong = [
+        f"{m.path}:{i.line} imports {i.target}"
+        for m in devrun_modules
+        if m.room == "hooks"
+        for i in m.imports
+        if room_of(i.target) in ("devices", "runners", "cli") and is_ours(i.target)
+        if not (i.typing_only and i.target.startswith("devrun.runners.base."))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_runners_know_no_concrete_adapter(devrun_modules):
+    wrong = [
+        f"{m.path}:{i.line} imports {i.target}"
+        for m in devrun_modules
+        if m.room == "runners"
+        for i in m.imports
+        if i.target.startswith("devrun.devices")
+        if not i.target.startswith(OPEN_ADAPTER_DOORS)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_vendor_is_imported_only_in_a_function_of_its_sdk_file(modules):
+    wrong = [
+        f"{m.path}:{i.line} imports {i.target}"
+        for m in modules
+        if m.room != "emulators"
+        for i in m.imports
+        if i.target.split(".")[0] in VENDORS
+        if not (_is_sdk(m) and i.in_function)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_emulators_stand_alone_and_only_sdk_files_load_them(modules):
+    wrong = [
+        f"{m.path}:{i.line} imports {i.target}"
+        for m in modules
+        for i in m.imports
+        if (m.room == "emulators" and is_ours(i.target))
+        or (
+            m.room != "emulators"
+            and i.target.startswith("devrun.emulators")
+            and not _is_sdk(m)
+        )
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", WITHOUT_TORCH)
+def test_importing_it_loads_no_torch_and_no_vendor(name):
+    loaded = _loaded_by(f"import {name}")
+    assert "torch" not in loaded
+    assert not loaded & set(VENDORS)
+
+
+def test_importing_the_runners_loads_no_vendor_and_no_emulator():
+    loaded = _loaded_by("import devrun.runners, devrun.hooks, devrun.devices")
+    assert "torch" in loaded
+    assert not loaded & set(VENDORS)
+    assert not {name for name in loaded if name.startswith("devrun.emulators.")}
+
+
+def _is_sdk(module):
+    return module.room == "devices" and module.path.endswith("/sdk.py")
+
+
+def _module_of(target, names):
+    """The module that importing `target` runs: itself, or what it is a name of."""
+    if target in names:
+        return target
+    parent = target.rpartition(".")[0]
+    return parent if parent in names else None
+
+
+def _circle(graph):
+    done, path = set(), []
+
+    def visit(name):
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return None
+        path.append(name)
+        for other in sorted(graph[name]):
+            if found := visit(other):
+                return found
+        path.pop()
+        done.add(name)
+        return None
+
+    return next((found for name in sorted(graph) if (found := visit(name))), None)
+
+
+def _loaded_by(code):
+    listing = f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout))
+
+
+def test_the_circle_finder_finds_one():
+    assert _circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert _circle({"a": {"b"}, "b": set()}) is None

@@ -1,0 +1,277 @@
+"""What no module may do, whatever it is for. The numbers are those of the list of
+nevers that the project keeps; 2 to 6 are in test_layers.py."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+DEVICE_NAMES = {
+    "cpu",
+    "cuda",
+    "gaudi",
+    "gpu",
+    "hpu",
+    "ipu",
+    "mlu",
+    "mps",
+    "npu",
+    "xla",
+    "xpu",
+}
+TORCH_HARDWARE = ("accelerator", "cuda", "hpu", "mlu", "mps", "npu", "xla", "xpu")
+EXECUTES = {"devrun/config/trusted.py"}
+"""The one file behind `--trust-config`."""
+
+
+def dotted(node):
+    """`a.b.c` for a chain of attributes on a name, else an empty string."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    return ".".join(reversed([*parts, node.id]))
+
+
+def outside_devices(modules):
+    return [m for m in modules if m.room not in ("devices", "emulators")]
+
+
+def strings_in(node):
+    if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        return {value for item in node.elts for value in strings_in(item)}
+    if isinstance(node, ast.MatchValue):
+        return strings_in(node.value)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return {node.value.split(":")[0].lower()}
+    return set()
+
+
+def calls(module, *names):
+    """Calls of a plain name or of a method or dotted function in `names`."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            name = dotted(node.func)
+            last = node.func.attr if isinstance(node.func, ast.Attribute) else name
+            if name in names or f".{last}" in names:
+                yield node, name or last
+
+
+def excused(module, node, rule):
+    """Whether the line says why the rule does not hold: `# noqa: S101 - reason`."""
+    line = module.text.splitlines()[node.lineno - 1]
+    return re.search(rf"# noqa: {rule} - \w+", line) is not None
+
+
+def test_1_no_device_name_is_compared_outside_devices(modules):
+    wrong = []
+    for m in outside_devices(modules):
+        for node in ast.walk(m.tree):
+            found = set()
+            if isinstance(node, ast.Compare):
+                for side in (node.left, *node.comparators):
+                    found |= strings_in(side)
+            elif isinstance(node, ast.match_case):
+                found = strings_in(node.pattern)
+            elif isinstance(node, ast.Call) and dotted(node.func).endswith(
+                ".startswith"
+            ):
+                found = {value for arg in node.args for value in strings_in(arg)}
+            if found & DEVICE_NAMES:
+                wrong.append(f"{m.at(node)} compares {sorted(found & DEVICE_NAMES)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_1_no_hardware_api_is_used_outside_devices(modules):
+    roots = tuple(f"torch.{name}" for name in TORCH_HARDWARE)
+    wrong = []
+    for m in outside_devices(modules):
+        for node in ast.walk(m.tree):
+            if isinstance(node, ast.Attribute) and dotted(node) in roots:
+                wrong.append(f"{m.at(node)} uses {dotted(node)}")
+        for i in m.imports:
+            if i.target.startswith(roots):
+                wrong.append(f"{m.path}:{i.line} imports {i.target}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_8_nothing_imported_is_assigned_to(modules):
+    wrong = []
+    for m in modules:
+        imported = _imported_names(m)
+        for node in ast.walk(m.tree):
+            for target in _targets(node):
+                name = dotted(target)
+                if name.startswith("torch.backends.") and m.room == "devices":
+                    continue
+                if isinstance(target, ast.Attribute) and name.split(".")[0] in imported:
+                    wrong.append(f"{m.at(node)} assigns {name}")
+                if isinstance(target, ast.Subscript) and dotted(target.value) in (
+                    "sys.modules",
+                    "modules",
+                ):
+                    wrong.append(f"{m.at(node)} writes sys.modules")
+        for node, name in calls(m, "setattr", "delattr"):
+            if node.args and dotted(node.args[0]).split(".")[0] in imported:
+                wrong.append(f"{m.at(node)} {name} on {dotted(node.args[0])}")
+        for node, name in calls(m, ".pop", ".update", ".setdefault", ".clear"):
+            if name.startswith("sys.modules."):
+                wrong.append(f"{m.at(node)} {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_9_nobody_asks_which_adapter_or_wrapper_it_has(modules):
+    wrong = []
+    for m in outside_devices(modules):
+        for node, name in calls(m, "isinstance", "issubclass"):
+            kinds = ast.dump(node.args[1])
+            if "Adapter" in kinds or "DataParallel" in kinds:
+                wrong.append(f"{m.at(node)} {name} on an adapter or a wrapper")
+        for node, name in calls(m, "getattr", "hasattr"):
+            if len(node.args) > 1 and "module" in strings_in(node.args[1]):
+                wrong.append(f"{m.at(node)} {name}(..., 'module')")
+        for node in ast.walk(m.tree):
+            # `.module` of something called a model; StepModule's own is its contract.
+            if isinstance(node, ast.Attribute) and node.attr == "module":
+                owner = dotted(node.value).rpartition(".")[2]
+                if owner.endswith("model"):
+                    wrong.append(f"{m.at(node)} unwraps {dotted(node)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_11_no_assert_and_no_swallowed_exception(modules):
+    wrong = []
+    for m in modules:
+        for node in ast.walk(m.tree):
+            if isinstance(node, ast.Assert) and not excused(m, node, "S101"):
+                wrong.append(f"{m.at(node)} assert")
+            if isinstance(node, ast.ExceptHandler) and _catches_all(node):
+                # raised again, or in the log with its traceback: not swallowed
+                seen = any(
+                    isinstance(n, ast.Raise)
+                    or (
+                        isinstance(n, ast.Call)
+                        and dotted(n.func).endswith(".exception")
+                    )
+                    for n in ast.walk(node)
+                )
+                if not seen and not excused(m, node, "BLE001"):
+                    wrong.append(f"{m.at(node)} swallows any exception")
+        for node, name in calls(m, "contextlib.suppress", "suppress"):
+            if any(dotted(a) in ("Exception", "BaseException") for a in node.args):
+                wrong.append(f"{m.at(node)} {name}(Exception)")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("names", "allowed"),
+    [
+        (("print",), lambda m: False),
+        (("time.sleep", "sleep"), lambda m: False),
+        (("exec", "eval", "compile"), lambda m: m.path in EXECUTES),
+        (
+            (
+                "logging.basicConfig",
+                "logging.StreamHandler",
+                "logging.FileHandler",
+                ".addHandler",
+            ),
+            lambda m: m.room == "log",
+        ),
+    ],
+    ids=["print", "sleep", "exec", "log handlers"],
+)
+def test_12_not_called_outside_its_place(modules, names, allowed):
+    wrong = [
+        f"{m.at(node)} calls {name}"
+        for m in modules
+        if not allowed(m) and m.room != "emulators"
+        for node, name in calls(m, *names)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_13_hooks_leave_the_runners_own_state_alone(devrun_modules):
+    wrong = [
+        f"{m.at(node)} touches runner.{node.attr}"
+        for m in devrun_modules
+        if m.room == "hooks"
+        for node in ast.walk(m.tree)
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_")
+        if isinstance(node.value, ast.Name) and node.value.id == "runner"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def _imported_names(module):
+    """Names bound by an import anywhere in the file."""
+    names = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            names |= {a.asname or a.name.split(".")[0] for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {a.asname or a.name for a in node.names}
+    return names
+
+
+def _targets(node):
+    if isinstance(node, (ast.Assign, ast.Delete)):
+        return [t for target in node.targets for t in _flat(target)]
+    if isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+        return [node.target]
+    return []
+
+
+def _flat(target):
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return [t for item in target.elts for t in _flat(item)]
+    return [target]
+
+
+def _catches_all(handler):
+    if handler.type is None:
+        return True
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(dotted(kind) in ("Exception", "BaseException") for kind in kinds)
+
+
+BAD = """
+import torch, sys, logging, time
+from torch import nn
+if device == "cuda:0": pass
+torch.cuda.empty_cache()
+nn.Linear.forward = None
+sys.modules["x"] = None
+isinstance(a, CpuAdapter)
+self.model.module
+try:
+    pass
+except Exception:
+    pass
+assert x
+print(time.sleep(1))
+logging.getLogger().addHandler(h)
+"""
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        test_1_no_device_name_is_compared_outside_devices,
+        test_1_no_hardware_api_is_used_outside_devices,
+        test_8_nothing_imported_is_assigned_to,
+        test_9_nobody_asks_which_adapter_or_wrapper_it_has,
+        test_11_no_assert_and_no_swallowed_exception,
+    ],
+)
+def test_the_rules_have_teeth(test, tmp_path, modules):
+    kind = type(modules[0])
+    bad = kind.__new__(kind)
+    bad.path, bad.name, bad.text = "devrun/x.py", "devrun.x", BAD
+    bad.tree = ast.parse(BAD)
+    with pytest.raises(AssertionError, match=r"devrun/x\.py"):
+        test([bad])

@@ -1,0 +1,167 @@
+import argparse
+import copy
+import pickle
+import sys
+
+import pytest
+
+from devrun.config import Config, ConfigDict
+from devrun.errors import ConfigError, StorageError
+
+
+def test_a_config_has_mmcvs_face(load):
+    cfg = load("model = dict(type='Net')\nlr = 0.1\n")
+    assert cfg.filename == "cfg.py"
+    assert cfg.text == "model = dict(type='Net')\nlr = 0.1\n"
+    assert cfg.pretty_text == cfg.text
+    assert isinstance(cfg._cfg_dict, ConfigDict)
+    assert (len(cfg), list(cfg)) == (2, ["model", "lr"])
+    assert cfg.get("none", 5) == 5
+    assert cfg.pop("lr") == 0.1
+    assert dict(cfg)["model"] == cfg["model"] == cfg.model
+    assert repr(cfg) == "Config (path: cfg.py): {'model': {'type': 'Net'}}"
+
+
+def test_values_can_be_set_and_deleted():
+    cfg = Config({"a": {"b": 1}})
+    cfg.c = {"d": 2}
+    cfg["e"] = 3
+    cfg.a.b = 4
+    del cfg.e
+    assert cfg._cfg_dict == {"a": {"b": 4}, "c": {"d": 2}}
+    assert cfg.c.d == 2
+
+
+@pytest.mark.parametrize("key", ["filename", "text", "pretty_text"])
+def test_reserved_keys_are_refused(key, refusal):
+    with pytest.raises(KeyError, match="reserved"):
+        Config({key: 1})
+    assert "cannot be a top-level key" in refusal(f"{key}: 1", "cfg.yaml")
+
+
+def test_only_a_dict_makes_a_config():
+    with pytest.raises(TypeError, match="must be a dict, not a list"):
+        Config([1])
+
+
+@pytest.mark.parametrize(
+    "clone", [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))]
+)
+def test_clones_keep_text_name_and_lines(load, clone):
+    cfg = load("model = dict(type='Net')")
+    cloned = clone(cfg)
+    assert cloned == cfg
+    assert (cloned.filename, cloned.text) == (cfg.filename, cfg.text)
+    assert cloned.origins() == cfg.origins()
+    cloned.more = 1
+    assert "more" not in cfg
+
+
+def test_merge_sets_nested_keys_and_list_positions(load):
+    cfg = load("data = dict(pipeline=[dict(size=1), dict(size=2)], pair=(1, 2))")
+    cfg.merge_from_dict(
+        {"data.pipeline.1.size": 5, "data.pair.0": 9, "new.key": [1], "data.n": None}
+    )
+    assert cfg.data == {
+        "pipeline": [{"size": 1}, {"size": 5}],
+        "pair": (9, 2),
+        "n": None,
+    }
+    assert cfg.new.key == [1]
+
+
+def test_merged_values_come_from_the_command_line(load):
+    cfg = load("a = dict(b=1, c=2)")
+    cfg.merge_from_dict({"a.b": 3})
+    assert cfg.origins() == [("a.b", 3, "command line"), ("a.c", 2, "cfg.py:1")]
+
+
+def test_merge_of_a_dict_goes_into_a_dict_and_delete_replaces_it():
+    cfg = Config({"a": {"b": 1, "c": 2}, "d": {"e": 1}})
+    cfg.merge_from_dict({"a": {"b": 5}, "d": {"_delete_": True, "f": 1}})
+    assert cfg._cfg_dict == {"a": {"b": 5, "c": 2}, "d": {"f": 1}}
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"a.7": 1}, KeyError, "no position 7 in a list of 1 items; the last is 0"),
+        ({"a.x": 1}, TypeError, "indexed by a number, not by 'x'"),
+        ({"b.c": 1}, TypeError, "cannot be merged into 3 "),
+        ({"b..c": 1}, ConfigError, "single dots"),
+        ({"n": 1, "n.m": 1}, ConfigError, "n is also given the value 1"),
+        ({"": 1}, ConfigError, "single dots"),
+    ],
+)
+def test_merge_refuses_what_fits_nowhere_and_changes_nothing(load, options, kind, text):
+    cfg = load("a = [1]\nb = 3\n")
+    with pytest.raises(kind, match=text):
+        cfg.merge_from_dict({"c": 4, **options})
+    assert cfg._cfg_dict == {"a": [1], "b": 3}
+
+
+def test_list_positions_can_be_switched_off():
+    cfg = Config({"a": [1]})
+    with pytest.raises(TypeError, match="_delete_=True"):
+        cfg.merge_from_dict({"a.0": 2}, allow_list_keys=False)
+
+
+def test_a_frozen_config_refuses_merging_and_setting():
+    cfg = Config({"a": 1}).freeze()
+    for change in (lambda: cfg.merge_from_dict({"a": 2}), lambda: setattr(cfg, "a", 2)):
+        with pytest.raises(ConfigError, match="frozen"):
+            change()
+    assert cfg.a == 1
+
+
+def test_origins_list_every_value_with_its_line(load):
+    cfg = load("a: {b: 1}\nc:\n  - d: x\n  - 2\npassword: p\n", "cfg.yaml")
+    assert cfg.origins() == [
+        ("a.b", 1, "cfg.yaml:1"),
+        ("c.0.d", "x", "cfg.yaml:3"),
+        ("c.1", 2, "cfg.yaml:2"),
+        ("password", "******", "cfg.yaml:5"),
+    ]
+
+
+def test_auto_argparser_has_an_option_for_each_value(write, monkeypatch):
+    path = write("cfg.py", "lr = 0.1\nname = 'x'\na = dict(n=1, f=True)\nl = [1, 2]\n")
+    argv = ["prog", path, "--lr", "0.5", "--a.n", "3", "--a.f", "--l", "4", "5"]
+    monkeypatch.setattr(sys, "argv", argv)
+    parser, cfg = Config.auto_argparser("text")
+    assert isinstance(parser, argparse.ArgumentParser)
+    found = vars(parser.parse_args())
+    assert cfg.lr == 0.1
+    assert (found["lr"], found["a.n"], found["a.f"], found["l"]) == (
+        0.5,
+        3,
+        True,
+        [4, 5],
+    )
+
+
+def test_fromstring_reads_each_format():
+    assert Config.fromstring("a = 1", ".py").a == 1
+    assert Config.fromstring("a: 1", ".yaml").a == 1
+    assert Config.fromstring('{"a": 1}', ".json").a == 1
+    with pytest.raises(
+        ConfigError, match="one of .py, .json, .yaml, .yml, not '.toml'"
+    ):
+        Config.fromstring("a = 1", ".toml")
+
+
+def test_dump_to_a_place_that_cannot_be_written(tmp_path):
+    with pytest.raises(StorageError, match="cannot be written"):
+        Config({"a": 1}).dump(tmp_path / "no" / "a.yaml")
+
+
+def test_nothing_of_torch_is_imported(root_dir):
+    import subprocess
+
+    code = (
+        "import sys, devrun.config; print(sorted({'torch', 'yaml'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root_dir, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,156 @@
+import pickle
+
+import pytest
+
+from devrun.config import Config, check_config
+from devrun.config.redact import MASK, is_secret_key
+from devrun.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def variables(monkeypatch):
+    monkeypatch.setenv("DR_NAME", "run 7")
+    monkeypatch.setenv("DR_COUNT", "12")
+    monkeypatch.delenv("DR_NONE", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("${env:DR_NAME}", "run 7"),
+        ("x-${env:DR_NAME}-${env:DR_COUNT}", "x-run 7-12"),
+        ("${env:DR_NONE:some default: yes}", "some default: yes"),
+        ("${env:DR_NONE:}", ""),
+        ("${env:DR_COUNT}", "12"),
+        ("${env.int:DR_COUNT}", 12),
+        ("${env.float:DR_NONE:0.5}", 0.5),
+        ("$HOME and ${HOME}", "$HOME and ${HOME}"),
+    ],
+)
+@pytest.mark.parametrize("name", ["c.py", "c.yaml"])
+def test_references_are_resolved_and_dumped_as_written(load, written, value, name):
+    text = f"a = [{written!r}]" if name == "c.py" else f"a: ['{written}']"
+    cfg = load(text, name)
+    assert cfg.a == [value]
+    assert isinstance(cfg.a[0], type(value))
+    for clone in (cfg, pickle.loads(pickle.dumps(cfg))):
+        assert written in clone.pretty_text
+        assert Config.fromstring(clone.pretty_text, ".py") == cfg
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        (
+            "${env:DR_NONE}",
+            "c.yaml:2: a.b: the environment variable DR_NONE is not set",
+        ),
+        ("${env:}", "no name of an environment variable"),
+        ("${env:A B}", "no name of an environment variable"),
+        ("${env:DR_NAME", "is no environment reference"),
+        ("${env.int:DR_NAME}", "text that is no int"),
+        ("${env.bool:DR_NAME}", "${env.bool:...} is not known"),
+        ("x${env.int:DR_COUNT}", "only when it is the whole value"),
+    ],
+)
+def test_wrong_references_are_refused_with_their_place(refusal, written, reason):
+    assert reason in refusal(f"a:\n  b: '{written}'\n", "c.yaml")
+
+
+def test_the_command_line_may_refer_to_the_environment():
+    cfg = Config({"a": 1})
+    cfg.merge_from_dict({"a": "${env:DR_NAME}"})
+    assert cfg.a == "run 7"
+    assert "${env:DR_NAME}" in cfg.pretty_text
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "password", "db_password", "PASSWORD", "passwd", "passphrase", "pwd", "secret",
+        "client_secret", "secrets", "api_key", "apikey", "apiKey", "wandb_api_key",
+        "API-KEY", "access_key", "aws_secret_access_key", "aws_access_key_id",
+        "private_key", "ssh_key", "token", "auth_token", "hf_token", "wandbToken",
+        "access_tokens", "bearer_token", "credentials", "authorization", "webhook_url",
+        "accessToken", "license_key",
+    ],
+)  # fmt: skip
+def test_keys_that_hold_secrets_are_known(key):
+    assert is_secret_key(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "cls_token", "num_tokens", "tokenizer", "token_dim", "tokens", "max_tokens",
+        "pad_token", "eos_token", "mask_token", "with_cls_token", "class_token",
+        "special_tokens", "token_type", "key_dim", "img_key", "sort_keys", "keypoints",
+        "query_key", "monkey", "author", "author_name", "compass", "bypass",
+        "secretary_len", "num_keys", "key", "output_cls_token", "tokenize", "authors",
+        "", 3,
+    ],
+)  # fmt: skip
+def test_keys_of_models_are_no_secrets(key):
+    assert not is_secret_key(key)
+
+
+SECRET = "s3cr3t-value"
+HIDING = f"""\
+password: {SECRET}
+logger:
+  - {{api_key: {SECRET}, keep: shown}}
+credentials: {{user: {SECRET}, nested: [{SECRET}, 1]}}
+url: https://me:{SECRET}@example.org/x
+pin: {{secret: 123456}}
+tokenizer: {{pad_token: shown2}}
+empty_password: ''
+no_password: null
+"""
+
+
+def test_secrets_are_in_no_output(load, tmp_path):
+    cfg = load(HIDING, "c.yaml")
+    outputs = [cfg.pretty_text, repr(cfg), str(cfg._cfg_dict), repr(cfg.logger)]
+    outputs += [repr(cfg.origins())]
+    for name in ("a.py", "a.yaml", "a.json"):
+        cfg.dump(tmp_path / name)
+        outputs.append((tmp_path / name).read_text())
+    for output in outputs:
+        assert SECRET not in output
+        assert "123456" not in output
+    assert cfg.logger[0].api_key == cfg.password == SECRET
+    reloaded = Config.fromfile(tmp_path / "a.yaml")
+    assert reloaded.tokenizer.pad_token == "shown2"
+    assert reloaded.logger[0].keep == "shown"
+    assert reloaded.url == f"https://{MASK}@example.org/x"
+    assert (reloaded.empty_password, reloaded.no_password) == ("", None)
+
+
+def test_a_reference_to_a_secret_is_dumped_but_its_default_is_not(load):
+    cfg = load("password: ${env:DR_NAME}\ntoken: ${env:DR_NONE:hunter2}\n", "c.yaml")
+    assert "${env:DR_NAME}" in cfg.pretty_text
+    assert "run 7" not in cfg.pretty_text
+    assert "hunter2" not in cfg.pretty_text
+    assert cfg.token == "hunter2"
+
+
+def test_a_masked_secret_is_not_trained_with(load):
+    cfg = load("log_config: {hooks: [{type: W, api_key: '******'}]}\n", "c.yaml")
+    with pytest.raises(
+        ConfigError, match=r"c.yaml:1: .*hooks.0.api_key: the secret was"
+    ):
+        check_config(cfg)
+
+
+def test_messages_do_not_show_secrets(load, refusal):
+    cfg = load("log_config: {password: hunter2}\napi_key: hunter2\n", "c.yaml")
+    for change in (
+        lambda: check_config(cfg),
+        lambda: cfg.merge_from_dict({"api_key.x": 1}),
+        lambda: cfg.merge_from_dict({"token": "hunter2", "token.x": 1}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            change()
+        assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in refusal("password = 'hunter2' + 1\n")
+    assert "hunter2" not in refusal("a = dict(api_key=f('hunter2'))\n")

@@ -1,0 +1,247 @@
+import logging
+
+import pytest
+
+from devrun.config import Config, where
+from devrun.errors import ConfigError
+
+
+@pytest.fixture
+def tree(write):
+    write("base/model.py", "model = dict(type='Net', head=dict(n=10, act='relu'))\n")
+    write("base/run.yaml", "runner: {type: EpochBasedRunner, max_epochs: 5}\n")
+    return write
+
+
+def fails(path):
+    with pytest.raises(ConfigError) as caught:
+        Config.fromfile(path)
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+def test_dicts_merge_and_everything_else_replaces(tree):
+    path = tree(
+        "cfg.py",
+        "_base_ = ['base/model.py', 'base/run.yaml']\n"
+        "model = dict(head=dict(n=5, steps=[1]))\n"
+        "runner = dict(max_epochs=9)\n",
+    )
+    cfg = Config.fromfile(path)
+    assert cfg.model == {"type": "Net", "head": {"n": 5, "act": "relu", "steps": [1]}}
+    assert cfg.runner == {"type": "EpochBasedRunner", "max_epochs": 9}
+    assert "_base_" not in cfg
+
+
+def test_each_value_comes_from_the_file_that_wrote_it_last(tree):
+    cfg = Config.fromfile(
+        tree("cfg.py", "_base_ = 'base/model.py'\nmodel = dict(head=dict(n=5))\n")
+    )
+    assert where(cfg.model.head, "n") == "cfg.py:2: model.head.n: "
+    assert where(cfg.model.head, "act") == "base/model.py:1: model.head.act: "
+
+
+def test_yaml_inherits_from_python_and_from_nested_bases(tree):
+    tree("mid/mid.py", "_base_ = '../base/model.py'\nmodel = dict(depth=3)\n")
+    cfg = Config.fromfile(
+        tree("top/cfg.yaml", "_base_: ../mid/mid.py\nmodel: {w: 1}\n")
+    )
+    assert (cfg.model.type, cfg.model.depth, cfg.model.w) == ("Net", 3, 1)
+
+
+def test_delete_drops_what_was_inherited(tree):
+    cfg = Config.fromfile(
+        tree(
+            "cfg.py",
+            "_base_ = 'base/model.py'\n"
+            "model = dict(head=dict(_delete_=True, n=1,\n"
+            "  sub=dict(_delete_=True, x=1)))\n"
+            "extra = dict(_delete_=True, y=1)\n",
+        )
+    )
+    assert cfg.model.head == {"n": 1, "sub": {"x": 1}}
+    assert cfg.extra == {"y": 1}
+
+
+def test_a_dict_onto_something_else_suggests_delete(tree):
+    tree("base.py", "steps = [1, 2]\nlr = 1\n")
+    message = fails(tree("cfg.py", "_base_ = 'base.py'\n\nsteps = dict(a=1)\n"))
+    assert message == (
+        "cfg.py:3: steps: a dict cannot be merged into a list of 2 items (base.py:1); "
+        "add _delete_=True to the dict to replace it"
+    )
+    ok = tree(
+        "ok.py", "_base_ = 'base.py'\nsteps = dict(_delete_=True, a=1)\nlr = [1]\n"
+    )
+    assert Config.fromfile(ok)._cfg_dict == {"steps": {"a": 1}, "lr": [1]}
+
+
+def test_delete_takes_a_boolean(tree):
+    path = tree("cfg.py", "_base_ = 'base/model.py'\nmodel = dict(_delete_=1)\n")
+    assert "model._delete_: takes True or False, not 1" in fails(path)
+
+
+def test_a_circle_is_named(tree):
+    tree("a.py", "_base_ = 'b.yaml'\n")
+    tree("b.yaml", "x: 1\n_base_: c.py\n")
+    tree("c.py", "_base_ = './sub/../a.py'\n")
+    tree("sub/none.py", "")
+    assert fails("a.py") == (
+        "c.py:1: _base_: the files inherit in a circle: "
+        "a.py -> b.yaml -> c.py -> a.py; remove one `_base_`"
+    )
+
+
+def test_a_file_that_inherits_from_itself_is_a_circle(tree):
+    assert "a.py -> a.py" in fails(tree("a.py", "_base_ = 'a.py'\n"))
+
+
+def test_two_bases_with_one_key_are_refused_with_both_places(tree):
+    tree("other.yaml", "x: 1\nmodel: {}\n")
+    path = tree("cfg.py", "a = 1\n_base_ = ['base/model.py', 'other.yaml']\n")
+    message = fails(path)
+    assert message.startswith("cfg.py:2: _base_: two bases give the key 'model'")
+    assert "base/model.py:1 and other.yaml:2" in message
+
+
+def test_a_missing_base_is_named_with_the_line_that_asks_for_it(tree):
+    message = fails(tree("cfg.py", "a = 1\n_base_ = ['base/none.py']\n"))
+    assert message.startswith("cfg.py:2: _base_: no such file: 'base/none.py'")
+
+
+def test_a_mistake_in_a_base_names_the_base(tree):
+    tree("bad.yaml", "a: 1\na: 2\n")
+    assert fails(tree("cfg.py", "_base_ = 'bad.yaml'\n")).startswith("bad.yaml:2: a: ")
+
+
+@pytest.mark.parametrize(
+    "given", ["3", "[1]", "dict(a=1)", "None", "''", "['x\\0.py']"]
+)
+def test_base_takes_paths(tree, given):
+    assert fails(tree("cfg.py", f"_base_ = {given}\n")).startswith("cfg.py")
+
+
+def test_many_files_are_refused(tree):
+    for n in range(120):
+        tree(f"f{n}.yaml", f"_base_: f{n + 1}.yaml\n")
+    assert "more than 100 files" in fails("f0.yaml")
+
+
+def test_bases_that_nest_ever_deeper_are_refused(tree):
+    tree("f0.py", "a = 1\n")
+    for n in range(60):
+        tree(f"f{n + 1}.py", f"_base_ = 'f{n}.py'\na = [{{{{ _base_.a }}}}]\n")
+    assert "nested deeper" in fails("f60.py")
+
+
+def test_a_deprecated_file_warns_and_loads(tree):
+    path = tree(
+        "old.py",
+        "_base_ = 'base/model.py'\n_deprecation_ = dict(expected='new.py', "
+        "reference='https://example.org/1')\n",
+    )
+    with pytest.warns(DeprecationWarning, match=r"old.py:2: .*use new.py; see https"):
+        cfg = Config.fromfile(path)
+    assert list(cfg) == ["model"]
+
+
+def test_a_helper_set_again_in_vain_is_said(tree, caplog):
+    tree("base.py", "size = 32\nmodel = dict(size=size)\n")
+    path = tree("cfg.py", "_base_ = 'base.py'\nsize = 64\n")
+    with caplog.at_level(logging.WARNING, "devrun"):
+        assert Config.fromfile(path).model.size == 32
+    assert "cfg.py:2: size: set here and used nowhere in this file" in caplog.text
+    caplog.clear()
+    Config.fromfile(tree("ok.py", "_base_ = 'base.py'\nsize = 64\nx = size\n"))
+    assert caplog.text == ""
+
+
+def test_file_variables_are_filled_in(tree, tmp_path):
+    text = (
+        "a = '{{ fileDirname }}/x'\nb = '{{fileBasename}}'\n"
+        "c = {{ fileBasenameNoExtension }}\nd = f'{{{{ fileExtname }}}}{1}'\n"
+        "e = '{{ other }}'\n"
+    )
+    cfg = Config.fromfile(tree("sub/my cfg.py", text))
+    assert cfg.a == f"{tmp_path}/sub/x"
+    assert (cfg.b, cfg.c, cfg.e) == ("my cfg.py", "my cfg", "{{ other }}")
+    cfg = Config.fromfile(
+        tree("sub/c.yaml", "a: {{ fileExtname }}\nb: x{{fileBasename}}")
+    )
+    assert (cfg.a, cfg.b) == (".yaml", "xc.yaml")
+
+
+def test_file_variables_can_be_left_alone(tree):
+    path = tree("cfg.py", "a = '{{ fileBasename }}'\n")
+    cfg = Config.fromfile(path, use_predefined_variables=False)
+    assert cfg.a == "{{ fileBasename }}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "c.py",
+            "_base_ = 'base/model.py'\na = {{ _base_.model.head }}\n"
+            "b = '{{ _base_.model.head.n }}'\nc = 'n{{_base_.model.head.n}}'\n"
+            "d = {{ _base_.model.head.n }} * 2\ne = _base_.model.type\n",
+        ),
+        (
+            "c.yaml",
+            "_base_: base/model.py\na: {{ _base_.model.head }}\n"
+            "b: '{{ _base_.model.head.n }}'\nc: n{{_base_.model.head.n}}\n"
+            "d: 20\ne: Net\n",
+        ),
+        (
+            "c.json",
+            '{"_base_": "base/model.py", "a": {{ _base_.model.head }}, '
+            '"b": "{{ _base_.model.head.n }}", "c": "n{{_base_.model.head.n}}", '
+            '"d": 20, "e": "Net"}',
+        ),
+    ],
+)
+def test_values_of_the_bases_keep_their_type(tree, name, text):
+    cfg = Config.fromfile(tree(name, text))
+    cfg.a.n = 99
+    assert cfg.model.head.n == 10
+    assert (cfg.b, cfg.c, cfg.d, cfg.e) == (10, "n10", 20, "Net")
+
+
+def test_a_position_in_a_list_of_the_bases(tree):
+    tree("base.py", "steps = [dict(w=1), dict(w=2)]\n")
+    path = tree("cfg.py", "_base_ = 'base.py'\na = {{ _base_.steps.1.w }}\n")
+    assert Config.fromfile(path).a == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "_base_ = 'base/model.py'\na = {{ _base_.modle.x }}\n",
+            "cfg.py:2: {{ _base_.modle.x }}: the bases have no 'modle'; did you",
+        ),
+        (
+            "_base_ = 'base/model.py'\na = {{ _base_.model.type.x }}\n",
+            "the bases have no 'x'; that is 'Net'",
+        ),
+        (
+            "x = 1\na = '{{ _base_.model }}'\n",
+            "cfg.py:2: {{ _base_.model }} is used, but this file has no `_base_`",
+        ),
+        (
+            "_base_ = 'base/model.py'\na = 'x{{ _base_.model }}'\n",
+            "cfg.py:2: {{ _base_.model }} is a dict of 2 keys, which cannot",
+        ),
+    ],
+)
+def test_references_that_name_nothing_are_refused(tree, text, reason):
+    assert reason in fails(tree("cfg.py", text))
+
+
+def test_a_key_of_yaml_may_be_a_reference(tree):
+    cfg = Config.fromfile(
+        tree("c.yaml", "_base_: base/model.py\nx:\n  {{_base_.model.type}}: 1\n")
+    )
+    assert cfg.x == {"Net": 1}
+    bad = tree("d.yaml", "_base_: base/model.py\n'{{_base_.model}}': 1\n")
+    assert "cannot stand here" in fails(bad)

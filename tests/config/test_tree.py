@@ -1,0 +1,148 @@
+import copy
+import pickle
+
+import pytest
+
+from devrun.config import Config, ConfigDict, where
+from devrun.errors import ConfigError
+
+
+@pytest.fixture
+def tree():
+    return ConfigDict(model={"type": "Net", "blocks": [{"depth": 1}, ({"w": 2},)]})
+
+
+def test_keys_are_items_and_attributes_at_every_depth(tree):
+    assert tree.model.type == tree["model"]["type"] == "Net"
+    assert tree.model.blocks[0].depth == 1
+    assert tree.model.blocks[1][0].w == 2
+
+
+def test_it_is_a_dict_for_users_code(tree):
+    assert isinstance(tree, dict)
+    assert isinstance(tree.model.blocks, list)
+    assert dict(tree) == tree
+    assert dict(**tree.model)["type"] == "Net"
+    assert tree.model.pop("type") == "Net"
+    assert tree.model.get("type", "none") == "none"
+
+
+def test_what_is_set_later_is_converted_too(tree):
+    tree.data = {"train": [{"a": 1}]}
+    tree.update(other={"b": 2})
+    tree.setdefault("third", {}).c = 3
+    assert tree.data.train[0].a + tree.other.b + tree.third.c == 6
+
+
+def test_a_missing_item_is_a_key_error_with_the_nearest_name(tree):
+    with pytest.raises(KeyError, match=r"no key 'modle'; did you mean 'model'\?"):
+        tree["modle"]
+
+
+def test_a_missing_attribute_is_an_attribute_error_with_the_nearest_name(tree):
+    with pytest.raises(AttributeError, match=r"did you mean 'type'\?"):
+        print(tree.model.tpe)
+    assert not hasattr(tree, "nothing")
+    assert getattr(tree, "nothing", 5) == 5
+
+
+def test_a_missing_key_says_where_its_dict_is(load):
+    cfg = load("a = 1\nmodel = dict(\n    type='Net')\n")
+    with pytest.raises(ConfigError, match=r"^cfg.py:2: model: no key 'typo'"):
+        cfg.model.pop("typo")
+
+
+@pytest.mark.parametrize(
+    "clone", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))]
+)
+def test_clones_are_equal_and_independent(load, clone):
+    cfg = load("model = dict(type='Net', blocks=[dict(depth=1)])")
+    cloned = clone(cfg.model)
+    assert cloned == cfg.model
+    assert where(cloned.blocks[0], "depth") == where(cfg.model.blocks[0], "depth")
+    cloned.blocks[0].depth = 9
+    assert cfg.model.blocks[0].depth == 1
+
+
+def test_a_shallow_copy_shares_what_is_inside(tree):
+    copied = tree.copy()
+    copied.new = 1
+    copied.model.type = "Other"
+    assert "new" not in tree
+    assert tree.model.type == "Other"
+
+
+def test_to_dict_gives_plain_containers(tree):
+    plain = tree.to_dict()
+    assert plain == tree
+    assert type(plain["model"]) is dict
+    assert type(plain["model"]["blocks"]) is list
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.model.pop("type"),
+        lambda t: t.model.update(type=1),
+        lambda t: t.model.setdefault("x", 1),
+        lambda t: setattr(t.model, "type", 1),
+        lambda t: t.model.blocks.append(1),
+        lambda t: t.model.blocks[0].__setitem__("depth", 2),
+        lambda t: t.model.blocks[1][0].clear(),
+        lambda t: t.model.blocks.__delitem__(0),
+        lambda t: t.model.blocks.sort(),
+        lambda t: t.popitem(),
+        lambda t: t.__ior__({"a": 1}),
+        lambda t: t.__delattr__("model"),
+    ],
+)
+def test_a_frozen_tree_refuses_every_change(tree, change):
+    before = copy.deepcopy(tree)
+    tree.freeze()
+    with pytest.raises(ConfigError, match="frozen"):
+        change(tree)
+    assert tree == before
+
+
+def test_a_copy_of_a_frozen_tree_can_be_changed_through_and_through(tree):
+    tree.freeze()
+    copied = tree.copy()
+    copied.model.blocks[0].depth = 5
+    copied.model.blocks.append(1)
+    assert tree.model.blocks[0].depth == 1
+    assert copy.deepcopy(tree).model.pop("type") == "Net"
+
+
+def test_where_names_file_line_and_key_path(load):
+    cfg = load(
+        """\
+        model = dict(
+            type='Net',
+            blocks=[
+                dict(depth=1),
+                dict(
+                    depth=2)])
+        """
+    )
+    assert where(cfg.model, "type") == "cfg.py:2: model.type: "
+    assert where(cfg.model) == "cfg.py:1: model: "
+    assert where(cfg.model.blocks[1], "depth") == "cfg.py:6: model.blocks.1.depth: "
+    assert where(cfg.model.blocks[1], "missing") == "cfg.py:5: model.blocks.1.missing: "
+    assert where(cfg, "model") == "cfg.py:1: model: "
+
+
+def test_where_is_empty_for_plain_dicts():
+    assert where({"a": 1}, "a") == ""
+    assert where(None) == ""
+
+
+def test_where_forgets_the_line_of_a_value_set_by_code(load):
+    cfg = load("model = dict(type='Net')")
+    cfg.model.type = "Other"
+    assert where(cfg.model, "type") == "model.type: "
+
+
+def test_the_callers_dict_stays_as_it_was():
+    given = {"model": {"blocks": [{"depth": 1}]}}
+    Config(given).model.blocks[0].depth = 2
+    assert given == {"model": {"blocks": [{"depth": 1}]}}

@@ -1,0 +1,128 @@
+"""What every test may rely on: the process is left as it was found.
+
+Environment, directory, random streams, torch threads, process groups, signal
+handlers and log handlers are put back after each test; files left in the repository
+and process groups left open fail the test that left them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+# One thread each, before torch is imported, here and in child processes: results do
+# not depend on the machine, and tests that run side by side do not fight.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
+import pytest  # noqa: E402 - after the variables that torch reads
+
+ROOT = Path(__file__).resolve().parents[1]
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+NEEDS_DEVICES = {"cuda": 1, "multi_cuda": 2}
+
+
+def pytest_collection_modifyitems(items):
+    """Skip, with the reason, what needs hardware that is not here."""
+    marked = [
+        (item, name, count)
+        for item in items
+        for name, count in NEEDS_DEVICES.items()
+        if item.get_closest_marker(name)
+    ]
+    if not marked:
+        return
+    import torch
+
+    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for item, name, count in marked:
+        if here < count:
+            reason = (
+                f"{name}: needs {count} CUDA device(s), {here} here; "
+                "`make test-gpu` runs it where there are enough"
+            )
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def restored_process():
+    """Environment, directory and signal handlers as before the test."""
+    environment, directory = dict(os.environ), os.getcwd()
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def restored_random_streams():
+    """Python's, numpy's and torch's global streams as before the test."""
+    python = random.getstate()
+    numpy = sys.modules.get("numpy")
+    legacy = numpy.random.get_state() if numpy else None
+    torch = sys.modules.get("torch")
+    state = torch.get_rng_state() if torch else None
+    yield
+    random.setstate(python)
+    if legacy is not None:
+        numpy.random.set_state(legacy)
+    if state is not None:
+        torch.set_rng_state(state)
+
+
+@pytest.fixture(autouse=True)
+def restored_torch():
+    """One thread, default switches, and no process group left open."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+    if torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(False)
+    torch.set_default_dtype(torch.float32)
+    if not torch.is_grad_enabled():
+        torch.set_grad_enabled(True)
+    group = sys.modules.get("torch.distributed")
+    if group is not None and group.is_available() and group.is_initialized():
+        group.destroy_process_group()
+        pytest.fail("the test left a process group open")
+
+
+@pytest.fixture(autouse=True)
+def restored_logging():
+    """Handlers and level of the `devrun` logger as before the test."""
+    logger = logging.getLogger("devrun")
+    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    yield
+    for handler in list(logger.handlers):
+        if handler not in handlers:
+            logger.removeHandler(handler)
+            handler.close()
+    logger.setLevel(level)
+    logger.propagate = propagate
+
+
+@pytest.fixture(autouse=True)
+def clean_repository():
+    """No test leaves a file at the top of the repository."""
+    before = set(os.listdir(ROOT))
+    yield
+    left = set(os.listdir(ROOT)) - before - {".pytest_cache", "__pycache__"}
+    if left:
+        pytest.fail(f"the test left {sorted(left)} in the repository")
+
+
+@pytest.fixture(scope="session")
+def root_dir() -> Path:
+    """The repository."""
+    return ROOT

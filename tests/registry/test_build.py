@@ -1,0 +1,232 @@
+"""`build_from_cfg`: arguments, defaults, and errors that say what to do."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections import OrderedDict
+
+import pytest
+import torch
+
+from devrun.config.origin import Origin
+from devrun.config.tree import ConfigDict, place, rehome
+from devrun.errors import (
+    CheckpointError,
+    ConfigError,
+    ConfigTypeError,
+    DeviceMemoryError,
+    UnknownNameError,
+)
+from devrun.registry import Registry, build_from_cfg
+
+SHAPES = Registry("shape")
+
+
+@SHAPES.register_module()
+class Box:
+    def __init__(self, width, *, height=1, parts=()):
+        self.width, self.height, self.parts = width, height, parts
+        if width == 0:
+            raise ZeroDivisionError("no width\nat all")
+        if width == "key":
+            raise KeyError("depth")
+        if width < 0:
+            raise CheckpointError("torn")
+
+
+@SHAPES.register_module()
+class Mutator:
+    def __init__(self, inner, listed):
+        inner.pop("type")
+        listed.append(1)
+        self.inner, self.listed = inner, listed
+
+
+@SHAPES.register_module()
+class Outer:
+    def __init__(self, inner):
+        self.inner = SHAPES.build(inner)
+
+
+@SHAPES.register_module()
+class Anything:
+    def __init__(self, size, **rest):
+        self.size, self.rest = size, rest
+
+
+@SHAPES.register_module()
+def make_box(width):
+    return Box(width)
+
+
+def located(values, path, line):
+    """A config node as a loader makes it: every key knows its line."""
+    node = ConfigDict()
+    for offset, (key, value) in enumerate(values.items()):
+        place(node, key, value, Origin("cfg.yaml", line + offset))
+    rehome(node, path, Origin("cfg.yaml", line))
+    return node
+
+
+def test_keys_become_arguments():
+    box = SHAPES.build({"type": "Box", "width": 2, "height": 3})
+    assert (box.width, box.height) == (2, 3)
+
+
+def test_type_may_be_a_class_or_function_or_a_registered_function():
+    assert build_from_cfg({"type": Box, "width": 2}, SHAPES).width == 2
+    assert build_from_cfg({"type": make_box, "width": 2}, SHAPES).width == 2
+    assert SHAPES.build({"type": "make_box", "width": 2}).width == 2
+
+
+def test_default_args_fill_in_and_never_override():
+    defaults = {"type": "Box", "width": 5, "height": 7}
+    box = SHAPES.build({"height": 3}, default_args=defaults)
+    assert (box.width, box.height) == (5, 3)
+    assert defaults == {"type": "Box", "width": 5, "height": 7}
+
+
+def test_cfg_is_not_changed_even_by_a_constructor_that_changes_its_arguments():
+    cfg = {"type": "Mutator", "inner": {"type": "Box", "a": [1]}, "listed": [0]}
+    before = copy.deepcopy(cfg)
+    built = SHAPES.build(cfg)
+    assert cfg == before
+    assert built.inner == {"a": [1]}
+    assert built.listed == [0, 1]
+
+
+def test_a_frozen_config_reaches_the_constructor_in_a_form_it_may_change():
+    cfg = ConfigDict(type="Mutator", inner={"type": "Box", "a": 1}, listed=[0]).freeze()
+    built = SHAPES.build(cfg)
+    assert built.inner.a == 1
+    assert cfg.inner.type == "Box"
+    assert cfg.listed == [0]
+
+
+def test_objects_in_a_config_are_passed_on_as_they_are():
+    part = object()
+    cfg = {"type": "Box", "width": 1, "parts": [part, OrderedDict(a=part)]}
+    parts = SHAPES.build(cfg).parts
+    assert parts[0] is part
+    assert parts[1]["a"] is part
+    assert type(parts[1]) is OrderedDict
+
+
+@pytest.mark.parametrize(
+    ("cfg", "registry", "defaults"),
+    [
+        ("Box", SHAPES, None),
+        ({"type": "Box"}, "SHAPES", None),
+        ({"type": "Box"}, SHAPES, ["width"]),
+        ({"type": 3}, SHAPES, None),
+    ],
+)
+def test_parts_of_the_wrong_kind_are_type_errors(cfg, registry, defaults):
+    with pytest.raises(TypeError) as caught:
+        build_from_cfg(cfg, registry, defaults)
+    assert isinstance(caught.value, ConfigTypeError)
+
+
+def test_no_type_names_the_keys_and_not_the_whole_config():
+    with pytest.raises(KeyError) as caught:
+        SHAPES.build({"width": list(range(1000)), "height": 2})
+    assert str(caught.value) == "no 'type' for the shape; the keys are: width, height"
+
+
+def test_an_unexpected_argument_is_found_before_the_call_with_the_nearest():
+    with pytest.raises(TypeError) as caught:
+        SHAPES.build({"type": "Box", "width": 0, "heigth": 2})
+    assert str(caught.value) == (
+        "Box got an unexpected argument 'heigth'; did you mean 'height'? "
+        "it accepts: width, height, parts"
+    )
+    assert isinstance(caught.value, ConfigError)
+    assert caught.value.__cause__ is None
+
+
+def test_missing_arguments_are_named():
+    with pytest.raises(ConfigTypeError) as caught:
+        SHAPES.build({"type": "Mutator"})
+    assert str(caught.value) == (
+        "Mutator needs 'inner', 'listed'; it accepts: inner, listed"
+    )
+
+
+def test_any_keyword_is_passed_to_a_constructor_that_takes_any():
+    assert SHAPES.build({"type": "Anything", "size": 1, "b": 2}).rest == {"b": 2}
+    with pytest.raises(ConfigTypeError, match=r"^Anything needs 'size'$"):
+        SHAPES.build({"type": "Anything", "b": 2})
+
+
+def test_a_failing_constructor_is_one_line_with_its_cause():
+    with pytest.raises(ConfigError) as caught:
+        SHAPES.build({"type": "Box", "width": 0})
+    assert str(caught.value) == "Box failed: ZeroDivisionError: no width at all"
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_type_and_key_errors_of_a_constructor_stay_what_they_are_for_except():
+    with pytest.raises(TypeError, match="Box failed: TypeError"):
+        SHAPES.build({"type": "Box", "width": "wide"})
+    with pytest.raises(KeyError, match="Box failed: KeyError: 'depth'"):
+        SHAPES.build({"type": "Box", "width": "key"})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"),
+    ],
+    ids=["host", "device", "torch's host allocator"],
+)
+def test_memory_that_runs_out_in_a_constructor_is_no_fault_of_the_config(error):
+    def huge():
+        raise error
+
+    boxes = Registry("box")
+    boxes.register_module("Huge", module=huge)
+    with pytest.raises(DeviceMemoryError, match="huge failed") as caught:
+        boxes.build({"type": "Huge"})
+    assert caught.value.exit_code == 6
+
+
+def test_an_error_of_ours_keeps_its_class_and_gets_the_name_once():
+    with pytest.raises(CheckpointError) as caught:
+        SHAPES.build({"type": "Outer", "inner": {"type": "Box", "width": -1}})
+    assert str(caught.value) == "Box: torn"
+
+
+def test_messages_begin_with_the_place_in_the_config():
+    cfg = located({"type": "Box", "width": 2, "heigth": 1}, ("model", "head"), 7)
+    with pytest.raises(ConfigTypeError) as caught:
+        SHAPES.build(cfg)
+    assert str(caught.value).startswith("cfg.yaml:9: model.head.heigth: Box got an")
+    cfg = located({"type": "Bax", "width": 2}, ("model",), 7)
+    with pytest.raises(UnknownNameError) as caught:
+        SHAPES.build(cfg)
+    assert str(caught.value).startswith("cfg.yaml:7: model.type: 'Bax' is not in the")
+    cfg = located({"type": "Box", "width": 0}, ("model",), 7)
+    with pytest.raises(ConfigError) as caught:
+        SHAPES.build(cfg)
+    assert str(caught.value).startswith("cfg.yaml:7: model: Box failed: ZeroDivision")
+
+
+def test_a_nested_failure_has_the_inner_place_only():
+    inner = located({"type": "Box", "width": 0}, ("model", "inner"), 9)
+    cfg = located({"type": "Outer", "inner": inner}, ("model",), 7)
+    with pytest.raises(ConfigError) as caught:
+        SHAPES.build(cfg)
+    assert str(caught.value).startswith("cfg.yaml:9: model.inner: Box failed: Zero")
+    assert str(caught.value).count("cfg.yaml") == 1
+
+
+def test_nothing_outside_the_registry_is_called():
+    for path in ("os.system", "builtins.eval", "math.sqrt"):
+        with pytest.raises(UnknownNameError, match="is not in the shape registry"):
+            SHAPES.build({"type": path, "command": "true"})
+    assert math.sqrt(4) == 2.0
+    assert os.path.isdir("/")
