@@ -1,0 +1,80 @@
+"""Reading the documents: fenced blocks, tables and links."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [
+    "README.md",
+    *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")),
+]
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_CELL = re.compile(r"(?<!\\)\|")
+
+
+class Block(NamedTuple):
+    """One fenced block; `line` is that of its first line, `mark` the comment above."""
+
+    document: str
+    line: int
+    kind: str
+    mark: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+
+def text_of(document: str) -> str:
+    return (ROOT / document).read_text(encoding="utf-8")
+
+
+def blocks(document: str, kind: str | None = None, mark: str | None = None):
+    """The fenced blocks of a document, of one kind or with one `<!-- mark -->`."""
+    text = text_of(document)
+    found = []
+    for match in _FENCE.finditer(text):
+        before = text[: match.start()].rstrip().rpartition("\n")[2]
+        comment = re.fullmatch(r"<!-- (.*) -->", before)
+        block = Block(
+            document,
+            text.count("\n", 0, match.start(2)) + 1,
+            match[1],
+            comment[1] if comment else "",
+            match[2],
+        )
+        if kind in (None, block.kind) and mark in (None, block.mark):
+            found.append(block)
+    return found
+
+
+def all_blocks(kind: str):
+    return [block for document in DOCUMENTS for block in blocks(document, kind)]
+
+
+def table(document: str, first_header: str, second_header: str) -> list[list[str]]:
+    """The rows of the table whose header begins with these two cells."""
+    head = f"| {first_header} | {second_header} |"
+    lines = text_of(document).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith(head))
+    rows = []
+    for line in lines[at + 2 :]:
+        if not line.startswith("|"):
+            break
+        cells = [cell.strip() for cell in _CELL.split(line)[1:-1]]
+        rows.append([cell.replace("\\|", "|") for cell in cells])
+    return rows
+
+
+def codes(cell: str) -> list[str]:
+    """What stands in backquotes in a table cell."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def links(document: str) -> list[str]:
+    """Targets of links and images that are files of the repository."""
+    found = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text_of(document))
+    return [target for target in found if "://" not in target]

@@ -1,0 +1,100 @@
+"""Every example of the documents runs as it stands."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+
+import pytest
+
+from devrun.cli.main import COMMANDS, main, parser_of
+from devrun.config import Config, check_config
+from tests.docs.blocks import DOCUMENTS, ROOT, all_blocks, blocks, links
+
+
+@pytest.mark.parametrize("block", all_blocks("python"), ids=str)
+def test_a_python_example_runs(block):
+    code = compile(block.text, str(block), "exec")
+    exec(code, {"__name__": f"example_{block.line}"})  # noqa: S102 - the examples of our own documents
+
+
+@pytest.mark.parametrize("block", all_blocks("yaml"), ids=str)
+def test_a_yaml_example_has_only_known_keys(block):
+    cfg = Config.fromstring(block.text, ".yaml", import_custom_modules=False)
+    check_config(cfg)
+    assert len(cfg) > 0
+
+
+def test_the_whole_config_of_the_readme_trains(tmp_path, capsys):
+    pytest.importorskip("sklearn")
+    (whole,) = [b for b in blocks("README.md", "yaml") if "runner:" in b.text]
+    (tmp_path / "whole.yaml").write_text(whole.text)
+    assert main(["train", "whole.yaml", "--dry-run", "--device", "cpu"]) == 0
+    assert "nothing was written" in capsys.readouterr().out
+    assert [p.name for p in tmp_path.iterdir()] == ["whole.yaml"]
+
+
+def test_the_hook_of_the_readme_logs_in_a_run(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn")
+    (hook,) = [b for b in blocks("README.md", "python") if "WeightNormHook" in b.text]
+    (use,) = [b for b in blocks("README.md", "yaml") if "WeightNormHook" in b.text]
+    (whole,) = [b for b in blocks("README.md", "yaml") if "runner:" in b.text]
+    (tmp_path / "my_hooks.py").write_text(hook.text)
+    (tmp_path / "run.yaml").write_text(whole.text + use.text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = "train run.yaml --device cpu --cfg-options runner.max_epochs=1"
+    assert main(words.split()) == 0
+    (log,) = tmp_path.glob("work_dirs/run/*.log.json")
+    assert '"weight_norm"' in log.read_text()
+
+
+def command_lines():
+    for block in all_blocks("bash"):
+        for number, line in enumerate(block.text.splitlines()):
+            yield pytest.param(line, id=f"{block.document}:{block.line + number}")
+
+
+@pytest.mark.parametrize("line", list(command_lines()))
+def test_a_command_of_the_documents_is_one_that_exists(line):
+    words = shlex.split(line)
+    if words[0] == "make":
+        targets = (ROOT / "Makefile").read_text()
+        assert f"\n{words[1]}:" in targets
+        words = [word.removeprefix("CONFIG=") for word in words[2:]]
+        assert all((ROOT / word).is_file() for word in words)
+        return
+    if words[0] == "torchrun":
+        words = words[words.index("tools/train.py") :]
+    if words[0] == "tools/train.py":
+        words = ["devrun", "train", *words[1:]]
+    assert words[0] == "devrun" and words[1] in COMMANDS
+    args = parser_of(words[1]).parse_args(words[2:])
+    if words[1] == "train":
+        assert (ROOT / args.config).is_file()
+        cfg = Config.fromfile(ROOT / args.config)
+        cfg.merge_from_dict(args.cfg_options or {})
+        check_config(cfg)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_to_files(document):
+    missing = [
+        target
+        for target in links(document)
+        if not ((ROOT / document).parent / target).is_file()
+    ]
+    assert missing == []
+
+
+def test_the_library_example_is_short():
+    (example,) = [b for b in blocks("README.md", "python") if "runner.run(" in b.text]
+    lines = [line for line in example.text.splitlines() if line.strip()]
+    assert len(lines) <= 24
+
+
+def test_a_register_of_the_toml_example_names_the_group():
+    from devrun.devices.resolve import ENTRY_POINT_GROUP
+
+    (block,) = blocks("docs/devices.md", "toml")
+    assert f'[project.entry-points."{ENTRY_POINT_GROUP}"]' in block.text
+    assert inspect.cleandoc(block.text).count("=") == 1

@@ -1,0 +1,281 @@
+"""Tables of the documents say what the code says."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+
+import pytest
+
+from devrun.cli.exits import STATUSES
+from devrun.cli.main import parser_of
+from devrun.cli.parser import flags_of
+from devrun.config import KEYS
+from devrun.config.options import parse_value
+from devrun.hooks import HOOKS, STAGES, Hook, Priority
+from devrun.registry import DATASETS, METRICS, MODELS, RUNNERS, TRANSFORMS
+from devrun.step import Capability
+from tests.docs.blocks import ROOT, blocks, codes, table, text_of
+
+HELP = {"-h", "--help"}
+
+
+def written_flag(action):
+    """A flag as the README writes it."""
+    if action.nargs == 0:
+        return action.option_strings[0]
+    metavar = action.metavar or "L"
+    return (
+        f"{action.option_strings[0]} {metavar}{' ...' if action.nargs == '+' else ''}"
+    )
+
+
+def test_the_flag_table_has_every_flag_as_the_parser_takes_it():
+    actions = parser_of("train")._actions
+    expected = [
+        written_flag(a)
+        for a in actions
+        if a.option_strings and not HELP & set(a.option_strings)
+    ]
+    assert [
+        codes(row[0])[0] for row in table("README.md", "flag", "meaning")
+    ] == expected
+
+
+def test_every_spelling_of_a_flag_is_in_the_readme():
+    readme = text_of("README.md")
+    for flag in set(flags_of(parser_of("train"))) - HELP:
+        assert f"`{flag}" in readme
+
+
+def test_the_launchers_are_named():
+    (action,) = [a for a in parser_of("train")._actions if a.dest == "launcher"]
+    (row,) = [r for r in table("README.md", "flag", "meaning") if "launcher" in r[0]]
+    assert set(codes(row[1])) == set(action.choices)
+
+
+def test_the_exit_statuses_are_those_of_the_command():
+    assert dict(table("README.md", "status", "meaning")) == STATUSES
+
+
+def test_the_extras_are_those_of_the_package():
+    text = (ROOT / "pyproject.toml").read_text()
+    section = text.split("[project.optional-dependencies]")[1].split("\n[")[0]
+    declared = set(re.findall(r"^(\w+) = \[", section, re.MULTILINE))
+    named = {
+        name for row in table("README.md", "extra", "brings") for name in codes(row[0])
+    }
+    assert named == declared
+
+
+def test_the_version_of_the_status_section_is_this_one():
+    import devrun
+
+    assert f"devrun {devrun.__version__} is" in text_of("README.md")
+    assert f"{devrun.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_stage_table_has_every_stage_in_order():
+    rows = table("docs/hooks.md", "stage", "when")
+    assert [codes(row[0])[0] for row in rows] == list(STAGES)
+
+
+def test_the_priorities_are_the_members_of_priority():
+    rows = table("docs/hooks.md", "priority", "number")
+    named = {codes(row[0])[0]: int(row[1]) for row in rows if codes(row[0])}
+    assert named == {member.name: member.value for member in Priority}
+
+
+def test_the_capabilities_are_described_as_in_the_code():
+    rows = table("docs/hooks.md", "capability", "what the device can do")
+    described = {codes(row[0])[0]: row[1].replace("`", "") for row in rows}
+    assert described == {member.name: member.value for member in Capability}
+
+
+def signature(target):
+    """(name, default) of each argument; what is passed on is `...`, once."""
+    found = []
+    for parameter in inspect.signature(target).parameters.values():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            if ("...", parameter.empty) not in found:
+                found.append(("...", parameter.empty))
+        else:
+            found.append((parameter.name, parameter.default))
+    return found
+
+
+def agrees(cell, target, *, passed_on=True):
+    """Whether the arguments in `cell` are those of `target`."""
+    actual = [(n, d) for n, d in signature(target) if passed_on or n != "..."]
+    written = [code.partition("=") for code in codes(cell)]
+    assert [name for name, _, _ in written] == [name for name, _ in actual]
+    for (name, equals, text), (_, default) in zip(written, actual, strict=True):
+        if equals:
+            assert ast.literal_eval(text) == default, name
+        else:
+            assert default is inspect.Parameter.empty or name == "target_ratio", name
+
+
+HOOK_ROWS = table("docs/hooks.md", "hook", "arguments")
+
+
+@pytest.mark.parametrize("row", HOOK_ROWS, ids=lambda row: codes(row[0])[0])
+def test_the_arguments_of_a_shipped_hook(row):
+    agrees(row[1], HOOKS.get(codes(row[0])[0]))
+
+
+def shipped(suffix=""):
+    """Names in HOOKS of devrun's own classes."""
+    HOOKS.get("none of them")  # loads the built-in ones
+    return {
+        name
+        for name, kind in HOOKS.module_dict.items()
+        if kind.__module__.startswith("devrun.") and name.endswith(suffix)
+    }
+
+
+def test_every_shipped_hook_is_listed():
+    policies = shipped("LrUpdaterHook") | shipped("MomentumUpdaterHook")
+    assert {codes(row[0])[0] for row in HOOK_ROWS} == shipped() - policies
+
+
+@pytest.mark.parametrize(
+    ("header", "suffix"),
+    [("policy", "LrUpdaterHook"), ("momentum policy", "MomentumUpdaterHook")],
+)
+def test_the_policies_and_their_arguments(header, suffix):
+    rows = table("docs/hooks.md", header, "arguments")
+    assert {codes(row[0])[0] + suffix for row in rows} == shipped(suffix) - {suffix}
+    for row in rows:
+        name = codes(row[0])[0]
+        if name == "Fixed":  # takes what all of them take
+            assert row[1] == ""
+            continue
+        agrees(row[1], HOOKS.get(name + suffix), passed_on=False)
+
+
+def test_the_update_table_has_every_argument_of_the_optimizer_hook():
+    rows = table("docs/hooks.md", "key", "meaning")
+    accepted = {name for name, _ in signature(HOOKS.get("OptimizerHook"))}
+    assert {codes(row[0])[0] for row in rows} == accepted
+
+
+def test_the_device_options_are_those_of_the_adapters():
+    from devrun.devices.options import IndexedOptions
+
+    rows = table("docs/devices.md", "option", "values")
+    fields = [field.name for field in dataclasses.fields(IndexedOptions)]
+    assert [codes(row[0])[0] for row in rows] == fields
+
+
+def test_the_protocol_table_has_every_method_of_an_adapter():
+    from devrun.devices import DeviceAdapter
+
+    rows = table("docs/devices.md", "method", "contract")
+    public = [
+        name
+        for name, value in vars(DeviceAdapter).items()
+        if not name.startswith("_") and callable(getattr(value, "__func__", value))
+    ]
+    assert [codes(row[0])[0] for row in rows] == public
+    required = {codes(row[0])[0] for row in rows if row[0].startswith("**")}
+    assert required == DeviceAdapter.__abstractmethods__
+
+
+def test_the_device_table_has_every_name():
+    from devrun.devices.resolve import _BUILT_IN, _PLANNED
+
+    rows = table("docs/devices.md", "name", "adapter")
+    assert {n for row in rows for n in codes(row[0])} == {*_BUILT_IN, *_PLANNED}
+
+
+def test_the_key_table_has_every_key_of_a_config():
+    rows = table("docs/configs.md", "key", "takes")
+    assert {name for row in rows for name in codes(row[0])} == set(KEYS)
+
+
+def test_the_loader_options_are_accepted_by_the_check_and_by_the_loader():
+    from devrun.data.build import loader_options
+
+    for row in table("docs/configs.md", "loader option", "meaning"):
+        for name in codes(row[0]):
+            assert name in KEYS["data"].keys
+            assert loader_options({name: 1}, "train")
+
+
+def test_the_registered_names_are_listed():
+    registries = {
+        "MODELS": MODELS,
+        "DATASETS": DATASETS,
+        "TRANSFORMS": TRANSFORMS,
+        "METRICS": METRICS,
+        "RUNNERS": RUNNERS,
+    }
+    for row in table("docs/configs.md", "registry", "names"):
+        registry = registries.pop(codes(row[0])[0])
+        registry.get("none of them")  # loads the built-in ones
+        own = {
+            name
+            for name, kind in registry.module_dict.items()
+            if kind.__module__.startswith("devrun.")
+        }
+        assert set(codes(row[1])) == own
+    assert not registries
+
+
+@pytest.mark.parametrize("row", table("docs/configs.md", "word", "value"), ids=str)
+def test_a_word_of_the_command_line_has_the_value_in_the_table(row):
+    (word,), (value,) = codes(row[0]), codes(row[1])
+    assert repr(parse_value(word.partition("=")[2])) == value
+
+
+class Trace(Hook):
+    """Writes a line at every stage."""
+
+    def __init__(self):
+        self.lines = []
+
+    def note(self, stage, runner):
+        self.lines.append(
+            f"{stage:<20} epoch {runner.epoch}  iter {runner.iter}  "
+            f"inner_iter {runner.inner_iter}"
+        )
+
+
+def _stage_method(stage):
+    return lambda self, runner: self.note(stage, runner)
+
+
+for _stage in (*STAGES, "before_epoch", "after_epoch"):
+    if "checkpoint" not in _stage and _stage != "on_exception":
+        setattr(Trace, _stage, _stage_method(_stage))
+
+
+@pytest.mark.parametrize("name", ["EpochBasedRunner", "IterBasedRunner"])
+def test_the_traces_are_those_of_a_run(name):
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    model = nn.Linear(3, 2)
+    limit = {"max_epochs": 1} if name == "EpochBasedRunner" else {"max_iters": 2}
+    runner = RUNNERS.get(name)(
+        model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        loss=nn.CrossEntropyLoss(),
+        device="cpu",
+        **limit,
+    )
+    trace = Trace()
+    runner.register_hook(trace)
+    data = TensorDataset(torch.randn(8, 3), torch.arange(8) % 2)
+    train = 1 if name == "EpochBasedRunner" else 2
+    runner.run(
+        [DataLoader(data, batch_size=4), DataLoader(data, batch_size=8)],
+        [("train", train), ("val", 1)],
+    )
+    runner.close()
+    (block,) = blocks("docs/hooks.md", mark=f"trace {name}")
+    assert trace.lines == block.text.splitlines()
