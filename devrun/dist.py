@@ -21,6 +21,7 @@ from devrun.errors import (
     UnsupportedFeatureError,
     nearest,
 )
+from devrun.gloo import let_gloo_finish
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -167,6 +168,7 @@ def close_dist() -> None:
     group = _group()
     if group is not None:
         group.destroy_process_group()
+        let_gloo_finish()
 
 
 def master_only(function: Callable[P, T]) -> Callable[P, T | None]:
@@ -179,25 +181,31 @@ def master_only(function: Callable[P, T]) -> Callable[P, T | None]:
     return wrapper
 
 
-def on_main(action: Callable[[], None]) -> None:
-    """Run `action` on rank 0 while the others wait for it.
+def on_main(action: Callable[[], T]) -> T:
+    """What `action` gives on rank 0, on every rank; the others wait for it.
 
     Raises:
-        DevrunError: what `action` raised, on every rank: none is left waiting.
+        DevrunError: what `action` raised, on every rank: none is left waiting. Where
+            rank 0 raised something else, the others say so.
     """
-    failure: DevrunError | None = None
+    if _group() is None:
+        return action()
     if is_main():
         try:
-            action()
-        except DevrunError as error:
-            failure = error
-    outcome = None if failure is None else (type(failure), str(failure))
-    outcome = broadcast_object(outcome)
-    if failure is not None:
-        raise failure
-    if outcome is not None:
-        kind, message = outcome
-        raise kind(message)
+            result = action()
+        except Exception as error:
+            kind = type(error) if isinstance(error, DevrunError) else None
+            broadcast_object((None, (kind, f"{type(error).__name__}: {error}")))
+            raise
+        return broadcast_object((result, None))[0]
+    nothing: Any = (None, None)
+    result, failure = broadcast_object(nothing)
+    if failure is None:
+        return result
+    kind, message = failure
+    if kind is None:
+        raise DevrunError(f"rank 0 failed: {message}")
+    raise kind(message.partition(": ")[2])
 
 
 def barrier() -> None:

@@ -15,6 +15,8 @@ LAYERS = {
     "registry": 1,
     "config": 1,
     "dist": 1,
+    "lock": 1,
+    "gloo": 1,
     "log": 2,
     "data": 2,
     "optim": 2,
