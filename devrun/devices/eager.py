@@ -22,6 +22,7 @@ from devrun.data.resumable import make_resumable
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.explain import STEP_FAILURES, explain
 from devrun.devices.finite import FiniteGuard
+from devrun.devices.gradients import call_zero_grad, clip_function, zero_function
 from devrun.devices.options import EagerOptions, parse_options
 from devrun.devices.ownership import (
     UpdateWatch,
@@ -43,7 +44,6 @@ from devrun.devices.update import (
     StepFunction,
     UpdatePlan,
     checked_loss,
-    clip_function,
     closure_step,
     forward_step,
     full_step,
@@ -87,7 +87,9 @@ class EagerAdapter(DeviceAdapter):
         return cls(parse_options(cls.options_type, cfg, cls.name))
 
     def setup(self, seed: int | None) -> None:
-        if reason := self.unavailable_reason():
+        # an emulated device is there by being asked for
+        reason = None if self.emulated else self.unavailable_reason()
+        if reason is not None:
             raise DeviceUnavailableError(f"device {self.name!r} is not here: {reason}")
         self.device = self._claim()
         if self.options.deterministic:
@@ -105,10 +107,8 @@ class EagerAdapter(DeviceAdapter):
         check_policy(policy, optimizer, self.name)
         if not isinstance(model, StepModule):
             model = StepModule(model)
-        model.optimizer = optimizer
-        place(model, optimizer, self.device, self.options)
-        compile_in_place(model.module, self.options.compile)
         self._policy = policy
+        model.optimizer = optimizer = self._placed(model, optimizer)
         self._plan = self._planned(policy, model)
         prepared: nn.Module = model
         if policy.owner == "model":
@@ -205,6 +205,12 @@ class EagerAdapter(DeviceAdapter):
         """The device of this process; a subclass makes it the current one too."""
         return torch.device("cpu")
 
+    def _placed(self, model: StepModule, optimizer: Any) -> Any:
+        """Put both on the device; the optimizer to use from now on."""
+        place(model, optimizer, self.device, self.options)
+        compile_in_place(model.module, self.options.compile)
+        return optimizer
+
     def _to_device(self, batch: Any) -> Any:
         batch = to_device(batch, self.device, non_blocking=True)
         return _channels_last(batch) if self.options.channels_last else batch
@@ -223,7 +229,8 @@ class EagerAdapter(DeviceAdapter):
         own = policy.owner == "hook"
         plan = UpdatePlan(
             guard=None if policy.nonfinite == "ignore" else guard,
-            clip=None if own else clip_function(policy),
+            zero=call_zero_grad if own else zero_function(model.optimizer),
+            clip=None if own else clip_function(policy, host_shared=self.host_shared),
             autocast=autocast_for(policy.precision, self.device.type),
             scaler=None if own else loss_scaler_for(policy, self.device.type),
             watched=model.module if policy.detect_anomalous_params else None,

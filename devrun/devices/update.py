@@ -18,20 +18,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from devrun.data.batch import batch_size_of
 from devrun.devices.finite import FiniteGuard
+from devrun.devices.gradients import Clip, Zero, call_zero_grad
 from devrun.devices.placement import step_module_of
 from devrun.devices.precision import LossScaler
-from devrun.errors import ConfigError, UnsupportedFeatureError, nearest
-from devrun.step import MicroBatches, StepOutput, UpdatePolicy
+from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.step import MicroBatches, StepOutput
 
 __all__ = [
     "StepFunction",
     "UpdatePlan",
     "checked_loss",
-    "clip_function",
     "closure_step",
     "detached",
     "forward_step",
@@ -42,12 +41,6 @@ __all__ = [
 
 OnGrads = Callable[[], None] | None
 StepFunction = Callable[[Any, Any, Any, OnGrads], StepOutput]
-Clip = Callable[[Any], Tensor | None]
-
-_CLIP_KEYS = {
-    True: ("max_norm", "norm_type", "error_if_nonfinite", "foreach"),
-    False: ("clip_value", "foreach"),
-}
 
 logger = logging.getLogger("devrun")
 
@@ -57,52 +50,23 @@ class UpdatePlan:
     """A policy made concrete; `None` stands for what is not asked for."""
 
     guard: FiniteGuard | None = None
+    zero: Zero = call_zero_grad
     clip: Clip | None = None
     autocast: contextlib.AbstractContextManager[Any] | None = None
     scaler: LossScaler | None = None
     watched: nn.Module | None = None
     """Where to look for parameters that the loss does not reach."""
     accumulate: int = 1
+    after_backward: Callable[[], None] | None = None
+    """Called after every micro-batch's backward, as `after_update` after the update:
+    where a device wants to be told that work may be launched."""
+    after_update: Callable[[], None] | None = None
     reported: set[str] = field(default_factory=set)
 
     @property
     def is_plain(self) -> bool:
-        asked = (self.autocast, self.scaler, self.watched)
+        asked = (self.autocast, self.scaler, self.watched, self.after_backward)
         return self.accumulate == 1 and all(part is None for part in asked)
-
-
-def clip_function(policy: UpdatePolicy) -> Clip | None:
-    """A function of the optimizer that clips and returns the norm, if it knows one.
-
-    Raises:
-        ConfigError: an argument that neither clipping function takes.
-    """
-    if policy.grad_clip is None:
-        return None
-    options = dict(policy.grad_clip)
-    by_norm = "clip_value" not in options
-    for key in options:
-        if key not in _CLIP_KEYS[by_norm]:
-            hint = nearest(key, _CLIP_KEYS[by_norm])
-            raise ConfigError(f"grad_clip has no argument {key!r}; {hint}")
-    if by_norm and "max_norm" not in options:
-        raise ConfigError("grad_clip needs max_norm or clip_value")
-    params: list[Tensor] = []
-    known_groups = -1
-    function: Callable[..., Any] = clip_grad_norm_ if by_norm else clip_grad_value_
-
-    def clip(optimizer: Any) -> Tensor | None:
-        # collected again only when a group was added: walking a large model's
-        # parameters costs more than the rest of this function
-        nonlocal params, known_groups
-        groups = optimizer.param_groups
-        if len(groups) != known_groups:
-            params = [param for group in groups for param in group["params"]]
-            known_groups = len(groups)
-        norm: Tensor | None = function(params, **options)
-        return norm
-
-    return clip
 
 
 def plain_step(plan: UpdatePlan) -> StepFunction:
@@ -111,12 +75,12 @@ def plain_step(plan: UpdatePlan) -> StepFunction:
     The model is the `StepModule` itself, in no wrapper. Calls are written out where a
     helper would read better: they are what devrun adds to a hand-written loop.
     """
-    guard, clip = plan.guard, plan.clip
+    guard, clip, zero = plan.guard, plan.clip, plan.zero
     reads = guard is not None and guard.reads_plainly
     blocks = None if guard is None or reads else guard.blocks
 
     def step(model: Any, batch: Any, optimizer: Any, on_grads: OnGrads) -> StepOutput:
-        optimizer.zero_grad()
+        zero(optimizer)
         outputs = model.run(model, batch, "train")
         loss = outputs["loss"]
         outputs["loss"] = noted = loss.detach()
@@ -163,13 +127,15 @@ def full_step(plan: UpdatePlan, reduce: OnGrads = None) -> StepFunction:
     """
 
     def step(model: Any, batch: Any, optimizer: Any, on_grads: OnGrads) -> StepOutput:
-        optimizer.zero_grad()
+        plan.zero(optimizer)
         outputs = _gradients(plan, model, batch, reduce)
         if _finished(plan, outputs, optimizer, on_grads):
             if plan.scaler is not None:
                 plan.scaler.step(optimizer)
             else:
                 optimizer.step()
+        if plan.after_update is not None:
+            plan.after_update()
         return outputs
 
     return step
@@ -195,7 +161,7 @@ def closure_step(plan: UpdatePlan, reduce: OnGrads = None) -> StepFunction:
         evaluations: list[StepOutput] = []
 
         def closure() -> Tensor:
-            optimizer.zero_grad()
+            plan.zero(optimizer)
             outputs = _gradients(plan, model, batch, reduce)
             _finished(plan, outputs, optimizer, on_grads)
             evaluations.append(outputs)
@@ -203,6 +169,8 @@ def closure_step(plan: UpdatePlan, reduce: OnGrads = None) -> StepFunction:
             return loss
 
         optimizer.step(closure)
+        if plan.after_update is not None:
+            plan.after_update()
         return evaluations[0]
 
     return step
@@ -278,6 +246,8 @@ def _gradients(plan: UpdatePlan, model: Any, batch: Any, reduce: OnGrads) -> Ste
             if plan.scaler is not None:
                 loss = plan.scaler.scale(loss)
             loss.backward()
+            if plan.after_backward is not None:
+                plan.after_backward()
     if reduce is not None:
         reduce()
     return done[0] if len(done) == 1 else _merged(done, weights)
@@ -288,7 +258,7 @@ def _finished(
 ) -> bool:
     """What comes between backward and update; whether the update may be done."""
     if plan.guard is not None and plan.guard.blocks(outputs["loss"]):
-        optimizer.zero_grad()
+        plan.zero(optimizer)
         return False
     if plan.scaler is not None:
         plan.scaler.unscale_(optimizer)

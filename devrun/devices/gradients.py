@@ -1,0 +1,121 @@
+"""Zeroing and clipping gradients as torch does, without its cost where nothing is due.
+
+Both run at every update, so they are on the path that decides what devrun adds to a
+loop written by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.nn import utils
+from torch.optim import Optimizer
+
+from devrun.errors import ConfigError, nearest
+from devrun.step import UpdatePolicy
+
+__all__ = ["Clip", "Zero", "call_zero_grad", "clip_function", "zero_function"]
+
+Clip = Callable[[Any], Tensor | None]
+"""Clips the gradients of an optimizer; their norm before, if it is known."""
+Zero = Callable[[Any], None]
+
+_CLIP_KEYS = {
+    True: ("max_norm", "norm_type", "error_if_nonfinite", "foreach"),
+    False: ("clip_value", "foreach"),
+}
+_SURELY_BELOW = 0.99
+"""Below this share of `max_norm` no rounding of torch's factor makes it less than 1."""
+
+
+class _Parameters:
+    """All parameters of an optimizer, collected again only when a group was added.
+
+    Walking a large model's parameters costs more than what is done with them.
+    """
+
+    def __init__(self) -> None:
+        self._params: list[Tensor] = []
+        self._groups = -1
+
+    def __call__(self, optimizer: Any) -> list[Tensor]:
+        groups = optimizer.param_groups
+        if len(groups) != self._groups:
+            self._params = [param for group in groups for param in group["params"]]
+            self._groups = len(groups)
+        return self._params
+
+
+def zero_function(optimizer: Any) -> Zero:
+    """What `optimizer.zero_grad()` does, less its range for the profiler.
+
+    An optimizer that has a `zero_grad` of its own keeps it.
+    """
+    kind = type(optimizer)
+    if getattr(kind, "zero_grad", None) is not Optimizer.zero_grad or (
+        "zero_grad" in vars(optimizer)
+    ):
+        return call_zero_grad
+    params_of = _Parameters()
+
+    def zero(optimizer: Any) -> None:
+        for param in params_of(optimizer):
+            param.grad = None
+
+    return zero
+
+
+def call_zero_grad(optimizer: Any) -> None:
+    """As everybody does it."""
+    optimizer.zero_grad()
+
+
+def clip_function(policy: UpdatePolicy, *, host_shared: bool = False) -> Clip | None:
+    """A function that clips the gradients of an optimizer by norm or by value.
+
+    Where the host reads a number for nothing (`host_shared`), the norm is looked at
+    first: gradients that torch would multiply by exactly 1 are left alone.
+
+    Raises:
+        ConfigError: an argument that neither clipping function takes.
+    """
+    if policy.grad_clip is None:
+        return None
+    options = dict(policy.grad_clip)
+    by_norm = "clip_value" not in options
+    for key in options:
+        if key not in _CLIP_KEYS[by_norm]:
+            hint = nearest(key, _CLIP_KEYS[by_norm])
+            raise ConfigError(f"grad_clip has no argument {key!r}; {hint}")
+    if by_norm and "max_norm" not in options:
+        raise ConfigError("grad_clip needs max_norm or clip_value")
+    if by_norm and host_shared and hasattr(utils, "get_total_norm"):  # torch 2.6
+        return _clip_when_due(options)
+    function: Any = utils.clip_grad_norm_ if by_norm else utils.clip_grad_value_
+    params_of = _Parameters()
+
+    def clip(optimizer: Any) -> Tensor | None:
+        norm: Tensor | None = function(params_of(optimizer), **options)
+        return norm
+
+    return clip
+
+
+def _clip_when_due(options: dict[str, Any]) -> Clip:
+    measure = dict(options)
+    max_norm = float(measure.pop("max_norm"))
+    limit = _SURELY_BELOW * max_norm
+    foreach = measure.get("foreach")
+    params_of = _Parameters()
+
+    def clip(optimizer: Any) -> Tensor:
+        params = params_of(optimizer)
+        grads = [param.grad for param in params if param.grad is not None]
+        norm = utils.get_total_norm(grads, **measure)
+        if not norm.tolist() < limit:  # nan is not below anything
+            utils.clip_grads_with_norm_(params, max_norm, norm, foreach)
+        return norm
+
+    return clip

@@ -1,0 +1,120 @@
+"""Zeroing and clipping on the CPU give the bits of torch's own functions."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from devrun.devices.cpu import CPUAdapter
+from devrun.models.step_module import StepModule
+from devrun.step import UpdatePolicy
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+BATCHES = [
+    (torch.randn(4, 5, generator=torch.Generator().manual_seed(i)), torch.arange(4) % 3)
+    for i in range(6)
+]
+
+
+def by_hand(max_norm: float) -> tuple[nn.Module, list[float]]:
+    model = net()
+    optimizer = sgd(model)
+    norms = []
+    for x, y in BATCHES:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        norms.append(float(clip_grad_norm_(model.parameters(), max_norm)))
+        optimizer.step()
+    return model, norms
+
+
+def by_adapter(policy: UpdatePolicy, make=sgd) -> tuple[nn.Module, list[float]]:
+    adapter = CPUAdapter.from_config({})
+    adapter.setup(None)
+    model = net()
+    wrapped, optimizer = adapter.prepare(
+        StepModule(model, nn.functional.cross_entropy), make(model), policy
+    )
+    steps = [adapter.train_step(wrapped, batch, optimizer) for batch in BATCHES]
+    adapter.teardown()
+    return model, [step.log_vars.get("grad_norm") for step in steps]
+
+
+def around_each_norm() -> list[float]:
+    """Limits far from, near, and exactly at what the gradients measure."""
+    measured = by_hand(1e9)[1]
+    near = [
+        float(torch.tensor(norm) * factor)
+        for norm in measured[:2]
+        for factor in (0.98, 0.999, 1.0, 1.000001, 1.001, 1.02)
+    ]
+    return [1e-3, *near, 10.0]
+
+
+@pytest.mark.parametrize("max_norm", around_each_norm())
+def test_clipping_has_torchs_bits_wherever_the_limit_lies(max_norm):
+    expected, norms = by_hand(max_norm)
+    model, measured = by_adapter(UpdatePolicy(grad_clip={"max_norm": max_norm}))
+    assert measured == norms
+    for mine, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_limits_tried_lie_on_both_sides():
+    limits, norm = sorted(around_each_norm()), by_hand(1e9)[1][0]
+    assert limits[0] < norm < limits[-1]
+    assert any(low <= norm <= high for low, high in pairwise(limits))
+
+
+class Noting(torch.optim.SGD):
+    """Zeroes in its own way."""
+
+    zeroed = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.zeroed += 1
+        super().zero_grad(set_to_none)
+
+
+def test_an_optimizers_own_zero_grad_is_called():
+    made = []
+
+    def noting(model):
+        made.append(Noting(model.parameters(), lr=0.1))
+        return made[0]
+
+    by_adapter(UpdatePolicy(), noting)
+    assert made[0].zeroed >= len(BATCHES)
+
+
+def test_a_group_added_in_between_is_zeroed_and_clipped_too():
+    adapter = CPUAdapter.from_config({})
+    adapter.setup(None)
+    model = net()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    policy = UpdatePolicy(grad_clip={"max_norm": 0.01})
+    wrapped, optimizer = adapter.prepare(
+        StepModule(model, nn.functional.cross_entropy), optimizer, policy
+    )
+    for batch in BATCHES[:3]:
+        adapter.train_step(wrapped, batch, optimizer)
+    optimizer.add_param_group({"params": list(model[2].parameters())})
+    model[2].zero_grad()
+    for batch in BATCHES[3:]:
+        adapter.train_step(wrapped, batch, optimizer)
+        grads = [param.grad for param in model.parameters()]
+        assert float(nn.utils.get_total_norm(grads)) == pytest.approx(0.01, rel=1e-3)
+    adapter.teardown()
