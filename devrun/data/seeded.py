@@ -6,7 +6,13 @@ import weakref
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
-from torch.utils.data import Dataset, Subset, default_collate, get_worker_info
+from torch.utils.data import (
+    Dataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+    get_worker_info,
+)
 
 from devrun.data import streams
 from devrun.data.sampler import SampleKey
@@ -49,10 +55,11 @@ class SeededDataset(Dataset[Any]):
 
     `random`, numpy's global stream and torch's CPU stream are set before a sample
     is read (7 microseconds); in the main process they are put back afterwards, once
-    a batch. A generator that a data set makes for itself is its own affair. A data
-    set with a `__getitems__` of its own reads whole batches and is seeded by the
-    first key of the batch; one with `set_epoch` hears of each epoch. A plain index
-    reads the sample as it is. Everything else is delegated.
+    a batch. torch's TensorDataset draws nothing and is spared this. A generator that
+    a data set makes for itself is its own affair. A data set with a `__getitems__` of
+    its own reads whole batches and is seeded by the first key of the batch; one with
+    `set_epoch` hears of each epoch. A plain index reads the sample as it is.
+    Everything else is delegated.
 
     Raises:
         SampleError: a sample raised, and `on_error` is "stop"; or a whole batch did.
@@ -81,7 +88,7 @@ class SeededDataset(Dataset[Any]):
         """The samples of one batch; called by torch's DataLoader."""
         if not keys or not isinstance(keys[0], SampleKey):
             return [self.dataset[key] for key in keys]
-        if get_worker_info() is not None:
+        if get_worker_info() is not None or _draws_nothing(self.dataset):
             return self._read(keys)
         with streams.preserved():
             return self._read(keys)
@@ -92,8 +99,10 @@ class SeededDataset(Dataset[Any]):
             return self._read_at_once(keys)
         samples = Samples((), keys[0])
         dataset, seed = self.dataset, self.seed
+        draws = not _draws_nothing(dataset)
         for key in keys:
-            streams.reseed(streams.mix(seed, key.epoch, key.index))
+            if draws:
+                streams.reseed(streams.mix(seed, key.epoch, key.index))
             try:
                 samples.append(dataset[key.index])
             except Exception as error:
@@ -189,6 +198,16 @@ def _failed(key: SampleKey | None, error: Exception) -> SampleError:
 def _where() -> str:
     worker = get_worker_info()
     return "" if worker is None else f" (worker {worker.id})"
+
+
+def _draws_nothing(dataset: Any) -> bool:
+    """Whether reading a sample surely leaves the random streams alone.
+
+    Only of these very types: a subclass may do anything.
+    """
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return type(dataset) is TensorDataset
 
 
 def _reads_batches(dataset: Any) -> bool:

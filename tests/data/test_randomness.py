@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from devrun.data import streams
 from devrun.data.prepared import PreparedLoader
@@ -62,6 +62,31 @@ def test_random_collating_is_the_same_in_a_worker() -> None:
     here = read(prepared(Draws(), collate_fn=noisy), 1)
     there = read(prepared(Draws(), collate_fn=noisy, num_workers=2), 1)
     assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
+
+
+class NoisyTensors(TensorDataset):
+    """torch's TensorDataset draws nothing; this one of its kind does."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return (super().__getitem__(index)[0] + random.random() + torch.rand(()),)
+
+
+@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: Subset(d, range(12))])
+def test_a_kind_of_tensor_dataset_that_draws_is_seeded(wrap: Any) -> None:
+    loader = prepared(wrap(NoisyTensors(torch.zeros(16))), shuffle=True)
+    before = state()
+    quiet = read(loader, 0)
+    assert state() == before
+    random.seed(5)
+    again = read(loader, 0)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(quiet, again, strict=True))
+
+
+def test_plain_tensors_come_as_they_are_and_draw_nothing() -> None:
+    before = state()
+    read_back = read(prepared(TensorDataset(torch.arange(16.0))), 0)
+    assert torch.cat([batch[0] for batch in read_back]).tolist() == list(range(16))
+    assert state() == before
 
 
 def test_neighbouring_counters_share_no_seed() -> None:
