@@ -113,8 +113,9 @@ def _clip_when_due(options: dict[str, Any]) -> Clip:
     def clip(optimizer: Any) -> Tensor:
         params = params_of(optimizer)
         grads = [param.grad for param in params if param.grad is not None]
-        norm = utils.get_total_norm(grads, **measure)
-        if not norm.tolist() < limit:  # nan is not below anything
+        norm: Tensor = utils.get_total_norm(grads, **measure)
+        value: Any = norm.tolist()
+        if not value < limit:  # nan is not below anything
             utils.clip_grads_with_norm_(params, max_norm, norm, foreach)
         return norm
 

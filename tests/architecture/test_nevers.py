@@ -171,7 +171,8 @@ def test_11_no_assert_and_no_swallowed_exception(modules):
     ("names", "allowed"),
     [
         (("print",), lambda m: False),
-        (("time.sleep", "sleep"), lambda m: False),
+        # gloo: its threads can only be watched, nothing tells when they are idle
+        (("time.sleep", "sleep"), lambda m: m.room == "gloo"),
         (("exec", "eval", "compile"), lambda m: m.path in EXECUTES),
         (
             (
