@@ -1,5 +1,6 @@
 """Data: loaders that can start anywhere, data sets and transforms by name."""
 
+from devrun.data.bucketing import bucketed
 from devrun.data.build import build_dataloader, build_dataset, build_loaders
 from devrun.data.datasets import (
     CIFAR10,
@@ -13,6 +14,7 @@ from devrun.data.datasets import (
     SyntheticImages,
     SyntheticTokens,
     TextCorpus,
+    TextParagraphs,
 )
 from devrun.data.labels import check_labels
 from devrun.data.prepared import PreparedLoader
@@ -43,6 +45,8 @@ __all__ = [
     "SyntheticImages",
     "SyntheticTokens",
     "TextCorpus",
+    "TextParagraphs",
+    "bucketed",
     "build_dataloader",
     "build_dataset",
     "build_loaders",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from devrun.construct import locate, where
+from devrun.data.bucketing import with_buckets
 from devrun.data.datasets.wrappers import ConcatDataset, built
 from devrun.data.resumable import ERROR_POLICIES
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
@@ -63,6 +64,9 @@ def build_dataloader(
     sampler_cfg: Mapping[str, Any] | None = None,
     on_sample_error: str | None = None,
     max_skipped: int | None = None,
+    mode: str | None = None,
+    buckets: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    group_by_length: bool = False,
 ) -> DataLoader[Any]:
     """A plain DataLoader, in mmcls' words; the device adapter shards and prepares it.
 
@@ -78,11 +82,15 @@ def build_dataloader(
             a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
         on_sample_error: `stop`, or `skip` and report; by default the data set's.
         max_skipped: samples that may be skipped before the run stops.
+        mode: `sync`, or `async` to fetch ahead where the device's SDK can (IPU).
+        buckets: arguments of `devrun.data.bucketed`, which pads samples of different
+            lengths to a few sizes; a list for several axes.
+        group_by_length: make batches of samples of similar length, within `buckets`.
 
     Raises:
         ConfigError: an empty data set or a value out of range.
     """
-    _check(samples_per_gpu, workers_per_gpu, round_up, on_sample_error)
+    _check(samples_per_gpu, workers_per_gpu, round_up, on_sample_error, mode)
     copies = 1 if dist else num_gpus
     workers = workers_per_gpu * copies
     options: dict[str, Any] = {}
@@ -96,14 +104,7 @@ def build_dataloader(
     elif len(dataset) == 0:
         raise ConfigError(f"the data set {type(dataset).__name__} is empty")
     sampler = sampler if sampler_cfg is None else sampler_cfg
-    if isinstance(sampler, Mapping):
-        sampler = _build_sampler(sampler, dataset, seed)
-    if sampler is not None:
-        options["sampler"] = sampler
-    elif shuffle:
-        options["shuffle"] = True
-        if seed is not None:
-            options["generator"] = torch.Generator().manual_seed(seed)
+    options.update(_order(dataset, sampler, shuffle, seed))
     loader = DataLoader(
         dataset,
         batch_size=samples_per_gpu * copies,
@@ -115,8 +116,10 @@ def build_dataloader(
         **options,
     )
     # carried to make_resumable; torch has no place for them
-    vars(loader).update(on_sample_error=on_sample_error, max_skipped=max_skipped)
-    return loader
+    vars(loader).update(
+        on_sample_error=on_sample_error, max_skipped=max_skipped, mode=mode
+    )
+    return with_buckets(loader, buckets, group_by_length=group_by_length)
 
 
 def build_loaders(
@@ -170,6 +173,7 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
                 )
     if mode != "train":
         common.update(shuffle=False, sampler=None, sampler_cfg=None, drop_last=False)
+        common.update(group_by_length=False)
     options: dict[str, Any] = {}
     for keys in (common, own):
         options.update((_ALIASES.get(key, key), value) for key, value in keys.items())
@@ -182,7 +186,11 @@ def _known_options() -> list[str]:
 
 
 def _check(
-    samples_per_gpu: Any, workers_per_gpu: Any, round_up: bool, policy: str | None
+    samples_per_gpu: Any,
+    workers_per_gpu: Any,
+    round_up: bool,
+    policy: str | None,
+    mode: str | None,
 ) -> None:
     for name, value, least in (
         ("samples_per_gpu", samples_per_gpu, 1),
@@ -192,10 +200,27 @@ def _check(
             raise ConfigError(f"{name} must be an int of at least {least}: {value!r}")
     if not round_up:
         raise ConfigError("round_up: false is not possible: processes train in step")
+    if mode not in (None, "sync", "async"):
+        raise ConfigError(f"mode of a loader must be sync or async, got {mode!r}")
     if policy is not None and policy not in ERROR_POLICIES:
         raise ConfigError(
             f"on_sample_error must be one of {', '.join(ERROR_POLICIES)}: {policy!r}"
         )
+
+
+def _order(
+    dataset: Any, sampler: Any, shuffle: bool, seed: int | None
+) -> dict[str, Any]:
+    """What tells a DataLoader in which order to read."""
+    if isinstance(sampler, Mapping):
+        sampler = _build_sampler(sampler, dataset, seed)
+    if sampler is not None:
+        return {"sampler": sampler}
+    if not shuffle:
+        return {}
+    if seed is None:
+        return {"shuffle": True}
+    return {"shuffle": True, "generator": torch.Generator().manual_seed(seed)}
 
 
 def _build_sampler(cfg: Mapping[str, Any], dataset: Dataset[Any], seed: Any) -> Any:

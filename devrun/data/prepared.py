@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 from devrun.data import workers
-from devrun.data.resumable import ResumableLoader
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import Fetched, SampleError, SeededDataset, summary
 from devrun.errors import ConfigError, DataError, DevrunError, HangError
@@ -222,8 +221,9 @@ class PreparedLoader:
     def _abandon(self, iterator: Any) -> None:
         """End the workers while the error is fresh: garbage collection, which breaks
         their queues before it closes them, would take seconds over each."""
-        if isinstance(self.loader, ResumableLoader):
-            self.loader.abandon(iterator)
+        abandon = getattr(self.loader, "abandon", None)
+        if abandon is not None:
+            abandon(iterator)
 
     def _guarded(self, call: Callable[..., Any], *args: Any) -> Any:
         try:

@@ -20,7 +20,7 @@ from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import SeededCollate, SeededDataset
 from devrun.errors import ConfigError
 
-__all__ = ["ERROR_POLICIES", "ResumableLoader", "make_resumable"]
+__all__ = ["ERROR_POLICIES", "ResumableLoader", "error_policy", "make_resumable"]
 
 ERROR_POLICIES = ("stop", "skip")
 _LOADER = 4  # salt
@@ -120,10 +120,11 @@ def make_resumable(
             rank=rank,
             world_size=world_size,
             pad=training,
+            lengths=vars(loader).get("group_lengths"),
         )
         _check_length(sampler, training)
     return ResumableLoader(
-        SeededDataset(dataset, seed, _policy(loader)),
+        SeededDataset(dataset, seed, error_policy(loader)),
         seed=seed,
         max_skipped=getattr(loader, "max_skipped", None),
         batch_sampler=sampler,
@@ -167,7 +168,8 @@ def _order_seed(loader: DataLoader[Any], seed: int) -> int | None:
     return seed
 
 
-def _policy(loader: DataLoader[Any]) -> str:
+def error_policy(loader: DataLoader[Any]) -> str:
+    """What becomes of a sample that cannot be read: by the loader or its data."""
     chosen = getattr(loader, "on_sample_error", None)
     policy = chosen or getattr(loader.dataset, "on_sample_error", "stop")
     if policy not in ERROR_POLICIES:

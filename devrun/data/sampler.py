@@ -15,6 +15,7 @@ from devrun.errors import ConfigError
 __all__ = ["EpochBatchSampler", "KeyedBatchSampler", "SampleKey"]
 
 _ORDER, _CUSTOM = 1, 2  # salts: the order shares no stream with the samples
+_SPAN = 50  # batches in which samples are sorted by length
 
 
 class SampleKey(NamedTuple):
@@ -37,7 +38,8 @@ class EpochBatchSampler(Sampler[list[Any]]):
     update whatever the number of processes. With `pad` (training) the last, short
     global batch is filled up from the start of the order until it divides evenly;
     without it (evaluation) rank r takes entries r, r + world_size, ... and no sample
-    comes twice.
+    comes twice. With the samples' `lengths` (and `shuffle`) a global batch has samples
+    of similar length, as little padding as can be.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class EpochBatchSampler(Sampler[list[Any]]):
         world_size: int = 1,
         pad: bool = True,
         keyed: bool = True,
+        lengths: torch.Tensor | None = None,
     ) -> None:
         if batch_size < 1:
             raise ConfigError(f"batch size must be at least 1, got {batch_size}")
@@ -61,6 +64,9 @@ class EpochBatchSampler(Sampler[list[Any]]):
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.rank, self.world_size = rank, world_size
         self.pad, self.keyed = pad, keyed
+        self.lengths = lengths
+        self.fill = False
+        """Whether the last batch of a training epoch is filled up to the full size."""
         self.epoch = 0
         self._start = 0
 
@@ -97,7 +103,24 @@ class EpochBatchSampler(Sampler[list[Any]]):
             return torch.arange(self.num_samples)
         generator = torch.Generator()
         generator.manual_seed(streams.mix(self.seed, epoch, 0, _ORDER))
-        return torch.randperm(self.num_samples, generator=generator)
+        order = torch.randperm(self.num_samples, generator=generator)
+        return order if self.lengths is None else self._grouped(order, generator)
+
+    def _grouped(self, order: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """`order` sorted by length within spans of batches, then batches shuffled.
+
+        The spans leave it to chance who meets whom. What is too little for a batch
+        stays where it was, at the end, so that `drop_last` favours no length.
+        """
+        size = self.global_batch_size
+        full = len(order) // size
+        order, rest = order[: full * size], order[full * size :]
+        lengths = self.lengths[order]  # type: ignore[index]
+        spans = torch.arange(len(order)) // (size * _SPAN)
+        by_length = spans * (self.lengths.max() + 1) + lengths  # type: ignore[union-attr]
+        batches = order[by_length.argsort(stable=True)].view(full, size)
+        shuffled = batches[torch.randperm(full, generator=generator)]
+        return torch.cat([shuffled.flatten(), rest])
 
     def _own_share(self) -> range:
         return range(self.rank, self.num_samples, self.world_size)
@@ -120,6 +143,7 @@ class EpochBatchSampler(Sampler[list[Any]]):
             begin += self.rank * size
             return order[begin : begin + size].tolist()
         share = -(-(self.num_samples - begin) // self.world_size)
+        share = size if self.fill else share
         begin += self.rank * share
         # modulo: filled up from the start, several times round if there are few
         return [int(order[i % len(order)]) for i in range(begin, begin + share)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import multiprocessing.util  # noqa: F401 - its exit function goes before ours
+import os
 import signal
 import threading
 import weakref
@@ -11,7 +13,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["WorkerInit", "describe_dead", "pids", "stop", "watch"]
+__all__ = [
+    "STACKS",
+    "STACKS_SIGNAL",
+    "WorkerInit",
+    "describe_dead",
+    "pids",
+    "stop",
+    "watch",
+]
+
+STACKS = "DEVRUN_STACKS"
+"""Variable that names a folder: a worker asked by STACKS_SIGNAL writes its stacks to a
+file there, named by its process id."""
+STACKS_SIGNAL = getattr(signal, "SIGUSR2", 0)
 
 _SIGNALS = [
     getattr(signal, name)
@@ -36,6 +51,10 @@ class WorkerInit:
             signal.signal(number, signal.SIG_IGN)
         if hasattr(signal, "pthread_sigmask"):  # what `deferred` held back is dropped
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        if folder := os.environ.get(STACKS):
+            # open as long as the worker lives: faulthandler writes to its descriptor
+            self._stacks = open(os.path.join(folder, str(os.getpid())), "w")  # noqa: SIM115
+            faulthandler.register(STACKS_SIGNAL, self._stacks)
         if self.user is not None:
             self.user(worker_id)
 

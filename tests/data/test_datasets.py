@@ -23,6 +23,7 @@ from devrun.data import (
     SyntheticImages,
     SyntheticTokens,
     TextCorpus,
+    TextParagraphs,
     build_dataset,
     check_labels,
 )
@@ -277,6 +278,25 @@ class TestTextCorpus:
         (tmp_path / "a.txt").write_bytes(b"ab")
         with pytest.raises(ConfigError, match="one block takes 128"):
             TextCorpus(str(tmp_path / "a.txt"))
+
+
+class TestTextParagraphs:
+    def test_a_sample_is_a_paragraph_or_its_beginning(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_bytes(b"one\ntwo\n\n\nx\n\n.\n")
+        (tmp_path / "b.txt").write_bytes(b"\n?\n\nlast one")
+        dataset = TextParagraphs(str(tmp_path), split="all", block_size=6)
+        text = [bytes(sample["input_ids"].tolist()) for sample in dataset]  # type: ignore[attr-defined]
+        assert text == [b"one\ntw", b"x\n", b".\n", b"?\n", b"last o"]
+        assert dataset.lengths.tolist() == [len(part) for part in text]
+        assert torch.equal(dataset[0]["labels"], dataset[0]["input_ids"])
+        assert len(TextParagraphs(str(tmp_path), "all", max_bytes=4)) == 1
+
+    def test_no_paragraph_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_bytes(b"\n\na")
+        with pytest.raises(ConfigError, match="no paragraph in the train split"):
+            TextParagraphs(str(tmp_path / "a.txt"))
+        with pytest.raises(ConfigError, match="block_size must be at least 2, got 1"):
+            TextParagraphs(block_size=1)
 
 
 class TestSynthetic:

@@ -9,7 +9,7 @@ from devrun.data.datasets.synthetic import (
     SyntheticImages,
     SyntheticTokens,
 )
-from devrun.data.datasets.text import TextCorpus
+from devrun.data.datasets.text import TextCorpus, TextParagraphs
 from devrun.data.datasets.wrappers import ConcatDataset, RepeatDataset
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "SyntheticImages",
     "SyntheticTokens",
     "TextCorpus",
+    "TextParagraphs",
     "read_idx",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import sysconfig
 import zlib
 from collections.abc import Iterator, Sequence
@@ -16,9 +17,10 @@ from torch.utils.data import Dataset
 from devrun.errors import ConfigError
 from devrun.registry import DATASETS
 
-__all__ = ["TextCorpus"]
+__all__ = ["TextCorpus", "TextParagraphs"]
 
 STDLIB = "stdlib"
+_PARAGRAPH = re.compile(rb"(?:[^\n\0]+\n?)+")
 _NOT_SOURCE = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3")
 
 
@@ -53,26 +55,10 @@ class TextCorpus(Dataset[dict[str, torch.Tensor]]):
         block_size: int = 128,
         max_bytes: int | None = None,
     ) -> None:
-        if split not in ("train", "val", "all"):
-            raise ConfigError(f"split must be train, val or all, got {split!r}")
-        if not 0 < val_fraction < 1:
-            raise ConfigError(f"val_fraction must be within 0 and 1: {val_fraction}")
         if block_size < 1:
             raise ConfigError(f"block_size must be at least 1, got {block_size}")
         self.block_size = block_size
-        found = _find(files)
-        if len(found) == 1:
-            content = found[0][1].read_bytes()
-            cut = round(len(content) * (1 - val_fraction))
-            parts = {"train": content[:cut], "val": content[cut:], "all": content}
-            text = parts[split][:max_bytes]
-        else:
-            chosen = [
-                path
-                for name, path in found
-                if split == "all" or _in_val(name, val_fraction) == (split == "val")
-            ]
-            text = _join(chosen, max_bytes)
+        text = _text_of(files, split, val_fraction, max_bytes)
         self.tokens = torch.from_numpy(np.frombuffer(text, np.uint8).copy())
         if len(self) == 0:
             raise ConfigError(
@@ -89,6 +75,74 @@ class TextCorpus(Dataset[dict[str, torch.Tensor]]):
         begin = index * self.block_size
         block = self.tokens[begin : begin + self.block_size].to(torch.int64)
         return {"input_ids": block, "labels": block}
+
+
+@DATASETS.register_module()
+class TextParagraphs(Dataset[dict[str, torch.Tensor]]):
+    """As `TextCorpus`, but a sample is a paragraph: 2 to `block_size` tokens.
+
+    Paragraphs end at an empty line or with the file; a longer one is cut off, a
+    single byte left out. `lengths` (int64) has the tokens of each sample. To make
+    batches of them, pad `input_ids` with anything and `labels` with -100, as the
+    loader option `buckets` does.
+    """
+
+    vocab_size = 256
+    num_classes = 256
+
+    def __init__(
+        self,
+        files: str | Sequence[str] = STDLIB,
+        split: str = "train",
+        val_fraction: float = 0.1,
+        block_size: int = 128,
+        max_bytes: int | None = None,
+    ) -> None:
+        if block_size < 2:
+            raise ConfigError(f"block_size must be at least 2, got {block_size}")
+        text = _text_of(files, split, val_fraction, max_bytes)
+        spans = [match.span() for match in _PARAGRAPH.finditer(text)]
+        begins = torch.tensor(spans, dtype=torch.int64).reshape(-1, 2)
+        lengths = (begins[:, 1] - begins[:, 0]).clamp(max=block_size)
+        long_enough = lengths > 1
+        self.begins = begins[long_enough, 0]
+        self.lengths = lengths[long_enough]
+        self.tokens = torch.from_numpy(np.frombuffer(text, np.uint8).copy())
+        if len(self) == 0:
+            raise ConfigError(
+                f"the data set is empty: no paragraph in the {split} split of {files!r}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        begin = int(self.begins[index])
+        tokens = self.tokens[begin : begin + int(self.lengths[index])].to(torch.int64)
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def _text_of(
+    files: str | Sequence[str], split: str, val_fraction: float, max_bytes: int | None
+) -> bytes:
+    if split not in ("train", "val", "all"):
+        raise ConfigError(f"split must be train, val or all, got {split!r}")
+    if not 0 < val_fraction < 1:
+        raise ConfigError(f"val_fraction must be within 0 and 1: {val_fraction}")
+    found = _find(files)
+    if len(found) == 1:
+        content = found[0][1].read_bytes()
+        cut = round(len(content) * (1 - val_fraction))
+        parts = {"train": content[:cut], "val": content[cut:], "all": content}
+        return parts[split][:max_bytes]
+    chosen = [
+        path
+        for name, path in found
+        if split == "all" or _in_val(name, val_fraction) == (split == "val")
+    ]
+    return _join(chosen, max_bytes)
 
 
 def _in_val(name: str, fraction: float) -> bool:

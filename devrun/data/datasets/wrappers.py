@@ -46,6 +46,10 @@ class RepeatDataset(Dataset[Any]):
     def targets(self) -> torch.Tensor:
         return torch.as_tensor(self.dataset.targets).repeat(self.times)
 
+    @property
+    def lengths(self) -> torch.Tensor:
+        return torch.as_tensor(self.dataset.lengths).repeat(self.times)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "dataset" not in vars(self):
             raise AttributeError(name)
@@ -74,6 +78,11 @@ class ConcatDataset(Dataset[Any]):
     @property
     def targets(self) -> torch.Tensor:
         parts = [torch.as_tensor(dataset.targets) for dataset in self.datasets]
+        return torch.cat(parts)
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        parts = [torch.as_tensor(dataset.lengths) for dataset in self.datasets]
         return torch.cat(parts)
 
     @property

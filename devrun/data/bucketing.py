@@ -1,0 +1,260 @@
+"""Bucketing: a few batch shapes, chosen from the data, instead of one for each length.
+
+Whatever compiles or captures per shape (an HPU graph, a CUDA graph, torch.compile,
+an IPU executable) then does so a few times, at the price of some padding.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    default_collate,
+)
+
+from devrun.construct import call
+from devrun.data.buckets import POLICIES, WAYS, Buckets, choose_sizes, forecast
+from devrun.data.padding import Axis, BucketCollate
+from devrun.data.resumable import error_policy
+from devrun.data.sampler import EpochBatchSampler, SampleKey
+from devrun.data.seeded import SampleError, SeededDataset
+from devrun.errors import ConfigError, ConfigTypeError
+
+__all__ = ["bucketed", "with_buckets"]
+
+MOST_BATCHES = 2000
+"""Laid out in advance, to choose sizes and to tell the waste."""
+
+logger = logging.getLogger("devrun")
+
+
+def bucketed(
+    loader: DataLoader[Any],
+    *,
+    pad: Mapping[Any, float] | float,
+    dim: Mapping[Any, int] | int = 0,
+    mask: Mapping[Any, str] | None = None,
+    sizes: str | Sequence[int] = "optimal",
+    num: int = 8,
+    multiple_of: int = 1,
+    max_length: int | None = None,
+    too_long: str = "error",
+    observe: int = 1000,
+) -> DataLoader[Any]:
+    """A copy of `loader` whose batches are padded to a small set of sizes.
+
+    Which samples make a batch does not change, and neither do workers or sampler, so
+    it can be sharded and resumed like the original. The sizes and the padding to
+    expect are logged once. Two axes that vary apart (source and target of a
+    translation) take two calls.
+
+    Args:
+        pad: key -> value to pad with, for everything that varies (`Axis` has the
+            form of a key); a number alone if a sample is one tensor.
+        dim: of a sample's tensor, the one that varies; for all or by key.
+        mask: key -> name of the mask to add for it.
+        sizes: `optimal`, at most `num` with the least padding; `quantiles`, `num` that
+            get equally many batches; `powers` of two; a list; or `longest`: no
+            buckets, each batch is padded to its longest sample.
+        multiple_of: chosen sizes are rounded up to one.
+        max_length: no size is above it.
+        too_long: what becomes of a sample longer than the largest size: an `error`,
+            `truncate` cuts it, `grow` doubles the size until it fits.
+        observe: samples, evenly spaced, that are read to learn their lengths, unless
+            the data set has them in `lengths`, one whole number each.
+
+    Raises:
+        ConfigError: a value out of range, a key that the samples do not have, or
+            samples that are too long.
+    """
+    if not isinstance(loader, DataLoader):
+        raise ConfigTypeError(f"buckets take a DataLoader: {type(loader).__name__}")
+    _check(sizes, num, multiple_of, max_length, too_long, observe)
+    axis = _axis(pad, dim, mask)
+    padded = copy.copy(loader)
+    vars(padded)["_iterator"] = None  # persistent workers have the old collate function
+    grouped = vars(loader).get("group_by_length", False)
+    lengths = _observed(loader, axis, None if grouped else observe)
+    if grouped:
+        vars(padded).setdefault("group_lengths", lengths)  # of the first axis
+    batches = _batches(padded, lengths)
+    if not isinstance(sizes, str):
+        chosen = sorted(set(sizes))
+    elif sizes == "longest":
+        chosen = []
+    else:
+        chosen = _from_data(sizes, batches, lengths, max_length, num, multiple_of)
+    buckets = Buckets(tuple(chosen), multiple_of, max_length, too_long)
+    _refuse_too_long(buckets, lengths)
+    padded.collate_fn = BucketCollate(loader.collate_fn, axis, buckets)
+    logger.info("%s", _announcement(loader.dataset, buckets, batches))
+    return padded
+
+
+def with_buckets(
+    loader: DataLoader[Any], specs: Any, *, group_by_length: bool = False
+) -> DataLoader[Any]:
+    """`loader` with the `buckets` of a config: the arguments of `bucketed`, or several.
+
+    Raises:
+        ConfigError: wrong arguments, or grouping without buckets or without shuffling.
+    """
+    if isinstance(specs, Mapping):
+        specs = [specs]
+    if group_by_length:
+        if not specs:
+            raise ConfigError("group_by_length needs buckets: they say what is long")
+        if not isinstance(loader.sampler, RandomSampler):
+            raise ConfigError("group_by_length needs shuffle: true and no sampler")
+        vars(loader)["group_by_length"] = True
+    for spec in specs or ():
+        if not isinstance(spec, Mapping):
+            raise ConfigTypeError(f"buckets are a dict or several: {spec!r}")
+        loader = call(bucketed, {"loader": loader, **spec}, spec)
+    return loader
+
+
+def _axis(pad: Any, dim: Any, mask: Any) -> Axis:
+    values = (
+        {str(k): v for k, v in pad.items()} if isinstance(pad, Mapping) else {"": pad}
+    )
+    if not values or not all(isinstance(v, (int, float)) for v in values.values()):
+        raise ConfigTypeError(f"pad takes numbers by key, such as {{ids: 0}}: {pad!r}")
+    given = _by_key(dim) if isinstance(dim, Mapping) else {}
+    names = _by_key(mask or {})
+    for what, keys in (("dim", given), ("mask", names)):
+        for key in keys:
+            if key not in values:
+                raise ConfigError(f"{what} has {key!r}, which pad has not")
+    default = 0 if isinstance(dim, Mapping) else dim
+    return Axis(values, {key: given.get(key, default) for key in values}, names)
+
+
+def _by_key(values: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key): value for key, value in values.items()}  # YAML has numbers too
+
+
+def _check(
+    sizes: Any, num: Any, multiple_of: Any, max_length: Any, too_long: Any, observe: Any
+) -> None:
+    least = {"num": (num, 1), "multiple_of": (multiple_of, 1), "observe": (observe, 0)}
+    if max_length is not None:
+        least["max_length"] = (max_length, 1)
+    if isinstance(sizes, Sequence) and not isinstance(sizes, str):
+        least.update((f"sizes[{at}]", (size, 1)) for at, size in enumerate(sizes))
+    for name, (value, low) in least.items():
+        if type(value) is not int or value < low:
+            raise ConfigError(f"{name} must be an int of at least {low}: {value!r}")
+    if not sizes or not (isinstance(sizes, (list, tuple)) or sizes in WAYS):
+        raise ConfigError(f"sizes is a list or one of {', '.join(WAYS)}: {sizes!r}")
+    if too_long not in POLICIES:
+        raise ConfigError(f"too_long is one of {', '.join(POLICIES)}: {too_long!r}")
+
+
+def _observed(loader: DataLoader[Any], axis: Axis, most: int | None) -> Tensor:
+    """Lengths of the samples, int64: all that the data set knows, else of `most`
+    samples that are read; none of an iterable one."""
+    dataset: Any = loader.dataset
+    if isinstance(dataset, IterableDataset):
+        return torch.zeros(0, dtype=torch.int64)
+    known = _known(dataset)
+    if known is not None:
+        return known
+    count = len(dataset) if most is None else min(most, len(dataset))
+    policy = error_policy(loader)
+    skipping = suppress(SampleError) if policy == "skip" else nullcontext()
+    seeded = SeededDataset(dataset, seed=0)
+    batched = loader.batch_sampler is None
+    found: list[int] = []
+    for at in range(count):
+        with skipping:
+            sample = seeded[SampleKey(0, at * len(dataset) // count)]
+            if not found and loader.collate_fn is not default_collate:
+                axis = axis.within(sample)
+            found.append(axis.length(sample, batched=batched))
+    return torch.tensor([length for length in found if length], dtype=torch.int64)
+
+
+def _known(dataset: Any) -> Tensor | None:
+    if type(dataset) is Subset:
+        whole = _known(dataset.dataset)
+        return None if whole is None else whole[torch.as_tensor(dataset.indices)]
+    lengths = getattr(dataset, "lengths", None)
+    if not isinstance(lengths, (Tensor, Sequence)) or len(lengths) != len(dataset):
+        return None
+    found = torch.as_tensor(lengths)
+    whole_numbers = not (found.is_floating_point() or found.is_complex())
+    return found.to(torch.int64) if found.dim() == 1 and whole_numbers else None
+
+
+def _batches(loader: DataLoader[Any], lengths: Tensor) -> list[Tensor]:
+    """`lengths` as batches of the kind to expect: in turn, at random, or grouped."""
+    if len(lengths) == 0:
+        return []
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
+    sampler = EpochBatchSampler(
+        len(lengths),
+        size,
+        shuffle=not isinstance(loader.sampler, SequentialSampler),
+        seed=0,
+        drop_last=loader.drop_last,
+        lengths=vars(loader).get("group_lengths"),
+    )
+    order = sampler.order(0)[: len(sampler) * size]
+    return [part for part in lengths[order].split(size)[:MOST_BATCHES] if len(part)]
+
+
+def _from_data(
+    way: str,
+    batches: list[Tensor],
+    lengths: Tensor,
+    max_length: int | None,
+    num: int,
+    multiple_of: int,
+) -> list[int]:
+    if len(lengths) == 0:
+        raise ConfigError(
+            f"no lengths to choose {way} from: give sizes as a list, or the data set "
+            "`lengths`"
+        )
+    longest = torch.stack([part.max() for part in batches or [lengths]])
+    most = int(lengths.max())
+    sizes = choose_sizes(way, longest, most, num=num, multiple_of=multiple_of)
+    if max_length is None:
+        return sizes
+    return sorted({min(size, max_length) for size in sizes})
+
+
+def _refuse_too_long(buckets: Buckets, lengths: Tensor) -> None:
+    largest = buckets.largest
+    if largest is None or buckets.too_long != "error":
+        return
+    over = int((lengths > largest).sum())
+    if over:
+        raise ConfigError(
+            f"{over} of {len(lengths)} samples are longer than the largest bucket, "
+            f"{largest} (one has {int(lengths.max())}); too_long: truncate cuts them, "
+            "grow doubles the size, or give larger sizes"
+        )
+
+
+def _announcement(dataset: Any, buckets: Buckets, batches: list[Tensor]) -> str:
+    text = f"batches of {type(dataset).__name__} are padded to {buckets}"
+    if not batches:
+        return text
+    text += f": {forecast(batches, buckets)}"
+    if buckets.sizes:
+        free = Buckets((), 1, buckets.largest, buckets.too_long)
+        text += f" (to the longest sample of each: {forecast(batches, free)})"
+    return text

@@ -1,0 +1,517 @@
+"""Loaders of variable-length samples: padded to few shapes, otherwise as they were."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import logging
+from collections import UserDict, namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import ConcatDataset as TorchConcat
+from torch.utils.data import DataLoader, Dataset, Subset, default_collate
+
+from devrun import EpochBasedRunner
+from devrun.data import (
+    ConcatDataset,
+    PreparedLoader,
+    RepeatDataset,
+    TextParagraphs,
+    bucketed,
+    build_dataloader,
+    build_loaders,
+    make_resumable,
+)
+from devrun.errors import ConfigError, DataError
+from devrun.hooks import Hook
+from devrun.models import GPT
+from tests.data.helpers import Numbers, read
+from tests.docs.blocks import codes, table
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
+]
+PAD = {"ids": 0, "labels": -100}
+Pair = namedtuple("Pair", "ids label")
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    ids: Tensor
+    label: int
+
+
+class Sentences(Dataset[Any]):
+    """Sample i is dict(ids, labels) of 2 to 30 tokens from 1 up, and its number."""
+
+    def __init__(self, size: int = 61, know_lengths: bool = False) -> None:
+        self.all = [2 + (7 * i + i * i) % 29 for i in range(size)]
+        if know_lengths:
+            self.lengths = self.all
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __getitem__(self, index: int) -> Any:
+        ids = 1 + (torch.arange(self.all[index]) * (index + 3)) % 19
+        return {"ids": ids, "labels": ids, "index": index}
+
+
+class As(Sentences):
+    """The same samples in another form."""
+
+    def __init__(self, form: Any) -> None:
+        super().__init__(24)
+        self.form = form
+
+    def __getitem__(self, index: int) -> Any:
+        sample = super().__getitem__(index)
+        return self.form(sample["ids"], index)
+
+
+def loader_of(dataset: Any = None, batch_size: int = 4, **options: Any) -> Any:
+    dataset = Sentences() if dataset is None else dataset
+    return DataLoader(dataset, batch_size=batch_size, **options)
+
+
+def resumable(loader: Any, **options: Any) -> PreparedLoader:
+    return PreparedLoader(make_resumable(loader, seed=7, **options))
+
+
+def lengths_in(batches: Any, key: str = "ids") -> set[int]:
+    return {batch[key].shape[1] for batch in batches}
+
+
+def test_batches_have_few_shapes_and_the_same_samples() -> None:
+    batches = list(bucketed(loader_of(), pad=PAD, num=3))
+    assert len(lengths_in(batches)) == 3
+    assert torch.cat([batch["index"] for batch in batches]).tolist() == [*range(61)]
+    data = Sentences()
+    for batch in batches:
+        for row, index in enumerate(batch["index"].tolist()):
+            ids, length = data[index]["ids"], data.all[index]
+            assert torch.equal(batch["ids"][row, :length], ids)
+            assert torch.equal(batch["labels"][row, :length], ids)
+            assert not batch["ids"][row, length:].any()
+            assert (batch["labels"][row, length:] == -100).all()
+
+
+def test_a_mask_tells_data_from_padding() -> None:
+    mask = {"ids": "attention_mask"}
+    batch = next(iter(bucketed(loader_of(), pad=PAD, mask=mask, sizes=[16, 32])))
+    assert batch["attention_mask"].dtype == torch.int64
+    assert torch.equal(batch["attention_mask"], (batch["ids"] > 0).long())
+
+
+@pytest.mark.parametrize(
+    ("form", "keys", "part"),
+    [
+        (lambda ids, i: (ids, i), {0: 0}, lambda b: b[0]),
+        (lambda ids, i: [i, ids.float()], {"1": 0.0}, lambda b: b[1]),
+        (Pair, {"ids": 0}, lambda b: b.ids),
+        (lambda ids, i: {"in": {"ids": ids}, "i": [i]}, {"in.ids": 0}, None),
+        (lambda ids, i: ({"x": (i, ids)}, i), {"0.x.1": 0}, lambda b: b[0]["x"][1]),
+        (lambda ids, i: {5: ids.numpy()}, {5: 0}, lambda b: b[5]),
+        (lambda ids, i: {"ids": ids.tolist()}, {"ids": 0}, lambda b: b["ids"]),
+        (lambda ids, i: ids, 0, lambda b: b),
+        (lambda ids, i: ids.numpy().astype(np.float32), 0, lambda b: b),
+    ],
+    ids="tuple list namedtuple nested deep array numbers tensor bare-array".split(),
+)
+def test_samples_of_any_form(form: Any, keys: Any, part: Any) -> None:
+    part = part or (lambda batch: batch["in"]["ids"])
+    loader = bucketed(loader_of(As(form)), pad=keys, sizes=[20, 30])
+    batches = [part(batch) for batch in loader]
+    assert {tuple(b.shape) for b in batches} == {(4, 20), (4, 30)}
+    lengths = [int((row > 0).sum()) for batch in batches for row in batch]
+    assert lengths == As(form).all
+
+
+def test_a_dataclass_with_a_collate_function_of_its_own() -> None:
+    def together(records: list[Record]) -> Record:
+        ids = pad_sequence([r.ids for r in records], batch_first=True)
+        return Record(ids, torch.tensor([r.label for r in records]))  # type: ignore[arg-type]
+
+    loader = loader_of(As(Record), collate_fn=together)
+    batches = list(bucketed(loader, pad={"ids": 0}, sizes=[20, 30]))
+    assert {batch.ids.shape[1] for batch in batches} == {20, 30}
+
+
+def test_the_dimension_is_chosen_by_key() -> None:
+    data = As(lambda ids, i: {"x": ids.float().expand(3, -1), "y": ids})
+    loader = bucketed(
+        loader_of(data), pad={"x": 1.5, "y": 0}, dim={"x": -1}, sizes=[40]
+    )
+    batch = next(iter(loader))
+    assert batch["x"].shape == (4, 3, 40) and batch["y"].shape == (4, 40)
+    assert (batch["x"][0, :, data.all[0] :] == 1.5).all()
+
+
+def test_what_pads_by_itself_is_padded_further() -> None:
+    def collate(samples: list[Any]) -> Any:  # as Hugging Face's collators
+        ids = pad_sequence([sample["ids"] for sample in samples], batch_first=True)
+        return UserDict(ids=ids, mask=(ids > 0).long())
+
+    loader = loader_of(collate_fn=collate)
+    padded = bucketed(loader, pad={"ids": 0, "mask": 0}, sizes=[16, 32])
+    for before, after in zip(loader, padded, strict=True):
+        assert isinstance(after, UserDict)
+        length = before["ids"].shape[1]
+        assert (
+            after["ids"].shape
+            == after["mask"].shape
+            == (len(after["ids"]), 16 * (1 + (length > 16)))
+        )
+        assert torch.equal(after["ids"][:, :length], before["ids"])
+        assert after["mask"].sum() == before["mask"].sum()
+
+
+def test_a_mask_for_what_pads_by_itself_comes_from_the_samples() -> None:
+    def collate(samples: list[Any]) -> Any:
+        ids = pad_sequence([sample["ids"] for sample in samples], batch_first=True)
+        return {"ids": ids}
+
+    loader = loader_of(collate_fn=collate)
+    batch = next(iter(bucketed(loader, pad={"ids": 0}, mask={"ids": "m"}, sizes=[32])))
+    assert torch.equal(batch["m"], (batch["ids"] > 0).long())
+    silent = loader_of(
+        As(lambda ids, i: str(i)), collate_fn=lambda _: {"ids": torch.ones(4, 3)}
+    )
+    with pytest.raises(ConfigError, match=r"no mask can be made for 'ids'.*no 'ids'"):
+        next(
+            iter(
+                bucketed(
+                    silent, pad={"ids": 0}, mask={"ids": "m"}, sizes=[4], observe=0
+                )
+            )
+        )
+
+
+def test_a_collator_of_hugging_face_with_its_tokenizer() -> None:
+    pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+
+    words = tokenizers.models.WordLevel({"[PAD]": 0, "a": 1}, unk_token="[PAD]")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(words), pad_token="[PAD]"
+    )
+    data = As(lambda ids, i: {"input_ids": [1] * len(ids)})
+    loader = loader_of(data, collate_fn=DataCollatorWithPadding(tokenizer))
+    pad = {"input_ids": 0, "attention_mask": 0}
+    batches = list(bucketed(loader, pad=pad, sizes=[16, 32], observe=0))
+    assert lengths_in(batches, "input_ids") <= {16, 32}
+    assert [int(n) for b in batches for n in b["attention_mask"].sum(1)] == data.all
+    assert torch.equal(batches[0]["input_ids"], batches[0]["attention_mask"])
+
+
+def test_two_axes_take_two_calls() -> None:
+    data = As(lambda ids, i: {"source": ids, "target": ids.repeat(2)})
+    loader = bucketed(loader_of(data), pad={"source": 0}, sizes=[20, 30])
+    loader = bucketed(loader, pad={"target": -1}, sizes=[60])
+    shapes = {(b["source"].shape[1], b["target"].shape[1]) for b in loader}
+    assert shapes == {(20, 60), (30, 60)}
+
+
+def test_tensors_of_one_axis_get_one_size() -> None:
+    data = As(lambda ids, i: {"source": ids, "target": ids.repeat(2)})
+    loader = bucketed(loader_of(data), pad={"source": 0, "target": 0}, num=2)
+    assert all(b["source"].shape == b["target"].shape for b in loader)
+
+
+def test_the_callers_loader_and_samples_stay_as_they_were() -> None:
+    kept = [{"ids": torch.ones(n)} for n in (2, 5, 3, 4)]
+    loader = loader_of(kept)
+    (batch,) = bucketed(loader, pad={"ids": 0}, sizes=[6])
+    assert batch["ids"].shape == (4, 6)
+    assert [len(sample["ids"]) for sample in kept] == [2, 5, 3, 4]
+    assert loader.collate_fn is default_collate
+
+
+def test_what_is_too_long_is_cut_or_given_room() -> None:
+    cut = bucketed(loader_of(), pad=PAD, sizes=[8, 16], too_long="truncate")
+    assert lengths_in(cut) == {16}
+    grown = bucketed(loader_of(), pad=PAD, sizes=[15], too_long="grow")
+    assert lengths_in(grown) == {30}
+    longest = bucketed(loader_of(), pad=PAD, sizes="longest", multiple_of=8)
+    assert lengths_in(longest) <= {8, 16, 24, 32}
+    capped = bucketed(loader_of(), pad=PAD, max_length=12, too_long="truncate")
+    assert lengths_in(capped) == {12}
+
+
+def test_what_is_too_long_is_refused_in_one_line() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^35 of 61 samples.*bucket, 16 \(one has 30\)"
+    ):
+        bucketed(loader_of(), pad=PAD, sizes=[8, 16])
+    unseen = bucketed(loader_of(), pad=PAD, sizes=[8, 16], observe=0)
+    with pytest.raises(
+        DataError, match=r"sample of length \d\d is above .* 16; too_long"
+    ):
+        list(unseen)
+    with pytest.raises(
+        DataError, match=r"starts with sample 0.*above the largest"
+    ) as at:
+        list(resumable(unseen))
+    assert "\n" not in str(at.value)
+
+
+def test_the_padding_to_expect_is_said_once(caplog: Any) -> None:
+    with caplog.at_level(logging.INFO, "devrun"):
+        loader = bucketed(loader_of(shuffle=True), pad=PAD, num=3)
+        list(loader)
+    (line,) = caplog.messages
+    assert line.startswith("batches of Sentences are padded to 3 sizes (")
+    share = float(line.split(": ")[1].split(" %")[0])
+    real = total = 0
+    for epoch in range(20):
+        for batch in read(resumable(loader), epoch):
+            real, total = (
+                real + int((batch["ids"] > 0).sum()),
+                total + batch["ids"].numel(),
+            )
+    assert abs(share - 100 * (1 - real / total)) < 3
+
+
+def test_known_lengths_spare_the_reading() -> None:
+    class Unread(Sentences):
+        def __getitem__(self, index: int) -> Any:
+            raise AssertionError("read")
+
+    known = Unread(40, know_lengths=True)
+    read_ones = bucketed(loader_of(Sentences(40)), pad=PAD).collate_fn.buckets  # type: ignore[attr-defined]
+    for dataset in (known, Subset(known, range(40)), ConcatDataset([known])):
+        assert bucketed(loader_of(dataset), pad=PAD).collate_fn.buckets == read_ones  # type: ignore[attr-defined]
+    assert len(RepeatDataset(known, 3).lengths) == 120
+    assert len(ConcatDataset([known, known]).lengths) == 80
+    with pytest.raises(DataError, match="AssertionError: read"):  # torch's has none
+        bucketed(loader_of(TorchConcat([known])), pad=PAD)
+
+
+def test_looking_at_the_data_draws_nothing_from_the_streams() -> None:
+    data = As(lambda ids, i: torch.rand(3))
+    before = torch.get_rng_state()
+    bucketed(loader_of(data), pad=0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_iterable_data_set_needs_a_list() -> None:
+    with pytest.raises(ConfigError, match="give sizes as a list"):
+        bucketed(DataLoader(Numbers(4)), pad=0)
+    collate = lambda numbers: torch.ones(len(numbers), len(numbers))  # noqa: E731
+    loader = DataLoader(Numbers(7), 4, collate_fn=collate)
+    shapes = [tuple(b.shape) for b in bucketed(loader, pad=0, sizes=[3, 6])]
+    assert shapes == [(4, 6), (3, 3)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_any_start_in_any_epoch_is_exact(workers: int, grouped: bool) -> None:
+    def fresh(number: int) -> PreparedLoader:
+        loader = build_dataloader(
+            Sentences(),
+            4,
+            number,
+            buckets={"pad": PAD, "num": 3},
+            group_by_length=grouped,
+        )
+        return resumable(loader)
+
+    whole = [read(fresh(0), epoch) for epoch in range(2)]
+    assert not torch.equal(whole[0][0]["index"], whole[1][0]["index"])
+    loader = fresh(workers)
+    for epoch, cut in ((0, 5), (1, 1), (1, 15), (0, 16)):
+        rest = read(loader, epoch, cut)
+        assert len(rest) == 16 - cut
+        for mine, theirs in zip(rest, whole[epoch][cut:], strict=True):
+            assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
+    loader.close()
+
+
+def test_persistent_workers_that_run_already_do_not_pad_for_others() -> None:
+    loader = loader_of(
+        As(lambda ids, i: torch.ones(3)), num_workers=1, persistent_workers=True
+    )
+    assert {b.shape[1] for b in loader} == {3}
+    assert {b.shape[1] for b in bucketed(loader, pad=0, sizes=[8])} == {8}
+    assert {b.shape[1] for b in loader} == {3}
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_processes_share_an_epoch_and_evaluation_counts_each_sample_once(
+    grouped: bool,
+) -> None:
+    def loader(size: int, **options: Any) -> PreparedLoader:
+        padded = build_dataloader(
+            Sentences(), size, buckets={"pad": PAD, "num": 3}, group_by_length=grouped
+        )
+        return resumable(padded, **options)
+
+    def samples(batches: list[Any]) -> list[Any]:
+        return [sorted(batch["index"].tolist()) for batch in batches]
+
+    whole = samples(read(loader(8), 1))
+    ranks = [samples(read(loader(4, rank=r, world_size=2), 1)) for r in range(2)]
+    together = [sorted(a + b) for a, b in zip(*ranks, strict=True)]
+    assert together[:-1] == whole[:-1]
+    evaluated = [
+        index
+        for rank in range(2)
+        for batch in read(loader(4, rank=rank, world_size=2, training=False), 0)
+        for index in batch["index"].tolist()
+    ]
+    assert sorted(evaluated) == [*range(61)]
+
+
+def test_grouped_batches_need_less_padding_and_still_have_every_sample() -> None:
+    def waste(grouped: bool) -> float:
+        loader = build_dataloader(
+            Sentences(300), 8, buckets={"pad": PAD}, group_by_length=grouped
+        )
+        batches = read(resumable(loader), 0)
+        every = [index for batch in batches for index in batch["index"].tolist()]
+        assert sorted(every[: 8 * 37]) == sorted(set(every[: 8 * 37]))
+        assert set(every) == {*range(300)}
+        if grouped:  # and the lengths come in no order
+            sizes = [batch["ids"].shape[1] for batch in batches]
+            assert sizes != sorted(sizes) and sizes != sorted(sizes, reverse=True)
+        real = sum(int((batch["ids"] > 0).sum()) for batch in batches)
+        return 1 - real / sum(batch["ids"].numel() for batch in batches)
+
+    assert waste(True) < 0.12 < 0.25 < waste(False)
+
+
+def gpt() -> GPT:
+    torch.manual_seed(0)
+    return GPT(256, block_size=64, n_layer=1, n_head=2, n_embd=16, dropout=0.0)
+
+
+def paragraphs(**spec: Any) -> Any:
+    data = TextParagraphs(block_size=64, max_bytes=6_000)
+    pad = {"input_ids": 0, "labels": -100}
+    spec = {"pad": pad, **spec}
+    return build_dataloader(data, 4, buckets=spec, group_by_length=True)
+
+
+def test_the_loss_does_not_see_the_padding() -> None:
+    model, data = gpt(), TextParagraphs(block_size=64, max_bytes=6_000)
+    free = read(resumable(paragraphs(sizes="longest")), 0)
+    few = read(resumable(paragraphs(sizes=[48, 64])), 0)
+    assert len(lengths_in(few, "input_ids")) == 2 < len(lengths_in(free, "input_ids"))
+    for one, other in zip(free, few, strict=True):
+        torch.testing.assert_close(model(**one)["loss"], model(**other)["loss"])
+    order = make_resumable(paragraphs(), seed=7).batch_sampler
+    keys = next(iter(order))
+    alone = [data[key.index] for key in keys]
+    losses = torch.stack([model(**default_collate([s]))["loss"] for s in alone])
+    tokens = torch.tensor([len(sample["labels"]) - 1.0 for sample in alone])
+    torch.testing.assert_close(model(**few[0])["loss"], losses @ tokens / tokens.sum())
+
+
+class Losses(Hook):
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def after_train_iter(self, runner: Any) -> None:
+        self.found.append(float(runner.outputs["loss"]))
+
+
+def test_training_is_the_same_with_and_without_buckets() -> None:
+    def trained(**spec: Any) -> tuple[list[float], nn.Module]:
+        model, losses = gpt(), Losses()
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        runner = EpochBasedRunner(
+            model, optimizer=optimizer, device="cpu", seed=1, max_epochs=1
+        )
+        runner.register_hook(losses)
+        runner.run([paragraphs(**spec)], [("train", 1)])
+        runner.close()
+        return losses.found, model
+
+    free, first = trained(sizes="longest")
+    few, second = trained(sizes=[48, 64])
+    assert len(free) > 10 and free[-1] < free[0]
+    torch.testing.assert_close(torch.tensor(free), torch.tensor(few))
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+SET = {"type": "TextParagraphs", "block_size": 64, "max_bytes": 6_000}
+SPEC = {"pad": {"input_ids": 0, "labels": -100}}
+
+
+def test_a_config_pads_every_loader_and_groups_training_alone() -> None:
+    data = {"batch_size": 4, "train": SET, "val": SET, "group_by_length": True}
+    before = copy.deepcopy(data | {"buckets": SPEC})
+    given = copy.deepcopy(before)
+    train, val = build_loaders(given).values()
+    assert given == before
+    assert len(lengths_in(train, "input_ids")) <= 8
+    assert len(lengths_in(val, "input_ids")) <= 8
+    assert vars(train)["group_lengths"] is not None
+    assert "group_lengths" not in vars(val)
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"pads": {}}, "unexpected argument 'pads'; did you mean 'pad'"),
+        ({}, "needs 'pad'"),
+        ({"pad": {"input_id": 0}}, "no 'input_id' in a dict.*did you mean 'input_ids'"),
+        ({"pad": {"labels": "x"}}, "pad takes numbers by key"),
+        ({"pad": {"labels.0": 0}}, "no '0' in a Tensor"),
+        ({**SPEC, "dim": {"ids": 1}}, "dim has 'ids', which pad has not"),
+        ({**SPEC, "dim": 1}, "'input_ids' has the shape .* no dimension 1"),
+        ({**SPEC, "sizes": "quantile"}, "sizes is a list or one of .*: 'quantile'"),
+        ({**SPEC, "sizes": [0, 8]}, r"sizes\[0\] must be an int of at least 1: 0"),
+        ({**SPEC, "sizes": []}, "sizes is a list"),
+        ({**SPEC, "sizes": 64}, "sizes is a list"),
+        ({**SPEC, "num": 0}, "num must be an int of at least 1"),
+        ({**SPEC, "too_long": "cut"}, "one of error, truncate, grow: 'cut'"),
+        ({**SPEC, "max_length": 9}, r"\d+ of \d+ samples are longer than .*, 9 "),
+    ],
+)
+def test_a_mistake_is_one_line(spec: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as failure:
+        next(iter(build_loaders({"buckets": spec, "train": SET}, ["train"])["train"]))
+    assert "\n" not in str(failure.value)
+
+
+def test_grouping_needs_buckets_and_an_order_of_devruns_own() -> None:
+    with pytest.raises(ConfigError, match="group_by_length needs buckets"):
+        build_dataloader(Sentences(), 4, group_by_length=True)
+    with pytest.raises(ConfigError, match="group_by_length needs shuffle: true"):
+        build_dataloader(
+            Sentences(), 4, shuffle=False, group_by_length=True, buckets={"pad": PAD}
+        )
+
+
+def test_grouping_goes_by_the_first_of_several_axes() -> None:
+    data = As(lambda ids, i: {"source": ids, "target": ids[:1].expand(1 + i % 3)})
+    specs = [{"pad": {"source": 0}, "num": 2}, {"pad": {"target": 0}, "observe": 2}]
+    loader = build_dataloader(data, 4, buckets=specs, group_by_length=True)
+    assert vars(loader)["group_lengths"].tolist() == data.all
+    batches = read(resumable(loader), 0)
+    assert len(lengths_in(batches, "source")) == 2
+    assert lengths_in(batches, "target") <= {1, 2, 3}
+    with pytest.raises(ConfigError, match="buckets are a dict or several: 3"):
+        build_dataloader(data, 4, buckets=[3])  # type: ignore[list-item]
+
+
+def test_a_mask_is_not_written_over_what_is_there() -> None:
+    loader = bucketed(loader_of(), pad={"ids": 0, "labels": 0}, mask={"ids": "index"})
+    with pytest.raises(ConfigError, match="the mask 'index' is there already"):
+        next(iter(loader))
+
+
+def test_the_document_has_every_argument() -> None:
+    rows = table("docs/bucketing.md", "argument", "meaning")
+    arguments = list(inspect.signature(bucketed).parameters)
+    assert ["loader", *(codes(row[0])[0] for row in rows)] == arguments
