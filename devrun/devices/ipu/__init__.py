@@ -1,0 +1,1 @@
+"""Graphcore IPUs, through PopTorch; see `docs/ipu.md`."""

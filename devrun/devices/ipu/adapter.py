@@ -1,0 +1,335 @@
+"""`IPUAdapter`: a whole update is one call of a compiled graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from devrun.data.prepared import PreparedLoader
+from devrun.devices.base import DeviceAdapter, DeviceInfo
+from devrun.devices.finite import FiniteGuard
+from devrun.devices.ipu.batch import Flat, flatten, rebuild, rows_of, whole
+from devrun.devices.ipu.checks import check_pipeline, check_policy, check_size
+from devrun.devices.ipu.data import GlobalBatch, combined_loader
+from devrun.devices.ipu.evaluation import evaluate
+from devrun.devices.ipu.executors import Executor, Executors
+from devrun.devices.ipu.hooks import FullPrecisionHook
+from devrun.devices.ipu.optimizer import DeviceOptimizer
+from devrun.devices.ipu.options import (
+    check_names,
+    inference_options,
+    micro_batches,
+    training_options,
+)
+from devrun.devices.ipu.placing import Placing
+from devrun.devices.ipu.sdk import load, missing
+from devrun.devices.ipu.settings import IPUSettings, parse_settings
+from devrun.devices.ipu.step import Call, DeviceStep, means, others_of
+from devrun.devices.seeding import seed_streams
+from devrun.dist import launched
+from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.hooks.base import Hook
+from devrun.models.step_module import StepModule
+from devrun.step import Capability, StepOutput, UpdatePolicy
+
+__all__ = ["IPUAdapter"]
+
+logger = logging.getLogger("devrun")
+
+
+class IPUAdapter(DeviceAdapter):
+    """Graphcore IPUs through PopTorch, or its emulator when that was asked for.
+
+    The weights live on the IPUs; `sync_to_host` fetches them when something on the host
+    reads them. The optimizer's state is fetched when its `state_dict` is asked for, and
+    sent after `load_state_dict`; so no update pays for either.
+    """
+
+    name = "ipu"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+
+    def __init__(self, settings: IPUSettings, sdk: Any) -> None:
+        self.settings, self.sdk = settings, sdk
+        self.emulated = settings.emulate
+        self.data_seed = 0
+        self._said = False
+        self._policy = UpdatePolicy()
+        self._guard: FiniteGuard | None = None
+        self._options: Any = None
+        self._eval_options: Any = None
+        self._executors: Executors | None = None
+        self._optimizer: DeviceOptimizer | None = None
+        self._placing: Placing | None = None
+        self._rng: Sequence[int] | None = None
+
+    @classmethod
+    def unavailable_reason(cls) -> str | None:
+        return missing()
+
+    @classmethod
+    def list_devices(cls) -> Sequence[DeviceInfo]:
+        if missing() is not None:
+            return ()
+        sdk = load(False)
+        count = 1
+        while count < 64 and sdk.ipuHardwareIsAvailable(count * 2):
+            count *= 2
+        one = DeviceInfo(
+            f"IPU, generation {sdk.ipuHardwareVersion()}", None, ("fp32", "fp16")
+        )
+        return (one,) * count
+
+    @classmethod
+    def from_config(cls, cfg: Mapping[str, Any]) -> IPUAdapter:
+        settings = parse_settings(cfg)
+        sdk = load(settings.emulate)
+        check_names(sdk, settings)
+        return cls(settings, sdk)
+
+    def setup(self, seed: int | None) -> None:
+        if launched():
+            raise UnsupportedFeatureError(
+                "an IPU run is one process: take --ipu-replicas N instead of a "
+                "launcher, which gives N copies of the model inside PopTorch"
+            )
+        if self.emulated and not self._said:
+            self._said = True
+            logger.warning(
+                "emulated IPUs: PopTorch's interface on the CPU; results are those of "
+                "plain PyTorch, and nothing is said about speed or memory"
+            )
+        if seed is not None:
+            self.data_seed = seed
+            seed_streams(seed, 0)
+
+    def prepare(
+        self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
+    ) -> tuple[Any, Any]:
+        self.teardown()
+        check_policy(policy, optimizer)
+        step = model if isinstance(model, StepModule) else StepModule(model)
+        step.optimizer = optimizer
+        self._policy = policy
+        nonfinite = policy.nonfinite
+        # results are on the host already when a call returns
+        guard = FiniteGuard(nonfinite, host_shared=True, spike=policy.spike)
+        self._guard = None if nonfinite == "ignore" else guard
+        self._options = training_options(
+            self.sdk, self.settings, policy, self.data_seed
+        )
+        self._eval_options = inference_options(self.sdk, self.settings, self.data_seed)
+        self._placing = Placing(self.sdk, self.settings, step)
+        check_pipeline(self.settings, self._options, self.sdk)
+        check_size(self.settings, self._options, self.sdk)
+        if policy.precision == "fp16":
+            step.half()
+        module = DeviceStep(step, self.sdk)
+        self._executors = Executors(self.sdk, module, self._placing.place)
+        if optimizer is not None:
+            self._optimizer = DeviceOptimizer(self.sdk, optimizer, module, policy)
+        if self._options.device_iterations > 1:
+            logger.warning(
+                "ipu: deviceIterations %d: one iteration makes that many updates; "
+                "iteration numbers, intervals and schedules count calls",
+                self._options.device_iterations,
+            )
+        return step, optimizer
+
+    def prepare_dataloader(self, loader: Any, *, training: bool) -> Any:
+        if isinstance(loader, PreparedLoader):
+            return loader
+        self._prepared()  # whose options say how large a batch is
+        options = self._options if training else self._eval_options
+        combined = combined_loader(
+            self.sdk, options, loader, seed=self.data_seed, training=training
+        )
+        if training:
+            batch = GlobalBatch(options, getattr(loader, "batch_size", None))
+            logger.info("ipu: one iteration takes %s", batch)
+        return PreparedLoader(combined)
+
+    def train_step(
+        self,
+        model: Any,
+        batch: Any,
+        optimizer: Any,
+        on_grads: Callable[[], None] | None = None,
+    ) -> StepOutput:
+        if on_grads is not None:
+            raise UnsupportedFeatureError(
+                "a hook overrides after_backward, but on an IPU gradients never come "
+                "to the host: remove the hook"
+            )
+        executors, twin = self._training()
+        flat = self._flat(batch)
+        trainer = executors.trainer
+        if trainer is None:
+            twin.changed()
+            trainer = self._compile_training(flat)
+        else:
+            trainer.check(flat)
+            if twin.changed():
+                executors.set_optimizer(twin.twin)
+        twin.upload()
+        outputs = executors.run(trainer, flat.tensors)
+        twin.ran()
+        return self._trained(trainer.call, flat, outputs)
+
+    def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
+        executors = self._prepared()
+        step: StepModule = executors.module.step  # type: ignore[assignment]
+        flat = self._flat(batch)
+        if self.settings.evaluate_on == "host":
+            executors.to_host()
+            with torch.no_grad():
+                return StepOutput(step(rebuild(flat.template, flat.tensors), mode))
+        rows = rows_of(flat, 1)
+        fitting = [
+            one
+            for one in executors.evaluators
+            if one.call.mode == mode and one.rows >= rows
+        ]
+        if fitting:
+            executor = min(fitting, key=lambda one: one.rows)
+            executor.check(flat, any_rows=True)
+        else:
+            executor = self._compile_evaluation(step, flat, rows, mode)
+        return evaluate(executor, flat, rows, executors.run)
+
+    def check_finite(self, model: Any = None) -> None:
+        if self._guard is None:
+            return
+        # at log points the host's weights are old; fetching them would cost an update
+        current = self._executors is None or self._executors.host_is_current
+        self._guard.flush(self.unwrap_model(model) if model and current else None)
+
+    def unwrap_model(self, model: Any) -> nn.Module:
+        module: nn.Module = model.module if isinstance(model, StepModule) else model
+        return module
+
+    def sync_to_host(self, model: Any) -> None:
+        if self._executors is not None:
+            self._executors.to_host()
+
+    def sync_to_device(self, model: Any) -> None:
+        if self._executors is not None:
+            self._executors.to_device()
+
+    def push_optimizer(self, model: Any, optimizer: Any) -> None:
+        """Nothing to do now: each update looks for changes, and sends them only."""
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {}
+        if self._optimizer is not None and (own := self._optimizer.scalars()):
+            state["optimizer"] = own
+        if self._guard is not None and self._guard.spikes is not None:
+            state["spikes"] = self._guard.spikes.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._optimizer is not None:
+            self._optimizer.load_scalars(state.get("optimizer", {}))
+        spikes = None if self._guard is None else self._guard.spikes
+        if spikes is not None and "spikes" in state:
+            spikes.load_state_dict(state["spikes"])
+
+    def sync_hooks(self) -> list[Hook]:
+        """Syncs follow from what is asked for, so only half precision needs a hook."""
+        return [FullPrecisionHook()] if self._policy.precision == "fp16" else []
+
+    def rng_state(self) -> dict[str, Any]:
+        trainer = None if self._executors is None else self._executors.trainer
+        state = self._rng if trainer is None else list(trainer.inner.rng_state)
+        return {} if state is None else {"training": list(state)}
+
+    def set_rng_state(self, state: Mapping[str, Any]) -> None:
+        self._rng = state.get("training")
+        trainer = None if self._executors is None else self._executors.trainer
+        if trainer is not None and self._rng is not None:
+            trainer.inner.rng_state = list(self._rng)
+
+    def teardown(self) -> None:
+        if self._optimizer is not None:
+            self._optimizer.close()
+        if self._executors is not None:
+            self._executors.close()
+        if self._placing is not None:
+            self._placing.remove()
+        self._executors = self._optimizer = self._placing = None
+
+    def _prepared(self) -> Executors:
+        if self._executors is None:
+            raise RuntimeError(
+                "the adapter is not prepared: call prepare(model, ...) first"
+            )
+        return self._executors
+
+    def _training(self) -> tuple[Executors, DeviceOptimizer]:
+        executors = self._prepared()
+        if self._optimizer is None:
+            raise ConfigError("there is no optimizer, so an IPU has nothing to train")
+        return executors, self._optimizer
+
+    def _flat(self, batch: Any) -> Flat:
+        return flatten(whole(batch), half=self._policy.precision == "fp16")
+
+    def _compile_training(self, flat: Flat) -> Executor:
+        executors, twin = self._training()
+        parts = micro_batches(self._options)
+        rows = rows_of(flat, parts)
+        if rows % parts:
+            batch = GlobalBatch(self._options, None)
+            raise ConfigError(
+                f"a batch of {rows} samples cannot be divided over {parts} "
+                f"micro-batches ({batch}): give a multiple of {parts}"
+            )
+        if self._placing is not None:
+            self._placing.balance(flat, rows // parts, twin)
+        all_outputs = self._options.output_mode == self.sdk.OutputMode.All
+        call = Call("train", flat, with_extras=all_outputs)
+        trainer = executors.compile_training(
+            call, self._options, twin.twin, flat.tensors
+        )
+        if self._rng is not None:
+            trainer.inner.rng_state = list(self._rng)
+        return trainer
+
+    def _compile_evaluation(
+        self, step: StepModule, flat: Flat, rows: int, mode: str
+    ) -> Executor:
+        parts = micro_batches(self._eval_options)
+        capacity = -(-rows // parts) * parts
+        picked = torch.arange(capacity).clamp(max=rows - 1)
+        full = Flat(flat.template, flat.take(picked), flat.names)
+        was_training = step.training
+        if was_training:  # the graph keeps the mode it is compiled in
+            step.eval()
+        try:
+            return self._prepared().compile_evaluation(
+                Call(mode, full), self._eval_options, full.tensors
+            )
+        finally:
+            if was_training:
+                step.train()
+
+    def _trained(self, call: Call, flat: Flat, outputs: Any) -> StepOutput:
+        options = self._options
+        summed = options.output_mode == self.sdk.OutputMode.Sum
+        steps = options.device_iterations * options.Training.gradient_accumulation
+        values = outputs[0].numel() if call.scalars else 1
+        log_vars = means(call, outputs, None, values * (steps if summed else 1))
+        extras = {}
+        if call.with_extras:
+            made = list(outputs[len(call.scalars) :])
+            extras = others_of(call, made, flat.tensors)
+        loss = log_vars["loss"]
+        if self._guard is not None:
+            self._guard.blocks(loss)
+        num_samples = call.num_samples * micro_batches(options)
+        return StepOutput(
+            {**extras, "loss": loss, "log_vars": log_vars, "num_samples": num_samples}
+        )

@@ -1,0 +1,189 @@
+"""A batch as the tuple of tensors that a compiled graph takes, and back."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from devrun.errors import ConfigError, ConfigTypeError
+from devrun.step import MicroBatches
+
+__all__ = ["Flat", "changed_constants", "flatten", "rebuild", "rows_of", "whole"]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Stands for tensor number `index` in a template."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A batch without its tensors, the tensors, and how a message names each."""
+
+    template: Any
+    tensors: tuple[Tensor, ...]
+    names: tuple[str, ...]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(tensor.shape) for tensor in self.tensors)
+
+    def take(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """The tensors with these rows of each."""
+        return tuple(tensor.index_select(0, rows) for tensor in self.tensors)
+
+
+def flatten(batch: Any, half: bool = False) -> Flat:
+    """Tensors in tuples, lists, mappings and dataclasses, however deep.
+
+    Args:
+        half: floating-point tensors as float16.
+    """
+    tensors: list[Tensor] = []
+    names: list[str] = []
+    template = _without_tensors(batch, "batch", tensors, names)
+    if half:
+        tensors = [t.half() if t.is_floating_point() else t for t in tensors]
+    return Flat(template, tuple(tensors), tuple(names))
+
+
+def rebuild(template: Any, tensors: Sequence[Any]) -> Any:
+    """The template with `tensors` in their places."""
+    if isinstance(template, _Place):
+        return tensors[template.index]
+    if isinstance(template, (tuple, list)):
+        return _like(template, [rebuild(part, tensors) for part in template])
+    if isinstance(template, Mapping):
+        parts = {key: rebuild(part, tensors) for key, part in template.items()}
+        return _mapping_like(template, parts)
+    if dataclasses.is_dataclass(template) and not isinstance(template, type):
+        twin = copy.copy(template)
+        for each in dataclasses.fields(template):
+            part = rebuild(getattr(template, each.name), tensors)
+            object.__setattr__(twin, each.name, part)
+        return twin
+    return template
+
+
+def rows_of(flat: Flat, parts: int) -> int:
+    """Rows of the batch, which must be the same for all tensors and divide by `parts`.
+
+    Raises:
+        ConfigError: naming the tensor and its shape.
+    """
+    if not flat.tensors:
+        raise ConfigTypeError("a batch without tensors: an IPU has nothing to run on")
+    rows = flat.tensors[0].shape[0] if flat.tensors[0].dim() else 1
+    for tensor, name in zip(flat.tensors, flat.names, strict=True):
+        size = tensor.shape[0] if tensor.dim() else 1
+        if size != rows or (not tensor.dim() and parts > 1):
+            raise ConfigError(
+                f"{name} has the shape {tuple(tensor.shape)}, but {flat.names[0]} has "
+                f"{rows} rows: on an IPU dimension 0 of every tensor of a batch is "
+                "divided over the micro-batches, so all must have the same"
+            )
+        if size == 0:
+            raise ConfigError(f"{name} has the shape {tuple(tensor.shape)}: no rows")
+    return rows
+
+
+def changed_constants(first: Any, now: Any, path: str = "batch") -> Iterator[str]:
+    """Where `now` differs from `first` in what is not a tensor."""
+    if isinstance(first, (tuple, list)) and type(first) is type(now):
+        if len(first) != len(now):
+            yield path
+            return
+        for index, (a, b) in enumerate(zip(first, now, strict=True)):
+            yield from changed_constants(a, b, f"{path}[{index}]")
+    elif isinstance(first, Mapping) and isinstance(now, Mapping):
+        if first.keys() != now.keys():
+            yield path
+            return
+        for key in first:
+            yield from changed_constants(first[key], now[key], f"{path}[{key!r}]")
+    elif isinstance(first, _Place) or isinstance(now, _Place):
+        if first != now:
+            yield path
+    elif type(first) is not type(now) or (
+        isinstance(first, (str, bytes, int, float, bool)) and first != now
+    ):
+        yield path
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Micro-batches one after the other along dimension 0, as one batch.
+
+    Raises:
+        ConfigError: they differ in shape or structure.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    flats = [flatten(part) for part in parts]
+    sizes = {flat.shapes for flat in flats}
+    if len(sizes) != 1:
+        first, other = sorted(sizes, key=str)[:2]
+        raise ConfigError(
+            f"the micro-batches of one update have the shapes {first} and {other}: on "
+            "an IPU all must be the same (drop_last, or pad to a fixed length)"
+        )
+    tensors = [
+        torch.cat(same) for same in zip(*(f.tensors for f in flats), strict=True)
+    ]
+    return rebuild(flats[0].template, tensors)
+
+
+def whole(batch: Any) -> Any:
+    """`batch`, its parts joined where it is a list of micro-batches."""
+    return _joined(batch) if isinstance(batch, MicroBatches) else batch
+
+
+def _without_tensors(
+    value: Any, path: str, tensors: list[Tensor], names: list[str]
+) -> Any:
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        names.append(path)
+        return _Place(len(tensors) - 1)
+    if isinstance(value, (tuple, list)):
+        parts = [
+            _without_tensors(part, f"{path}[{index}]", tensors, names)
+            for index, part in enumerate(value)
+        ]
+        return _like(value, parts)
+    if isinstance(value, Mapping):
+        found = {
+            key: _without_tensors(part, f"{path}[{key!r}]", tensors, names)
+            for key, part in value.items()
+        }
+        return _mapping_like(value, found)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        twin = copy.copy(value)
+        for each in dataclasses.fields(value):
+            part = getattr(value, each.name)
+            part = _without_tensors(part, f"{path}.{each.name}", tensors, names)
+            object.__setattr__(twin, each.name, part)
+        return twin
+    return value
+
+
+def _like(value: Any, parts: list[Any]) -> Any:
+    if hasattr(value, "_fields"):
+        return type(value)(*parts)
+    return type(value)(parts)
+
+
+def _mapping_like(value: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
+    if type(value) is dict:
+        return parts
+    twin: Any = copy.copy(value)
+    for key, part in parts.items():
+        twin[key] = part
+    return twin

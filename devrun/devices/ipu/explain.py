@@ -1,0 +1,299 @@
+"""What PopTorch, PopART and Poplar refuse, said in one line for the user."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sysconfig
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from devrun.devices.ipu.measure import call_site
+from devrun.devices.ipu.split import split_of
+from devrun.errors import (
+    ConfigError,
+    DeviceMemoryError,
+    DeviceUnavailableError,
+    DevrunError,
+    UnsupportedFeatureError,
+)
+from devrun.models.step_module import StepModule
+
+__all__ = ["explain"]
+
+TILES = 1472
+"""Of one Mk2 IPU."""
+_TRY = (
+    "try a smaller micro-batch, half precision, more recomputation (train_ckpt_nodes), "
+    "a smaller availableMemoryProportion, or this block divided over more IPUs"
+)
+
+
+def explain(
+    error: BaseException, model: nn.Module, sdk: Any, *, batch: Any = None
+) -> DevrunError | None:
+    """One line for the user, or None when the error speaks for itself.
+
+    Args:
+        model: the user's module, with the blocks of `apply_split` on it, or the
+            `StepModule` around it.
+        batch: one micro-batch; with it, an operation that the SDK names without a place
+            is looked for in the model.
+    """
+    if isinstance(error, DevrunError) or not isinstance(
+        error, (sdk.Error, AssertionError, RuntimeError)
+    ):
+        return None
+    user = model.module if isinstance(model, StepModule) else model
+    text = " ".join(str(error).split())
+    for pattern, told in _KNOWN:
+        if match := re.search(pattern, text):
+            return told(match, user)
+    if not isinstance(error, sdk.Error):
+        return None
+    operation, place = _operation(text), _place(error, user, sdk)
+    if place is None and operation is not None and batch is not None:
+        place = call_site(model, batch, operation, _files(user))
+    if place is None and operation is None:
+        return None
+    at = f" at {place}" if place else ""
+    named = f"the operation {operation}" if operation else "an operation"
+    return UnsupportedFeatureError(
+        f"{_name(user)} cannot be compiled for the IPU: {named}{at}; "
+        f"PopTorch says: {_first_sentences(text)}"
+    )
+
+
+# -- resources -------------------------------------------------------------------------
+
+
+def _too_few(match: re.Match[str], model: nn.Module) -> DevrunError:
+    wanted, here = match["wanted"], match.groupdict().get("here")
+    size = f"the machine has {here}" if here else "the machine does not have them free"
+    return DeviceUnavailableError(
+        f"the run needs {wanted} IPUs (replicas x IPUs of one replica), but {size}: "
+        "set fewer replicas (--ipu-replicas), split the model over fewer IPUs, or use "
+        "a larger machine"
+    )
+
+
+def _too_many(match: re.Match[str], model: nn.Module) -> DevrunError:
+    return ConfigError(
+        f"the run asks for {match['wanted']} IPUs, and one process can have 64: set "
+        "fewer replicas, or split them over several processes with the vendor's poprun"
+    )
+
+
+def _no_power_of_two(match: re.Match[str], model: nn.Module) -> DevrunError:
+    return ConfigError(
+        f"the run uses {match['wanted']} IPUs, but they are reserved in powers of two: "
+        f"use {match['rounded']}, or set autoRoundNumIPUs: true to leave some idle"
+    )
+
+
+def _out_of_memory(match: re.Match[str], model: nn.Module) -> DevrunError:
+    if ipu := match["ipu"]:
+        number = int(ipu)
+        used = f"about {int(match['total']) / 2**20:.0f} MiB of an allowed "
+        used += f"{int(match['limit']) / 2**20:.0f}, by the emulator's estimate"
+    else:
+        number = int(match["tile"]) // TILES
+        used = f"tile {match['tile']} needs {match['used']} of its {match['has']} bytes"
+    return DeviceMemoryError(
+        f"out of memory on IPU {number}{_block(model, number)}: {used}; {_TRY}"
+    )
+
+
+def _block(model: nn.Module, ipu: int) -> str:
+    """`, which runs from ... to before ...`, as far as the split says it."""
+    placed = split_of(model)
+    if not placed:
+        return ", which holds the whole model"
+    begins = [name for name, place in placed if place == ipu]
+    later = [name for name, place in placed if place > ipu]
+    first = repr(begins[0]) if begins else "the beginning"
+    end = f"to before {later[0]!r}" if later else "to the end"
+    return f", which runs from {first} {end}"
+
+
+# -- batches and loops -----------------------------------------------------------------
+
+
+def _accumulation(match: re.Match[str], model: nn.Module) -> DevrunError:
+    needed = int(match["needed"])
+    stages = (needed + 1) // 2
+    got = match.groupdict().get("got")
+    given = f"gradientAccumulation is {got}" if got else "gradientAccumulation is less"
+    return ConfigError(
+        f"a pipeline of {stages} stages needs at least {needed} (2 x {stages} - 1) "
+        f"accumulated micro-batches, but {given}: raise cumulative_iters (or "
+        f"Training.gradientAccumulation) to {needed} or more, "
+        "split over fewer IPUs, or use ShardedExecution"
+    )
+
+
+def _device_iterations(match: re.Match[str], model: nn.Module) -> DevrunError:
+    return ConfigError(
+        f"a pipeline of {match['needed']} stages needs at least {match['needed']} "
+        "deviceIterations in evaluation: raise it there, or use ShardedExecution"
+    )
+
+
+def _shape(match: re.Match[str], model: nn.Module) -> DevrunError:
+    return UnsupportedFeatureError(
+        f"dynamic shape: the graph is compiled for {match['name']} of the shape "
+        f"{_size(match['old'])}, but this batch has {_size(match['new'])}; give every "
+        "batch one shape (resize or pad the samples, drop_last: true)"
+    )
+
+
+def _other_input(match: re.Match[str], model: nn.Module) -> DevrunError:
+    return UnsupportedFeatureError(
+        f"the graph is compiled for {match['name']} of the {match['what'].lower()} "
+        f"{match['old']}, but this batch has {match['new']}; give every batch the same "
+        "structure and types, and tensors where values change"
+    )
+
+
+def _size(text: str) -> str:
+    return text.removeprefix("torch.Size(").removesuffix(")")
+
+
+def _not_divisible(match: re.Match[str], model: nn.Module) -> DevrunError:
+    return ConfigError(
+        f"a batch of {match['size']} samples cannot be divided into the "
+        f"{match['parts']} micro-batches of one call (replicas x gradientAccumulation "
+        "x deviceIterations): set drop_last: true, or another samples_per_gpu"
+    )
+
+
+# -- models that cannot be compiled ----------------------------------------------------
+
+
+def _no_loss(match: re.Match[str], model: nn.Module) -> DevrunError:
+    return ConfigError(
+        f"{_name(model)} has no loss in its graph: return the result of a loss "
+        "function of torch, or mark it with poptorch.identity_loss"
+    )
+
+
+def _two_losses(match: re.Match[str], model: nn.Module) -> DevrunError:
+    return ConfigError(
+        f"{_name(model)} has several losses and no sum of them that is marked "
+        "as the one to train on: wrap the sum in poptorch.identity_loss"
+    )
+
+
+def _name(model: nn.Module) -> str:
+    """The user's class; a wrapped model's is PopTorch's own subclass of it."""
+    return type(model).__name__.removeprefix("Poptorch")
+
+
+def _operation(text: str) -> str | None:
+    """The operation that a message is about, as PopTorch spells it."""
+    for pattern in (
+        r"Unsupported ops found in compiled model: \[([\w:.]+)",
+        r"(aten::\w+)",
+        r"\) in (\w+)\. Constant",
+        r"^(\w+)(?:: | is not supported on the IPU)",
+    ):
+        if match := re.search(pattern, text):
+            return match[1]
+    return None
+
+
+def _first_sentences(text: str) -> str:
+    """The message without PopTorch's own source lines and advice to its vendor."""
+    text = re.sub(r"^In \S+:\d+: '\w+': ", "", text)
+    text = re.split(r" Not all operations are| If you believe| Error raised in:", text)[
+        0
+    ]
+    return text if len(text) <= 240 else f"{text[:237]}..."
+
+
+def _place(error: BaseException, model: nn.Module, sdk: Any) -> str | None:
+    """`file:line` of the user's code that was running when the error was raised.
+
+    That is in a file of the model's own classes, or in any other that is neither
+    devrun's nor an installed package's; None when no forward pass was going on.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    begins = [i for i, frame in enumerate(frames) if frame.name == "forward"]
+    own = _files(model)
+    for frame in reversed(frames[begins[0] :] if begins else []):
+        if frame.filename in own or _is_users(Path(frame.filename), sdk):
+            return f"{frame.filename}:{frame.lineno}"
+    return None
+
+
+def _is_users(path: Path, sdk: Any) -> bool:
+    hidden = {Path(str(module.__file__)).parent for module in (torch, sdk)}
+    hidden |= {Path(__file__).parents[2], Path(sysconfig.get_paths()["stdlib"])}
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return path.is_file() and not installed and not hidden & set(path.parents)
+
+
+def _files(model: nn.Module) -> set[str]:
+    """The source files of the model's own classes."""
+    files = set()
+    for kind in {base for m in model.modules() for base in type(m).__mro__}:
+        if issubclass(kind, nn.Module) and not kind.__module__.startswith("torch."):
+            try:
+                files.add(inspect.getsourcefile(kind) or "")
+            except (TypeError, OSError):
+                continue  # made without a file, as in a console
+    return files - {""}
+
+
+_Teller = Callable[[re.Match[str], nn.Module], DevrunError]
+
+_KNOWN: tuple[tuple[str, _Teller], ...] = (
+    (
+        r"Failed to acquire (?P<wanted>\d+) IPU(?:.*the machine has (?P<here>\d+))?",
+        _too_few,
+    ),
+    (r"Too many IPUs requested \((?P<wanted>\d+)\)", _too_many),
+    (
+        r"specifies the use of (?P<wanted>\d+) IPUs.*minimum of (?P<rounded>\d+)",
+        _no_power_of_two,
+    ),
+    (
+        r"Out of memory on (?:IPU (?P<ipu>\d+) .*?: (?P<total>\d+) bytes .* limit "
+        r"(?P<limit>\d+)|tile (?P<tile>\d+): (?P<used>\d+) bytes used but tiles only "
+        r"have (?P<has>\d+))",
+        _out_of_memory,
+    ),
+    (
+        r"gradientAccumulation must be greater than or equal to the number of pipeline "
+        r"stages \((?P<needed>\d+)\)(?:.*gradientAccumulation is (?P<got>\d+))?",
+        _accumulation,
+    ),
+    (
+        r"deviceIterations must be greater than or equal to the number of pipeline "
+        r"stages \((?P<needed>\d+)\)",
+        _device_iterations,
+    ),
+    (
+        r"Shape mismatch for (?P<name>\S+): expected (?P<old>.+?) but got "
+        r"(?P<new>torch\.Size\(\[[\d, ]*\]\)|\S+)",
+        _shape,
+    ),
+    (
+        r"(?P<what>Type|Length|Value) mismatch for (?P<name>\S+): expected "
+        r"(?P<old>.+?) but got (?P<new>.+?)\.(?: |$)",
+        _other_input,
+    ),
+    (
+        r"batch dimension \((?P<size>\d+)\) must be a multiple.* = (?P<parts>\d+) "
+        r"because",
+        _not_divisible,
+    ),
+    (r"Couldn't find a loss in graph", _no_loss),
+    (r"Multiple independent losses found in graph", _two_losses),
+)
+"""What a message looks like -> who tells it. Texts of PopTorch 3.4 and Poplar 3.4."""

@@ -1,0 +1,282 @@
+"""torch's optimizer as PopTorch's: the same numbers, and state that can be fetched.
+
+The user's object stays what it is; hooks and schedules write its `param_groups`. Its
+twin from `poptorch.optim` goes to the device. State crosses by parameter: PopTorch's
+`Accl1___<name>` is torch's `momentum_buffer`, and so on (`STATE_NAMES`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from devrun.devices.ipu.options import POLICY_KEYS, dtype_of
+from devrun.errors import ConfigError, UnsupportedFeatureError, nearest
+from devrun.step import UpdatePolicy
+
+__all__ = ["KINDS", "STATE_NAMES", "DeviceOptimizer"]
+
+KINDS = ("SGD", "AdamW", "Adam", "RMSprop")
+"""What an IPU can run of torch; AdamW first, as it became a subclass of Adam."""
+
+STATE_NAMES = {
+    "SGD": {"momentum_buffer": "Accl1"},
+    "Adam": {"exp_avg": "Accl1", "exp_avg_sq": "Accl2", "step": "Step"},
+    "RMSprop": {
+        "square_avg": "Accl1",
+        "momentum_buffer": "Accl2",
+        "grad_avg": "Accl3",
+        "step": "Step",
+    },
+}
+"""torch's name for each state tensor -> PopTorch's prefix."""
+
+_NUMBERS = {
+    "SGD": ("lr", "momentum", "dampening", "weight_decay", "nesterov"),
+    "Adam": ("lr", "betas", "eps", "weight_decay"),
+    "AdamW": ("lr", "betas", "eps", "weight_decay"),
+    "RMSprop": ("lr", "alpha", "eps", "weight_decay", "momentum", "centered"),
+}
+_CLIPS = ("SGD", "Adam", "AdamW")
+
+
+class DeviceOptimizer:
+    """The twin of `optimizer` and what is on the device of it.
+
+    Args:
+        sdk: PopTorch.
+        optimizer: the user's, over parameters of `module`.
+        module: what PopTorch wraps; its parameter names are those of the state.
+
+    Raises:
+        UnsupportedFeatureError: an optimizer, or a setting of it, an IPU cannot run.
+    """
+
+    def __init__(
+        self, sdk: Any, optimizer: Any, module: nn.Module, policy: UpdatePolicy
+    ) -> None:
+        self.host = optimizer
+        self.kind = kind = _kind_of(optimizer)
+        self._names = {id(p): name for name, p in module.named_parameters()}
+        extras = _policy_extras(kind, policy)
+        values = self._values()
+        plain = kind == "SGD" and not any(group["momentum"] for group in values)
+        # PopTorch lets those numbers change later that are arguments, and keeps a
+        # tensor of each weight's size for a momentum that may change
+        first = {k: v for k, v in values[0].items() if k != "momentum" or not plain}
+        groups = [
+            {"params": list(group["params"]), **{k: now[k] for k in first}}
+            for group, now in zip(optimizer.param_groups, values, strict=True)
+        ]
+        self.twin: Any = getattr(sdk.optim, kind)(groups, **first, **extras)
+        self._sent: list[dict[str, Any]] = values
+        self._scalars: dict[str, float] = {}
+        self._newer_on_device = False
+        self._newer_on_host = bool(optimizer.state)
+        self._handles = [
+            optimizer.register_state_dict_pre_hook(self._before_state_dict),
+            optimizer.register_load_state_dict_post_hook(self._after_load),
+        ]
+
+    def changed(self) -> bool:
+        """Copy changed hyper-parameters to the twin; whether there were any."""
+        now = self._values()
+        if now == self._sent:
+            return False
+        for group, values in zip(self.twin.param_groups, now, strict=True):
+            group.update(values)
+        self._sent = now
+        return True
+
+    def ran(self) -> None:
+        """The device updated the weights: its state is the newer one."""
+        self._newer_on_device = True
+
+    def upload(self) -> None:
+        """Give the twin the host's state, if that is newer."""
+        if not self._newer_on_host:
+            return
+        self._newer_on_host = self._newer_on_device = False
+        state = {name: torch.tensor(value) for name, value in self._scalars.items()}
+        for param, _ in self._params():
+            own = self.host.state.get(param, {})
+            for key, prefix in self._state_names.items():
+                if isinstance(own.get(key), Tensor):
+                    name = f"{prefix}___{self._names[id(param)]}"
+                    state[name] = own[key].detach().clone()
+        whole = self.twin.state_dict()
+        # the hyper-parameters are those of the host, not the device's float32 of them
+        whole.update(ipu_state=state, ipu_param={})
+        self.twin.load_state_dict(whole)
+
+    def download(self) -> None:
+        """Give the user's optimizer the device's state, if that is newer."""
+        if not self._newer_on_device:
+            return
+        self._newer_on_device = False
+        found = dict(self.twin.state_dict().get("ipu_state") or {})
+        for param, group in self._params():
+            own: dict[str, Any] = {}
+            for key, prefix in self._state_names.items():
+                value = found.pop(f"{prefix}___{self._names[id(param)]}", None)
+                if value is not None and _kept(key, group):
+                    shape = () if key == "step" else param.shape
+                    own[key] = value.detach().reshape(shape).clone()
+            if own:
+                self.host.state[param] = {**self.host.state.get(param, {}), **own}
+        self._scalars = {
+            name: float(value)
+            for name, value in found.items()
+            if isinstance(value, Tensor) and value.numel() == 1
+        }
+
+    def scalars(self) -> dict[str, float]:
+        """State that belongs to no parameter, such as an automatic loss scale."""
+        self.download()
+        return dict(self._scalars)
+
+    def load_scalars(self, scalars: Mapping[str, float]) -> None:
+        """Take back what `scalars` gave; sent before the next update."""
+        self.download()
+        self._scalars = dict(scalars)
+        self._newer_on_host = self._newer_on_host or bool(scalars)
+
+    def close(self) -> None:
+        """Fetch the state and leave the user's optimizer alone."""
+        self.download()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    @property
+    def num_states(self) -> int:
+        """Tensors that the device keeps for each weight beside its gradient."""
+        if self.kind == "SGD":
+            return int(any(group["momentum"] for group in self._values()))
+        return 2
+
+    @property
+    def _state_names(self) -> Mapping[str, str]:
+        return STATE_NAMES.get(self.kind, STATE_NAMES["Adam"])
+
+    def _params(self) -> Iterator[tuple[nn.Parameter, Mapping[str, Any]]]:
+        for group in self.host.param_groups:
+            for param in group["params"]:
+                if id(param) in self._names:
+                    yield param, group
+
+    def _numbers(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: _plain(group[name]) for name in _NUMBERS[self.kind]}
+
+    def _values(self) -> list[dict[str, Any]]:
+        return [self._numbers(group) for group in self.host.param_groups]
+
+    def _before_state_dict(self, _: Any) -> None:
+        self.download()
+
+    def _after_load(self, _: Any) -> None:
+        self._newer_on_host, self._newer_on_device = True, False
+
+
+def _kept(key: str, group: Mapping[str, Any]) -> bool:
+    """Whether torch's own optimizer would have this state."""
+    needs = {"momentum_buffer": "momentum", "grad_avg": "centered"}.get(key)
+    return needs is None or bool(group.get(needs))
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def _kind_of(optimizer: Any) -> str:
+    """Which of `KINDS` an optimizer is."""
+    kind = type(optimizer)
+    bases = {base: getattr(torch.optim, base) for base in KINDS}
+    name = next((n for n, base in bases.items() if issubclass(kind, base)), None)
+    if name is None or kind.__module__.startswith("poptorch"):
+        raise UnsupportedFeatureError(
+            f"optimizer {kind.__module__}.{kind.__name__} cannot run on an IPU, which "
+            f"updates the weights itself: take {', '.join(KINDS)} of torch.optim"
+        )
+    # torch wraps the method, once in each class
+    if inspect.unwrap(kind.step) is not inspect.unwrap(bases[name].step):
+        raise UnsupportedFeatureError(
+            f"optimizer {kind.__name__} has a step() of its own, which never runs on "
+            f"an IPU: use {name} itself"
+        )
+    for group in optimizer.param_groups:
+        if name == "Adam" and group.get("decoupled_weight_decay"):
+            name = "AdamW"
+        for flag in ("amsgrad", "maximize"):
+            if group.get(flag):
+                raise UnsupportedFeatureError(
+                    f"optimizer {kind.__name__} with {flag}=True cannot run on an IPU: "
+                    "remove it"
+                )
+        if group.get("centered") != optimizer.param_groups[0].get("centered"):
+            raise UnsupportedFeatureError(
+                "optimizer RMSprop: on an IPU all parameter groups have the same "
+                "`centered`"
+            )
+    return name
+
+
+def _policy_extras(kind: str, policy: UpdatePolicy) -> dict[str, Any]:
+    """Loss scale, accumulator types and clipping, as arguments of the twin.
+
+    Raises:
+        UnsupportedFeatureError, ConfigError: naming what cannot be said to an IPU.
+    """
+    for key in policy.options:
+        if key not in POLICY_KEYS:
+            raise ConfigError(
+                f"optimizer_config: {key!r} means nothing on device 'ipu'; "
+                f"{nearest(str(key), POLICY_KEYS)}"
+            )
+    extras: dict[str, Any] = {}
+    accum = dtype_of("accum_type", policy.options.get("accum_type"))
+    velocity = dtype_of(
+        "velocity_accum_type", policy.options.get("velocity_accum_type")
+    )
+    if accum is not None:
+        extras["accum_type"] = accum
+    if velocity is not None and kind == "SGD":
+        extras["velocity_accum_type"] = velocity
+    elif velocity is not None:
+        extras["first_order_momentum_accum_type"] = velocity
+    if policy.precision == "fp16" and isinstance(policy.loss_scale, (int, float)):
+        extras["loss_scaling"] = float(policy.loss_scale)
+    elif policy.precision == "fp16" and policy.loss_scale != "dynamic":
+        raise UnsupportedFeatureError(
+            "loss_scale on an IPU is a number, or 'dynamic' for its automatic loss "
+            f"scaling, got {policy.loss_scale!r}"
+        )
+    extras.update(_clipping(kind, policy.grad_clip))
+    return extras
+
+
+def _clipping(kind: str, grad_clip: Mapping[str, Any] | None) -> dict[str, float]:
+    if grad_clip is None:
+        return {}
+    if "clip_value" in grad_clip:
+        raise UnsupportedFeatureError(
+            "grad_clip: clip_value cannot run on an IPU, which clips by norm: use "
+            "max_norm"
+        )
+    norm_type = float(grad_clip.get("norm_type", 2.0))
+    if norm_type != 2.0 or not math.isfinite(float(grad_clip["max_norm"])):
+        raise UnsupportedFeatureError(
+            f"grad_clip {dict(grad_clip)!r} cannot run on an IPU, which clips by the "
+            "2-norm to a finite max_norm: remove norm_type"
+        )
+    if kind not in _CLIPS:
+        raise UnsupportedFeatureError(
+            f"grad_clip cannot be combined with {kind} on an IPU, where "
+            f"{', '.join(_CLIPS)} clip: take one of these, or remove grad_clip"
+        )
+    return {"max_grad_norm": float(grad_clip["max_norm"])}

@@ -1,0 +1,78 @@
+"""Where PopTorch comes from: the vendor's package, or the emulator if asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
+from devrun.errors import DeviceUnavailableError
+
+__all__ = ["load", "missing"]
+
+_REHEARSE = "or add --emulate to rehearse without IPUs"
+
+
+def load(emulate: bool) -> Any:
+    """The module `poptorch`.
+
+    Raises:
+        DeviceUnavailableError: it is not here, or the other one of the two is imported
+            in this process.
+    """
+    if emulate:
+        use_emulators()
+    elif reason := missing():
+        raise DeviceUnavailableError(f"device 'ipu' is not here: {reason}")
+    import poptorch  # type: ignore[import-not-found]
+
+    return poptorch
+
+
+def missing() -> str | None:
+    """Why the vendor's PopTorch cannot be used now, and how to get it; None if it can.
+
+    Never raises.
+    """
+    if is_emulated("poptorch"):
+        return (
+            "this process has the emulated PopTorch imported; start a new one for the "
+            f"real SDK, {_REHEARSE}"
+        )
+    if not _installed():
+        return (
+            "PopTorch is not installed: get Graphcore's Poplar SDK, `source` its "
+            "enable scripts, and pip install the poptorch wheel that comes in it, "
+            f"{_REHEARSE}"
+        )
+    try:
+        import poptorch
+
+        here = poptorch.ipuHardwareIsAvailable()
+    # the vendor's package asserts versions and loads libraries when it is imported
+    except (ImportError, AssertionError, OSError, RuntimeError) as error:
+        cause = " ".join(str(error).split())
+        return (
+            f"PopTorch is installed but does not start ({cause}): `source` the enable "
+            "scripts of the Poplar SDK, with the torch version that its PopTorch is "
+            f"made for, {_REHEARSE}"
+        )
+    if here:
+        return None
+    return (
+        "PopTorch finds no IPU: look with gc-info -l, and set IPUOF_VIPU_API_PARTITION_"
+        f"ID on an IPU Pod, {_REHEARSE}"
+    )
+
+
+def _installed() -> bool:
+    if "poptorch" in sys.modules:
+        return True
+    spec = importlib.util.find_spec("poptorch")
+    origin = getattr(spec, "origin", None)
+    if spec is None or origin is None:
+        return False
+    # with emulation on, child processes have the look-alike on their path
+    return emulators_root() not in Path(origin).resolve().parents

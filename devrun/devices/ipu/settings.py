@@ -1,0 +1,146 @@
+"""The `ipu:` section of a config, read into one frozen object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from devrun.errors import ConfigError, ConfigTypeError, nearest
+
+__all__ = ["OWN_KEYS", "IPUSettings", "parse_settings"]
+
+OWN_KEYS = {
+    "emulate": "use the emulated PopTorch",
+    "replicas": "data-parallel copies in training, as `--ipu-replicas`",
+    "evaluate_on": "`device`, or `host` for the CPU",
+    "split": "`auto` divides the model over `num_ipus` by measured work and memory",
+    "num_ipus": "IPUs of one replica",
+    "train_split_edges": "`{layer_to_call, ipu_id, user_id?}` for each block",
+    "eval_split_edges": "the same for evaluation; by default that of training",
+    "train_ckpt_nodes": "layers whose outputs are kept; the rest is recomputed",
+    "train_cfg": "options for training only",
+    "eval_cfg": "options for evaluation only",
+}
+"""What devrun reads itself; every other key is an option of PopTorch."""
+
+_ELSEWHERE = ("find_unused_parameters", "cudnn_benchmark", "backend")
+"""Said to other devices in the same config; there is nothing to set here."""
+_MODEL_KEYS = ("train_split_edges", "eval_split_edges", "train_ckpt_nodes")
+
+
+@dataclass(frozen=True)
+class IPUSettings:
+    """One run's choices; `training` and `inference` are PopTorch's options."""
+
+    emulate: bool = False
+    replicas: int | None = None
+    evaluate_on: str = "device"
+    split: str | None = None
+    num_ipus: int | None = None
+    train_split_edges: Sequence[Mapping[str, Any]] = ()
+    eval_split_edges: Sequence[Mapping[str, Any]] = ()
+    train_ckpt_nodes: Sequence[str] = ()
+    deterministic: bool = False
+    training: Mapping[str, Any] = field(default_factory=dict)
+    inference: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ipus(self) -> int | None:
+        """IPUs of one replica; None where the model's own code may place blocks."""
+        placed = [edge.get("ipu_id") for edge in self.train_split_edges]
+        highest = max((ipu for ipu in placed if isinstance(ipu, int)), default=None)
+        return self.num_ipus if highest is None else highest + 1
+
+
+def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
+    """`cfg`, which is left as it was, with MMCV's `options_cfg` and `ipu_model_cfg`.
+
+    Raises:
+        ConfigError: a value out of range, or two that contradict each other.
+    """
+    values = {k: v for k, v in cfg.items() if k not in ("type", *_ELSEWHERE)}
+    for name in ("options_cfg", "ipu_model_cfg"):
+        given = values.pop(name, None) or {}
+        if not isinstance(given, Mapping):
+            raise ConfigTypeError(f"runner.{name} must be a dict, got {given!r}")
+        if name == "ipu_model_cfg" and (wrong := set(given) - set(_MODEL_KEYS)):
+            key = min(wrong, key=str)
+            hint = nearest(str(key), _MODEL_KEYS)
+            raise ConfigError(f"runner.ipu_model_cfg has no key {key!r}; {hint}")
+        _merge(values, given, f"runner.{name}")
+    train, evaluation = (_phase(values.pop(k, None), k) for k in _PHASES)
+    if "precision" in values:
+        raise ConfigError("ipu has no option 'precision': use the section fp16")
+    own = {k: values.pop(k) for k in (*OWN_KEYS, "deterministic") if k in values}
+    _check(own)
+    own = {k: v for k, v in own.items() if v is not None}
+    for key in _TRAINING_ONLY[:2]:
+        if key in evaluation:
+            raise ConfigError(
+                f"ipu: {key} in eval_cfg: evaluation has no gradients, and returns the "
+                "outputs of every sample; remove it"
+            )
+    common = {k: v for k, v in values.items() if k not in _TRAINING_ONLY}
+    return IPUSettings(
+        **own, training={**values, **train}, inference={**common, **evaluation}
+    )
+
+
+_PHASES = ("train_cfg", "eval_cfg")
+_TRAINING_ONLY = ("Training", "outputMode", "replicationFactor", "executionStrategy")
+"""Options that evaluation does not take over from those common to both."""
+
+
+def _merge(values: dict[str, Any], given: Mapping[str, Any], where: str) -> None:
+    for key, value in given.items():
+        if key in values and values[key] != value:
+            raise ConfigError(
+                f"{key!r} is {values[key]!r} for the device and {value!r} in {where}: "
+                "give it once"
+            )
+        values[key] = value
+
+
+def _phase(options: Any, name: str) -> dict[str, Any]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise ConfigTypeError(f"ipu: {name} must be a dict, got {options!r}")
+    own = next((key for key in options if key in OWN_KEYS), None)
+    if own is not None:
+        raise ConfigError(f"ipu: {own} is for the whole run: move it out of {name}")
+    return dict(options)
+
+
+def _check(own: Mapping[str, Any]) -> None:
+    for name in ("emulate", "deterministic"):
+        if not isinstance(own.get(name, False), bool):
+            raise ConfigTypeError(f"ipu: {name} must be true or false: {own[name]!r}")
+    for name in ("replicas", "num_ipus"):
+        value = own.get(name)
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigTypeError(f"ipu: {name} must be 1 or more, got {value!r}")
+    place = own.get("evaluate_on", "device")
+    if place not in ("device", "host"):
+        raise ConfigError(f"ipu: evaluate_on must be device or host, got {place!r}")
+    split, edges = own.get("split"), own.get("train_split_edges")
+    if split not in (None, "auto"):
+        raise ConfigError(
+            f"ipu: split must be auto, got {split!r}; name layers in train_split_edges"
+        )
+    if split == "auto" and edges:
+        raise ConfigError(
+            "ipu: split: auto and train_split_edges contradict each other: give one"
+        )
+    if split == "auto" and own.get("num_ipus") is None:
+        raise ConfigError("ipu: split: auto needs num_ipus, the IPUs of one replica")
+    if own.get("num_ipus", 1) not in (None, 1) and not split and not edges:
+        raise ConfigError(
+            f"ipu: num_ipus is {own['num_ipus']}, but nothing divides the model: add "
+            "split: auto, or train_split_edges"
+        )
+    for name in _MODEL_KEYS:
+        value = own.get(name)
+        if value is not None and not isinstance(value, (list, tuple)):
+            raise ConfigTypeError(f"ipu: {name} must be a list, got {value!r}")

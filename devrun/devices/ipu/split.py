@@ -1,0 +1,277 @@
+"""Which part of a model runs on which IPU: MMCV's split edges, as PopTorch blocks.
+
+An edge names the first layer of a block; the block lasts until the next edge. What runs
+before the first edge is on IPU 0. Blocks and checkpoints are hooks on the user's own
+layers: the keys of `state_dict` and results on the host stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+from torch.utils.hooks import RemovableHandle
+
+from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
+
+__all__ = ["apply_split", "recompute", "remove_recompute", "remove_split", "split_of"]
+
+KEYS = ("layer_to_call", "ipu_id", "user_id")
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+PLACED = "_ipu_split"
+CHECKPOINTED = "_ipu_checkpoints"
+
+
+@dataclass(frozen=True)
+class _Edge:
+    name: str
+    layer: nn.Module
+    ipu: int
+    user_id: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name or 'the whole model'} on IPU {self.ipu}"
+
+
+@dataclass
+class _Placed:
+    """What `apply_split` left on a model; copied with it."""
+
+    blocks: list[tuple[str, int]]
+    hooks: list[tuple[nn.Module, int]] = field(default_factory=list)
+
+
+def apply_split(
+    model: nn.Module,
+    *,
+    edges: Sequence[Mapping[str, Any]],
+    sdk: Any,
+    num_ipus: int | None,
+    where: str,
+) -> None:
+    """Begin a block of `sdk` at the layer of every edge, instead of those of before.
+
+    Args:
+        model: the user's module; its layers keep their names and classes.
+        edges: `{layer_to_call, ipu_id, user_id?}`, in the order of the forward pass;
+            a layer is a name, or its index in `named_modules()`.
+        sdk: PopTorch.
+        num_ipus: IPUs of one replica; None for as many as the edges name.
+        where: the place in the config that a message names.
+
+    Raises:
+        ConfigError: an edge that names no layer, a layer twice, edges that go
+            backwards, IPU numbers with a gap, or more of them than `num_ipus`.
+    """
+    if isinstance(edges, (str, Mapping)) or not isinstance(edges, Sequence):
+        raise ConfigTypeError(
+            f"{where} must be a list of {{layer_to_call, ipu_id}}, got {edges!r}"
+        )
+    names = dict(model.named_modules(remove_duplicate=False))
+    indexed = [name for name, _ in model.named_modules()]
+    found = [
+        _edge(edge, names, indexed, f"{where}[{index}]")
+        for index, edge in enumerate(edges)
+    ]
+    _check_once(found, where)
+    _check_forward(found, names, where)
+    _check_ipus(found, num_ipus, where)
+    remove_split(model)
+    placed = _Placed([(edge.name, edge.ipu) for edge in found])
+    for edge in found:
+        before = set(edge.layer._forward_pre_hooks)
+        try:
+            sdk.BeginBlock(edge.layer, user_id=edge.user_id, ipu_id=edge.ipu)
+        except sdk.Error as error:
+            _unhook(placed.hooks)
+            raise ConfigError(
+                f"{where}: the model's own code begins a block at {edge.name!r} "
+                "already; remove that BeginBlock, or the edge"
+            ) from error
+        added = set(edge.layer._forward_pre_hooks) - before
+        placed.hooks += [(edge.layer, key) for key in added]
+    setattr(model, PLACED, placed)
+
+
+def remove_split(model: nn.Module) -> None:
+    """Take off the blocks of `apply_split`; those of the model's own code stay."""
+    placed = vars(model).pop(PLACED, None)
+    if placed is not None:
+        _unhook(placed.hooks)
+
+
+def split_of(model: nn.Module) -> list[tuple[str, int]]:
+    """(first layer, IPU) of every block that `apply_split` placed, in its order.
+
+    On `model`, or on a module in it.
+    """
+    placed = (vars(module).get(PLACED) for module in model.modules())
+    return next((list(each.blocks) for each in placed if each is not None), [])
+
+
+def recompute(
+    model: nn.Module,
+    names: Sequence[str],
+    sdk: Any,
+    *,
+    where: str = "train_ckpt_nodes",
+) -> None:
+    """Keep the outputs of the named layers; the rest of a stage is computed again.
+
+    Outside of the device the outputs pass through untouched.
+
+    Raises:
+        ConfigError: a name that is no layer, or one that is never called.
+    """
+    known = dict(model.named_modules(remove_duplicate=False))
+    layers = [_layer(name, known, f"{where}: {name!r}") for name in names]
+    remove_recompute(model)
+    keep = _KeepOutput(sdk.recomputationCheckpoint, sdk.isRunningOnIpu)
+    handles = [layer.register_forward_hook(keep) for layer in layers]
+    setattr(model, CHECKPOINTED, handles)
+
+
+def remove_recompute(model: nn.Module) -> None:
+    """Take off the checkpoints of `recompute`."""
+    handles: list[RemovableHandle] = vars(model).pop(CHECKPOINTED, [])
+    for handle in handles:
+        handle.remove()
+
+
+class _KeepOutput:
+    """A forward hook. Holds functions, not the SDK, so that models can be copied."""
+
+    def __init__(self, checkpoint: Any, on_device: Any) -> None:
+        self._checkpoint, self._on_device = checkpoint, on_device
+
+    def __call__(self, layer: nn.Module, inputs: Any, output: Any) -> Any:
+        if not self._on_device():
+            return output
+        return tree_map_only(Tensor, self._checkpoint, output)
+
+
+def _unhook(hooks: list[tuple[nn.Module, int]]) -> None:
+    for layer, key in hooks:
+        # the two dictionaries that torch's own handle would take the hook out of
+        layer._forward_pre_hooks.pop(key, None)
+        layer._forward_pre_hooks_with_kwargs.pop(key, None)
+
+
+def _edge(
+    edge: Any, names: dict[str, nn.Module], indexed: list[str], where: str
+) -> _Edge:
+    if not isinstance(edge, Mapping):
+        raise ConfigTypeError(
+            f"{where} must be {{layer_to_call, ipu_id}}, got {edge!r}"
+        )
+    for key in edge:
+        if key not in KEYS:
+            raise UnknownNameError(
+                f"{where} has no key {key!r}; {nearest(str(key), KEYS)}"
+            )
+    for key in KEYS[:2]:
+        if key not in edge:
+            raise ConfigError(f"{where} has no {key}: give layer_to_call and ipu_id")
+    name, ipu, user_id = (edge.get(key) for key in KEYS)
+    if isinstance(ipu, bool) or not isinstance(ipu, int) or ipu < 0:
+        raise ConfigTypeError(f"{where}.ipu_id must be 0 or more, got {ipu!r}")
+    if isinstance(user_id, bool) or not isinstance(user_id, (str, int, type(None))):
+        raise ConfigTypeError(f"{where}.user_id must be a string, got {user_id!r}")
+    if isinstance(name, int) and not isinstance(name, bool):
+        if not 0 <= name < len(indexed):
+            raise ConfigError(
+                f"{where}.layer_to_call is {name}, but the model has the layers 0 to "
+                f"{len(indexed) - 1} (their place in named_modules())"
+            )
+        name = indexed[name]
+    layer = _layer(name, names, f"{where}.layer_to_call {name!r}")
+    return _Edge(str(name), layer, ipu, None if user_id is None else str(user_id))
+
+
+def _layer(name: Any, names: dict[str, nn.Module], where: str) -> nn.Module:
+    if not isinstance(name, str):
+        raise ConfigTypeError(f"{where} must be the name of a layer or its index")
+    if name not in names:
+        known = [n for n in names if n]
+        raise UnknownNameError(
+            f"{where} is no layer of the model; {nearest(name, known)}"
+        )
+    layer = names[name]
+    if isinstance(layer, CONTAINERS):
+        inside = next(
+            (f" such as {n!r}" for n in names if n.startswith(f"{name}.")), ""
+        )
+        raise ConfigError(
+            f"{where} is a {type(layer).__name__}, which is never called itself; name "
+            f"a layer in it{inside}"
+        )
+    return layer
+
+
+def _check_once(edges: list[_Edge], where: str) -> None:
+    seen: dict[int, tuple[int, str]] = {}
+    for index, edge in enumerate(edges):
+        if id(edge.layer) in seen:
+            first, name = seen[id(edge.layer)]
+            same = "" if name == edge.name else f", which is {name!r}"
+            raise ConfigError(
+                f"{where}[{index}] names {edge.name!r}{same}, as {where}[{first}] does "
+                "already: a layer begins one block; remove one of the two"
+            )
+        seen[id(edge.layer)] = index, edge.name
+
+
+def _check_forward(edges: list[_Edge], names: dict[str, nn.Module], where: str) -> None:
+    """Refuse a lower IPU after a higher one.
+
+    The order is that of the list, except where the model itself gives one: in a
+    Sequential or ModuleList, and between a module and what is inside it.
+    """
+    for place, second in enumerate(edges):
+        for first in edges[:place]:
+            a, b = first, second
+            if _precedes(b.name, a.name, names):
+                a, b = b, a
+            if a.ipu > b.ipu:
+                raise ConfigError(
+                    f"{where} goes backwards: {a}, then {b}; a pipeline runs from IPU "
+                    "0 upwards, so list the edges in the order of the forward pass "
+                    "with ipu_id never smaller than before"
+                )
+
+
+def _precedes(first: str, second: str, names: dict[str, nn.Module]) -> bool:
+    """Whether the model's structure says that `first` is called before `second`."""
+    a = first.split(".") if first else []
+    b = second.split(".") if second else []
+    common = 0
+    while common < min(len(a), len(b)) and a[common] == b[common]:
+        common += 1
+    if common == len(a) or common == len(b):
+        return len(a) < len(b)
+    parent = names[".".join(a[:common])]
+    if not isinstance(parent, (nn.Sequential, nn.ModuleList)):
+        return False
+    order = list(parent._modules)
+    return order.index(a[common]) < order.index(b[common])
+
+
+def _check_ipus(edges: list[_Edge], num_ipus: int | None, where: str) -> None:
+    if not edges:
+        return
+    used = {0, *(edge.ipu for edge in edges)}
+    needed = max(used) + 1
+    if num_ipus is not None and needed > num_ipus:
+        raise ConfigError(
+            f"{where} uses the IPUs 0 to {needed - 1}, but num_ipus is {num_ipus}: "
+            f"set num_ipus to {needed}, or place the layers on fewer"
+        )
+    gaps = [ipu for ipu in range(needed) if ipu not in used]
+    if gaps:
+        raise ConfigError(
+            f"{where} leaves out IPU {', '.join(map(str, gaps))} of 0 to {needed - 1}: "
+            "number the IPUs without a gap"
+        )

@@ -1,0 +1,144 @@
+"""The module that PopTorch compiles: a `StepModule` with its loss marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from devrun.devices.ipu.batch import Flat, flatten, rebuild
+from devrun.devices.ipu.openmmlab import tensor_losses
+from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.models.step_module import StepModule
+
+__all__ = ["Call", "DeviceStep", "means", "others_of"]
+
+
+@dataclass
+class Call:
+    """One compiled way of calling the step, and what its forward returned.
+
+    The forward runs once; what is noted here then says how to read the outputs of every
+    later call.
+    """
+
+    mode: str
+    flat: Flat
+    with_extras: bool = False
+    """Whether a training step returns more than the loss and the log values."""
+    scalars: tuple[str, ...] = ()
+    """Names of the first outputs; the rest belong to `others`."""
+    fixed: dict[str, Any] = field(default_factory=dict)
+    """Log values that were plain numbers."""
+    others: Any = None
+    """Flat of the other keys, with `_Input` where an input came back as it was."""
+    num_samples: int = 0
+    """As the step said, for one micro-batch."""
+    rows: int = 0
+    """Rows of one micro-batch."""
+
+
+@dataclass(frozen=True)
+class _Input:
+    """An output that is input number `index` itself."""
+
+    index: int
+
+
+class DeviceStep(nn.Module):
+    """Wraps `step` for PopTorch, which copies this object, not what is in it.
+
+    `call` is set before each wrapping; the executor's copy keeps the one it was
+    wrapped with.
+    """
+
+    call: Call
+
+    def __init__(self, step: StepModule, sdk: Any) -> None:
+        super().__init__()
+        self.step = step
+        vars(self)["identity_loss"] = sdk.identity_loss
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        call: Call = self.call
+        batch = rebuild(call.flat.template, tensors)
+        step: Any = self.step
+        with tensor_losses(step.module):
+            result = step(batch, call.mode)
+        loss, training = result["loss"], call.mode == "train"
+        if training:
+            _check_loss(step, loss)
+            loss = self.identity_loss(loss, "none")  # type: ignore[operator]
+        call.rows = tensors[0].shape[0] if tensors[0].dim() else 1
+        call.num_samples = int(result["num_samples"])
+        log_vars = dict(result["log_vars"])
+        if loss is not None:
+            log_vars["loss"] = loss
+        call.scalars = tuple(k for k, v in log_vars.items() if isinstance(v, Tensor))
+        call.fixed = {k: v for k, v in log_vars.items() if k not in call.scalars}
+        known = ("loss", "log_vars", "num_samples")
+        others = {k: v for k, v in result.items() if k not in known}
+        if training and not call.with_extras:
+            others = {}
+        outputs, call.others = _new_tensors(others, tensors)
+        # float: the device adds them up, for which half is too coarse
+        return (*(log_vars[name].float() for name in call.scalars), *outputs)
+
+
+def _check_loss(step: StepModule, loss: Any) -> None:
+    if not isinstance(loss, Tensor):
+        raise UnsupportedFeatureError(
+            f"train_step of {step.model_name} returned no loss: a model that updates "
+            "the weights itself cannot run on an IPU; return the loss without stepping"
+        )
+    if not loss.is_floating_point():
+        raise ConfigError(
+            f"the loss of {step.model_name} is of type {loss.dtype}: it must be "
+            "floating-point"
+        )
+
+
+def _new_tensors(
+    others: dict[str, Any], inputs: tuple[Tensor, ...]
+) -> tuple[list[Tensor], Any]:
+    """Tensors to return, and a template in which inputs are said by their number."""
+    flat = flatten(others)
+    given = {id(tensor): index for index, tensor in enumerate(inputs)}
+    new: list[Tensor] = []
+    places: list[Any] = []
+    for tensor in flat.tensors:
+        if id(tensor) in given:
+            places.append(_Input(given[id(tensor)]))
+        else:
+            places.append(len(new))
+            new.append(tensor)
+    return new, (flat.template, places)
+
+
+def others_of(call: Call, outputs: list[Tensor], inputs: tuple[Tensor, ...]) -> Any:
+    """The other keys of a result, from the outputs beyond the log values."""
+    template, places = call.others
+    tensors = [
+        inputs[place.index] if isinstance(place, _Input) else outputs[place]
+        for place in places
+    ]
+    result: dict[str, Any] = rebuild(template, tensors)
+    return result
+
+
+def means(
+    call: Call, outputs: Sequence[Tensor], weights: Tensor | None, count: float
+) -> dict[str, Any]:
+    """Log values of all micro-batches as one: the weighted sum of each over `count`.
+
+    Args:
+        outputs: of one call, 1-d over its micro-batches or 0-d for a single one.
+        weights: one for each micro-batch; None counts each once.
+    """
+    found: dict[str, Any] = {}
+    for name, value in zip(call.scalars, outputs, strict=False):
+        values = value.detach().reshape(-1)
+        found[name] = (values if weights is None else values * weights).sum() / count
+    return {**found, **call.fixed}

@@ -1,0 +1,110 @@
+"""A small training through the runner, on the CPU or on emulated IPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from devrun.hooks import Hook
+from devrun.runners import EpochBasedRunner, IterBasedRunner
+
+
+class Net(nn.Module):
+    """A convolution, BatchNorm and dropout where asked, and a linear layer."""
+
+    def __init__(self, *, norm: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4) if norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(4 * 16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.norm(self.conv(x)))
+        return self.head(self.dropout(x.flatten(1)))
+
+
+def net(**options: Any) -> Net:
+    """The same weights each time."""
+    torch.manual_seed(3)
+    return Net(**options)
+
+
+def loader(samples: int = 64, batch_size: int = 4, **options: Any) -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(8)
+    x = torch.randn(samples, 2, 4, 4, generator=generator)
+    y = torch.randint(0, 4, (samples,), generator=generator)
+    return DataLoader(TensorDataset(x, y), batch_size=batch_size, **options)
+
+
+def ipu(**options: Any) -> dict[str, Any]:
+    return {"type": "ipu", "emulate": True, **options}
+
+
+class Losses(Hook):
+    """The loss of every update, and a stop where wished."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.values: list[float] = []
+        self.stop_after = stop_after
+
+    def after_train_iter(self, runner: Any) -> None:
+        self.values.append(float(runner.outputs["loss"]))
+        if self.stop_after is not None and runner.iter + 1 >= self.stop_after:
+            runner.request_stop("enough")
+
+
+def make(
+    device: Any,
+    model: nn.Module | None = None,
+    optimizer: Any = None,
+    *,
+    epochs: int | None = 2,
+    iters: int | None = None,
+    stop_after: int | None = None,
+    loss: Any = None,
+    **options: Any,
+) -> tuple[Any, Losses]:
+    model = net() if model is None else model
+    if optimizer is None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    limit = {"max_epochs": epochs} if iters is None else {"max_iters": iters}
+    kind = EpochBasedRunner if iters is None else IterBasedRunner
+    options.setdefault("seed", 4)
+    separate = nn.CrossEntropyLoss() if loss is None else loss
+    runner = kind(
+        model,
+        optimizer=optimizer,
+        loss=separate or None,
+        device=device,
+        **limit,
+        **options,
+    )
+    losses = Losses(stop_after)
+    runner.register_hook(losses)
+    return runner, losses
+
+
+def train(device: Any, data: Any = None, **options: Any) -> tuple[Any, list[float]]:
+    """A closed runner and its losses."""
+    runner, losses = make(device, **options)
+    try:
+        runner.run([loader() if data is None else data], [("train", 1)])
+    finally:
+        runner.close()
+    return runner, losses.values
+
+
+def assert_same_state(mine: Any, other: Any, **tolerance: float) -> None:
+    """The same keys and values; bit for bit without a tolerance."""
+    theirs = other.state_dict()
+    found = mine.state_dict()
+    assert found.keys() == theirs.keys()
+    for name, value in found.items():
+        if tolerance:
+            torch.testing.assert_close(value, theirs[name], **tolerance)
+        else:
+            assert torch.equal(value, theirs[name]), name

@@ -1,0 +1,356 @@
+"""Each known weakness of MMCV's IPU support, as a test that it is not here."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from devrun.checkpoint import read_checkpoint
+from devrun.devices.resolve import resolve_device
+from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
+from devrun.runners.training import build_training
+from tests.ipu.harness import ipu, loader, make, net, train
+
+CONFIG = {
+    "model": {"type": "MLP", "in_features": 12, "hidden": [8], "num_classes": 3},
+    "loss": {"type": "CrossEntropyLoss"},
+    "data": {
+        "samples_per_gpu": 4,
+        "train": {
+            "type": "SyntheticClassification",
+            "num_samples": 32,
+            "shape": [12],
+            "num_classes": 3,
+        },
+        "val": {
+            "type": "SyntheticClassification",
+            "num_samples": 18,
+            "shape": [12],
+            "num_classes": 3,
+        },
+    },
+    "optimizer": {"type": "SGD", "lr": 0.1, "momentum": 0.9},
+    "runner": {"type": "EpochBasedRunner", "max_epochs": 2},
+    "evaluation": {"interval": 1, "metric": "accuracy", "save_best": "accuracy"},
+    "checkpoint_config": {"interval": 1},
+    "device": ipu(replicas=2),
+    "seed": 1,
+}
+
+
+def config(tmp_path, **changes):
+    return {**copy.deepcopy(CONFIG), "work_dir": str(tmp_path), **changes}
+
+
+def finished(cfg):
+    training = build_training(cfg, progress=False)
+    training.run()
+    training.runner.close()
+    return training.runner
+
+
+def records(work_dir):
+    (log,) = work_dir.glob("*.log.json")
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def test_1_iteration_based_training_evaluates(tmp_path):
+    finished(
+        config(
+            tmp_path,
+            runner={"type": "IterBasedRunner", "max_iters": 6},
+            evaluation={"interval": 3, "metric": "accuracy"},
+            checkpoint_config={"interval": 3},
+        )
+    )
+    scored = [r for r in records(tmp_path) if r.get("mode") == "val"]
+    assert len(scored) == 2
+    assert all("accuracy" in r for r in scored)
+
+
+def test_2_the_best_checkpoint_loads_and_scores_what_it_scored(tmp_path):
+    runner = finished(config(tmp_path))
+    hook = next(h for h in runner.hooks if isinstance(h, EvalHook))
+    score, name = hook.best.entries[0]
+    other = build_training(
+        config(tmp_path / "again", device="cpu", load_from=str(best(tmp_path, name))),
+        progress=False,
+    ).runner
+    other.log_buffer.clear()
+    evaluation = next(h for h in other.hooks if isinstance(h, EvalHook))
+    evaluation.save_best = None
+    evaluation._do_evaluate(other)
+    assert other.log_buffer.output["accuracy"] == pytest.approx(score, abs=1e-6)
+    other.close()
+
+
+def best(tmp_path, name):
+    return next(tmp_path.rglob(name))
+
+
+def test_3_a_momentum_schedule_reaches_the_device_at_once():
+    def run(device):
+        runner, losses = make(device)
+        runner.register_lr_hook({"policy": "step", "step": 1, "gamma": 0.5})
+        runner.register_momentum_hook(
+            {"policy": "step", "step": 3, "gamma": 0.5, "by_epoch": False}
+        )
+        runner.run([loader()], [("train", 1)])
+        runner.close()
+        return losses.values
+
+    # a change that came an epoch late would show in the losses
+    assert run(ipu()) == pytest.approx(run("cpu"), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "AdamW"])
+def test_4_resume_keeps_the_state_of_the_optimizer(tmp_path, kind):
+    options = {"lr": 0.1, "momentum": 0.9} if kind == "SGD" else {"lr": 0.01}
+
+    def run(**more):
+        model = net()
+        optimizer = getattr(torch.optim, kind)(model.parameters(), **options)
+        runner, losses = make(
+            ipu(), model=model, optimizer=optimizer, work_dir=tmp_path, **more
+        )
+        return runner, losses.values
+
+    whole, losses = run()
+    whole.run([loader()], [("train", 1)])
+    whole.close()
+    first, _ = run(epochs=1)
+    first.run([loader()], [("train", 1)])
+    path = first.save_checkpoint()
+    first.close()
+    state = read_checkpoint(path).parts["optimizer"]["state"]
+    assert len(state) == len(list(net().parameters()))
+    second, rest = run()
+    second.resume(path)
+    second.run([loader()], [("train", 1)])
+    second.close()
+    assert rest == losses[16:]
+
+
+def test_5_a_sampler_of_the_config_is_used(tmp_path):
+    data = copy.deepcopy(CONFIG["data"])
+    data["train_dataloader"] = {
+        "sampler_cfg": {
+            "type": "torch.utils.data.WeightedRandomSampler",
+            "weights": [1.0] + [0.0] * 31,
+            "num_samples": 32,
+        }
+    }
+    training = build_training(config(tmp_path, data=data), progress=False)
+    training.runner.prepare()
+    items = training.runner.adapter.prepare_dataloader(
+        training.loaders[0], training=True
+    )
+    inputs = torch.cat([item[0] for item in items])
+    assert torch.equal(inputs, inputs[:1].expand_as(inputs))
+    training.runner.close()
+
+
+def test_6_the_config_stays_and_the_flag_is_not_overridden(tmp_path):
+    cfg = config(
+        tmp_path,
+        runner={
+            "type": "EpochBasedRunner",
+            "max_epochs": 1,
+            "options_cfg": {
+                "randomSeed": 42,
+                "train_cfg": {"Training": {"gradientAccumulation": 2}},
+                "eval_cfg": {"deviceIterations": 1},
+            },
+            "ipu_model_cfg": {"train_ckpt_nodes": ["net.0"]},
+        },
+    )
+    before = copy.deepcopy(cfg)
+    names = [
+        n for n, _ in build_training(cfg, progress=False).runner.model.named_modules()
+    ]
+    assert cfg == before
+    cfg["runner"]["ipu_model_cfg"]["train_ckpt_nodes"] = [names[-1]]
+    before = copy.deepcopy(cfg)
+    runner = finished(cfg)
+    assert cfg == before
+    assert runner.iter == 32 // (4 * 2 * 2)
+    cfg["runner"]["options_cfg"]["train_cfg"]["replicationFactor"] = 4
+    with pytest.raises(Exception, match="replicas is 2 and the ipu option"):
+        finished(cfg)
+
+
+class Accuracies(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = net()
+
+    def train_step(self, batch, optimizer):
+        output = self.net(batch[0])
+        loss = nn.functional.cross_entropy(output, batch[1])
+        top = (output.argmax(1) == batch[1]).float().mean()
+        return {"loss": loss, "log_vars": {"top": top}, "num_samples": len(output)}
+
+
+def test_7_the_logged_values_are_of_the_whole_batch_and_all_are_there():
+    class Logged(Hook):
+        def __init__(self):
+            self.seen = []
+
+        def after_train_iter(self, runner):
+            values = runner.outputs["log_vars"]
+            self.seen.append([float(values["loss"]), float(values["top"])])
+
+    found = []
+    for device, size in (("cpu", 16), (ipu(replicas=2), 2)):
+        more = {} if size == 16 else {"optimizer_config": {"cumulative_iters": 4}}
+        runner, _ = make(device, model=Accuracies(), loss=False, **more)
+        logged = Logged()
+        runner.register_hook(logged)
+        runner.run([loader(batch_size=size)], [("train", 1)])
+        runner.close()
+        found.append(torch.tensor(logged.seen))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
+
+
+def test_8_full_precision_trains_beyond_the_first_iteration():
+    runner, losses = train(ipu(), optimizer_config={"grad_clip": None})
+    assert runner.iter == len(losses) == 32
+    _, expected = train("cpu", optimizer_config={"grad_clip": None})
+    assert losses == pytest.approx(expected, rel=1e-4)
+
+
+def test_9_evaluation_happens_in_epochs(tmp_path):
+    finished(config(tmp_path))
+    scored = [r for r in records(tmp_path) if r.get("mode") == "val"]
+    assert [r["epoch"] for r in scored] == [1, 2]
+    assert all("accuracy" in r for r in scored)
+
+
+class Own(OptimizerHook):
+    """A hook that wants to do the update itself."""
+
+
+def test_10_other_devices_workflows_and_hooks_are_not_disturbed(tmp_path):
+    assert "poptorch" in sys.modules
+    runner = finished(config(tmp_path / "cpu", device="cpu"))
+    assert runner.iter == 16
+    runner = finished(config(tmp_path / "val", workflow=[("train", 1), ("val", 1)]))
+    assert runner.iter == 8
+    cfg = config(
+        tmp_path / "iter",
+        runner={"type": "IterBasedRunner", "max_iters": 3},
+        checkpoint_config={"interval": 3},
+    )
+    finished(cfg)
+    cfg = {**cfg, "runner": {**cfg["runner"], "max_iters": 5}, "resume_from": "auto"}
+    assert finished(cfg).iter == 5
+    runner, _ = make(ipu())
+    with pytest.raises(NotImplementedError, match="Own"):
+        runner.register_optimizer_hook(Own())
+
+
+def test_11_a_set_that_is_no_multiple_of_the_batch_is_scored_whole(tmp_path):
+    runner = finished(config(tmp_path))
+    hook = next(h for h in runner.hooks if isinstance(h, EvalHook))
+    found = []
+    for device in (ipu(), "cpu"):
+        other, _ = make(device, model=copy.deepcopy(runner.model))
+        other.prepare()
+        data = DataLoader(hook.dataset, batch_size=4)
+        with other.evaluating():
+            outputs = [other.eval_step(b) for b in other.prepare_eval_loader(data)]
+        found.append(sum(out["num_samples"] for out in outputs))
+        other.close()
+    assert found == [18, 18]
+
+
+def test_12_a_checkpoint_is_read_without_poptorch(tmp_path):
+    runner, _ = make(ipu(), work_dir=tmp_path)
+    runner.run([loader()], [("train", 1)])
+    path = runner.save_checkpoint(filename_tmpl="epoch_{}.pth")
+    own = runner.save_checkpoint()
+    runner.close()
+    content = torch.load(path, weights_only=True)
+    assert content["state_dict"].keys() == net().state_dict().keys()
+    for file in read_checkpoint(own).manifest.files:
+        assert not file.name.endswith((".pkl", ".pth"))
+
+
+@pytest.mark.filterwarnings("error")
+def test_13_a_loader_that_never_ran_goes_without_a_word(capsys):
+    adapter = resolve_device(ipu())
+    adapter.setup(0)
+    model = net()
+    runner, _ = make(ipu(), model=model)
+    runner.prepare()
+    prepared = runner.adapter.prepare_dataloader(loader(), training=True)
+    capsys.readouterr()
+    del prepared
+    gc.collect()
+    assert capsys.readouterr().err == ""
+    runner.close()
+
+
+def test_hooks_that_edit_weights_act_on_the_device():
+    found = []
+    for device in ("cpu", ipu()):
+        runner, losses = make(device)
+        ema = EMAHook(momentum=0.5, warm_up=1)
+        runner.register_hook(ema)
+        runner.register_hook(EvalHook(loader(samples=16), metric="accuracy"), "LOW")
+        runner.run([loader()], [("train", 1)])
+        found.append((losses.values, dict(runner.log_buffer.latest)))
+        runner.close()
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-4)
+
+
+def test_the_sections_of_an_mmcv_recipe_train_as_they_are(tmp_path, capsys):
+    data = copy.deepcopy(CONFIG["data"])
+    data["train_dataloader"] = {"mode": "async"}
+    runner = finished(
+        config(
+            tmp_path,
+            data=data,
+            runner={
+                "type": "IterBasedRunner",
+                "max_iters": 4,
+                "ipu_model_cfg": {
+                    "train_split_edges": [
+                        {"layer_to_call": 1, "ipu_id": 0},
+                        {"layer_to_call": 4, "ipu_id": 1},
+                    ]
+                },
+                "options_cfg": {
+                    "randomSeed": 42,
+                    "partialsType": "half",
+                    "train_cfg": {
+                        "executionStrategy": "SameAsIpu",
+                        "Training": {"gradientAccumulation": 4},
+                        "availableMemoryProportion": [0.3, 0.3],
+                    },
+                    "eval_cfg": {"deviceIterations": 1},
+                },
+            },
+            fp16={
+                "loss_scale": 256.0,
+                "velocity_accum_type": "half",
+                "accum_type": "half",
+            },
+            evaluation={"interval": 2, "metric": "accuracy"},
+            checkpoint_config={"interval": 4},
+        )
+    )
+    assert runner.iter == 4
+    twin = runner.policy
+    assert dict(twin.options) == {"velocity_accum_type": "half", "accum_type": "half"}
+    assert {p.dtype for p in runner.model.parameters()} == {torch.float16}
+    told = capsys.readouterr().err
+    assert "micro-batch 4 x accumulation 4 x replicas 2 = 32 samples" in told
+    assert "memory of IPU 1" in told

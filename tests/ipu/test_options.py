@@ -1,0 +1,211 @@
+"""The `ipu:` section as options of PopTorch, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from devrun.devices.ipu.adapter import IPUAdapter
+from devrun.devices.ipu.options import inference_options, training_options
+from devrun.devices.ipu.settings import parse_settings
+from devrun.devices.resolve import resolve_device
+from devrun.errors import ConfigError, DevrunError
+from devrun.step import UpdatePolicy
+from tests.ipu.harness import ipu
+
+FULL = {
+    "randomSeed": 42,
+    "partialsType": "half",
+    "Precision": {"enableStochasticRounding": True},
+    "TensorLocations": {
+        "numIOTiles": 64,
+        "setOptimizerLocation": {"useOnChipStorage": False},
+    },
+    "enableExecutableCaching": "cache",
+    "_Popart": {"saveInitializersToFile": "weights.onnx"},
+    "train_cfg": {
+        "executionStrategy": "SameAsIpu",
+        "Training": {
+            "gradientAccumulation": 8,
+            "accumulationAndReplicationReductionType": "Sum",
+        },
+        "availableMemoryProportion": [0.3, 0.4],
+        "outputMode": "final",
+    },
+    "eval_cfg": {"deviceIterations": 4, "executionStrategy": "ShardedExecution"},
+    "train_split_edges": [
+        {"layer_to_call": "a", "ipu_id": 0},
+        {"layer_to_call": "b", "ipu_id": 1},
+    ],
+}
+
+
+def made(cfg, policy=None):
+    adapter = IPUAdapter.from_config(ipu(**cfg))
+    settings, sdk = adapter.settings, adapter.sdk
+    policy = UpdatePolicy() if policy is None else policy
+    training = training_options(sdk, settings, policy, 7)
+    return sdk, training, inference_options(sdk, settings, 7)
+
+
+def test_every_key_reaches_its_setter_and_the_config_stays():
+    cfg = copy.deepcopy(FULL)
+    sdk, training, inference = made(cfg)
+    assert cfg == FULL
+    assert training.random_seed == inference.random_seed == 42
+    assert training.Training.gradient_accumulation == 8
+    assert inference.Training.gradient_accumulation == 1
+    assert training.available_memory_proportion == {0: 0.3, 1: 0.4}
+    assert training.output_mode == sdk.OutputMode.Final
+    assert inference.output_mode == sdk.OutputMode.All
+    assert (training.device_iterations, inference.device_iterations) == (1, 4)
+    assert isinstance(training._execution_strategy, sdk.PipelinedExecution)
+    assert isinstance(inference._execution_strategy, sdk.ShardedExecution)
+    reduction = training.Training.accumulation_and_replication_reduction_type
+    assert reduction == sdk.ReductionType.Sum
+    for options in (training, inference):
+        popart = options._Popart.options
+        assert popart["cachePath"] == "cache"
+        assert popart["partialsTypeMatMuls"] == "half"
+        assert popart["saveInitializersToFile"] == "weights.onnx"
+        assert options.TensorLocations.numIOTiles == 64 or (
+            options.TensorLocations._values["numIOTiles"] == 64
+        )
+
+
+def test_a_run_reads_the_same_config_twice_in_the_same_way():
+    first, second = made(FULL)[1], made(FULL)[1]
+    assert repr(first) == repr(second)
+
+
+def test_every_public_setter_is_a_key():
+    from devrun.devices.ipu.options import names_of
+
+    sdk = made({})[0]
+    known = names_of(sdk.Options())
+    for name in ("deviceIterations", "useOfflineIpuTarget", "syncPattern", "logDir"):
+        assert name in known
+    assert "gradientAccumulation" in names_of(sdk.Options().Training)
+    assert not {"clone", "toDict", "from_json"} & set(known)
+
+
+def test_defaults_change_nothing_of_the_hosts_random_stream():
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    made({"randomSeed": 3})
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_half_precision_and_accumulation_come_from_the_update_policy():
+    policy = UpdatePolicy(
+        precision="fp16", accumulate=4, options={"partials_type": "half"}
+    )
+    _, training, _ = made({"replicas": 2}, policy)
+    assert training.Training.gradient_accumulation == 4
+    assert training.Training.auto_loss_scaling is True
+    assert training.replication_factor == 2
+    assert training.broadcast_buffers is False
+    assert training.Precision.enable_stochastic_rounding is True
+    assert training._Popart.options["partialsTypeMatMuls"] == "half"
+
+
+REFUSED = {
+    "unknown option": ({"deviceIteration": 2}, "did you mean 'deviceIterations'"),
+    "unknown in a section": (
+        {"Training": {"gradientAcumulation": 2}},
+        "did you mean 'gradientAccumulation'",
+    ),
+    "section that is no dict": ({"Precision": 1}, "must be a dict of its options"),
+    "option in a phase": (
+        {"train_cfg": {"enableStochasticRoundin": 1}},
+        "has no option 'enableStochasticRoundin'",
+    ),
+    "no replicas": ({"replicas": 0}, "replicas must be 1 or more, got 0"),
+    "true replicas": ({"replicas": True}, "replicas must be 1 or more, got True"),
+    "no replication": ({"replicationFactor": 0}, "1 or more, got 0"),
+    "text for a number": ({"deviceIterations": "two"}, "1 or more, got 'two'"),
+    "share above one": (
+        {"availableMemoryProportion": [0.3, 7.0]},
+        "at most 1 for each IPU, got 7.0 for IPU1",
+    ),
+    "more shares than IPUs": (
+        {"availableMemoryProportion": [0.3, 0.3], "num_ipus": 1},
+        "has 2 values, but the model is on 1",
+    ),
+    "partials": ({"partialsType": "fp61"}, "half or float, got 'fp61'"),
+    "strategy": (
+        {"train_cfg": {"executionStrategy": "SameAsIPU"}},
+        "did you mean 'SameAsIpu'",
+    ),
+    "output mode": ({"train_cfg": {"outputMode": "Al"}}, "EveryN"),
+    "refused by PopTorch": (
+        {"TensorLocations": {"numIOTiles": 7}},
+        "PopTorch refuses 7",
+    ),
+    "replicas twice": (
+        {"replicas": 4, "train_cfg": {"replicationFactor": 2}},
+        "replicas is 4 and the ipu option replicationFactor is 2",
+    ),
+    "rounding twice": (
+        {"deterministic": True, "Precision": {"enableStochasticRounding": True}},
+        "contradict each other",
+    ),
+    "accumulation in evaluation": (
+        {"eval_cfg": {"Training": {"gradientAccumulation": 2}}},
+        "Training in eval_cfg",
+    ),
+    "own key in a phase": ({"eval_cfg": {"replicas": 2}}, "move it out of eval_cfg"),
+    "split twice": (
+        {
+            "split": "auto",
+            "num_ipus": 2,
+            "train_split_edges": [{"layer_to_call": "a", "ipu_id": 0}],
+        },
+        "contradict each other",
+    ),
+    "auto without a number": ({"split": "auto"}, "needs num_ipus"),
+    "IPUs without a split": ({"num_ipus": 4}, "nothing divides the model"),
+    "place of evaluation": ({"evaluate_on": "cpu"}, "must be device or host"),
+    "misspelt edges": ({"train_split_edge": []}, "did you mean 'train_split_edges'"),
+    "misspelt edges in MMCV's place": (
+        {"ipu_model_cfg": {"train_split_edge": []}},
+        "did you mean 'train_split_edges'",
+    ),
+    "said twice": (
+        {"randomSeed": 1, "options_cfg": {"randomSeed": 2}},
+        "give it once",
+    ),
+    "precision here": ({"precision": "fp16"}, "use the section fp16"),
+}
+
+
+@pytest.mark.parametrize(("cfg", "says"), REFUSED.values(), ids=REFUSED)
+def test_bad_options_are_one_line(cfg, says):
+    before = copy.deepcopy(cfg)
+    with pytest.raises(DevrunError) as refusal:
+        made(cfg)
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert cfg == before
+
+
+def test_accumulation_said_in_two_places_must_agree():
+    cfg = {"Training": {"gradientAccumulation": 4}}
+    with pytest.raises(ConfigError, match="cumulative_iters is 2"):
+        made(cfg, UpdatePolicy(accumulate=2))
+    assert made(cfg, UpdatePolicy(accumulate=4))
+
+
+def test_mmcvs_sections_mean_the_same():
+    mmcv = {
+        "options_cfg": {k: v for k, v in FULL.items() if k != "train_split_edges"},
+        "ipu_model_cfg": {"train_split_edges": FULL["train_split_edges"]},
+    }
+    assert parse_settings(mmcv) == parse_settings(FULL)
+
+
+def test_the_device_is_known_and_asks_for_its_sdk():
+    assert "ipu" in resolve_device(ipu()).name
+    assert IPUAdapter.unavailable_reason() is not None

@@ -1,0 +1,222 @@
+"""Split edges and recomputation checkpoints, on the emulated device."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from devrun.devices.ipu.sdk import load
+from devrun.devices.ipu.split import (
+    apply_split,
+    recompute,
+    remove_recompute,
+    remove_split,
+    split_of,
+)
+from devrun.errors import ConfigError
+from tests.ipu.harness import ipu, loader, make
+
+
+@pytest.fixture
+def sdk():
+    return load(emulate=True)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.tanh(self.fc(x))
+
+
+class Net(nn.Module):
+    """The head is defined first and called last; `again` is a second name of `stem`."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+        self.stem = nn.Linear(3, 4)
+        self.again = self.stem
+        self.layers = nn.ModuleList(Layer() for _ in range(4))
+
+    def forward(self, x, y=None):
+        x = self.stem(x)
+        for layer in self.layers:
+            x = layer(x)
+        x = self.head(x)
+        return x if y is None else (x, nn.functional.cross_entropy(x, y))
+
+
+def edges(*pairs):
+    return [{"layer_to_call": name, "ipu_id": ipu} for name, ipu in pairs]
+
+
+FOUR = edges(("stem", 0), ("layers.1", 1), ("layers.2", 2), ("head", 3))
+
+
+def weights_per_ipu(sdk, model):
+    """Bytes of weights on each IPU, of `model` compiled for inference."""
+    options = sdk.Options().setExecutionStrategy(sdk.ShardedExecution())
+    options.autoRoundNumIPUs(True)
+    executor = sdk.inferenceModel(model, options)
+    executor.compile(torch.zeros(1, 3))
+    return [row["weights"] for row in sdk.emulation.memory_estimate(executor)]
+
+
+def apply(sdk, model, given, num_ipus=None):
+    apply_split(model, edges=given, sdk=sdk, num_ipus=num_ipus, where="split_edges")
+
+
+def test_the_layers_of_a_block_are_on_its_ipu(sdk):
+    model = Net().eval()
+    apply(sdk, model, FOUR, num_ipus=4)
+    stem, layer, head = 4 * (3 * 4 + 4), 4 * (4 * 4 + 4), 4 * (4 * 2 + 2)
+    assert weights_per_ipu(sdk, model) == [stem + layer, layer, 2 * layer, head]
+    assert split_of(model) == [(e["layer_to_call"], e["ipu_id"]) for e in FOUR]
+
+
+def test_a_layer_by_index_is_that_of_named_modules(sdk):
+    by_name, by_index = Net().eval(), Net().eval()
+    index = [name for name, _ in by_index.named_modules()].index("layers.2")
+    apply(sdk, by_name, edges(("layers.2", 1)))
+    apply(sdk, by_index, [{"layer_to_call": index, "ipu_id": 1, "user_id": 7}])
+    assert split_of(by_name) == split_of(by_index) == [("layers.2", 1)]
+    assert weights_per_ipu(sdk, by_name) == weights_per_ipu(sdk, by_index)
+
+
+def test_the_model_stays_what_it_was_on_the_host(sdk):
+    model = Net()
+    keys, x = list(model.state_dict()), torch.randn(5, 3)
+    expected = model(x)
+    apply(sdk, model, FOUR)
+    recompute(model, ["layers.0", "head"], sdk)
+    assert list(model.state_dict()) == keys
+    assert type(model.stem) is nn.Linear
+    assert torch.equal(model(x), expected)
+    model(x).sum().backward()
+    twin = copy.deepcopy(model)  # as the averaging of weights does
+    assert torch.equal(twin(x), expected)
+    assert split_of(twin) == split_of(model)
+
+
+def test_other_edges_take_the_place_of_the_first(sdk):
+    model = Net().eval()
+    sdk.BeginBlock(model.layers[3], ipu_id=0)  # the user's own
+    apply(sdk, model, FOUR)
+    apply(sdk, model, edges(("layers.0", 0)))
+    assert len(weights_per_ipu(sdk, model)) == 1
+    apply(sdk, model, edges(("layers.1", 1)))
+    remove_split(model)
+    assert split_of(model) == []
+    hooks = [name for name, m in model.named_modules() if m._forward_pre_hooks]
+    assert hooks == ["layers.3"]
+    apply(sdk, model, [])
+    assert len(model.layers[3]._forward_pre_hooks) == 1
+
+
+def test_a_failed_split_leaves_nothing(sdk):
+    model = Net()
+    sdk.BeginBlock(model.layers[1], ipu_id=1)
+    with pytest.raises(ConfigError, match=r"own code begins a block at 'layers\.1'"):
+        apply(sdk, model, FOUR)
+    assert split_of(model) == []
+    assert not model.stem._forward_pre_hooks
+
+
+@pytest.mark.parametrize(
+    ("given", "num_ipus", "message"),
+    [
+        (edges(("stemm", 0)), None, "is no layer of the model; did you mean 'stem'"),
+        (edges((99, 0)), None, "layer_to_call is 99, but the model has the layers 0"),
+        (edges((True, 0)), None, "must be the name of a layer or its index"),
+        (edges(("layers", 0)), None, "never called itself; .* such as 'layers.0'"),
+        (edges(("stem", 0), ("stem", 1)), None, r"\[1\] names 'stem', as .*\[0\]"),
+        (edges(("stem", 0), (2, 1)), None, "'stem', as .* begins one block"),
+        (edges(("stem", 0), ("again", 1)), None, "'again', which is 'stem', as"),
+        (edges(("stem", 1), ("layers.0", 0)), None, "goes backwards: stem on IPU 1"),
+        (
+            edges(("layers.2", 0), ("layers.1", 1)),
+            None,
+            "goes backwards: layers.1 on IPU 1, then layers.2 on IPU 0",
+        ),
+        (edges(("layers.1.fc", 0), ("layers.1", 1)), None, "goes backwards"),
+        (edges(("stem", 0), ("head", 2)), None, "leaves out IPU 1 of 0 to 2"),
+        (edges(("stem", 0), ("head", 2)), 2, "0 to 2, but num_ipus is 2"),
+        (edges(("stem", -1)), None, "ipu_id must be 0 or more, got -1"),
+        (edges(("stem", "0")), None, "ipu_id must be 0 or more, got '0'"),
+        ([{"layer_to_call": "stem"}], None, "has no ipu_id"),
+        ([{"layer_to_cal": "stem"}], None, "did you mean 'layer_to_call'"),
+        ([{**FOUR[0], "user_id": 1.5}], None, "user_id must be a string, got 1.5"),
+        (FOUR[0], None, "must be a list of"),
+        (["stem"], None, r"split_edges\[0\] must be"),
+    ],
+)
+def test_bad_edges_are_refused_in_one_line(sdk, given, num_ipus, message):
+    model, before = Net(), copy.deepcopy(given)
+    with pytest.raises(ConfigError, match=message) as caught:
+        apply(sdk, model, given, num_ipus)
+    assert str(caught.value).startswith("split_edges")
+    assert "\n" not in str(caught.value)
+    assert given == before
+    assert not any(m._forward_pre_hooks for m in model.modules())
+
+
+def test_layers_in_a_list_may_be_given_in_any_order(sdk):
+    model = Net().eval()
+    apply(sdk, model, edges(("layers.2", 1), ("layers.0", 0), ("layers.3", 2)))
+    assert len(weights_per_ipu(sdk, model)) == 3
+
+
+def test_the_outputs_of_named_layers_are_kept_on_the_device_only(sdk):
+    kept = []
+
+    def checkpoint(tensor):
+        kept.append(tuple(tensor.shape))
+        return sdk.recomputationCheckpoint(tensor)
+
+    watched = SimpleNamespace(
+        recomputationCheckpoint=checkpoint, isRunningOnIpu=sdk.isRunningOnIpu
+    )
+    model = Net()
+    recompute(model, ["stem", "layers.1"], watched)
+    recompute(model, ["layers.1", "head"], watched)
+    model(torch.randn(5, 3))
+    assert kept == []
+    executor = sdk.inferenceModel(model.eval())
+    x = torch.randn(5, 3)
+    assert torch.allclose(executor(x), model(x), atol=1e-6)
+    assert kept == [(5, 4), (5, 2)]
+    remove_recompute(model)
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_a_checkpoint_after_no_layer_is_refused(sdk):
+    with pytest.raises(ConfigError, match=r"train_ckpt_nodes: 'layer\.1' is no layer"):
+        recompute(Net(), ["layer.1"], sdk)
+    with pytest.raises(ConfigError, match="never called itself"):
+        recompute(Net(), ["layers"], sdk)
+
+
+def test_evaluation_may_be_split_in_another_way(caplog):
+    logging.getLogger("devrun").addHandler(caplog.handler)
+    device = ipu(
+        train_split_edges=edges(("conv", 0), ("head", 1)),
+        eval_split_edges=edges(("conv", 0), ("dropout", 1), ("head", 2)),
+        Training={"gradientAccumulation": 4},
+        eval_cfg={"autoRoundNumIPUs": True},
+    )
+    runner, _ = make(device, epochs=2)
+    with closing(runner):
+        runner.run([loader(), loader()], [("train", 1), ("val", 1)])
+    graphs = "\n".join(r.getMessage() for r in caplog.records).split("compiled the ")
+    assert [text.split()[0] for text in graphs[1:]] == ["training", "evaluation"]
+    assert [text.count("memory of IPU") for text in graphs[1:]] == [2, 3]
+    assert "memory of IPU 2 (from head)" in graphs[2]

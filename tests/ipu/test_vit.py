@@ -1,0 +1,134 @@
+"""The recipe of ViT-B/16 on a pipeline of IPUs, with small images and layers."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from devrun.config import Config
+from devrun.devices.ipu.autosplit import balance
+from devrun.errors import ConfigError
+from devrun.hooks import Hook
+from devrun.models import StepModule
+from devrun.models.build import build_loss, build_model
+from devrun.runners.training import build_training
+
+RECIPE = (
+    Path(__file__).parents[2]
+    / "configs/vision_transformer/vit-base-p16_ft-4xb544_in1k-224_ipu.yaml"
+)
+IMAGES = 17 * 32 * 4
+TINY = {"img_size": 16, "patch_size": 8, "embed_dim": 8, "num_heads": 2}
+
+
+class Losses(Hook):
+    def __init__(self):
+        self.seen, self.samples = [], []
+
+    def after_train_iter(self, runner):
+        self.seen.append(float(runner.outputs["loss"]))
+        self.samples.append(int(runner.outputs["num_samples"]))
+
+
+def recipe(tmp_path, device, updates=2, **changes):
+    """The recipe with a tiny model, synthetic images and one learning rate."""
+    cfg = Config.fromfile(RECIPE)
+    data = {"type": "SyntheticImages", "shape": (3, 16, 16), "num_classes": 10}
+    cfg.merge_from_dict(
+        {
+            "work_dir": str(tmp_path / "work"),
+            "device": device,
+            **{f"model.{name}": value for name, value in TINY.items()},
+            "model.num_classes": 10,
+            "data.workers_per_gpu": 0,
+            "data.train": {"_delete_": True, **data, "num_samples": IMAGES},
+            "data.val": {"_delete_": True, **data, "num_samples": 10, "offset": IMAGES},
+            "data.val_dataloader.workers_per_gpu": 0,
+            "runner.max_iters": updates,
+            "lr_config": {"_delete_": True, "policy": "fixed"},
+            "evaluation.interval": updates,
+            "checkpoint_config.interval": updates,
+            "log_config.interval": 1,
+            **changes,
+        }
+    )
+    return cfg
+
+
+def train(cfg):
+    """(runner, losses of the updates, samples of the updates), after the run."""
+    losses = Losses()
+    training = build_training(cfg)
+    training.runner.register_hook(losses)
+    try:
+        training.run()
+    finally:
+        training.runner.close()
+    return training.runner, losses.seen, losses.samples
+
+
+EMULATED = {"_delete_": True, "type": "ipu", "emulate": True}
+EXACT = {"fp16": None, "model.dropout": 0.0}
+
+
+def test_the_recipe_is_a_pipeline_of_four_in_four_replicas(tmp_path, caplog):
+    logging.getLogger("devrun").addHandler(caplog.handler)
+    cfg = recipe(tmp_path, EMULATED)
+    before = copy.deepcopy(cfg.to_dict())
+    runner, losses, samples = train(cfg)
+    assert cfg.to_dict() == before
+    assert samples == [2176, 2176]
+    assert losses[1] < losses[0] < 2.4  # of ten classes
+    text = caplog.text
+    assert "micro-batch 17 x accumulation 32 x replicas 4 = 2176 samples" in text
+    begins = ["patch_embed", "blocks.3", "blocks.6", "blocks.9"]
+    for ipu, name in enumerate(begins):
+        assert f"memory of IPU {ipu} (from {name}): about " in text
+    assert "memory of IPU 4" not in text
+    assert "accuracy" in text
+    weights = runner.model.state_dict()
+    assert {t.dtype for t in weights.values()} == {torch.float16}
+    assert "blocks.11.mlp.fc2.weight" in weights
+
+
+def test_its_losses_are_those_of_the_cpu_at_the_same_global_batch(tmp_path):
+    """Also with edges that are measured, in a model of another depth."""
+    split = {"model.depth": 4, "ipu.train_split_edges": [], "ipu.train_ckpt_nodes": []}
+    auto = {"ipu.split": "auto", **split}
+    cpu = {"optimizer_config.cumulative_iters": 128, **split}
+    _, ours, _ = train(recipe(tmp_path / "a", EMULATED, **EXACT, **auto))
+    _, plain, _ = train(recipe(tmp_path / "b", "cpu", **EXACT, **cpu))
+    assert ours == pytest.approx(plain, rel=1e-5)
+
+
+def test_measured_edges_are_those_of_the_recipe():
+    """At its true size, micro-batch and precision."""
+    cfg = Config.fromfile(RECIPE)
+    step = StepModule(build_model(cfg["model"]), build_loss(cfg["loss"])).half()
+    size = cfg["data"]["samples_per_gpu"]
+    images = torch.zeros(size, 3, 224, 224, dtype=torch.half)
+    labels = torch.zeros(size, dtype=torch.long)
+    split = balance(step, (images, labels), cfg["ipu"]["num_ipus"])
+    assert split.edges == cfg["ipu"]["train_split_edges"]
+    assert "does not fit" not in split.table
+    assert "no division fits" not in split.table
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.depth": 9}, r"'blocks\.9' is no layer .* did you mean 'blocks\.8'"),
+        ({"optimizer_config.cumulative_iters": 6}, "6 is too small .* needs 7"),
+        ({"ipu.num_ipus": 2}, "0 to 3, but num_ipus is 2"),
+        ({"ipu.train_split_edges": []}, "split: auto, or train_split_edges"),
+        ({"ipu.split": "auto"}, "contradict"),
+    ],
+)
+def test_a_recipe_that_cannot_run_is_refused_at_the_start(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        train(recipe(tmp_path, EMULATED, **changes))
+    assert "\n" not in str(caught.value)
