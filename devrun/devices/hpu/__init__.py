@@ -1,0 +1,1 @@
+"""Intel Gaudi, through `habana_frameworks` or its emulator."""

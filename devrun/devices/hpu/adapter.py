@@ -1,0 +1,299 @@
+"""`HPUAdapter`: Intel Gaudi in its three modes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from devrun.data.sampler import EpochBatchSampler
+from devrun.devices.base import DeviceInfo
+from devrun.devices.eager import EagerAdapter
+from devrun.devices.finite import FiniteGuard
+from devrun.devices.hpu import environment, sdk
+from devrun.devices.hpu.clipping import fused_clip
+from devrun.devices.hpu.graphs import GraphedForward, GraphTrial
+from devrun.devices.hpu.lazy import Markers
+from devrun.devices.hpu.optimizer import converted
+from devrun.devices.hpu.options import HPUOptions
+from devrun.devices.hpu.report import Report, ReportHook
+from devrun.devices.options import EagerOptions
+from devrun.devices.ownership import optimizers_in
+from devrun.devices.placement import compile_in_place, place
+from devrun.devices.update import StepFunction, UpdatePlan
+from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
+from devrun.hooks.base import Hook
+from devrun.models.step_module import StepModule
+from devrun.step import Capability, StepOutput, UpdatePolicy
+
+__all__ = ["HPUAdapter"]
+
+logger = logging.getLogger("devrun")
+
+_DTYPES = ("fp32", "bf16")
+_DDP = {
+    "broadcast_buffers": False,
+    "bucket_cap_mb": 256,
+    "gradient_as_bucket_view": True,
+}
+"""As the vendor's own trainings have it: few large reductions, none for buffers."""
+
+
+class HPUAdapter(EagerAdapter):
+    """One Gaudi per process; several under a launcher, joined by HCCL."""
+
+    name = "hpu"
+    dist_backend = "cpu:gloo,hpu:hccl"
+    capabilities = frozenset(Capability)
+    options_type = HPUOptions
+    options: HPUOptions
+
+    def __init__(self, options: EagerOptions | None = None) -> None:
+        super().__init__(options)
+        ddp = {**_DDP, **(self.options.ddp or {})}
+        self.options = dataclasses.replace(self.options, ddp=ddp)
+        self.emulated = self.options.emulate
+        self._sdk: sdk.SDK | None = None
+        self._markers: Markers | None = None
+        self._graphed: GraphedForward | None = None
+        self._trial: GraphTrial | None = None
+        self._report: Report | None = None
+        self._optimizer: Any = None
+        self._undo = contextlib.ExitStack()
+
+    @classmethod
+    def unavailable_reason(cls) -> str | None:
+        return sdk.missing()
+
+    @classmethod
+    def list_devices(cls) -> Sequence[DeviceInfo]:
+        # counting them would load the SDK, which then keeps the mode it found
+        return () if sdk.missing() else (DeviceInfo("Intel Gaudi", None, _DTYPES),)
+
+    @property
+    def sdk(self) -> sdk.SDK:
+        """The SDK; there from `setup` on."""
+        if self._sdk is None:
+            raise RuntimeError("the adapter is not set up: call setup(seed) first")
+        return self._sdk
+
+    def prepare(
+        self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
+    ) -> tuple[Any, Any]:
+        self._check_precision(policy.precision)
+        prepared = super().prepare(model, optimizer, policy)
+        if policy.owner == "hook":
+            self._mark_around_steps()
+        return prepared
+
+    def sync_hooks(self) -> list[Hook]:
+        if self._report is None:
+            return []
+        after, strict = self.options.report_after, self.options.strict
+        return [ReportHook(self._report, after=after, strict=strict)]
+
+    def train_step(
+        self,
+        model: Any,
+        batch: Any,
+        optimizer: Any,
+        on_grads: Callable[[], None] | None = None,
+    ) -> StepOutput:
+        watch = None if self._report is None else self._report.watch
+        if watch is None:
+            outputs = super().train_step(model, batch, optimizer, on_grads)
+        else:
+            watch.begin(batch)
+            with watch:
+                outputs = super().train_step(model, batch, optimizer, on_grads)
+        if self._trial is not None:
+            self._trial.after_update()
+        return outputs
+
+    def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
+        outputs = super().eval_step(model, batch, mode)
+        if self._markers is not None:
+            self._markers.after_update()
+        return outputs
+
+    def memory_stats(self) -> Mapping[str, float]:
+        """Peak of this process in tensors (`peak_mib`), and what the device has."""
+        if self._sdk is None:
+            return {}
+        hpu = self._sdk.hpu
+        return {
+            "peak_mib": hpu.max_memory_allocated() / 2**20,
+            "limit_mib": hpu.memory_reserved() / 2**20,
+        }
+
+    def synchronize(self) -> None:
+        self.sdk.hpu.synchronize()
+
+    def profiler_activities(self) -> list[Any]:
+        members = torch.profiler.ProfilerActivity.__members__
+        own = members.get("HPU")
+        return super().profiler_activities() + ([] if own is None else [own])
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        if self._trial is not None and self._trial.decided and self._graphed:
+            state["graphs"] = self._graphed.on  # a resumed run keeps what was chosen
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        chosen = state.get("graphs")
+        if chosen is not None and self._trial is not None and self._graphed:
+            self._trial.decided, self._graphed.on = True, bool(chosen)
+
+    def rng_state(self) -> dict[str, Any]:
+        return {"hpu": self.sdk.hpu.get_rng_state().cpu()}
+
+    def set_rng_state(self, state: Mapping[str, Any]) -> None:
+        if "hpu" in state:
+            self.sdk.hpu.set_rng_state(state["hpu"].cpu())
+
+    def teardown(self) -> None:
+        super().teardown()
+        self._undo.close()
+
+    def _claim(self) -> torch.device:
+        seen = environment.apply(self.options, loaded=sdk.is_loaded())
+        first = self._sdk is None
+        self._sdk = sdk.load(self.options.emulate)
+        hpu = self._sdk.hpu
+        if not hpu.is_available():
+            raise DeviceUnavailableError(
+                "device 'hpu' is not here: habana_frameworks sees no Gaudi; check "
+                "hl-smi, the driver and HABANA_VISIBLE_MODULES"
+            )
+        try:
+            hpu.init()
+            torch.zeros(1, device="hpu")
+        except RuntimeError as error:
+            said = " ".join(str(error).split())
+            raise DeviceUnavailableError(
+                f"device 'hpu' is not here: no Gaudi is free ({said}); hl-smi shows "
+                "which processes hold them"
+            ) from error
+        if first:
+            self._announce(seen)
+        return torch.device("hpu")
+
+    def _announce(self, seen: Mapping[str, str]) -> None:
+        kind = "emulated " if self.emulated else ""
+        logger.info(
+            "hpu: %s%s, habana_frameworks %s, mode %s (%s)",
+            kind,
+            self.sdk.hpu.get_device_name(),
+            self.sdk.version,
+            self.options.mode,
+            ", ".join(f"{name}={value}" for name, value in sorted(seen.items())),
+        )
+
+    def _placed(self, model: StepModule, optimizer: Any) -> Any:
+        place(model, optimizer, self.device, self.options)
+        if self.options.mode == "compile":
+            given = self.options.compile
+            arguments = dict(given) if isinstance(given, Mapping) else {}
+            compile_in_place(model.module, {"backend": "hpu_backend", **arguments})
+            # DDP would split the graph to overlap, which this backend cannot do
+            patched = torch._dynamo.config.patch(optimize_ddp=False)
+            self._undo.enter_context(patched)
+        elif self.options.mode == "lazy" and self.options.graphs:
+            self._graph(model.module)
+        elif self.options.graphs:
+            logger.info("hpu graphs: auto has none in mode %s", self.options.mode)
+        if self.options.report:
+            window = self.options.report_after
+            self._report = Report(self.sdk, self.options.mode, window=window)
+        # converted after the move: fused optimizers keep state on the device
+        self._optimizer = self._fused(optimizer) if self.options.fused else optimizer
+        return self._optimizer
+
+    def _graph(self, module: nn.Module) -> None:
+        self._graphed = GraphedForward(
+            self.sdk,
+            module,
+            max_graphs=self.options.max_graphs,
+            accumulates=self._policy.accumulate > 1,
+            required=self.options.graphs is True,
+        )
+        self._undo.callback(self._graphed.remove)
+        if self.options.graphs == "auto" and self._graphed.on:
+            self._trial = GraphTrial(self._graphed, self.synchronize)
+
+    def _fused(self, optimizer: Any) -> Any:
+        if optimizer is None:
+            return None
+        if isinstance(optimizer, Mapping):
+            return {key: converted(self.sdk, each) for key, each in optimizer.items()}
+        return converted(self.sdk, optimizer)
+
+    def _planned(self, policy: UpdatePolicy, model: StepModule) -> UpdatePlan:
+        plan = super()._planned(policy, model)
+        if plan.guard is not None:
+            # one shape of pending losses from the second update on: one graph
+            plan.guard = FiniteGuard(
+                policy.nonfinite, host_shared=False, fold_at=2, spike=policy.spike
+            )
+        if plan.clip is not None and self.options.fused:
+            plan.clip = fused_clip(self.sdk, policy) or plan.clip
+        if self.options.mode == "lazy":
+            self._markers = Markers(self.sdk)
+            plan.after_backward = self._markers.after_backward
+            plan.after_update = self._markers.after_update
+            if self._graphed is not None:
+                self._markers.on_micro_batch = self._graphed.set_micro_batch
+                # graphs hold the gradients' memory, which must stay the same
+                plan.zero = _zero_in_place
+        return plan
+
+    def prepare_dataloader(self, loader: Any, *, training: bool) -> Any:
+        prepared = super().prepare_dataloader(loader, training=training)
+        sampler = getattr(prepared, "sampler", None)
+        if training and self.options.last_batch != "keep":
+            if not isinstance(sampler, EpochBatchSampler):
+                raise UnsupportedFeatureError(
+                    f"last_batch: {self.options.last_batch} needs a DataLoader in "
+                    "torch's own order; give its sampler full batches, or keep"
+                )
+            sampler.drop_last = self.options.last_batch == "drop"
+            sampler.fill = self.options.last_batch == "pad"
+        inner: Any = getattr(prepared, "loader", None)
+        if getattr(inner, "num_workers", 0) and inner.multiprocessing_context is None:
+            # a process that holds a Gaudi cannot be forked
+            inner.multiprocessing_context = "forkserver"
+        return prepared
+
+    def _model_step(self) -> StepFunction:
+        self._mark_around_steps()
+        return super()._model_step()
+
+    def _mark_around_steps(self) -> None:
+        if self._markers is not None:
+            for each in optimizers_in(self._optimizer):
+                self._handles += self._markers.around_steps(each)
+
+    def _pin_memory(self, loader: Any) -> bool | None:
+        return True
+
+    def _check_precision(self, precision: str) -> None:
+        if precision == "fp8":
+            raise UnsupportedFeatureError(
+                "precision 'fp8' is not offered by this adapter yet, nor by the "
+                "emulator: use bf16"
+            )
+        if precision == "fp16" and self.sdk.hpu.get_device_name() == "GAUDI":
+            raise UnsupportedFeatureError(
+                "precision 'fp16' needs a Gaudi 2 or later, this is a Gaudi: use bf16"
+            )
+
+
+def _zero_in_place(optimizer: Any) -> None:
+    optimizer.zero_grad(set_to_none=False)

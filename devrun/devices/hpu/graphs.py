@@ -1,0 +1,185 @@
+"""Replaying captured graphs in training: for which shapes, and whether it pays."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from devrun.devices.hpu.lazy import cached_forward
+from devrun.devices.hpu.sdk import SDK
+from devrun.devices.hpu.watch import tensors_in
+from devrun.errors import DevrunError, UnsupportedFeatureError, is_out_of_memory
+
+__all__ = ["GraphedForward", "GraphTrial"]
+
+logger = logging.getLogger("devrun")
+
+
+class GraphedForward:
+    """Stands for the `forward` of `module`, which it replays from captured graphs.
+
+    Each shape is captured once, up to `max_graphs`; batches of further shapes, and of
+    a known shape in another type (the SDK would take them for the same), run as they
+    are and are counted in `uncaptured`.
+
+    Args:
+        required: a module that cannot be captured is an error; else it is said.
+
+    Raises:
+        UnsupportedFeatureError: the SDK refuses the module, and graphs are `required`.
+    """
+
+    def __init__(
+        self,
+        sdk: SDK,
+        module: nn.Module,
+        *,
+        max_graphs: int,
+        accumulates: bool,
+        required: bool,
+    ) -> None:
+        self._module = module
+        self._plain = module.forward
+        self._max_graphs = max_graphs
+        self._required = required
+        self._types: dict[Any, Any] = {}
+        self.on = True
+        self.uncaptured = 0
+        self._replay: Callable[..., Any] = self._plain
+        try:
+            self._replay = cached_forward(
+                sdk, module, max_graphs=max_graphs, accumulates=accumulates
+            )
+        except AssertionError as error:
+            self._refuse(error)
+        vars(module)["forward"] = self
+
+    @property
+    def captured(self) -> int:
+        """Shapes that have a graph."""
+        return len(self._types)
+
+    def set_micro_batch(self, number: int) -> None:
+        """The next call is for this micro-batch of the update."""
+        tell = vars(self._module).get("set_iteration_count")
+        if tell is not None:
+            tell(number)
+
+    def remove(self) -> None:
+        """The module's own forward again."""
+        for name in ("forward", "set_iteration_count"):
+            vars(self._module).pop(name, None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        active = self.on and self._module.training and torch.is_grad_enabled()
+        if not active:
+            return self._plain(*args, **kwargs)
+        tensors = list(tensors_in((args, kwargs)))
+        shapes = tuple(t.shape for t in tensors)
+        kinds = tuple(t.dtype for t in tensors)
+        known = self._types.get(shapes)
+        if known == kinds:
+            return self._replay(*args, **kwargs)
+        if known is None and len(self._types) < self._max_graphs:
+            return self._capture(shapes, kinds, args, kwargs)
+        self.uncaptured += 1
+        if self.uncaptured == 1:
+            why = "a shape beyond max_graphs" if known is None else "another type"
+            logger.warning(
+                "hpu: a batch with %s runs without a graph (%s captured); pad batches "
+                "to few shapes or raise max_graphs",
+                why,
+                self.captured,
+            )
+        return self._plain(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # a copy of the module (an average of its weights) has graphs of nobody
+        module = memo.get(id(self._module))
+        if module is None:
+            return copy.copy(self)
+        return types.MethodType(type(self._module).forward, module)
+
+    def _capture(self, shapes: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
+        kept = [(b, b.detach().clone()) for b in self._module.buffers()]
+        try:
+            outputs = self._replay(*args, **kwargs)
+        except (RuntimeError, AssertionError) as error:
+            if isinstance(error, DevrunError) or is_out_of_memory(error):
+                raise
+            with torch.no_grad():
+                for buffer, value in kept:
+                    buffer.copy_(value)
+            self._refuse(error)
+            return self._plain(*args, **kwargs)
+        self._types[shapes] = kinds
+        return outputs
+
+    def _refuse(self, error: Exception) -> None:
+        self.on = False
+        said = " ".join(str(error).split())
+        name = type(self._module).__name__
+        if self._required:
+            raise UnsupportedFeatureError(
+                f"{name} cannot be captured in an HPU graph: {said}; change that, or "
+                "set graphs: false"
+            ) from error
+        logger.warning("hpu: %s runs without graphs: %s", name, said)
+
+
+class GraphTrial:
+    """`graphs: auto`: some updates without graphs, some with, then the faster way.
+
+    The updates are the training's own, and either way gives the same numbers.
+    """
+
+    WARM, TIMED = 3, 5
+
+    def __init__(
+        self, forward: GraphedForward, synchronize: Callable[[], None]
+    ) -> None:
+        self._forward = forward
+        self._synchronize = synchronize
+        self._updates = 0
+        self._began = 0.0
+        self._seconds: list[float] = []
+        self.decided = False
+        forward.on = False
+
+    def after_update(self) -> None:
+        """Call after each update."""
+        if self.decided:
+            return
+        if len(self._seconds) == 1 and not self._forward.on:
+            self.decided = True  # the capture failed, which was said
+            return
+        self._updates += 1
+        if self._updates == self.WARM:
+            self._synchronize()
+            self._began = time.perf_counter()
+        elif self._updates == self.WARM + self.TIMED:
+            self._synchronize()
+            self._seconds.append((time.perf_counter() - self._began) / self.TIMED)
+            self._updates = 0
+            self._next()
+
+    def _next(self) -> None:
+        if len(self._seconds) == 1:
+            self._forward.on = True
+            return
+        plain, graphed = self._seconds
+        self._forward.on = graphed < plain
+        self.decided = True
+        logger.info(
+            "hpu graphs: auto keeps %s (an update took %.1f ms without, %.1f ms with)",
+            "graphs" if self._forward.on else "no graphs",
+            plain * 1e3,
+            graphed * 1e3,
+        )

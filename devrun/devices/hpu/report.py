@@ -1,0 +1,219 @@
+"""What would be slow on a Gaudi: work on the host, waits for it, graphs made again.
+
+Counts come from the SDK's metrics. Lines come from the emulator, which sees the whole
+run, or else from `OpWatch` in the first updates.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from devrun.devices.hpu.compiled import CompileLog
+from devrun.devices.hpu.remedies import remedy_for
+from devrun.devices.hpu.sdk import SDK
+from devrun.devices.hpu.watch import LOADER, NOWHERE, OpWatch, Site, is_own
+from devrun.errors import UnsupportedFeatureError
+from devrun.hooks.base import Hook, Priority
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["Report", "ReportHook", "Row"]
+
+logger = logging.getLogger("devrun")
+
+FALLBACK, SYNC = "on the host", "host waits"
+RECOMPILATION, GRAPH_BREAK = "compiled again", "graph break"
+_KINDS = {"cpu_fallback": FALLBACK, "host_sync": SYNC, "dynamic_op": SYNC}
+STEADY = 0.1
+"""Share of the later updates that may compile without being worth a row."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    kind: str
+    what: str
+    site: Site
+    times: int
+    remedy: str
+
+
+class Report:
+    """Counts over one run; `rows` are what there is to do something about."""
+
+    def __init__(self, sdk: SDK, mode: str, *, window: int) -> None:
+        self._sdk = sdk
+        self._mode = mode
+        self._window = window
+        self.updates = 0
+        self._seen = OpWatch()
+        # torch compiles nothing, then or later, while something stands in its way
+        self.watch = None if mode == "compile" else self._seen
+        self._compiled_in: list[int] = []
+        self._start: dict[Any, int] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Count from here on."""
+        self._log = CompileLog()
+        self._start = {fact[:2]: fact[2] for fact in self._facts()}
+        self._compilations = self._first = self._total("graph_compilation")
+        self._fallbacks = dict(self._stats("cpu_fallback").get("FallbackOps", {}))
+        self._launches = self._launched()
+
+    def count_update(self) -> None:
+        """One update is over."""
+        self.updates += 1
+        now = self._total("graph_compilation")
+        if now > self._compilations:
+            self._compiled_in.append(self.updates)
+        self._compilations = now
+        if self.updates >= self._window and self.watch is not None:
+            self.watch.begin(None)
+            self.watch = None
+
+    @property
+    def compilations(self) -> int:
+        """Graphs compiled since the start."""
+        return self._compilations - self._first
+
+    def rows(self) -> list[Row]:
+        """By kind, then the most frequent first."""
+        found = self._emulated() if self._sdk.emulated else self._watched()
+        return sorted(found, key=lambda row: (row.kind, -row.times)) + self._graphs()
+
+    def _facts(self) -> Iterable[tuple[str, Any, int]]:
+        """(kind, (what, site), times) as the emulator counted them."""
+        if self._sdk.emulator is None:
+            return
+        for finding in self._sdk.emulator.report().findings:
+            site = Site(finding.site.file, finding.site.line)
+            yield finding.kind, (finding.what, site), finding.count
+
+    def _emulated(self) -> list[Row]:
+        rows: dict[Any, Row] = {}
+        for kind, (what, site), times in self._facts():
+            times -= self._start.get((kind, (what, site)), 0)
+            if kind not in _KINDS or times <= 0:
+                continue
+            row = _row(_KINDS[kind], what, site, times)
+            if row is not None:
+                rows.setdefault((row.kind, site, row.remedy), row)
+        return list(rows.values())
+
+    def _watched(self) -> list[Row]:
+        rows = [
+            _row(SYNC, what, site, n) for (what, site), n in self._seen.syncs.items()
+        ]
+        for name, times in self._stats("cpu_fallback").get("FallbackOps", {}).items():
+            times -= self._fallbacks.get(name, 0)
+            if times > 0:
+                site = self._seen.sites.get(name, NOWHERE)
+                rows.append(_row(FALLBACK, name, site, times))
+        return [row for row in rows if row is not None]
+
+    def _graphs(self) -> list[Row]:
+        """Why graphs are still compiled in the later half of the updates, if so."""
+        if self._mode == "compile":
+            return self._regions()
+        half = self.updates // 2
+        late = sum(update > half for update in self._compiled_in)
+        # the first updates meet most shapes for the first time, also with buckets
+        early = self.updates <= self._window
+        usual = (self.updates - half) * (1 if early else STEADY)
+        if self._mode == "eager" or late < max(2, usual):
+            return []
+        what, site = "a graph", Site("not in the first updates", 0)
+        for (name, place), change in self._seen.varying.items():
+            if place == LOADER or not is_own(place.file):
+                what = f"{name.removeprefix('aten::')}: {change}"
+                site = place
+                break
+        remedy = remedy_for(RECOMPILATION, "batch" if site == LOADER else what)
+        return [Row(RECOMPILATION, what, site, len(self._compiled_in), remedy)]
+
+    def _regions(self) -> list[Row]:
+        """Where torch.compile broke off, and what it compiled again and again."""
+        kinds = {
+            GRAPH_BREAK: self._log.graph_breaks(),
+            RECOMPILATION: self._log.recompilations(),
+        }
+        return [
+            Row(kind, what, site, times, remedy_for(kind, what))
+            for kind, found in kinds.items()
+            for (what, site), times in found.most_common()
+        ]
+
+    def _stats(self, name: str) -> dict[str, Any]:
+        metric = self._sdk.hpu.metrics.metric_global(name)
+        return {} if metric is None else dict(metric.stats())
+
+    def _total(self, name: str) -> int:
+        return int(self._stats(name).get("TotalNumber", 0))
+
+    def _launched(self) -> int:
+        """Launches so far, where the emulator counts them."""
+        emulator = self._sdk.emulator
+        return 0 if emulator is None else int(emulator.report().totals.get("launch", 0))
+
+    def table(self, rows: list[Row]) -> str:
+        """The rows as text, under one line of counts."""
+        emulated = " (emulated: counts, never times)" if self._sdk.emulated else ""
+        lines = [
+            f"hpu report after {self.updates} updates{emulated}: "
+            f"{self.compilations} graphs compiled, {len(rows)} findings"
+        ]
+        launches = (self._launched() - self._launches) // max(1, self.updates)
+        if launches:
+            lines[0] += f", {launches} launches an update"
+        for row in rows:
+            lines.append(f"  {row.kind:<14} {row.times:>6} x  {row.what}")
+            lines.append(f"  {'':<14} {'':>6}    at {row.site}: {row.remedy}")
+        return "\n".join(lines)
+
+
+def _row(kind: str, what: str, site: Site, times: int) -> Row | None:
+    """None where devrun itself reads a value: at log points, in checks and saves."""
+    if is_own(site.file):
+        if kind == SYNC:
+            return None
+        site = NOWHERE
+    return Row(kind, what, site, times, remedy_for(kind, what))
+
+
+class ReportHook(Hook):
+    """Writes the table after the first updates and at the end of a run."""
+
+    priority = Priority.LOWEST
+
+    def __init__(self, report: Report, *, after: int, strict: bool) -> None:
+        self.report = report
+        self.after = after
+        self.strict = strict
+        self._told: list[Row] | None = None
+
+    def before_run(self, runner: BaseRunner) -> None:
+        self.report.restart()
+
+    def after_train_iter(self, runner: BaseRunner) -> None:
+        self.report.count_update()
+        if self.report.updates == self.after:
+            self._tell()
+
+    def after_run(self, runner: BaseRunner) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        rows = self.report.rows()
+        logger.log(logging.WARNING if rows else logging.INFO, self.report.table(rows))
+        if rows and self.strict:
+            first = rows[0]
+            raise UnsupportedFeatureError(
+                f"hpu strict: {len(rows)} findings (all are in the log), the first: "
+                f"{first.kind}, {first.what} at {first.site}: {first.remedy}"
+            )

@@ -1,0 +1,152 @@
+"""The one importer of `habana_frameworks`, Intel's or the emulator's."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
+from devrun.errors import DeviceUnavailableError
+
+__all__ = ["SDK", "is_loaded", "load", "missing"]
+
+PACKAGE = "habana_frameworks"
+GET_IT = (
+    "install Intel Gaudi software, whose installer brings habana_frameworks and its "
+    "torch (docs.habana.ai), or rehearse with --emulate"
+)
+_TORCH = {
+    "1.18": "2.4",
+    "1.19": "2.5",
+    "1.20": "2.6",
+    "1.21": "2.6",
+    "1.22": "2.7",
+    "1.23": "2.9",
+    "1.24": "2.11",
+}
+"""The torch that each release of the SDK is built for."""
+
+
+@dataclass(frozen=True)
+class SDK:
+    """The loaded SDK; what is used of it is reached through here."""
+
+    hpu: Any
+    """`torch.hpu`: device, memory, random stream, graphs, metrics."""
+    core: Any
+    optimizers: Any
+    normalization: Any
+    moving_average: Any
+    emulator: Any = None
+    """The emulator's control module; None on a real SDK."""
+    version: str = "of an unknown release"
+
+    @property
+    def emulated(self) -> bool:
+        return self.emulator is not None
+
+
+def is_loaded() -> bool:
+    """Whether the SDK has read its environment already."""
+    return f"{PACKAGE}.torch" in sys.modules
+
+
+def missing() -> str | None:
+    """Why no Gaudi can be used here, as far as it shows without loading the SDK."""
+    if not _is_installed():
+        return f"habana_frameworks is not installed; {GET_IT}"
+    wanted = _TORCH.get(".".join(_release().split(".")[:2]))
+    here = ".".join(torch.__version__.split(".")[:2])
+    if wanted is not None and wanted != here:
+        return (
+            f"habana_frameworks {_release()} is built for torch {wanted}, this is "
+            f"{torch.__version__}; install the pair from Intel Gaudi's release notes"
+        )
+    return None
+
+
+def load(emulate: bool) -> SDK:
+    """Import the SDK, or its emulator where that was asked for.
+
+    The environment must be set before.
+
+    Raises:
+        DeviceUnavailableError: it is not here, or does not fit this torch.
+    """
+    if emulate:
+        use_emulators()
+    elif is_emulated(PACKAGE):
+        raise DeviceUnavailableError(
+            "device 'hpu' is not here: this process has loaded the emulator of "
+            "habana_frameworks; start a new process for the real one"
+        )
+    try:
+        return _import()
+    except ImportError as error:
+        raise DeviceUnavailableError(
+            f"device 'hpu' is not here: habana_frameworks cannot be imported "
+            f"({error}); {GET_IT}"
+        ) from error
+    except (AssertionError, RuntimeError, OSError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise DeviceUnavailableError(
+            f"device 'hpu' is not here: habana_frameworks {_release()} refuses torch "
+            f"{torch.__version__}: {said}; install the torch it was built for"
+        ) from error
+
+
+def _import() -> SDK:
+    import habana_frameworks.torch as ht  # type: ignore[import-not-found]
+    import habana_frameworks.torch.core as core  # type: ignore[import-not-found]
+    from habana_frameworks.torch.hpex import (  # type: ignore[import-not-found]
+        movingavrg,
+        normalization,
+        optimizers,
+    )
+
+    emulator = None
+    if is_emulated(PACKAGE):
+        from habana_frameworks import emulator  # type: ignore[no-redef]
+    return SDK(
+        hpu=ht.hpu,
+        core=core,
+        optimizers=optimizers,
+        normalization=normalization,
+        moving_average=movingavrg,
+        emulator=emulator,
+        version=_release(),
+    )
+
+
+def _is_installed() -> bool:
+    """Whether a real SDK can be found; the emulator on the path is none."""
+    try:
+        found = importlib.util.find_spec(PACKAGE)
+    except (ImportError, ValueError):
+        return False
+    places: Iterable[str] = (
+        () if found is None else found.submodule_search_locations or ()
+    )
+    return any(
+        emulators_root() not in Path(place).resolve().parents for place in places
+    )
+
+
+def _release() -> str:
+    loaded = sys.modules.get(PACKAGE)
+    version = getattr(loaded, "__version__", None)
+    if version is not None:
+        return str(version)
+    for name in ("habana-torch-plugin", "habana_torch_plugin"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "of an unknown release"

@@ -1,0 +1,309 @@
+"""In every mode: the numbers of the CPU, and state that moves to it and back."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import nn
+
+from devrun.checkpoint import read_checkpoint
+from devrun.devices.resolve import resolve_device
+from devrun.errors import (
+    DeviceMemoryError,
+    DeviceUnavailableError,
+    UnsupportedFeatureError,
+)
+from devrun.step import UpdatePolicy
+from tests.hpu.runs import Logged, close, device, loader, make, net, train, weights
+
+LR = {"policy": "step", "step": 2, "gamma": 0.7, "by_epoch": False}
+
+
+def refused(kind, words, call, *args, **kwargs):
+    try:
+        call(*args, **kwargs)
+    except kind as error:
+        assert words in str(error) and "\n" not in str(error), str(error)
+        return
+    raise AssertionError(f"not refused: {words}")
+
+
+def both(**options):
+    """On the Gaudi and on the CPU; the former's run."""
+    mine = train(device(), **options)
+    close(mine, train("cpu", **options))
+    return mine
+
+
+def case_sgd_in_groups_with_schedule_clipping_and_accumulation():
+    def sgd(params):
+        first, *others = params
+        groups = [{"params": [first], "lr": 0.05, "weight_decay": 0.1}]
+        groups.append({"params": others, "nesterov": True})
+        return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+
+    policy = {"grad_clip": {"max_norm": 0.3}, "cumulative_iters": 2}
+    runner, _ = both(optimizer=sgd, policy=policy, lr_config=LR)
+    assert type(runner.optimizer).__name__ == "SGD"
+    assert "FusedSGD" in str(type(runner.optimizer).__mro__)
+    assert [g["weight_decay"] for g in runner.optimizer.param_groups] == [0.1, 0]
+    assert runner.optimizer.param_groups[1]["nesterov"] is True
+
+
+def case_adamw_and_adam_without_decay_are_one_kernel():
+    for kind in (torch.optim.AdamW, torch.optim.Adam):
+        runner, _ = both(optimizer=lambda p, kind=kind: kind(p, lr=0.01), lr_config=LR)
+        assert "FusedAdamW" in str(type(runner.optimizer).__mro__)
+
+
+def case_an_optimizer_without_an_equal_stays_and_it_is_said():
+    kept = {
+        "weight_decay=0.1": lambda p: torch.optim.Adam(p, weight_decay=0.1),
+        "amsgrad=True": lambda p: torch.optim.AdamW(p, amsgrad=True),
+        "fixes its learning rate": lambda p: torch.optim.Adagrad(p),
+        "no fused optimizer": lambda p: torch.optim.RMSprop(p, lr=1e-3),
+        "maximize=True": lambda p: torch.optim.SGD(p, lr=0.1, maximize=True),
+    }
+    for words, optimizer in kept.items():
+        with Logged() as log:
+            runner, _ = both(optimizer=optimizer, epochs=1)
+        assert words in log.text, log.text
+        assert "Fused" not in str(type(runner.optimizer).__mro__)
+
+
+class Lamb(torch.optim.Optimizer):
+    """You et al., arXiv 1904.00962, in a few lines, with timm's hyper-parameters."""
+
+    __module__ = "timm.optim.lamb"
+
+    def __init__(self, params):
+        super().__init__(
+            params,
+            {
+                "lr": 0.01,
+                "betas": (0.9, 0.99),
+                "eps": 1e-6,
+                "weight_decay": 0.1,
+                "bias_correction": True,
+                "grad_averaging": True,
+                "max_grad_norm": 0.5,
+                "trust_clip": False,
+            },
+        )
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        (group,) = self.param_groups
+        group["step"] = group.get("step", 0) + 1
+        grads = [p.grad for p in group["params"]]
+        norm = torch.stack([g.norm() for g in grads]).norm()
+        for p in group["params"]:
+            grad = p.grad / (norm / 0.5).clamp(min=1)
+            state = self.state[p]
+            for key in ("exp_avg", "exp_avg_sq"):
+                state.setdefault(key, torch.zeros_like(p))
+            state["exp_avg"].lerp_(grad, 0.1)
+            state["exp_avg_sq"].lerp_(grad * grad, 0.01)
+            first, second = (1 - b ** group["step"] for b in group["betas"])
+            root = (state["exp_avg_sq"] / second).sqrt() + 1e-6
+            update = state["exp_avg"] / first / root + 0.1 * p
+            p.sub_(group["lr"] * p.norm() / update.norm() * update)
+
+
+def case_lamb_becomes_the_fused_one():
+    runner, _ = both(optimizer=Lamb)
+    assert "FusedLamb" in str(type(runner.optimizer).__mro__)
+
+
+def case_fused_may_be_left_out():
+    mine = train(device(fused=False), optimizer=torch.optim.AdamW)
+    close(mine, train("cpu", optimizer=torch.optim.AdamW), 1e-6)
+    assert type(mine[0].optimizer) is torch.optim.AdamW
+
+
+def case_an_optimizer_of_two_halves_resumes_in_the_other_order(folder):
+    """CPU -> HPU -> CPU, one epoch each, as three epochs on the CPU."""
+    whole = train("cpu", optimizer=torch.optim.AdamW, epochs=3, lr_config=LR)
+    path, losses = None, []
+    for number, where in enumerate(("cpu", device(), "cpu")):
+        runner, kept = make(
+            where,
+            optimizer=torch.optim.AdamW,
+            epochs=number + 1,
+            lr_config=LR,
+            work_dir=folder / str(number),
+        )
+        if path is not None:
+            runner.resume(path)
+        runner.run([loader()], [("train", 1)])
+        path = runner.save_checkpoint()
+        losses += kept.values
+        runner.close()
+    close((runner, losses), whole)
+
+
+def case_a_run_may_be_resumed_when_it_is_on_the_device_already(folder):
+    first, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=folder)
+    first.run([loader()], [("train", 1)])
+    path = first.save_checkpoint()
+    second, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1)
+    second.prepare()
+    second.resume(path)
+    assert second.optimizer.state_dict()["state"][0]["step"] == 12
+    for mine, theirs in zip(
+        second.optimizer.state_dict()["state"].values(),
+        first.optimizer.state_dict()["state"].values(),
+        strict=True,
+    ):
+        assert torch.equal(mine["exp_avg"].cpu(), theirs["exp_avg"].cpu())
+    first.close()
+    second.close()
+
+
+def case_a_checkpoint_holds_tensors_of_the_host_under_torchs_names(folder):
+    runner, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=folder)
+    runner.run([loader()], [("train", 1)])
+    saved = read_checkpoint(runner.save_checkpoint()).parts
+    state = saved["optimizer"]
+    assert state["type"] == "AdamW"
+    assert set(state["state"]["0.weight"]) == {"step", "exp_avg", "exp_avg_sq"}
+    assert float(state["state"]["0.weight"]["step"]) == 12
+    assert {"amsgrad", "maximize"} < set(state["groups"][0])
+    assert "bias_correction" not in state["groups"][0]
+    ours = weights(runner)
+    for name, value in saved["model"].items():
+        assert type(value) is torch.Tensor and value.is_cpu
+        assert torch.equal(value, ours[name])
+    runner.close()
+
+
+def case_a_stopped_run_goes_on_bit_for_bit(folder):
+    options = {"optimizer": torch.optim.AdamW, "lr_config": LR}
+    whole = train(device(), model=net(0.3), **options)
+    first, begun = make(device(), model=net(0.3), epochs=1, work_dir=folder, **options)
+    first.run([loader()], [("train", 1)])
+    path = first.save_checkpoint()
+    first.close()
+    torch.rand(7, device="hpu")
+    second, rest = make(device(), model=net(0.3), **options)
+    second.resume(path)
+    second.run([loader()], [("train", 1)])
+    assert begun.values + rest.values == whole[1]
+    theirs = weights(whole[0])
+    assert all(torch.equal(v, theirs[k]) for k, v in weights(second).items())
+    second.close()
+
+
+def case_bf16_runs_in_autocast():
+    seen = []
+
+    class Noted(nn.Linear):
+        def forward(self, x):
+            out = super().forward(x)
+            seen.append(out.dtype)
+            return out
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Noted(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    _, losses = train(device(), model=model, policy={"precision": "bf16"}, epochs=6)
+    assert set(seen) == {torch.bfloat16}
+    assert sum(losses[-12:]) < sum(losses[:12])
+
+
+def case_fp8_is_refused_by_name():
+    adapter = resolve_device(device())
+    adapter.setup(0)
+    pair = net(), torch.optim.SGD(net().parameters(), lr=0.1)
+    policy = UpdatePolicy(precision="fp8")
+    refused(UnsupportedFeatureError, "'fp8'", adapter.prepare, *pair, policy)
+    adapter.teardown()
+
+
+def case_a_short_last_batch_is_kept_padded_or_dropped():
+    sizes = {}
+    for choice in ("keep", "pad", "drop"):
+        adapter = resolve_device(device(last_batch=choice))
+        adapter.setup(0)
+        prepared = adapter.prepare_dataloader(loader(samples=22), training=True)
+        sizes[choice] = [len(labels) for _, labels in prepared]
+        assert len(prepared) == len(sizes[choice])
+        val = adapter.prepare_dataloader(loader(samples=22), training=False)
+        assert [len(labels) for _, labels in val] == [4] * 5 + [2]
+        adapter.teardown()
+    assert sizes == {"keep": [4] * 5 + [2], "pad": [4] * 6, "drop": [4] * 5}
+
+
+def case_batches_are_pinned_and_copied_without_waiting():
+    adapter = resolve_device(device())
+    adapter.setup(0)
+    prepared = adapter.prepare_dataloader(loader(), training=True)
+    assert prepared.loader.pin_memory is True
+    inputs, _ = next(iter(prepared))
+    assert inputs.device.type == "hpu"
+    adapter.teardown()
+
+
+def case_workers_are_not_forked():
+    adapter = resolve_device(device())
+    adapter.setup(0)
+    options = {"num_workers": 1, "persistent_workers": True}
+    prepared = adapter.prepare_dataloader(loader(8, **options), training=True)
+    labels = torch.cat([labels for _, labels in prepared]).tolist()
+    assert labels != sorted(labels) and len(labels) == 8
+    assert type(prepared.multiprocessing_context).__name__ == "ForkServerContext"
+    prepared.close()
+    adapter.teardown()
+
+
+def case_the_profiler_records_the_scheduled_updates(folder):
+    runner, _ = make(device(), work_dir=folder, epochs=1)
+    schedule = {"wait": 1, "warmup": 1, "active": 5}
+    runner.register_profiler_hook(
+        {"by_epoch": False, "profile_iters": 8, "schedule": schedule}
+    )
+    assert any(a.name == "HPU" for a in runner.adapter.profiler_activities())
+    runner.run([loader()], [("train", 1)])
+    (trace,) = folder.glob("*_trace.json")
+    steps = set(re.findall(r"ProfilerStep#(\d+)", trace.read_text("utf-8")))
+    assert steps == {"2", "3", "4", "5", "6"}
+    runner.close()
+
+
+def case_memory_is_counted_and_runs_out_in_one_line():
+    from habana_frameworks import emulator
+
+    runner, _ = make(device(), model=net(hidden=4096), epochs=1)
+    runner.prepare()
+    stats = runner.adapter.memory_stats()
+    assert stats["peak_mib"] * 2**20 >= 4096 * 8 * 4
+    limit = int(stats["limit_mib"] * 2**20)
+    emulator.set_memory_limit(torch.hpu.memory_allocated() + 50_000)
+    try:
+        words = "out of memory on hpu with 4 samples an update"
+        refused(DeviceMemoryError, words, runner.run, [loader()], [("train", 1)])
+    finally:
+        emulator.set_memory_limit(limit)
+        runner.close()
+
+
+def case_evaluation_gives_the_numbers_of_the_cpu():
+    found = []
+    for where in (device(), "cpu"):
+        runner, _ = make(where)
+        with runner.evaluating():
+            data = runner.prepare_eval_loader(loader())
+            outputs = [runner.eval_step(batch) for batch in data]
+        found.append([float(each["loss"]) for each in outputs])
+        assert not outputs[0]["predictions"].requires_grad
+        runner.close()
+    torch.testing.assert_close(*map(torch.tensor, found))
+
+
+def case_another_mode_comes_too_late():
+    other = "lazy" if device()["mode"] != "lazy" else "eager"
+    late = resolve_device(device(mode=other))
+    refused(UnsupportedFeatureError, "reads it once", late.setup, None)
+    lists = resolve_device(device(autocast_lower=["linear"]))
+    refused(UnsupportedFeatureError, "autocast_lower", lists.setup, None)
+    refused(DeviceUnavailableError, "not installed", resolve_device, "hpu")

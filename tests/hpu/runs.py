@@ -1,0 +1,128 @@
+"""The same small training on the emulated Gaudi and on the CPU, for the cases."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from devrun.devices.resolve import resolve_device
+from devrun.hooks import Hook
+from devrun.runners import EpochBasedRunner
+
+MODE: dict[str, str] = {}
+
+
+def set_up(mode: str) -> None:
+    """Claim the device before anything else uses torch's autograd."""
+    MODE["mode"] = mode
+    resolve_device(device()).setup(None)
+
+
+def device(**options: Any) -> dict[str, Any]:
+    return {"type": "hpu", "emulate": True, **MODE, **options}
+
+
+def net(dropout: float = 0.0, hidden: int = 16) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(4, hidden), nn.Tanh(), nn.Dropout(dropout), nn.Linear(hidden, 3)
+    )
+
+
+def loader(samples: int = 48, batch_size: int = 4, **options: Any) -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(5)
+    inputs = torch.randn(samples, 4, generator=generator)
+    data = TensorDataset(inputs, torch.arange(samples) % 3)
+    return DataLoader(data, batch_size=batch_size, shuffle=True, **options)
+
+
+class Losses(Hook):
+    """The losses of all updates, read when the run is over."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def after_train_iter(self, runner: Any) -> None:
+        self.kept.append(runner.outputs["loss"])
+
+    @property
+    def values(self) -> list[float]:
+        return [float(loss) for loss in self.kept]
+
+
+class Logged(logging.Handler):
+    """What devrun says meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def __enter__(self) -> Logged:
+        logging.getLogger("devrun").addHandler(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        logging.getLogger("devrun").removeHandler(self)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def make(
+    where: Any,
+    model: Any = None,
+    optimizer: Any = None,
+    epochs: int = 2,
+    policy: Any = None,
+    lr_config: Any = None,
+    **options: Any,
+) -> tuple[Any, Losses]:
+    """A runner that trains `model` on `where`, and its losses."""
+    model = net() if model is None else model
+    own = hasattr(model, "train_step")
+    make_optimizer = optimizer or (lambda params: torch.optim.SGD(params, lr=0.1))
+    runner = EpochBasedRunner(
+        model,
+        optimizer=make_optimizer(model.parameters()),
+        loss=None if own else nn.CrossEntropyLoss(),
+        max_epochs=epochs,
+        device=where,
+        seed=3,
+        optimizer_config=policy,
+        **options,
+    )
+    losses = Losses()
+    runner.register_hook(losses)
+    runner.register_training_hooks(lr_config)
+    return runner, losses
+
+
+def train(where: Any, data: Any = None, **options: Any) -> tuple[Any, list[float]]:
+    """Train to the end; the closed runner and the losses of all updates."""
+    runner, losses = make(where, **options)
+    runner.run([loader() if data is None else data], [("train", 1)])
+    values = losses.values
+    runner.close()
+    return runner, values
+
+
+def weights(runner: Any) -> dict[str, torch.Tensor]:
+    return {k: v.detach().cpu() for k, v in runner.model.state_dict().items()}
+
+
+def close(first: Any, second: Any, tolerance: float = 1e-5) -> None:
+    """Both runs had the same losses and ended with the same weights."""
+    torch.testing.assert_close(
+        torch.tensor(first[1]), torch.tensor(second[1]), rtol=1e-4, atol=tolerance
+    )
+    theirs = weights(second[0])
+    for name, value in weights(first[0]).items():
+        torch.testing.assert_close(value, theirs[name], rtol=1e-3, atol=tolerance * 10)

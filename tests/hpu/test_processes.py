@@ -1,0 +1,177 @@
+"""What takes a process of its own: several ranks, the contract, an SDK that is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.hpu.runs import train, weights
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "configs/digits/resnet8_digits.yaml"
+WORKER = """
+import sys, torch
+from torch import nn
+from tests.hpu.runs import MODE, device, loader, make, net, weights
+MODE["mode"] = "lazy"
+rank_of = torch.distributed.get_rank
+runner, losses = make(device(graphs=True), epochs=2, optimizer=torch.optim.AdamW)
+size = 4 // runner.world_size
+runner.run([loader(batch_size=size)], [("train", 1)])
+ddp = runner._step_model
+assert type(ddp).__name__ == "DistributedDataParallel"
+assert ddp.gradient_as_bucket_view and not ddp.broadcast_buffers
+assert ddp.device_ids is None and ddp.bucket_bytes_cap == 256 * 2**20
+assert torch.distributed.get_backend_config() == "cpu:gloo,hpu:hccl"
+if runner.rank == 0:
+    torch.save(weights(runner), sys.argv[1])
+runner.close()
+"""
+
+
+def test_two_processes_over_hccl_train_as_one_on_the_cpu(python, tmp_path):
+    worker = tmp_path / "worker.py"
+    worker.write_text(WORKER, encoding="utf-8")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = python([*launcher, worker, tmp_path / "two.pt"])
+    assert done.returncode == 0, done.stderr[-4000:]
+    two = torch.load(tmp_path / "two.pt")
+    alone, _ = train("cpu", optimizer=torch.optim.AdamW)
+    for name, value in weights(alone).items():
+        torch.testing.assert_close(two[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "lazy",
+        pytest.param("eager", marks=pytest.mark.slow),
+        pytest.param("compile", marks=pytest.mark.slow),
+    ],
+)
+def test_the_contract_of_all_devices(python, mode):
+    device = json.dumps({"type": "hpu", "emulate": True, "mode": mode})
+    done = python(
+        ["-m", "pytest", "tests/contract", "-q", "-p", "no:cacheprovider"],
+        DEVRUN_CONTRACT_DEVICE=device,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout and "skipped" not in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["eager", "lazy", "compile"])
+def test_the_digits_are_learnt_as_on_the_cpu(python, tmp_path, mode):
+    found = {}
+    for name, flags in {
+        "cpu": ["--device", "cpu"],
+        "hpu": ["--device", "hpu", "--emulate", "--cfg-options", f"hpu.mode={mode}"],
+    }.items():
+        short = ["--no-progress", "--work-dir", tmp_path / name, *flags]
+        done = python([ROOT / "tools/train.py", DIGITS, *short])
+        assert done.returncode == 0, done.stderr[-2000:]
+        (log,) = (tmp_path / name).glob("*.log.json")
+        lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+        found[name] = [
+            (row["mode"], row["loss"], row.get("accuracy"))
+            for row in lines
+            if "loss" in row
+        ]
+    assert len(found["hpu"]) == len(found["cpu"])
+    for mine, theirs in zip(found["hpu"], found["cpu"], strict=True):
+        assert mine[0] == theirs[0]
+        assert mine[1] == pytest.approx(theirs[1], rel=0.05, abs=0.01)
+        if mine[2] is not None:
+            assert mine[2] == pytest.approx(theirs[2], abs=0.01)
+
+
+def sdk(folder, torch_init):
+    """A package that stands for an SDK which cannot be used here."""
+    package = folder / "habana_frameworks" / "torch"
+    for each in (package.parent, package, package / "core", package / "hpex"):
+        each.mkdir(parents=True)
+        (each / "__init__.py").write_text("", encoding="utf-8")
+    (package / "__init__.py").write_text(torch_init, encoding="utf-8")
+    for name in ("movingavrg", "normalization", "optimizers"):
+        (package / "hpex" / f"{name}.py").write_text("", encoding="utf-8")
+    return folder
+
+
+NO_DEVICE = "class hpu:\n    is_available = staticmethod(lambda: False)\n"
+BUSY = """
+class hpu:
+    is_available = staticmethod(lambda: True)
+    def init():
+        raise RuntimeError("synStatus=8 [Device not found] Device acquire failed.")
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("assert False, 'torch 2.9 is required'", "refuses torch"),
+        pytest.param(NO_DEVICE, "sees no Gaudi; check", marks=pytest.mark.slow),
+        (BUSY, "no Gaudi is free (synStatus=8"),
+    ],
+    ids=["other torch", "no device", "no free device"],
+)
+def test_an_sdk_that_cannot_be_used_is_one_line(python, tmp_path, source, words):
+    code = (
+        "from devrun.devices.resolve import resolve_device\n"
+        "from devrun.errors import DeviceUnavailableError\n"
+        "try:\n    resolve_device('hpu').setup(None)\n"
+        "except DeviceUnavailableError as error:\n    print(error)\n"
+    )
+    done = python(["-c", code], paths=[sdk(tmp_path, source)])
+    assert words in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("\n") == 1
+
+
+def test_without_the_sdk_status_9_says_how_to_get_it(python, tmp_path):
+    command = [ROOT / "tools/train.py", DIGITS, "--work-dir", tmp_path / "run"]
+    done = python([*command, "--device", "hpu"])
+    assert done.returncode == 9
+    (line,) = done.stderr.splitlines()
+    assert "install Intel Gaudi software" in line and "--emulate" in line
+
+
+@pytest.mark.slow
+def test_too_little_memory_is_status_6(python, tmp_path):
+    command = [ROOT / "tools/train.py", DIGITS, "--work-dir", tmp_path / "run"]
+    options = ["--device", "hpu", "--emulate", "--cfg-options", "hpu.memory_mb=2"]
+    done = python([*command, "--no-progress", *options])
+    assert done.returncode == 6, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("devrun: error: out of memory on hpu with 64 samples")
+
+
+def test_autocast_lists_and_variables_reach_the_sdk(python, tmp_path):
+    code = (
+        "import torch, sys\n"
+        "from devrun.devices.resolve import resolve_device\n"
+        "adapter = resolve_device({'type': 'hpu', 'emulate': True, 'mode': 'lazy',\n"
+        "  'autocast_lower': ['exp'], 'autocast_fp32': ['linear'],\n"
+        "  'generation': 'gaudi', 'memory_mb': 64,\n"
+        "  'env': {'PT_HPU_MAX_COMPOUND_OP_SIZE': 5}})\n"
+        "adapter.setup(None)\n"
+        "x = torch.ones(2, 2, device='hpu')\n"
+        "with torch.autocast('hpu'):\n"
+        "  print(x.exp().dtype, torch.nn.functional.linear(x, x).dtype)\n"
+        "print(torch.hpu.get_device_name(), torch.hpu.memory_reserved())\n"
+        "from habana_frameworks import emulator\n"
+        "for _ in range(12): x = x + 1\n"
+        "net = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "from devrun.errors import UnsupportedFeatureError\n"
+        "from devrun.step import UpdatePolicy\n"
+        "try: adapter.prepare(net, optimizer, UpdatePolicy(precision='fp16'))\n"
+        "except UnsupportedFeatureError as error: print(error)\n"
+        "print(emulator.report().totals['flush by maximal graph size'] > 1)\n"
+    )
+    done = python(["-c", code])
+    printed = done.stdout.splitlines()[-4:]
+    assert printed[:2] == ["torch.bfloat16 torch.float32", f"GAUDI {64 << 20}"], done
+    assert "'fp16' needs a Gaudi 2" in printed[2] and printed[3] == "True"
