@@ -1,22 +1,26 @@
 """Checkpoints: whole or not there, verified before use, nothing in them is run."""
 
+from devrun.checkpoint.background import BackgroundWriter
 from devrun.checkpoint.catalog import (
     CheckpointInfo,
     find_latest,
     list_checkpoints,
+    read_latest,
     read_pointer,
     remove_checkpoint,
 )
 from devrun.checkpoint.codec import encode_tree
 from devrun.checkpoint.decode import decode_tree
-from devrun.checkpoint.fitting import load_state_dict
+from devrun.checkpoint.fitting import fits, load_state_dict
 from devrun.checkpoint.loader import CheckpointLoader
 from devrun.checkpoint.loader import load_any as _load_checkpoint
 from devrun.checkpoint.loader import load_with_prefix as _load_checkpoint_with_prefix
-from devrun.checkpoint.manifest import Manifest
+from devrun.checkpoint.manifest import Manifest, environment
 from devrun.checkpoint.mmcv_format import (
     MmcvCheckpoint,
+    export_mmcv,
     load_mmcv_optimizer,
+    mmcv_optimizer_tree,
     read_mmcv_checkpoint,
     write_mmcv_checkpoint,
 )
@@ -34,6 +38,7 @@ from devrun.checkpoint.state import (
     load_optimizer_state_by_name,
     optimizer_state_by_name,
     positional_optimizer_state,
+    prepare_optimizer_state,
 )
 from devrun.checkpoint.weights import (
     get_state_dict,
@@ -44,6 +49,7 @@ from devrun.checkpoint.weights import (
 from devrun.checkpoint.writer import write_checkpoint, write_pointer
 
 __all__ = [
+    "BackgroundWriter",
     "Checkpoint",
     "CheckpointInfo",
     "CheckpointLoader",
@@ -54,7 +60,10 @@ __all__ = [
     "_load_checkpoint_with_prefix",
     "decode_tree",
     "encode_tree",
+    "environment",
+    "export_mmcv",
     "find_latest",
+    "fits",
     "get_state_dict",
     "host_rng_state",
     "list_checkpoints",
@@ -62,10 +71,13 @@ __all__ = [
     "load_mmcv_optimizer",
     "load_optimizer_state_by_name",
     "load_state_dict",
+    "mmcv_optimizer_tree",
     "optimizer_state_by_name",
     "positional_optimizer_state",
+    "prepare_optimizer_state",
     "prune",
     "read_checkpoint",
+    "read_latest",
     "read_manifest",
     "read_mmcv_checkpoint",
     "read_pointer",

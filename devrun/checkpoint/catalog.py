@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from devrun.checkpoint import fileops, strict_json
 from devrun.checkpoint.manifest import Manifest
@@ -17,7 +19,12 @@ from devrun.checkpoint.names import (
     is_name,
     temporary,
 )
-from devrun.checkpoint.reader import read_manifest, verify_checkpoint
+from devrun.checkpoint.reader import (
+    Checkpoint,
+    read_checkpoint,
+    read_manifest,
+    verify_checkpoint,
+)
 from devrun.checkpoint.storage import clear_directory, storage_errors
 from devrun.errors import CheckpointError
 
@@ -25,6 +32,7 @@ __all__ = [
     "CheckpointInfo",
     "find_latest",
     "list_checkpoints",
+    "read_latest",
     "read_pointer",
     "remove_checkpoint",
 ]
@@ -83,6 +91,24 @@ def find_latest(*roots: str | os.PathLike[str]) -> Path | None:
     Raises:
         CheckpointError: there are checkpoints and none is whole; lists all of them.
     """
+    found = _first_whole(roots, verify_checkpoint)
+    return None if found is None else found[0]
+
+
+def read_latest(*roots: str | os.PathLike[str]) -> Checkpoint | None:
+    """What `find_latest` finds, read: its bytes are verified and parsed at once.
+
+    Raises:
+        CheckpointError: as `find_latest`.
+    """
+    found = _first_whole(roots, read_checkpoint)
+    return None if found is None else found[1]
+
+
+def _first_whole(
+    roots: tuple[str | os.PathLike[str], ...], read: Callable[[Path], Any]
+) -> tuple[Path, Any] | None:
+    """The newest checkpoint that `read` does not refuse, and what it gave."""
     problems: list[str] = []
     found = [info for root in roots for info in list_checkpoints(root)]
     found.sort(key=_age)
@@ -91,13 +117,13 @@ def find_latest(*roots: str | os.PathLike[str]) -> Path | None:
         problem = info.problem
         if problem is None:
             try:
-                verify_checkpoint(info.path)
+                result = read(info.path)
             except CheckpointError as error:
                 problem = str(error)
             else:
                 for skipped in problems:
                     _LOGGER.warning("checkpoint passed over: %s", skipped)
-                return info.path
+                return info.path, result
         problems.append(problem)
     if problems:
         raise CheckpointError(

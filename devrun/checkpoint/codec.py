@@ -37,7 +37,7 @@ from torch import Tensor
 from devrun.checkpoint import tensorfile
 from devrun.errors import CheckpointError
 
-__all__ = ["MAX_DEPTH", "Encoded", "encode_tree", "is_dense"]
+__all__ = ["MAX_DEPTH", "Encoded", "encode_tree", "is_dense", "shared_memory"]
 
 MAX_DEPTH = 64
 _JSON_INT = 1 << 63
@@ -60,20 +60,31 @@ class Encoded:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
-def encode_tree(tree: Any, name: str = "tree") -> Encoded:
+def shared_memory(tensor: Tensor) -> Tensor:
+    """`tensor` on the host and contiguous; itself where it is both already."""
+    return tensor.cpu().contiguous()
+
+
+def encode_tree(
+    tree: Any,
+    name: str = "tree",
+    to_host: Callable[[Tensor], Tensor] = shared_memory,
+) -> Encoded:
     """`tree` as JSON and tensors; `decode_tree` gives an equal tree back.
 
-    `name` is what the paths in messages begin with.
+    `name` is what the paths in messages begin with; `to_host` gives a contiguous
+    tensor in host memory with the values of its argument.
 
     Raises:
         CheckpointError: a value of another type, named by its path.
     """
-    encoder = _Encoder()
+    encoder = _Encoder(to_host)
     return Encoded(encoder.encode(tree, name, (), 0), encoder.tensors)
 
 
 class _Encoder:
-    def __init__(self) -> None:
+    def __init__(self, to_host: Callable[[Tensor], Tensor]) -> None:
+        self._to_host = to_host
         self.tensors: dict[str, Tensor] = {}
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._alive: list[Any] = []
@@ -107,6 +118,9 @@ class _Encoder:
             return self._items(value, where, keys, depth)
         if kind in self._by_type:
             return self._by_type[kind](value, where, keys, depth)
+        if isinstance(value, Tensor) and not value.is_cpu:
+            # a device that torch knows through Python has a tensor class of its own
+            return self._tensor(value, where, keys, depth)
         if isinstance(value, (numpy.ndarray, numpy.generic)):
             return self._numpy(value, where, keys)
         raise CheckpointError(
@@ -183,11 +197,11 @@ class _Encoder:
         identity = _identity(value)
         if identity in self._known:
             return self._known[identity]
-        host = value.detach().cpu().resolve_conj().resolve_neg()
+        plain = value.detach().resolve_conj().resolve_neg()
         reference: dict[str, Any] = {}
-        if not host.is_contiguous() and is_dense(host.shape, host.stride()):
-            reference["stride"] = list(host.stride())
-        host = host.contiguous()
+        if not plain.is_contiguous() and is_dense(plain.shape, plain.stride()):
+            reference["stride"] = list(plain.stride())
+        host = self._to_host(plain)
         if host.dtype not in tensorfile.STORED:
             reference["dtype"] = str(host.dtype).removeprefix("torch.")
             reference["shape"] = list(host.shape)
@@ -236,7 +250,8 @@ class _Encoder:
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
     return (
         tensor.device,
-        tensor.untyped_storage().data_ptr(),
+        # without an address there (an emulated device) every tensor is its own
+        tensor.untyped_storage().data_ptr() or id(tensor),
         tensor.storage_offset(),
         tuple(tensor.shape),
         tensor.stride(),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import signal
 import stat
@@ -110,7 +111,7 @@ def reserve(fd: int, size: int) -> None:
             raise
 
 
-def write(fd: int, data: bytes | memoryview) -> None:
+def write(fd: int, data: bytes | bytearray | memoryview) -> None:
     """Write all of `data`."""
     torn = reach("write") == "torn"
     view = memoryview(data).cast("B")
@@ -162,38 +163,54 @@ def file_type(name: str, parent: int) -> str | None:
     return "directory" if stat.S_ISDIR(mode) else "other"
 
 
-def digest(fd: int) -> tuple[int, str]:
-    """(size, sha256 in hex) of a file, read back from its beginning."""
-    total, sha = 0, hashlib.sha256()
-    while chunk := os.pread(fd, _CHUNK, total):
-        sha.update(chunk)
-        total += len(chunk)
-    return total, sha.hexdigest()
-
-
 def read_file(name: str, parent: int, size: int | None = None, *, limit: int) -> bytes:
     """All bytes of a regular file of at most `limit` bytes, exactly `size` if given.
 
     Raises:
         OSError: not a regular file, another size, too large, or unreadable.
     """
+    with _regular(name, parent, size) as (file, found):
+        if found > limit:
+            raise OSError(errno.EFBIG, f"{found} bytes, more than {limit}")
+        data = file.readall()
+    if len(data) != found:
+        raise OSError(errno.EIO, f"{len(data)} bytes read of {found}")
+    return data
+
+
+def digest(name: str, parent: int, size: int) -> str:
+    """sha256, in hex, of a regular file of `size` bytes, read in pieces.
+
+    Raises:
+        OSError: not a regular file, another size, or unreadable.
+    """
+    sha256, total = hashlib.sha256(), 0
+    buffer = memoryview(bytearray(min(size, _CHUNK) or 1))
+    with _regular(name, parent, size) as (file, _):
+        while count := file.readinto(buffer):
+            sha256.update(buffer[:count])
+            total += count
+    if total != size:
+        raise OSError(errno.EIO, f"{total} bytes read of {size}")
+    return sha256.hexdigest()
+
+
+@contextmanager
+def _regular(
+    name: str, parent: int, size: int | None
+) -> Iterator[tuple[io.FileIO, int]]:
+    """A regular file, open for reading, and its size."""
     if file_type(name, parent) == "other":
         raise OSError(errno.EINVAL, "not a regular file")
     # A FIFO swapped in meanwhile must not block, and what was opened is what counts.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(name, flags, dir_fd=parent)
-    with os.fdopen(fd, "rb", buffering=0) as file:
-        status = os.fstat(fd)
+    with io.FileIO(os.open(name, flags, dir_fd=parent), "rb") as file:
+        status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         if size is not None and status.st_size != size:
             raise OSError(errno.EINVAL, f"{status.st_size} bytes instead of {size}")
-        if status.st_size > limit:
-            raise OSError(errno.EFBIG, f"{status.st_size} bytes, more than {limit}")
-        data = file.readall()
-    if len(data) != status.st_size:
-        raise OSError(errno.EIO, f"{len(data)} bytes read of {status.st_size}")
-    return data
+        yield file, status.st_size
 
 
 def free_bytes(fd: int) -> int:

@@ -12,7 +12,7 @@ from torch import nn
 
 from devrun.errors import CheckpointError
 
-__all__ = ["WRAPPED", "load_state_dict", "renamed"]
+__all__ = ["WRAPPED", "fits", "load_state_dict", "renamed"]
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _SHOWN = 10
@@ -59,6 +59,17 @@ def load_state_dict(
     if strict:
         raise CheckpointError(report)
     (logger or _LOGGER).warning("%s", report)
+
+
+def fits(module: nn.Module, state_dict: Any) -> bool:
+    """Whether `state_dict` has the names and shapes of `module`, none else."""
+    if not isinstance(state_dict, Mapping):
+        return False
+    own = module.state_dict()
+    return own.keys() == state_dict.keys() and all(
+        getattr(value, "shape", None) == getattr(state_dict[key], "shape", None)
+        for key, value in own.items()
+    )
 
 
 def renamed(

@@ -80,8 +80,12 @@ class CheckpointLoader:
         filename: str | os.PathLike[str],
         map_location: Any = None,
         logger: logging.Logger | None = None,
+        *,
+        allow_pickle: bool = False,
     ) -> Any:
         """What is in `filename`; a dict with `state_dict` and `meta` where it says so.
+
+        `allow_pickle` runs the code that a `.pth` file names.
 
         Raises:
             CheckpointError: missing, damaged, refused, or a remote path.
@@ -96,7 +100,7 @@ class CheckpointLoader:
                 f"{path!r} is not a local path; download it first and give the path "
                 "of the file"
             )
-        return _load_local(Path(path).expanduser(), map_location)
+        return _load_local(Path(path).expanduser(), map_location, allow_pickle)
 
 
 def load_any(
@@ -156,14 +160,14 @@ def state_dict_of(
     return found
 
 
-def _load_local(path: Path, map_location: Any) -> Any:
+def _load_local(path: Path, map_location: Any, allow_pickle: bool) -> Any:
     if path.is_dir():
         return _from_directory(path, map_location)
     if not path.exists():
         raise MissingCheckpointError(missing_message(path))
     if path.suffix == ".safetensors":
         return _from_safetensors(path, map_location)
-    return load_pickled(path, map_location)
+    return load_pickled(path, map_location, allow_pickle=allow_pickle)
 
 
 def _from_directory(path: Path, map_location: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from devrun.checkpoint.decode import decode_tree
 from devrun.checkpoint.names import FILE, MANIFEST
 from devrun.errors import CheckpointError
 
-__all__ = ["MAX_MANIFEST", "SCHEMA", "FileEntry", "Manifest"]
+__all__ = ["MAX_MANIFEST", "SCHEMA", "FileEntry", "Manifest", "environment"]
 
 SCHEMA = 1
 MAX_MANIFEST = 1 << 24
@@ -95,7 +95,7 @@ class Manifest:
             files=(),
             run_id=run_id,
             parent_step=parent,
-            environment=_encoded({**_environment(), **own}, "environment"),
+            environment=_encoded({**environment(), **own}, "environment"),
             meta=_encoded(rest, "meta"),
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(),
             writer=f"devrun {__version__}",
@@ -163,7 +163,7 @@ def _check_schema(record: dict[str, Any]) -> None:
     if wrong or record.keys() != _FIELDS.keys():
         wrong = wrong or sorted(record.keys() - _FIELDS.keys())
         raise CheckpointError(f"{MANIFEST} is damaged: field {wrong[0]!r}")
-    if not record["complete"] or record["step"] < 0:
+    if not record["complete"] or not 0 <= record["step"] < 1 << 63:
         raise CheckpointError(f"{MANIFEST} is not of a complete checkpoint")
 
 
@@ -201,7 +201,8 @@ def _self_hash(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(strict_json.canonical(record)).hexdigest()
 
 
-def _environment() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
+    """The software and the processor that results depend on."""
     return {
         "torch": str(torch.__version__),
         "python": platform.python_version(),

@@ -19,18 +19,26 @@ from torch import nn
 
 from devrun import __version__
 from devrun.checkpoint.pickled import load_pickled, save_pickled
+from devrun.checkpoint.reader import read_checkpoint
 from devrun.checkpoint.state import (
     load_optimizer_state_by_name,
     named_optimizer_state,
+    positional_optimizer_state,
 )
 from devrun.errors import CheckpointError
 
 __all__ = [
+    "EMA_STATE",
     "MmcvCheckpoint",
+    "export_mmcv",
     "load_mmcv_optimizer",
+    "mmcv_optimizer_tree",
     "read_mmcv_checkpoint",
     "write_mmcv_checkpoint",
 ]
+
+EMA_STATE = "EMAHook"
+"""Under this key of the part `hooks`, `model` has the averaged weights."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +67,17 @@ class MmcvCheckpoint:
 
 
 def read_mmcv_checkpoint(
-    path: str | os.PathLike[str], map_location: Any = None
+    path: str | os.PathLike[str],
+    map_location: Any = None,
+    *,
+    allow_pickle: bool = False,
 ) -> MmcvCheckpoint:
-    """The runner checkpoint in a `.pth` file.
+    """The runner checkpoint in a `.pth` file; `allow_pickle` as in `load_pickled`.
 
     Raises:
         CheckpointError: missing, damaged, refused, or without a `state_dict`.
     """
-    content = load_pickled(path, map_location)
+    content = load_pickled(path, map_location, allow_pickle=allow_pickle)
     if not isinstance(content, Mapping) or not isinstance(
         content.get("state_dict"), Mapping
     ):
@@ -93,6 +104,18 @@ def load_mmcv_optimizer(
     Raises:
         CheckpointError: there is none, or it does not fit.
     """
+    tree = mmcv_optimizer_tree(model, optimizer, checkpoint)
+    load_optimizer_state_by_name(model, optimizer, tree)
+
+
+def mmcv_optimizer_tree(
+    model: nn.Module, optimizer: Any, checkpoint: MmcvCheckpoint
+) -> dict[str, Any]:
+    """The optimizer state of an MMCV checkpoint, by name.
+
+    Raises:
+        CheckpointError: there is none, or it does not fit.
+    """
     saved = checkpoint.optimizer
     if saved is None:
         raise CheckpointError(
@@ -107,19 +130,17 @@ def load_mmcv_optimizer(
             f"{'several' if one_saved else 'one'}"
         )
     if not isinstance(optimizer, Mapping):
-        tree = named_optimizer_state(model, optimizer, saved)
-    else:
-        if saved.keys() != optimizer.keys():
-            raise CheckpointError(
-                f"{str(checkpoint.path)!r} has optimizers {sorted(saved)}, the run "
-                f"{sorted(optimizer)}"
-            )
-        trees = {
-            key: named_optimizer_state(model, one, saved[key])
-            for key, one in optimizer.items()
-        }
-        tree = {"optimizers": trees}
-    load_optimizer_state_by_name(model, optimizer, tree)
+        return named_optimizer_state(model, optimizer, saved)
+    if saved.keys() != optimizer.keys():
+        raise CheckpointError(
+            f"{str(checkpoint.path)!r} has optimizers {sorted(saved)}, the run "
+            f"{sorted(optimizer)}"
+        )
+    trees = {
+        key: named_optimizer_state(model, one, saved[key])
+        for key, one in optimizer.items()
+    }
+    return {"optimizers": trees}
 
 
 def write_mmcv_checkpoint(
@@ -144,3 +165,37 @@ def write_mmcv_checkpoint(
     if optimizer is not None:
         content["optimizer"] = optimizer
     save_pickled(content, path)
+
+
+def export_mmcv(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    averaged: bool = False,
+) -> None:
+    """Write the devrun checkpoint `source` as a file that MMCV's runners take.
+
+    It has the weights, the optimizer and the numbers of epochs and updates. Random
+    streams, the place inside an epoch and the state of hooks have no place in it.
+
+    Args:
+        averaged: take the weights that an EMAHook evaluated with.
+
+    Raises:
+        CheckpointError: damaged, without weights, or without averaged ones.
+        StorageError: the disk refused.
+    """
+    found = read_checkpoint(source)
+    weights: Any = found["model"]
+    if averaged:
+        kept = found.get("hooks", {}).get(EMA_STATE)
+        if not isinstance(kept, Mapping) or "model" not in kept:
+            raise CheckpointError(
+                f"{str(source)!r} has no averaged weights: its run had no EMAHook"
+            )
+        weights = {**weights, **kept["model"]}
+    optimizer: Any = None
+    if "optimizer" in found and not averaged:
+        optimizer = positional_optimizer_state(found["optimizer"])
+    trainer = found.get("trainer", {})
+    write_mmcv_checkpoint(target, weights, optimizer, trainer.get("meta", {}))

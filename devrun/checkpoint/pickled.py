@@ -1,8 +1,8 @@
 """`.pth` files: read without running anything in them, written whole or not at all.
 
 A pickle can name any function to call. `torch.load(weights_only=True)` builds tensors
-and plain containers only; there is no way past it here, and none that follows by
-itself when it refuses.
+and plain containers only. The one way past it is `allow_pickle`, for a file that its
+user trusts and names; nothing follows by itself when it refuses.
 """
 
 from __future__ import annotations
@@ -37,8 +37,15 @@ _SAFE_SINCE = (2, 10)
 _NAMED = re.compile(r"(?:GLOBAL|global|class|function) ([\w.]+)")
 
 
-def load_pickled(path: str | os.PathLike[str], map_location: Any = None) -> Any:
+def load_pickled(
+    path: str | os.PathLike[str],
+    map_location: Any = None,
+    *,
+    allow_pickle: bool = False,
+) -> Any:
     """What is in a `.pth` file of tensors and plain containers; on the CPU by default.
+
+    `allow_pickle` runs whatever code the file names.
 
     Raises:
         CheckpointError: damaged, or it holds something that would need code to run.
@@ -49,21 +56,23 @@ def load_pickled(path: str | os.PathLike[str], map_location: Any = None) -> Any:
     if not path.is_file():
         raise CheckpointError(f"{str(path)!r} is not a regular file")
     _check_form(path)
+    if allow_pickle:
+        _LOGGER.warning("%s is unpickled, which runs the code that it names", path)
     try:
         with warnings.catch_warnings():  # of torch about its own storage classes
             warnings.simplefilter("ignore")
             return torch.load(
                 path,
                 map_location="cpu" if map_location is None else map_location,
-                weights_only=True,
+                weights_only=not allow_pickle,
             )
     except pickle.UnpicklingError as error:
         found = _NAMED.search(str(error))
         what = f"it names {found[1]!r}" if found else "it is no plain state"
         raise CheckpointError(
             f"{str(path)!r} is refused: {what}, and only tensors and plain containers "
-            "are loaded, because anything else could run code; where you trust it, "
-            "load it once with torch.load yourself and save its state_dict alone"
+            "are loaded, because anything else could run code; if you trust it, name "
+            "it with --allow-pickle (allow_pickle=True)"
         ) from error
     except OSError as error:
         reason = error.strerror or str(error)
@@ -75,6 +84,7 @@ def load_pickled(path: str | os.PathLike[str], map_location: Any = None) -> Any:
         KeyError,
         TypeError,
         AttributeError,
+        ImportError,
         IndexError,
         AssertionError,
         OverflowError,
@@ -166,8 +176,13 @@ def _check_form(path: Path) -> None:
         raise CheckpointError(f"{str(path)!r} is empty")
     # torch's tar format was read by code that weights_only did not reach
     # (CVE-2025-32434); nothing has been written in it since 2018.
-    if not zipfile.is_zipfile(path) and tarfile.is_tarfile(path):
+    is_zip = zipfile.is_zipfile(path)
+    if not is_zip and tarfile.is_tarfile(path):
         raise CheckpointError(f"{str(path)!r} is a tar file, not a torch checkpoint")
+    if is_zip and _is_compressed(path):  # torch never does; a bomb would be
+        raise CheckpointError(
+            f"{str(path)!r} is a compressed archive, not a torch checkpoint; unpack it"
+        )
     version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     if version < _SAFE_SINCE:
         warnings.warn(
@@ -175,6 +190,16 @@ def _check_form(path: Path) -> None:
             ".pth file (CVE-2026-24747): load only files you trust, or upgrade",
             stacklevel=3,
         )
+
+
+def _is_compressed(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(
+                i.compress_type != zipfile.ZIP_STORED for i in archive.infolist()
+            )
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):
+        return False  # torch says what is wrong with it
 
 
 def _plain(value: Any, where: str) -> Any:

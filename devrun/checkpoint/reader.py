@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +85,7 @@ def verify_checkpoint(path: str | os.PathLike[str]) -> Manifest:
     with _opened(Path(path)) as (fd, manifest):
         _check_listing(fd, manifest)
         for entry in manifest.files:
-            _read_file(fd, entry, verify=True)
+            _check_digest(entry, _from_file(fileops.digest, fd, entry))
         return manifest
 
 
@@ -178,14 +178,25 @@ def _check_listing(fd: int, manifest: Manifest) -> None:
 
 def _read_file(fd: int, entry: FileEntry, *, verify: bool) -> bytes:
     limit = _MAX_JSON if entry.name.endswith(".json") else entry.size
+    data: bytes = _from_file(fileops.read_file, fd, entry, limit=limit)
+    if verify:
+        _check_digest(entry, hashlib.sha256(data).hexdigest())
+    return data
+
+
+def _from_file(
+    read: Callable[..., Any], fd: int, entry: FileEntry, **options: Any
+) -> Any:
     try:
-        data = fileops.read_file(entry.name, fd, entry.size, limit=limit)
+        return read(entry.name, fd, entry.size, **options)
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointError(f"{entry.name} cannot be read: {reason}") from error
-    if verify and hashlib.sha256(data).hexdigest() != entry.sha256:
+
+
+def _check_digest(entry: FileEntry, sha256: str) -> None:
+    if sha256 != entry.sha256:
         raise CheckpointError(f"{entry.name} is damaged: its sha256 does not match")
-    return data
 
 
 def missing_message(path: Path) -> str:

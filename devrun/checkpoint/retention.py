@@ -65,9 +65,14 @@ def prune(
     return removed
 
 
-def set_others_aside(root: str | os.PathLike[str], run_id: str) -> Path | None:
-    """Move the checkpoints of other runs into `root/previous-N`, so that a new run
-    replaces none of them; where they are now, or None if there were none.
+def set_others_aside(
+    root: str | os.PathLike[str], run_id: str, after: int | None = None
+) -> Path | None:
+    """Move checkpoints that a run does not go on from into `root/previous-N`, so that
+    it replaces none of them; where they are now, or None if there were none.
+
+    Those are the checkpoints of other runs, and with `after`, the number of updates
+    that the run goes back to, its own later ones.
 
     Raises:
         StorageError: the disk refused.
@@ -76,7 +81,11 @@ def set_others_aside(root: str | os.PathLike[str], run_id: str) -> Path | None:
     others = [
         info.path.name
         for info in list_checkpoints(root)
-        if info.manifest is not None and info.manifest.run_id not in (None, run_id)
+        if info.manifest is not None
+        and (
+            info.manifest.run_id not in (None, run_id)
+            or (after is not None and info.step > after)
+        )
     ]
     if not others:
         return None

@@ -7,7 +7,7 @@ does not fit is an error that says which.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ __all__ = [
     "named_optimizer_state",
     "optimizer_state_by_name",
     "positional_optimizer_state",
+    "prepare_optimizer_state",
 ]
 
 _SHOWN = 5
@@ -128,21 +129,46 @@ def load_optimizer_state_by_name(
     Raises:
         CheckpointError: other parameters, shapes, groups or optimizers; names them.
     """
+    prepare_optimizer_state(model, optimizer, tree)()
+
+
+def prepare_optimizer_state(
+    model: nn.Module, optimizer: Any, tree: Mapping[str, Any]
+) -> Callable[[], None]:
+    """Check that the tree fits; what is returned loads it.
+
+    Raises:
+        CheckpointError: as `load_optimizer_state_by_name`.
+    """
     if isinstance(optimizer, Mapping) != ("optimizers" in tree):
         raise CheckpointError(
             "the checkpoint has the state of one optimizer and the run has several, "
             "or the other way round; build the optimizers as when it was saved"
         )
-    if not isinstance(optimizer, Mapping):
-        optimizer.load_state_dict(_fitted(model, optimizer, tree))
-        _restore_types(model, optimizer, tree)
-        return
-    trees = tree["optimizers"]
-    _compare("optimizer", optimizer.keys(), trees.keys())
-    ready = {key: _fitted(model, one, trees[key]) for key, one in optimizer.items()}
-    for key, one in optimizer.items():
-        one.load_state_dict(ready[key])
-        _restore_types(model, one, trees[key])
+    pairs = [(optimizer, tree)]
+    if isinstance(optimizer, Mapping):
+        trees = tree["optimizers"]
+        _compare("optimizer", optimizer.keys(), trees.keys())
+        pairs = [(one, trees[key]) for key, one in optimizer.items()]
+    ready = [(one, each, _checked(model, one, each)) for one, each in pairs]
+
+    def load() -> None:
+        for one, each, state in ready:
+            one.load_state_dict(state)
+            _restore_types(model, one, each)
+
+    return load
+
+
+def _checked(
+    model: nn.Module, optimizer: Any, tree: Mapping[str, Any]
+) -> dict[str, Any]:
+    try:
+        return _fitted(model, optimizer, tree)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise CheckpointError(
+            f"the optimizer state is not as it was saved: {error!r:.100}"
+        ) from error
 
 
 def _fitted(
@@ -161,25 +187,56 @@ def _fitted(
     _compare("optimizer parameter", _flat(names), _flat(saved_names))
     parameters = dict(_aliases(model))
     for name, facts in tree["parameters"].items():
-        here = parameters[renamed[name]]
-        if list(here.shape) != list(facts["shape"]):
+        here, (shape, _) = parameters[renamed[name]], (facts["shape"], facts["dtype"])
+        if list(here.shape) != list(shape):
             raise CheckpointError(
-                f"optimizer state of {name!r} is for shape {facts['shape']}, the "
-                f"model has {list(here.shape)}"
+                f"optimizer state of {name!r} is for shape {shape}, the model has "
+                f"{list(here.shape)}"
             )
     chosen = _match_groups(names, saved_names)
     position = {name: index for index, name in enumerate(_flat(names))}
     state = {renamed[name]: value for name, value in tree["state"].items()}
     _check_order(state, names, [saved_names[index] for index in chosen], parameters)
-    groups = []
+    groups: list[dict[str, Any]] = []
     for index, group_names in zip(chosen, names, strict=True):
         group = _copied(_hyper_parameters(tree["groups"][index]))
+        _check_complete(optimizer, len(groups), group, group_names, state)
         groups.append({**group, "params": [position[name] for name in group_names]})
     moved = {position[name]: _copied(value) for name, value in state.items()}
     return {
         "state": {**moved, **_copied(tree["extra"])},
         "param_groups": groups,
     }
+
+
+def _check_complete(
+    optimizer: Any,
+    number: int,
+    group: dict[str, Any],
+    names: list[str],
+    state: Mapping[str, Any],
+) -> None:
+    """Refuse a group without a setting, or a parameter without an entry, that it needs.
+
+    Parameters of one group with as many dimensions have the same entries.
+    """
+    present = optimizer.param_groups[number]
+    probe = object.__new__(type(optimizer))
+    filled = {**group, "params": []}  # and what a newer torch adds to an older one's
+    about = {"defaults": optimizer.defaults, "state": {}, "param_groups": [filled]}
+    probe.__setstate__(about)
+    lacking = present.keys() - filled.keys() - {*_STRUCTURE}
+    for key in sorted(lacking):
+        raise CheckpointError(f"the optimizer state has no {key!r} for group {number}")
+    entries: dict[int, set[str]] = {}
+    for name, parameter in zip(names, present["params"], strict=True):
+        if isinstance(state.get(name), Mapping):
+            known = entries.setdefault(parameter.dim(), set(state[name]))
+            for key in sorted(known ^ set(state[name])):
+                raise CheckpointError(
+                    f"the optimizer state of {name!r} and of others of its group "
+                    f"differ: not all of them have {key!r}"
+                )
 
 
 def _aliases(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

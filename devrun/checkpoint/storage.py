@@ -72,15 +72,21 @@ def write_file(
 
 
 def make_durable(root: Path) -> None:
-    """Make `root`; a new directory counts once the one it lies in is synced."""
+    """Make `root`; a new directory counts once the one it lies in is synced.
+
+    So do those above it: whoever made them, a moment ago perhaps, has not.
+    """
     if root.is_dir():
         return
-    parent = root.absolute().parent
+    parent, *above = root.absolute().parents
     make_durable(parent)
     with suppress(FileExistsError):
         fileops.make_directory(root)
     with fileops.directory(parent) as fd:
         fileops.sync(fd)
+    for directory in above:
+        with suppress(OSError), fileops.directory(directory) as fd:
+            fileops.sync(fd)
 
 
 def clear_directory(name: str, parent: int) -> None:

@@ -38,21 +38,36 @@ STORED: dict[torch.dtype, str] = {
 }
 """Types that every safetensors release since 0.4.3 reads."""
 
+_SMALL = 1 << 16
+
 
 def size_of(tensors: Mapping[str, Tensor]) -> int:
     """Bytes the file will have."""
     return len(_header(tensors)) + sum(t.nbytes for t in tensors.values())
 
 
-def pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The file, in order: the header, then the memory of each CPU tensor."""
-    yield _header(tensors)
+def pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytearray | memoryview]:
+    """The file, in order: the header, then the memory of each contiguous CPU tensor.
+
+    Small tensors come together, copied: a write of its own costs more than that.
+    """
+    together = bytearray(_header(tensors))
     for name in _order(tensors):
-        tensor = tensors[name].contiguous()
-        if tensor.nbytes:
-            # By address: a view through NumPy would refuse bfloat16 and float8.
-            memory = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
-            yield memoryview(memory)
+        tensor = tensors[name]
+        if not tensor.nbytes:
+            continue
+        # By address: a view through NumPy would refuse bfloat16 and float8.
+        address = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
+        memory = memoryview(address)
+        if tensor.nbytes < _SMALL:
+            together += memory
+            continue
+        if together:
+            yield together
+            together = bytearray()
+        yield memory
+    if together:
+        yield together
 
 
 def parse(data: bytes) -> dict[str, Tensor]:

@@ -32,6 +32,8 @@ def load_checkpoint(
     strict: bool = False,
     logger: logging.Logger | None = None,
     revise_keys: Sequence[tuple[str, str]] = ((r"^module\.", ""),),
+    *,
+    allow_pickle: bool = False,
 ) -> Any:
     """Load the weights in `filename` into `model`; all that was in the file, as it was.
 
@@ -41,12 +43,15 @@ def load_checkpoint(
         map_location: as in `torch.load`; the CPU by default.
         strict: whether a missing, unexpected or mis-shaped key is an error.
         revise_keys: (regular expression, replacement) pairs applied to the keys.
+        allow_pickle: run the code that an old `.pth` file names.
 
     Raises:
         CheckpointError: missing, damaged or refused; no key of it fits the model; or
             `strict` and not all do.
     """
-    checkpoint = CheckpointLoader.load_checkpoint(filename, map_location, logger)
+    checkpoint = CheckpointLoader.load_checkpoint(
+        filename, map_location, logger, allow_pickle=allow_pickle
+    )
     state_dict = _revised(state_dict_of(checkpoint, filename), revise_keys)
     load_state_dict(model, state_dict, strict, logger, source=str(filename))
     return checkpoint

@@ -3,7 +3,7 @@
     encode everything                    nothing on disk yet
     room for it?                         else StorageError
     .tmp-NAME-random/                    locked: a sweep leaves it alone
-      each file: reserve, write, fsync, hash what can be read back
+      each file: reserve, write and hash side by side, fsync, check its size
       MANIFEST.json, fsync
     fsync .tmp-NAME-random/
     rename to NAME, fsync the parent     from here on it counts
@@ -16,18 +16,20 @@ never touched. `fileops` does every step, so that a test can stop at any of them
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from devrun.checkpoint import fileops, strict_json, tensorfile
-from devrun.checkpoint.codec import encode_tree
+from devrun.checkpoint.codec import encode_tree, shared_memory
+from devrun.checkpoint.hasher import Hasher
 from devrun.checkpoint.manifest import FileEntry, Manifest
 from devrun.checkpoint.names import (
     FILE,
@@ -45,7 +47,7 @@ from devrun.checkpoint.storage import (
 )
 from devrun.errors import CheckpointError, StorageError
 
-__all__ = ["write_checkpoint", "write_pointer"]
+__all__ = ["Snapshot", "write_checkpoint", "write_pointer"]
 
 _SPARE = 1.1
 _LOGGER = logging.getLogger("devrun.checkpoint")
@@ -73,22 +75,64 @@ def write_checkpoint(
         CheckpointError: a name or a value that cannot be saved; nothing is written.
         StorageError: the disk refused; what was there before is intact.
     """
-    root = Path(root)
     check_name(name)
-    manifest = Manifest.describe(meta)
-    files = _contents(parts)
-    with storage_errors(f"cannot write checkpoint {str(root / name)!r}"):
-        make_durable(root)
-        with fileops.directory(root) as parent:
-            _check_target(root / name, parent)
-            _check_room(files, parent)
-            temp = _write_temporary(name, files, manifest, parent)
-            _publish(root, temp, name, parent)
-    try:
-        write_pointer(root, "latest", name, manifest.step)
-    except StorageError as error:  # the checkpoint counts without it
-        _LOGGER.warning("%s", error)
-    return root / name
+    return Snapshot.take(parts, meta).write(root, name)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything a checkpoint will hold, encoded; `write` may come later.
+
+    Its tensors are on the host: the very memory of the tree where nothing says
+    otherwise, which must then not change before it is written.
+    """
+
+    files: Mapping[str, Content]
+    """File name -> what it will hold, in the order of writing."""
+    manifest: Manifest
+
+    @classmethod
+    def take(
+        cls,
+        parts: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        to_host: Callable[[Tensor], Tensor] = shared_memory,
+    ) -> Snapshot:
+        """As `write_checkpoint` takes its arguments; `to_host` as `encode_tree`.
+
+        Raises:
+            CheckpointError: a name or a value that cannot be saved.
+        """
+        manifest = Manifest.describe(meta)
+        files: dict[str, Content] = {}
+        for part, tree in parts.items():
+            encoded = encode_tree(tree, check_part(part), to_host)
+            if encoded.tensors:
+                files[f"{part}.safetensors"] = encoded.tensors
+            files[f"{part}.json"] = strict_json.dumps(encoded.tree)
+        if not files:
+            raise CheckpointError("a checkpoint needs at least one part")
+        return cls(files, manifest)
+
+    def write(self, root: str | os.PathLike[str], name: str) -> Path:
+        """Write it as `root/name`; its path, once it is durable.
+
+        Raises:
+            StorageError: the disk refused; what was there before is intact.
+        """
+        root = Path(root)
+        with storage_errors(f"cannot write checkpoint {str(root / name)!r}"):
+            make_durable(root)
+            with fileops.directory(root) as parent:
+                _check_target(root / name, parent)
+                _check_room(self.files, parent)
+                temp = _write_temporary(name, self.files, self.manifest, parent)
+                _publish(root, temp, name, parent)
+        try:
+            write_pointer(root, "latest", name, self.manifest.step)
+        except StorageError as error:  # the checkpoint counts without it
+            _LOGGER.warning("%s", error)
+        return root / name
 
 
 def write_pointer(
@@ -108,19 +152,6 @@ def write_pointer(
         fileops.directory(Path(root)) as parent,
     ):
         write_file(target, [data], parent)
-
-
-def _contents(parts: Mapping[str, Any]) -> dict[str, Content]:
-    """File name -> what it will hold, in the order of writing."""
-    files: dict[str, Content] = {}
-    for part, tree in parts.items():
-        encoded = encode_tree(tree, check_part(part))
-        if encoded.tensors:
-            files[f"{part}.safetensors"] = encoded.tensors
-        files[f"{part}.json"] = strict_json.dumps(encoded.tree)
-    if not files:
-        raise CheckpointError("a checkpoint needs at least one part")
-    return files
 
 
 def _check_target(path: Path, parent: int) -> None:
@@ -159,11 +190,14 @@ def _write_temporary(
     temp = temporary("tmp", name)
     fileops.make_directory(temp, parent)
     try:
-        with fileops.subdirectory(temp, parent) as fd:
+        with (
+            fileops.subdirectory(temp, parent) as fd,
+            Hasher() as hasher,
+        ):
             fileops.try_lock(fd)
-            entries = [_write_one(file, files[file], fd) for file in files]
+            entries = [_write_one(file, files[file], fd, hasher) for file in files]
             complete = replace(manifest, files=tuple(entries))
-            _write_one(MANIFEST, complete.render(), fd)
+            _write_one(MANIFEST, complete.render(), fd, hasher)
             fileops.sync(fd)
     except BaseException:
         with suppress(OSError):
@@ -172,24 +206,32 @@ def _write_temporary(
     return temp
 
 
-def _write_one(name: str, content: Content, parent: int) -> FileEntry:
-    pieces: Iterable[bytes | memoryview]
+def _write_one(name: str, content: Content, parent: int, hasher: Hasher) -> FileEntry:
+    """Write one file; `hasher` takes the hash meanwhile.
+
+    The hash is of the bytes that the kernel was given, so that whatever happens to
+    them on the way to the disk shows when the file is read.
+    """
+    pieces: Iterable[bytes | bytearray | memoryview]
     if isinstance(content, bytes):
         size, pieces = len(content), [content]
     else:
         size, pieces = tensorfile.size_of(content), tensorfile.pieces(content)
+    sha256 = hashlib.sha256()
     fd = fileops.create(name, parent)
     try:
         fileops.reserve(fd, size)
         for piece in pieces:
+            hasher.call(sha256.update, piece)
             fileops.write(fd, piece)
         fileops.sync(fd)
-        written, sha256 = fileops.digest(fd)
+        written = os.fstat(fd).st_size
     finally:
         os.close(fd)
     if written != size:
         raise OSError(errno.EIO, f"{name} has {written} bytes instead of {size}")
-    return FileEntry(name, size, sha256)
+    hasher.wait()
+    return FileEntry(name, size, sha256.hexdigest())
 
 
 def _publish(root: Path, temp: str, name: str, parent: int) -> None:

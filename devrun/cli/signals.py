@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
@@ -45,11 +46,15 @@ class StopSignals:
         self._runner: Stoppable | None = None
         self._before: dict[int, Any] = {}
         self._pid = os.getpid()
+        self.on_leave: Callable[[int, str], None] | None = None
+        """Called with status and message before a second signal ends the process."""
 
     def __enter__(self) -> StopSignals:
         for name in WATCHED:
             number = getattr(signal, name, None)
-            if number is not None:
+            # what whoever started us had ignored (nohup, a job in the background)
+            # stays ignored
+            if number is not None and signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
@@ -90,6 +95,7 @@ class StopSignals:
         name = signal.Signals(number)
         if self.received is not None:
             _note(f"{name.name} again: left at once")
+            self._tell_leave(_unsaved(number), f"{name.name} again: left at once")
             _leave(_unsaved(number))
         self.received = name
         if self._runner is None:
@@ -98,6 +104,14 @@ class StopSignals:
             )
         self._runner.request_stop(name.name, alone=True)
         _note(f"{name.name}: finishing this iteration; once more leaves at once")
+
+    def _tell_leave(self, status: int, message: str) -> None:
+        if self.on_leave is None:
+            return
+        try:
+            self.on_leave(status, message)
+        except OSError as error:
+            _note(f"could not record it: {error}")
 
 
 def _unsaved(number: int) -> int:

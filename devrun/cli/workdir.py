@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from devrun.errors import ConfigError
+from devrun.lock import lock_directory
 
 __all__ = ["choose_work_dir", "claim", "holds_run", "keep_aside"]
 
@@ -77,17 +78,18 @@ def _run_of(checkpoint: str) -> Path | None:
 
 
 def claim(work_dir: Path, *, overwrite: bool) -> Path | None:
-    """Create `work_dir`, check that it can be written, set an old run aside.
+    """Create and lock `work_dir`, check that it can be written, set an old run aside.
 
     The path of the old run's new place, or None where there was none to move.
 
     Raises:
-        ConfigError: it cannot be created or written.
+        ConfigError: it cannot be created or written, or another run writes in it.
     """
     try:
         work_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=work_dir):
             pass
+        lock_directory(work_dir)
         if overwrite and holds_run(work_dir):
             return _set_aside(work_dir)
     except OSError as error:

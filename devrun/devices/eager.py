@@ -40,6 +40,7 @@ from devrun.devices.placement import (
 )
 from devrun.devices.precision import autocast_for, loss_scaler_for
 from devrun.devices.seeding import Determinism, seed_streams
+from devrun.devices.splitting import splitter_for
 from devrun.devices.update import (
     StepFunction,
     UpdatePlan,
@@ -115,7 +116,7 @@ class EagerAdapter(DeviceAdapter):
             share_weights(model)
             self._handles = average_before_steps(optimizer)
         else:
-            prepared = wrap_ddp(model, self.device, self.options)
+            prepared = self._wrapped(model)
         if policy.owner == "hook":
             self._step = forward_step(self._plan, keep_graph=True)
         elif policy.owner == "model":
@@ -183,6 +184,8 @@ class EagerAdapter(DeviceAdapter):
             state["owner"] = self._owner
         if self._plan.scaler is not None:
             state["scaler"] = self._plan.scaler.grad_scaler.state_dict()
+        for name, part in self._plan.stateful():
+            state[name] = part.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -215,6 +218,14 @@ class EagerAdapter(DeviceAdapter):
         batch = to_device(batch, self.device, non_blocking=True)
         return _channels_last(batch) if self.options.channels_last else batch
 
+    def _wrapped(self, model: StepModule) -> nn.Module:
+        if self._plan.splitter is None:
+            return wrap_ddp(model, self.device, self.options)
+        # a rank that runs out of memory must be able to tell the others before they
+        # exchange gradients, which DDP does in the middle of a backward pass
+        share_weights(model)
+        return model
+
     def _transfers(self) -> dict[str, Any]:
         """How `PreparedLoader` brings a batch here."""
         return {"transfer": self._to_device}
@@ -224,7 +235,9 @@ class EagerAdapter(DeviceAdapter):
         return None
 
     def _planned(self, policy: UpdatePolicy, model: StepModule) -> UpdatePlan:
-        guard = FiniteGuard(policy.nonfinite, host_shared=self.host_shared)
+        guard = FiniteGuard(
+            policy.nonfinite, host_shared=self.host_shared, spike=policy.spike
+        )
         # a user's own hook clips, scales and accumulates by itself
         own = policy.owner == "hook"
         plan = UpdatePlan(
@@ -235,6 +248,7 @@ class EagerAdapter(DeviceAdapter):
             scaler=None if own else loss_scaler_for(policy, self.device.type),
             watched=model.module if policy.detect_anomalous_params else None,
             accumulate=policy.accumulate,
+            splitter=splitter_for(policy, self),
         )
         self._plan = plan
         self._load_scaler()
@@ -244,6 +258,9 @@ class EagerAdapter(DeviceAdapter):
         saved = self._saved_state.get("scaler")
         if saved and self._plan.scaler is not None:
             self._plan.scaler.grad_scaler.load_state_dict(dict(saved))
+        for name, part in self._plan.stateful():
+            if name in self._saved_state:
+                part.load_state_dict(self._saved_state[name])
 
     def _first_step(
         self, model: Any, batch: Any, optimizer: Any, on_grads: Any
@@ -254,7 +271,8 @@ class EagerAdapter(DeviceAdapter):
         forward pass in which the model itself calls backward.
         """
         inner: StepModule = step_module_of(model)
-        if isinstance(model, DistributedDataParallel) and self._adapter_owns():
+        known = isinstance(model, DistributedDataParallel) and self._adapter_owns()
+        if known or self._plan.splitter is not None:
             # Known beforehand: DDP from the first update on, as a run that was never
             # stopped does at this point, so that a resumed one has the same bits.
             self._owner = "adapter"
@@ -284,6 +302,9 @@ class EagerAdapter(DeviceAdapter):
         return known[0] == "adapter" or known == ("auto", "adapter")
 
     def _adapter_step(self, model: Any, optimizer: Any) -> StepFunction:
+        if self._plan.splitter is not None and get_dist_info()[1] > 1:
+            params = list(step_module_of(model).parameters())
+            return full_step(self._plan, functools.partial(allreduce_grads, params))
         if needs_closure(optimizer):
             return closure_step(self._plan)
         if self._plan.is_plain and not isinstance(model, DistributedDataParallel):

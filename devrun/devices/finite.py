@@ -1,31 +1,34 @@
-"""What a NaN or an infinite loss does: stop, skip the update, or warn.
+"""What a bad loss does: NaN, infinite, or far above those before it.
 
 Reading a number makes the host wait for the device. Where host and device share
 memory that costs a microsecond, so each loss is checked before its update. Elsewhere
-`skip` has to wait at every step, and `stop` and `warn` look only when `flush` is
-called: at log points and before a save, where the host waits anyway. A run may so do
-some updates with a bad loss, but it never saves their result.
+`skip` has to wait at every step, and the others look only when `flush` is called:
+at log points and before a save, where the host waits anyway. A run may so do some
+updates with a bad loss, but it never saves their result.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from devrun.dist import all_reduce_max, get_dist_info
-from devrun.errors import ConfigError, DivergedError, nearest
+from devrun.devices.spikes import SpikeDetector
+from devrun.dist import all_reduce_max, gather_objects, get_dist_info
+from devrun.errors import ConfigError, DivergedError, RollbackError, nearest
 
 __all__ = ["ACTIONS", "MAX_SKIPPED_IN_A_ROW", "FiniteGuard"]
 
-ACTIONS = ("stop", "skip", "warn", "ignore")
+ACTIONS = ("stop", "skip", "warn", "ignore", "rollback")
 MAX_SKIPPED_IN_A_ROW = 50
 """After so many skipped updates one after the other, a skipping run stops too."""
 
 _FOLD_AT = 64
+_UNREAD = 1024
 _REMEDY = (
     "lower the learning rate, add grad_clip, look at the inputs, or set "
     "nonfinite to 'skip' or 'warn'"
@@ -40,16 +43,30 @@ class FiniteGuard:
     Args:
         action: one of `ACTIONS`.
         host_shared: reading a loss costs nothing, so read each.
+        fold_at: of losses not looked at, how many to keep before they become one.
+        spike: `action` and the arguments of a `SpikeDetector`; None looks for none.
     """
 
-    def __init__(self, action: str, *, host_shared: bool) -> None:
+    def __init__(
+        self,
+        action: str,
+        *,
+        host_shared: bool,
+        fold_at: int = _FOLD_AT,
+        spike: Mapping[str, Any] | None = None,
+    ) -> None:
         if action not in ACTIONS:
             hint = nearest(action, ACTIONS)
             raise ConfigError(f"no nonfinite policy {action!r}; {hint}")
         self.action = action
-        self.immediate = host_shared or action == "skip"
+        settings = dict(spike or {})
+        self.on_spike = settings.pop("action", None)
+        self.spikes = None if spike is None else SpikeDetector(**settings)
+        self.immediate = host_shared or "skip" in (action, self.on_spike)
+        self._unread: list[Tensor] = []  # for the detector
         self.agree = get_dist_info()[1] > 1
         self._pending: list[Tensor] = []
+        self._fold_at = fold_at
         self._skipped = 0
         self._in_a_row = 0
         self._warned = 0
@@ -57,7 +74,8 @@ class FiniteGuard:
     @property
     def reads_plainly(self) -> bool:
         """Whether a caller may test each value itself, and only then ask `blocks`."""
-        return self.immediate and self.action != "skip" and not self.agree
+        by_itself = not self.agree and self.spikes is None
+        return self.immediate and self.action != "skip" and by_itself
 
     def blocks(self, loss: Tensor) -> bool:
         """Whether the update of this loss must not be done.
@@ -67,12 +85,18 @@ class FiniteGuard:
         """
         if not self.immediate:
             self._remember(loss)
+            if self.spikes is not None:
+                self._unread.append(loss.detach())
+                if len(self._unread) >= _UNREAD:
+                    self._flush_spikes()
             return False
         value: Any = loss.tolist()
         bad = value - value != 0  # true for nan and both infinities
         if self.agree:  # all ranks leave out the same update, or none does
             bad = all_reduce_max(float(bad)) > 0
         if not bad:
+            if self.spikes is not None and self._spike(value):
+                return True
             self._in_a_row = 0
             return False
         mine = value - value != 0
@@ -99,21 +123,50 @@ class FiniteGuard:
         if self.action == "ignore":
             return
         pending, self._pending = self._pending, []
-        if pending and not math.isfinite(torch.stack(pending).sum().item()):
+        bad = bool(pending) and not math.isfinite(torch.stack(pending).sum().item())
+        if self.agree and self.action == "rollback":  # all ranks go back, or none
+            bad = all_reduce_max(float(bad)) > 0
+        if bad:
+            self._unread = []
             self._report(
                 "a loss or gradient norm since the last check was nan or infinite"
             )
         if model is not None and (name := _first_bad_parameter(model)):
             self._report(f"parameter {name!r} has nan or infinite values")
+        if self.spikes is not None:
+            self._flush_spikes()
+
+    def _flush_spikes(self) -> None:
+        unread, self._unread = self._unread, []
+        values = torch.stack(unread).float().tolist() if unread else []
+        if self.agree:
+            values = [max(ranks) for ranks in zip(*gather_objects(values), strict=True)]
+        for value in values:
+            if math.isfinite(value):
+                self._judge(value)
+
+    def _spike(self, value: float) -> bool:
+        """Whether the update of a finite loss must not be done."""
+        return self._judge(all_reduce_max(value) if self.agree else value)
+
+    def _judge(self, value: float) -> bool:
+        score = None if self.spikes is None else self.spikes.score(value)
+        if score is None:
+            return False
+        return self._found(
+            f"the loss is {value:.4g}, {score:.1f} times its usual spread above what "
+            "it was before",
+            self.on_spike,
+        )
 
     def _remember(self, value: Tensor) -> None:
         # times 0: stays 0 for a finite number, else nan; a sum cannot overflow
         self._pending.append(value.detach().float() * 0)
-        if len(self._pending) >= _FOLD_AT:
+        if len(self._pending) >= self._fold_at:
             self._pending = [torch.stack(self._pending).sum()]
 
-    def _found(self, what: str) -> bool:
-        if self.action == "skip":
+    def _found(self, what: str, action: str | None = None) -> bool:
+        if (action or self.action) == "skip":
             self._skipped += 1
             self._in_a_row += 1
             if self._in_a_row >= MAX_SKIPPED_IN_A_ROW:
@@ -128,11 +181,14 @@ class FiniteGuard:
                 self._in_a_row,
             )
             return True
-        self._report(what)
+        self._report(what, action)
         return False
 
-    def _report(self, what: str) -> None:
-        if self.action != "warn":
+    def _report(self, what: str, action: str | None = None) -> None:
+        action = action or self.action
+        if action == "rollback":
+            raise RollbackError(what)
+        if action != "warn":
             raise DivergedError(f"{what}; {_REMEDY}")
         self._warned += 1
         if self._warned & (self._warned - 1) == 0:  # 1st, 2nd, 4th, 8th, ... time

@@ -65,7 +65,7 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
     values = {key: value for key, value in cfg.items() if key != "type"}
     if values.get("emulate") is False:
         del values["emulate"]
-    if "emulate" in values:
+    if "emulate" in values and "emulate" not in fields:
         raise ConfigError(f"device {device!r} has no emulator: remove emulate")
     for key, value in values.items():
         if key not in fields:

@@ -28,9 +28,11 @@ def place(
     new parameter objects, the optimizer's groups and state follow them.
     """
     before = list(model.parameters())
+    tied = _tied_names(model)
     model.to(device)
     if options.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    _tie(model, tied)
     after = list(model.parameters())
     moved: dict[Tensor, Tensor] = {
         old: new for old, new in zip(before, after, strict=True) if old is not new
@@ -39,6 +41,21 @@ def place(
         if moved:
             _follow(each, moved)
         _move_state(each)
+
+
+def _tied_names(model: nn.Module) -> list[tuple[str, str]]:
+    """(first name, further name) of each parameter that has several."""
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    pairs = [(first.setdefault(id(param), name), name) for name, param in named]
+    return [pair for pair in pairs if pair[0] != pair[1]]
+
+
+def _tie(model: nn.Module, tied: list[tuple[str, str]]) -> None:
+    """Make one parameter of each pair again, where the move made two."""
+    for first, name in tied:
+        owner, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
 
 
 def _follow(optimizer: Optimizer, moved: Mapping[Tensor, Tensor]) -> None:

@@ -43,16 +43,8 @@ _BUILT_IN = {
     "xpu": "devrun.devices.generic:XPUAdapter",
     "npu": "devrun.devices.generic:NPUAdapter",
     "accelerator": "devrun.devices.generic:GenericAdapter",
-}
-_PLANNED = {
-    "hpu": (
-        "its adapter is not in this version yet; it will need Intel Gaudi software "
-        "(habana_frameworks), which Intel installs with the driver"
-    ),
-    "ipu": (
-        "its adapter is not in this version yet; it will need Graphcore's Poplar SDK "
-        "(poptorch), which the vendor installs"
-    ),
+    "hpu": "devrun.devices.hpu.adapter:HPUAdapter",
+    "ipu": "devrun.devices.ipu.adapter:IPUAdapter",
 }
 _AUTO_ORDER = ("cuda", "hpu", "ipu", "mps", "xpu", "npu", "accelerator", "cpu")
 _OTHER_WORDS = {"gpu": "cuda", "rocm": "cuda", "hip": "cuda", "gaudi": "hpu"}
@@ -96,7 +88,7 @@ def register_device(name: str, target: Any, *, force: bool = False) -> None:
 
 def device_names() -> list[str]:
     """Every name that `resolve_device` knows, besides `auto`."""
-    return sorted({*_BUILT_IN, *_PLANNED, *_registered, *_entry_points()})
+    return sorted({*_BUILT_IN, *_registered, *_entry_points()})
 
 
 def resolve_device(spec: Any) -> DeviceAdapter:
@@ -203,8 +195,6 @@ def _adapter_class(name: str) -> type[DeviceAdapter]:
             )
         ((target, owner),) = found.items()
         return _load(name, target, f"package {owner}")
-    if name in _PLANNED:
-        raise DeviceUnavailableError(f"device {name!r} is not here: {_PLANNED[name]}")
     if name in _OTHER_WORDS:
         hint = f"did you mean {_OTHER_WORDS[name]!r}?"
     else:

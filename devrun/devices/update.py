@@ -24,6 +24,7 @@ from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import Clip, Zero, call_zero_grad
 from devrun.devices.placement import step_module_of
 from devrun.devices.precision import LossScaler
+from devrun.devices.splitting import Splitter
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.step import MicroBatches, StepOutput
 
@@ -57,6 +58,7 @@ class UpdatePlan:
     watched: nn.Module | None = None
     """Where to look for parameters that the loss does not reach."""
     accumulate: int = 1
+    splitter: Splitter | None = None
     after_backward: Callable[[], None] | None = None
     """Called after every micro-batch's backward, as `after_update` after the update:
     where a device wants to be told that work may be launched."""
@@ -65,8 +67,20 @@ class UpdatePlan:
 
     @property
     def is_plain(self) -> bool:
-        asked = (self.autocast, self.scaler, self.watched, self.after_backward)
+        asked = (
+            self.autocast,
+            self.scaler,
+            self.watched,
+            self.after_backward,
+            self.splitter,
+        )
         return self.accumulate == 1 and all(part is None for part in asked)
+
+    def stateful(self) -> list[tuple[str, Any]]:
+        """What of it a checkpoint keeps, by name."""
+        spikes = None if self.guard is None else self.guard.spikes
+        parts = {"spikes": spikes, "micro_batch": self.splitter}
+        return [(name, part) for name, part in parts.items() if part is not None]
 
 
 def plain_step(plan: UpdatePlan) -> StepFunction:
@@ -230,6 +244,22 @@ def _gradients(plan: UpdatePlan, model: Any, batch: Any, reduce: OnGrads) -> Ste
     parts = batch if isinstance(batch, MicroBatches) else (batch,)
     if not parts:
         raise ConfigError("an update without a batch: the data loader gave none")
+    if plan.splitter is None:
+        outputs = _backward(plan, model, parts)
+    else:
+        inner = step_module_of(model)
+        outputs = plan.splitter.run(
+            parts,
+            lambda pieces: _backward(plan, model, pieces),
+            inner,
+            lambda: plan.zero(inner.optimizer),
+        )
+    if reduce is not None:
+        reduce()
+    return outputs
+
+
+def _backward(plan: UpdatePlan, model: Any, parts: Sequence[Any]) -> StepOutput:
     weights = _weights(parts)
     autocast = plan.autocast or contextlib.nullcontext()
     done: list[StepOutput] = []
@@ -248,8 +278,6 @@ def _gradients(plan: UpdatePlan, model: Any, batch: Any, reduce: OnGrads) -> Ste
             loss.backward()
             if plan.after_backward is not None:
                 plan.after_backward()
-    if reduce is not None:
-        reduce()
     return done[0] if len(done) == 1 else _merged(done, weights)
 
 

@@ -51,6 +51,7 @@ from devrun.hooks.update import (
     GradientCumulativeOptimizerHook,
     OptimizerHook,
 )
+from devrun.hooks.watchdog import WatchdogHook
 
 __all__ = [
     "HOOKS",
@@ -100,5 +101,6 @@ __all__ = [
     "TextLoggerHook",
     "TorchSchedulerHook",
     "WandbLoggerHook",
+    "WatchdogHook",
     "get_priority",
 ]

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from devrun.checkpoint.names import STEP_PATTERN
 from devrun.checkpoint.pickled import prune_files
 from devrun.checkpoint.retention import prune, set_others_aside, sweep_leftovers
-from devrun.dist import allreduce_params, is_main
-from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
+from devrun.checkpoint.storage import make_durable, storage_errors
+from devrun.dist import allreduce_params, on_main
+from devrun.errors import (
+    ConfigError,
+    ConfigTypeError,
+    StorageError,
+    UnsupportedFeatureError,
+    nearest,
+)
 from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.lock import lock_directory, unlock_directory
 
 if TYPE_CHECKING:
     from devrun.runners.base import BaseRunner
 
 __all__ = ["CheckpointHook"]
+
+STORAGE_POLICIES = ("continue", "stop")
 
 
 @HOOKS.register_module()
@@ -38,8 +50,13 @@ class CheckpointHook(Hook):
         save_last: save at the end of the run whatever the interval.
         sync_buffer: average the buffers of all processes before saving.
         file_client_args: MMCV's remote storage; refused.
-        kwargs: for `save_checkpoint`; `filename_tmpl='epoch_{}.pth'` (or `iter_{}.pth`)
-            writes files in MMCV's layout instead of directories.
+        on_storage_error: when the disk refuses a checkpoint, `continue` without it
+            until the next one, or `stop`. The end of the run is always an error
+            where its last state could not be saved.
+        kwargs: `async`: training waits only for a copy of its state, which is
+            written meanwhile; a failure is told at the next iteration. The others
+            are for `save_checkpoint`; `filename_tmpl='epoch_{}.pth'` (or
+            `iter_{}.pth`) writes files in MMCV's layout instead of directories.
 
     Raises:
         ConfigTypeError: an argument of the wrong type.
@@ -60,8 +77,11 @@ class CheckpointHook(Hook):
         save_last: bool = True,
         sync_buffer: bool = False,
         file_client_args: Any = None,
+        *,
+        on_storage_error: str = "continue",
         **kwargs: Any,
     ) -> None:
+        in_background = kwargs.pop("async", False)  # no name for an argument
         for name, value in (("interval", interval), ("max_keep_ckpts", max_keep_ckpts)):
             if type(value) is not int:
                 raise ConfigTypeError(f"{name} must be an int, got {value!r}")
@@ -70,6 +90,7 @@ class CheckpointHook(Hook):
             ("save_optimizer", save_optimizer),
             ("save_last", save_last),
             ("sync_buffer", sync_buffer),
+            ("async", in_background),
         ):
             if type(flag) is not bool:
                 raise ConfigTypeError(f"{name} must be True or False, got {flag!r}")
@@ -80,7 +101,14 @@ class CheckpointHook(Hook):
                 "file_client_args: checkpoints are written to local paths only; set "
                 "out_dir to a mounted directory"
             )
+        if on_storage_error not in STORAGE_POLICIES:
+            raise ConfigError(
+                f"no on_storage_error {on_storage_error!r}; "
+                f"{nearest(str(on_storage_error), STORAGE_POLICIES)}"
+            )
         self.interval = interval
+        self.in_background = in_background
+        self.on_storage_error = on_storage_error
         self.by_epoch = by_epoch
         self.save_optimizer = save_optimizer
         self.out_dir = None if out_dir is None else os.fspath(out_dir)
@@ -90,12 +118,15 @@ class CheckpointHook(Hook):
         self.file_client_args = file_client_args
         self.args = kwargs
         self._placed = False
+        self._locked: list[str] = []
         self._saved_at = 0
         self._pattern = _pattern(kwargs.get("filename_tmpl"))
 
     def get_triggered_stages(self) -> list[str]:
         """Only the stage that `by_epoch` needs, so that the other costs nothing."""
         unused = "after_train_iter" if self.by_epoch else "after_train_epoch"
+        if self.in_background:  # which looks for failures in each iteration
+            return super().get_triggered_stages()
         own_method = getattr(CheckpointHook, unused)
         return [
             stage
@@ -124,16 +155,37 @@ class CheckpointHook(Hook):
         self.out_dir = self.directory(runner.work_dir)
         self._placed = True
         self._saved_at = runner.iter
-        if is_main():
-            for name in sweep_leftovers(self.out_dir):
-                runner.logger.info("Removed %s, left by a run that was killed", name)
-            if place := set_others_aside(self.out_dir, runner.run_id):
-                runner.logger.warning(
-                    "the checkpoints of another run in %s are now in %s",
-                    self.out_dir,
-                    place,
-                )
+        runner.save_in_background = runner.save_in_background or self.in_background
+        on_main(lambda: self._make_ready(runner))
         runner.logger.info("Checkpoints will be saved to %s", self.out_dir)
+
+    def _make_ready(self, runner: BaseRunner) -> None:
+        """Claim the places that this run writes in, and clear up what is there."""
+        out_dir = Path(str(self.out_dir))
+        with storage_errors(f"cannot write in {self.out_dir!r}"):
+            if runner.work_dir is not None:
+                self._lock(runner.work_dir)
+            if not runner.work_dir or Path(runner.work_dir) not in out_dir.parents:
+                make_durable(out_dir)
+                self._lock(str(out_dir))
+        for name in sweep_leftovers(out_dir):
+            runner.logger.info("Removed %s, left by a run that was killed", name)
+        if place := set_others_aside(out_dir, runner.run_id, runner.rewound_to):
+            runner.logger.warning(
+                "the checkpoints in %s of another run, or of later than update %s of "
+                "this one, are now in %s",
+                out_dir,
+                runner.rewound_to,
+                place,
+            )
+
+    def _lock(self, directory: str) -> None:
+        lock_directory(directory)
+        self._locked.append(directory)
+
+    def _unlock(self) -> None:
+        while self._locked:
+            unlock_directory(self._locked.pop())
 
     def after_train_epoch(self, runner: BaseRunner) -> None:
         if self.by_epoch and (
@@ -141,43 +193,81 @@ class CheckpointHook(Hook):
             or (self.save_last and self.is_last_epoch(runner))
         ):
             runner.logger.info("Saving checkpoint at %d epochs", runner.epoch + 1)
-            self._saved_at = runner.iter
             self._save_checkpoint(runner)
 
     def after_train_iter(self, runner: BaseRunner) -> None:
+        if self.in_background:
+            with self._storage_policy(runner):
+                runner.check_saving()
         if not self.by_epoch and (
             self.every_n_iters(runner, self.interval)
             or (self.save_last and self.is_last_iter(runner))
         ):
             runner.logger.info("Saving checkpoint at %d iterations", runner.iter + 1)
-            self._saved_at = runner.iter + 1
             self._save_checkpoint(runner)
 
     def after_run(self, runner: BaseRunner) -> None:
         # A run that was asked to stop never reaches its last epoch or iteration.
+        if self.save_last and self._saved_at == runner.iter:
+            with self._storage_policy(runner):
+                runner.finish_saving()
         if self.save_last and self._saved_at != runner.iter:
             runner.logger.info("Saving checkpoint at the end, %d updates", runner.iter)
-            self._saved_at = runner.iter
-            self._save_checkpoint(runner)
+            self._save(runner)
+        runner.finish_saving()
+        self._unlock()
+
+    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+        try:  # alone: the other ranks may never come here
+            runner.wait_for_writer()
+        finally:
+            self._unlock()
 
     def _save_checkpoint(self, runner: BaseRunner) -> None:
         """Save now and delete what is too old; called on every rank."""
+        with self._storage_policy(runner):
+            runner.finish_saving()
+        with self._storage_policy(runner):
+            self._save(runner)
+
+    def _save(self, runner: BaseRunner) -> None:
         if self.sync_buffer:
             allreduce_params(runner.model.buffers())
+        messages = runner.meta.setdefault("hook_msgs", {})
+        best = messages.get("best_ckpt")
         path = Path(
             runner.save_checkpoint(
-                self.out_dir, save_optimizer=self.save_optimizer, **self.args
+                self.out_dir,
+                save_optimizer=self.save_optimizer,
+                then=lambda: self._prune(best),
+                **self.args,
             )
         )
-        messages = runner.meta.setdefault("hook_msgs", {})
+        self._saved_at = runner.last_saved_iter
         messages["last_ckpt"] = str(path)
-        if self.max_keep_ckpts <= 0 or not is_main():
+
+    def _prune(self, best: str | None) -> None:
+        """Delete what is too old, once the new checkpoint is durable; on rank 0."""
+        if self.max_keep_ckpts <= 0:
             return
-        if path.suffix == ".pth":
-            safe = [messages["best_ckpt"]] if messages.get("best_ckpt") else []
-            prune_files(path.parent, self.max_keep_ckpts, safe, pattern=self._pattern)
+        root, keep = str(self.out_dir), self.max_keep_ckpts
+        if self.args.get("filename_tmpl") is None:
+            prune(root, keep, pattern=self._pattern)
         else:
-            prune(path.parent, self.max_keep_ckpts, pattern=self._pattern)
+            prune_files(root, keep, [best] if best else [], pattern=self._pattern)
+
+    @contextmanager
+    def _storage_policy(self, runner: BaseRunner) -> Iterator[None]:
+        """What a refusal of the disk does: the same on every rank."""
+        try:
+            yield
+        except StorageError as error:
+            self._saved_at = -1
+            if self.on_storage_error == "stop":
+                raise
+            runner.logger.error(
+                "checkpoint not saved, training goes on without it: %s", error
+            )
 
 
 def _pattern(template: Any) -> str:

@@ -118,6 +118,10 @@ class EMAHook(Hook):
                 "a checkpoint cannot be saved during evaluation: the model has the "
                 "averaged weights; save it after the evaluation"
             )
+        # beside the trained weights, for who looks at the best checkpoint
+        facts = checkpoint.get("trainer", {}).get("meta")
+        if facts is not None:
+            facts["evaluated_weights"] = "hooks/EMAHook/model"
 
     def state_dict(self) -> dict[str, Any]:
         """The averaged weights under the model's own names, and how many were taken."""

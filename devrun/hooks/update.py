@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-NONFINITE = ("stop", "skip", "warn", "ignore")
+NONFINITE = ("stop", "skip", "warn", "ignore", "rollback")
+SPIKE_KEYS = ("action", "window", "threshold", "least")
 
 
 @HOOKS.register_module()
@@ -44,7 +45,14 @@ class OptimizerHook(Hook):
         cumulative_iters: batches whose gradients make one update.
         precision: `fp32`, `bf16` or `fp16` (autocast).
         loss_scale: fp16 only; a factor, `dynamic`, or `GradScaler` arguments.
-        nonfinite: on a NaN or infinite loss `stop`, `skip`, `warn` or `ignore`.
+        nonfinite: on a NaN or infinite loss `stop`, `skip`, `warn`, `ignore`, or
+            `rollback` to the last checkpoint, past the data read since.
+        spike: what to do about a loss far above those before it (not `ignore`), or
+            a dict of `action`, `window`, `threshold` and `least`; None looks for none.
+        max_rollbacks: how often a run may go back before it stops.
+        micro_batch: samples of a micro-batch at most: batches are divided and their
+            gradients added up. `auto` halves it when memory runs out.
+        options: what only some devices understand, such as `accum_type` on an IPU.
     """
 
     priority = Priority.ABOVE_NORMAL
@@ -61,17 +69,29 @@ class OptimizerHook(Hook):
         precision: str = "fp32",
         loss_scale: float | str | Mapping[str, Any] = "dynamic",
         nonfinite: str = "stop",
+        spike: str | Mapping[str, Any] | None = None,
+        max_rollbacks: int = 3,
+        micro_batch: int | str | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
+        self.options = dict(options or {})
         self.grad_clip = _checked_clip(grad_clip)
         self.detect_anomalous_params = detect_anomalous_params
         self.cumulative_iters = _checked_count(cumulative_iters)
         self.precision = _one_of("precision", precision, PRECISIONS)
         self.loss_scale = _checked_scale(loss_scale)
         self.nonfinite = _one_of("nonfinite", nonfinite, NONFINITE)
+        self.spike = _checked_spike(spike, self.nonfinite)
+        self.max_rollbacks = _checked_count(max_rollbacks, "max_rollbacks")
+        self.micro_batch = micro_batch
+        if micro_batch not in (None, "auto"):
+            self.micro_batch = _checked_count(micro_batch, "micro_batch")
+        if micro_batch is not None or (self.spike or {}).get("action") == "skip":
+            self.requires = frozenset({Capability.GRAD_ACCESS})
         self._scaler: torch.amp.GradScaler | None = None
         self._saved: dict[str, Any] = {}
         if self.updates_itself:
-            self.requires = frozenset({Capability.HOOK_UPDATE})
+            self.requires |= {Capability.HOOK_UPDATE}
 
     @property
     def updates_itself(self) -> bool:
@@ -89,7 +109,11 @@ class OptimizerHook(Hook):
             precision=self.precision,
             loss_scale=self.loss_scale,
             nonfinite=self.nonfinite,
+            spike=self.spike,
+            max_rollbacks=self.max_rollbacks,
+            micro_batch=self.micro_batch,
             detect_anomalous_params=self.detect_anomalous_params,
+            options=self.options,
         )
 
     def get_triggered_stages(self) -> list[str]:
@@ -273,12 +297,34 @@ def _checked_clip(grad_clip: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return dict(grad_clip)
 
 
-def _checked_count(count: int) -> int:
+def _checked_count(count: Any, name: str = "cumulative_iters") -> int:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ConfigError(
-            f"cumulative_iters must be an int of 1 or more, got {count!r}"
-        )
+        raise ConfigError(f"{name} must be an int of 1 or more, got {count!r}")
     return count
+
+
+def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
+    if spike is None:
+        return None
+    settings = {"action": spike} if isinstance(spike, str) else dict(spike)
+    if unknown := settings.keys() - set(SPIKE_KEYS):
+        raise ConfigError(
+            f"spike does not know {sorted(unknown)}; accepted: {', '.join(SPIKE_KEYS)}"
+        )
+    actions = tuple(action for action in NONFINITE if action != "ignore")
+    _one_of("the action of spike", settings.setdefault("action", "stop"), actions)
+    for name in ("window", "least"):
+        if name in settings:
+            _checked_count(settings[name], f"spike.{name}")
+    threshold = settings.get("threshold", 1)
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
+        raise ConfigTypeError(f"spike.threshold must be a number, got {threshold!r}")
+    if nonfinite == "ignore":
+        raise ConfigError(
+            "spike cannot be combined with nonfinite 'ignore', which looks at no loss; "
+            "use 'stop', 'skip', 'warn' or 'rollback'"
+        )
+    return settings
 
 
 def _checked_scale(scale: Any) -> float | str | Mapping[str, Any]:

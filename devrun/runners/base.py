@@ -38,15 +38,15 @@ from devrun.runners.arguments import (
 )
 from devrun.runners.helpers import get_host_info, get_time_str
 from devrun.runners.limit import Limited
-from devrun.runners.persistence import Persistence
 from devrun.runners.registration import HookConfig, HookRegistration
+from devrun.runners.rollback import RollingBack
 from devrun.runners.workflow import Workflow
 from devrun.step import StepOutput, UpdatePolicy
 
 __all__ = ["BaseRunner"]
 
 
-class BaseRunner(HookRegistration, Persistence, ABC):
+class BaseRunner(HookRegistration, RollingBack, ABC):
     """What the epoch and the iteration runner share.
 
     The constructor and the command line meet here: `device` names the adapter that
@@ -185,7 +185,7 @@ class BaseRunner(HookRegistration, Persistence, ABC):
         )
         self._step_model = model
         self._model = self.adapter.unwrap_model(model)
-        self.adapter.load_state_dict(self._pending_adapter)
+        self._load_adapter(self._pending_adapter)
         for hook in self.adapter.sync_hooks():
             self.register_hook(hook)
         self._prepared = True
@@ -207,6 +207,7 @@ class BaseRunner(HookRegistration, Persistence, ABC):
     def eval_step(self, data_batch: Any, mode: str = "val") -> StepOutput:
         """One step without gradients, for hooks; `predict` asks for no loss."""
         self.prepare()
+        self.eval_steps += 1
         return self.adapter.eval_step(self._step_model, data_batch, mode)
 
     def prepare_eval_loader(self, data_loader: Any) -> Any:
@@ -313,13 +314,7 @@ class BaseRunner(HookRegistration, Persistence, ABC):
             self._restore_hooks()
             self._table.refresh()  # hooks may narrow their stages in before_run
             self._before_phases()
-            for mode, loader in flow.steps(finished):
-                self._cut_short = False
-                getattr(self, mode)(loader, **kwargs)
-                if self.should_stop:
-                    if not self._cut_short:
-                        flow.advance()
-                    break
+            self._run_to_the_end(flow, finished, **kwargs)
             self._after_phases()
             self.adapter.sync_to_host(self._step_model)
             self.adapter.check_finite(self._step_model)

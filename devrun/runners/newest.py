@@ -6,20 +6,22 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from devrun.checkpoint import find_latest
+from devrun.checkpoint import Checkpoint, read_latest
 from devrun.errors import CheckpointError
 
 __all__ = ["newest_checkpoint"]
 
 
-def newest_checkpoint(roots: Sequence[Path], logger: logging.Logger) -> Path | None:
-    """The newest whole checkpoint in `roots`; None where there is nothing yet.
+def newest_checkpoint(
+    roots: Sequence[Path], logger: logging.Logger
+) -> Checkpoint | None:
+    """The newest whole checkpoint in `roots`, read; None where there is nothing yet.
 
     Raises:
         CheckpointError: there are only damaged ones, or files in MMCV's layout: to
             start again over those would lose them.
     """
-    found = find_latest(*roots)
+    found = read_latest(*roots)
     where = ", ".join(map(str, roots))
     files = [path for root in roots for path in root.glob("*.pth")]
     if files and found is None:

@@ -1,146 +1,52 @@
-"""`Persistence`: what a runner saves, and how it comes back."""
+"""`Persistence`: how a saved run comes back."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from devrun import __version__, dist
 from devrun.checkpoint import (
-    MmcvCheckpoint,
+    Checkpoint,
+    fits,
     host_rng_state,
     load_checkpoint,
-    load_mmcv_optimizer,
-    load_optimizer_state_by_name,
     load_state_dict,
-    optimizer_state_by_name,
+    mmcv_optimizer_tree,
+    prepare_optimizer_state,
     read_checkpoint,
     read_mmcv_checkpoint,
-    save_checkpoint,
     set_host_rng_state,
-    step_name,
-    write_checkpoint,
 )
-from devrun.devices.base import DeviceAdapter
-from devrun.errors import CheckpointError, ConfigError, ConfigTypeError
+from devrun.errors import CheckpointError
 from devrun.hooks.checkpoint import CheckpointHook
-from devrun.hooks.dispatch import HookTable
-from devrun.runners.arguments import file_name, plain_meta
+from devrun.runners.changes import (
+    ALLOW,
+    Change,
+    config_changes,
+    environment_changes,
+    refusal,
+)
 from devrun.runners.newest import newest_checkpoint
-from devrun.runners.state import LoopState
+from devrun.runners.saved import SavedRun, loader_facts, malformed
+from devrun.runners.saving import CHECKPOINTS, Saving
 from devrun.runners.workflow import Workflow
 
-__all__ = ["Persistence"]
-
-CHECKPOINTS = "checkpoints"
-"""Folder of the checkpoints inside a work_dir."""
+__all__ = ["CHECKPOINTS", "Persistence"]
 
 
-class Persistence(LoopState):
-    """Saving and resuming; mixed into the runner, which owns all the state.
+class Persistence(Saving):
+    """Resuming, beside saving; mixed into the runner, which owns all the state."""
 
-    A checkpoint is always taken between two updates. Its position says what has been
-    done: `epoch` whole epochs, `done` updates of the next one, `iter` updates in all,
-    and the place in the workflow.
-    """
-
-    model: nn.Module
-    optimizer: Any
-    adapter: DeviceAdapter
-    meta: dict[str, Any]
-    seed: int
-    work_dir: str | None
-    logger: Any
-    _table: HookTable
-    _step_model: Any
-    _prepared = False
-    run_id: str
-    """What the checkpoints of this run have in common, also after a resume."""
     keeps_seed: bool
     """Whether a resumed run keeps its own seed, rather than take the checkpoint's."""
-    _by_epoch: bool
-    _pending_adapter: Mapping[str, Any]
-    _workflow: Workflow | None = None
-    _updates = 0  # like `iter`, but right already while after_train_iter runs
-    _done = 0  # updates of the present epoch
-    _phase_over = False
-    _cut_short = False  # whether a phase ended before its data did
-    _saved_at = -1
-    _pending_position: Mapping[str, Any] | None = None
-    _pending_hooks: Mapping[str, Any] | None = None
-    _pending_rng: Mapping[str, Any] | None = None
-
-    @property
-    def last_saved_iter(self) -> int:
-        """Updates done when the last checkpoint was written; -1 for none."""
-        return self._saved_at
-
-    def checkpoint_root(self, out_dir: str | os.PathLike[str] | None = None) -> Path:
-        """The directory that checkpoints go to: `out_dir`, or one in `work_dir`."""
-        if out_dir is not None:
-            return Path(out_dir)
-        if self.work_dir is None:
-            raise ConfigError(
-                "there is no work_dir to keep checkpoints in; give the runner one, "
-                "or pass out_dir"
-            )
-        return Path(self.work_dir) / CHECKPOINTS
-
-    def save_checkpoint(
-        self,
-        out_dir: str | os.PathLike[str] | None = None,
-        filename_tmpl: str | None = None,
-        save_optimizer: bool = True,
-        meta: Mapping[str, Any] | None = None,
-        create_symlink: bool = True,
-        *,
-        name: str | None = None,
-    ) -> str:
-        """Write a checkpoint; its path. All ranks must call it together.
-
-        Args:
-            out_dir: `work_dir/checkpoints` by default.
-            filename_tmpl: one that ends in `.pth`, such as `epoch_{}.pth`, asks for a
-                single file in MMCV's layout, without random streams and hook state.
-            save_optimizer: whether the optimizer's state is in it.
-            meta: kept beside the runner's own `meta`.
-            create_symlink: accepted as in MMCV; the newest checkpoint is found
-                without a link.
-            name: of the directory; `step-` and the number of updates by default.
-
-        Raises:
-            StorageError: it could not be written; what was there before is whole.
-        """
-        if meta is not None and not isinstance(meta, Mapping):
-            raise ConfigTypeError(f"meta must be a dict or None, got {meta!r}")
-        root = self.checkpoint_root(out_dir)
-        self.adapter.sync_to_host(self._step_model)
-        self.adapter.check_finite(self._step_model)
-        position = self._position()
-        path = root / (name or self._checkpoint_name(position, filename_tmpl))
-        facts = self._facts(position, meta or {}, None if name else path)
-        if filename_tmpl is not None:
-            tree = {}
-        else:
-            tree = self._tree(position, facts, save_optimizer)
-            self._table.call("before_save_checkpoint", self, tree)
-
-        def write() -> None:
-            if filename_tmpl is not None:
-                optimizer = self.optimizer if save_optimizer else None
-                save_checkpoint(self.model, str(path), optimizer, meta=facts)
-            else:
-                about = {**facts, "step": position["iter"], "run_id": self.run_id}
-                write_checkpoint(root, path.name, tree, about)
-
-        dist.on_main(write)
-        if name is None:
-            self._saved_at = position["iter"]
-        return str(path)
+    rewound_to: int | None = None
+    """Updates done by a checkpoint that was named to resume from; later ones of the
+    same run belong to what is not gone on with."""
+    _allows_changes = False
+    _resumed_from: Path | None = None
 
     def load_checkpoint(
         self,
@@ -148,8 +54,12 @@ class Persistence(LoopState):
         map_location: Any = "cpu",
         strict: bool = False,
         revise_keys: Sequence[tuple[str, str]] = ((r"^module\.", ""),),
+        *,
+        allow_pickle: bool = False,
     ) -> Any:
         """Load weights only, from a checkpoint of devrun, MMCV or safetensors.
+
+        `allow_pickle` runs the code that an old `.pth` file names.
 
         Raises:
             CheckpointError: no such file, damaged, or nothing in it fits.
@@ -162,6 +72,7 @@ class Persistence(LoopState):
             strict=strict,
             logger=self.logger,
             revise_keys=list(revise_keys),
+            allow_pickle=allow_pickle,
         )
         if self._prepared:
             self.adapter.sync_to_device(self._step_model)
@@ -172,160 +83,166 @@ class Persistence(LoopState):
         checkpoint: str | os.PathLike[str],
         resume_optimizer: bool = True,
         map_location: Any = "default",
+        *,
+        allow_changes: bool = False,
+        allow_pickle: bool = False,
     ) -> None:
         """Continue the run that wrote `checkpoint`, exactly where it stood.
 
         The weights, the optimizer and the counters are back at once; the hooks' state
-        and the random streams when the loop starts.
+        and the random streams when the loop starts. Where anything does not fit,
+        nothing has changed.
 
         Args:
             checkpoint: a directory or MMCV `.pth` file, or `auto` for the newest
                 whole one in `work_dir`, if there is any.
             resume_optimizer: False keeps the optimizer as it is.
             map_location: accepted as in MMCV; state is read to the host first.
+            allow_changes: go on though the config, the seed, the data or the size
+                of an update are others than those of the checkpoint.
+            allow_pickle: run the code that an old `.pth` file names.
 
         Raises:
             CheckpointError: it is damaged, or does not fit this run.
         """
-        path = self._resolved(checkpoint)
-        if path is None:
+        self.finish_saving()
+        explicit = str(checkpoint) != "auto"
+        source = Path(checkpoint) if explicit else self._newest()
+        if source is None:
             return
-        if path.suffix == ".pth":
-            tree = self._read_mmcv(path, resume_optimizer)
-        else:
-            saved = read_checkpoint(path)
-            tree = dict(saved.parts)
-            self.run_id = saved.manifest.run_id or self.run_id
+        path = source if isinstance(source, Path) else source.path
+        tree, saved, changes = self._read(source, allow_pickle)
+        self._compare_config(saved, path, allow_changes)
         self._table.call("after_load_checkpoint", self, tree)
-        load_state_dict(
-            self.model, tree["model"], strict=True, logger=self.logger, source=str(path)
-        )
-        if resume_optimizer and self.optimizer is not None:
-            self._load_optimizer(tree.get("optimizer"), path)
-        trainer = tree["trainer"]
-        self.meta.update(trainer["meta"])
-        position = trainer["position"]
-        self._epoch, self._iter = position["epoch"], position["iter"]
-        self._updates, self._done = self._iter, position.get("done", 0)
-        self._saved_at = self._iter
-        self._pending_position = position
-        self._pending_hooks = tree.get("hooks", {})
-        self._adopt_seed(trainer.get("seed"))
-        self._pending_rng = tree.get(f"rng-rank{self._rank:05d}")
-        if self._prepared:
-            self.adapter.load_state_dict(tree.get("adapter", {}))
-            self.adapter.sync_to_device(self._step_model)
-        else:
-            self._pending_adapter = tree.get("adapter", {})
+        self._take(tree, saved, path, resume_optimizer)
+        self._allows_changes, self._resumed_from = allow_changes, path
+        self.rewound_to = self._iter if explicit else None
+        if saved.by_epoch not in (None, self._by_epoch):
+            self.logger.warning(
+                "saved by a runner that counts %s, resumed by one that counts %s: the "
+                "updates and the samples seen are kept, epochs and phases begin anew",
+                *(("epochs", "iterations") if saved.by_epoch else _REVERSED),
+            )
+        if changes:
+            self.logger.warning(
+                "resumed at the same sample, but not bit for bit: %s",
+                ", ".join(map(str, changes)),
+            )
         self.logger.info(
             "resumed epoch: %d, iter: %d from %s", self._epoch, self._iter, path
         )
 
-    def _read_mmcv(self, path: Path, resume_optimizer: bool) -> dict[str, Any]:
-        """An MMCV file as the parts of a checkpoint."""
-        saved = read_mmcv_checkpoint(path)
-        epoch, done = saved.progress
-        tree: dict[str, Any] = {
-            "model": saved.state_dict,
-            "trainer": {"meta": saved.meta, "position": {"epoch": epoch, "iter": done}},
-        }
-        if resume_optimizer and self.optimizer is not None:
-            tree["optimizer"] = saved
-        return tree
+    def _read(
+        self, source: Path | Checkpoint, allow_pickle: bool
+    ) -> tuple[dict[str, Any], SavedRun, list[Change]]:
+        """The parts of a checkpoint, what its run was, and what that makes inexact."""
+        if isinstance(source, Path) and source.suffix == ".pth":
+            mmcv = read_mmcv_checkpoint(source, allow_pickle=allow_pickle)
+            tree = {"model": mmcv.state_dict, "optimizer": mmcv}
+            return tree, SavedRun.of_mmcv(mmcv), []
+        found = read_checkpoint(source) if isinstance(source, Path) else source
+        path = found.path
+        tree = dict(found.parts)
+        for part in _REQUIRED:
+            if part not in tree:
+                raise CheckpointError(
+                    f"{str(path)!r} has no part {part!r}: no run can go on from it; "
+                    "take its weights with load_from"
+                )
+        changes = environment_changes(
+            found.manifest.environment, self.adapter.name, self.adapter.emulated
+        )
+        ranks = sum(part.startswith("rng-rank") for part in tree)
+        if ranks not in (0, self._world_size):
+            old, new = str(ranks), str(self._world_size)
+            changes.append(Change("processes", old, new, fatal=False))
+        tree["run_id"] = found.manifest.run_id
+        return tree, SavedRun.of(tree["trainer"], path), changes
 
-    def _load_optimizer(self, state: Any, path: Path) -> None:
+    def _compare_config(self, saved: SavedRun, path: Path, allowed: bool) -> None:
+        """Show every difference; refuse what would make this another run."""
+        changes = config_changes(saved.config, self.config)
+        if self.keeps_seed and saved.seed not in (None, self.seed):
+            changes.append(Change("seed", str(saved.seed), str(self.seed), fatal=True))
+        fatal = [change for change in changes if change.fatal]
+        if fatal and not allowed:
+            raise CheckpointError(refusal(path, fatal))
+        for change in changes:
+            level = self.logger.warning if change.fatal else self.logger.info
+            level("config changed: %s", change)
+
+    def _take(
+        self, tree: Mapping[str, Any], saved: SavedRun, path: Path, optimizer: bool
+    ) -> None:
+        """Everything in `tree` becomes the runner's own, or nothing does."""
+        wanted = optimizer and self.optimizer is not None
+        fitting = fits(self.model, tree["model"])
+        load_optimizer = None
+        if wanted and fitting:
+            load_optimizer = self._optimizer_load(tree.get("optimizer"), path)
+        rng = tree.get(f"rng-rank{self._rank:05d}")
+        _check_rng(rng)
+        with ExitStack() as undo:
+            if not fitting:  # a model with names of its own for them may take it
+                before = {k: v.clone() for k, v in self.model.state_dict().items()}
+                undo.callback(self.model.load_state_dict, before)
+            load_state_dict(
+                self.model,
+                tree["model"],
+                strict=True,
+                logger=self.logger,
+                source=str(path),
+            )
+            if wanted and not fitting:
+                load_optimizer = self._optimizer_load(tree.get("optimizer"), path)
+            if self._prepared:
+                state = self.adapter.state_dict()
+                undo.callback(self.adapter.load_state_dict, state)
+                self._load_adapter(tree.get("adapter", {}))
+            else:
+                self._pending_adapter = tree.get("adapter", {})
+            undo.pop_all()
+        if load_optimizer is not None:
+            load_optimizer()
+        self.run_id = tree.get("run_id") or self.run_id
+        self.meta.update(saved.meta)
+        position = saved.position
+        self._epoch, self._iter = position["epoch"], position["iter"]
+        self._updates, self._done = self._iter, position["done"]
+        self._saved_at = self._iter
+        self._rollbacks = max(saved.rollbacks, self._rollbacks)
+        self._pending_position = position
+        self._pending_hooks = tree.get("hooks", {})
+        self._pending_rng = rng
+        if saved.seed is not None and not self.keeps_seed:
+            # without a seed of its own, a run takes up the order of the data
+            self.seed = self.adapter.data_seed = saved.seed
+        if self._prepared:
+            self.adapter.sync_to_device(self._step_model)
+
+    def _load_adapter(self, state: Mapping[str, Any]) -> None:
+        with malformed("the state of the device adapter"):
+            self.adapter.load_state_dict(state)
+
+    def _optimizer_load(self, state: Any, path: Path) -> Any:
+        """The function that loads the state, once it is known to fit."""
+        if isinstance(state, Mapping):
+            return prepare_optimizer_state(self.model, self.optimizer, state)
         if state is None:
             raise CheckpointError(
                 f"{str(path)!r} has no optimizer state; resume with "
                 "resume_optimizer=False, or take its weights with load_from"
             )
-        if isinstance(state, MmcvCheckpoint):
-            load_mmcv_optimizer(self.model, self.optimizer, state)
-        else:
-            load_optimizer_state_by_name(self.model, self.optimizer, state)
+        state = mmcv_optimizer_tree(self.model, self.optimizer, state)
+        return prepare_optimizer_state(self.model, self.optimizer, state)
 
-    def _adopt_seed(self, saved: int | None) -> None:
-        """Keep the data order of the run that is resumed."""
-        if saved is None or saved == self.seed:
-            return
-        if self.keeps_seed:
-            self.logger.warning(
-                "the run was started with seed %d and is resumed with %d: the order "
-                "of the data changes from here on",
-                saved,
-                self.seed,
-            )
-            return
-        self.seed = self.adapter.data_seed = saved
-
-    def _resolved(self, checkpoint: str | os.PathLike[str]) -> Path | None:
-        if str(checkpoint) != "auto":
-            return Path(checkpoint)
+    def _newest(self) -> Checkpoint | None:
+        """The newest whole checkpoint of the places that this run saves to."""
         hooks = [h for h in self._table.hooks if isinstance(h, CheckpointHook)]
         places = [Path(hook.directory(self.work_dir)) for hook in hooks]
-        return newest_checkpoint([self.checkpoint_root(), *places], self.logger)
-
-    def _checkpoint_name(self, position: dict[str, Any], template: str | None) -> str:
-        if template is None:
-            return step_name(position["iter"])
-        return file_name(template, position["epoch" if self._by_epoch else "iter"])
-
-    def _facts(
-        self, position: dict[str, Any], meta: Mapping[str, Any], path: Path | None
-    ) -> dict[str, Any]:
-        """The `meta` of a checkpoint; one that is the latest names itself."""
-        messages = dict(self.meta.get("hook_msgs", {}))
-        if path is not None:
-            messages["last_ckpt"] = str(path)
-        return {
-            **plain_meta({**self.meta, **meta}),
-            "hook_msgs": messages,
-            "devrun_version": __version__,
-            "epoch": position["epoch"],
-            "iter": position["iter"],
-            "device": self.adapter.name,
-            "emulated": self.adapter.emulated,
-        }
-
-    def _tree(
-        self, position: dict[str, Any], facts: dict[str, Any], save_optimizer: bool
-    ) -> dict[str, Any]:
-        """Everything a resumed run needs, part by part; collective over the ranks."""
-        tree: dict[str, Any] = {
-            "model": self.model.state_dict(),
-            "adapter": self.adapter.state_dict(),
-            "hooks": self._table.state_dict(),
-            "trainer": {"position": position, "meta": facts, "seed": self.seed},
-        }
-        if save_optimizer and self.optimizer is not None:
-            tree["optimizer"] = optimizer_state_by_name(self.model, self.optimizer)
-        for rank, state in enumerate(dist.gather_objects(self._rng_state())):
-            tree[f"rng-rank{rank:05d}"] = state
-        return tree
-
-    def _position(self) -> dict[str, Any]:
-        """Where the run stands, as the first thing a resumed one needs to know."""
-        over = self._phase_over
-        train_over = over and self.mode == "train" and self._by_epoch
-        position: dict[str, Any] = {
-            "epoch": self._epoch + 1 if train_over else self._epoch,
-            "done": 0 if train_over else self._done,
-            "iter": max(self._updates, self._iter),
-        }
-        if self._workflow is not None:
-            position["workflow"] = self._workflow.position(completed=over)
-            position["loaders"] = [
-                {
-                    "epoch": getattr(loader, "epoch", None),
-                    "done": getattr(loader, "done", None),
-                    "samples_per_update": getattr(loader, "samples_per_update", None),
-                }
-                for loader in self._workflow.loaders
-            ]
-        return position
-
-    def _rng_state(self) -> dict[str, Any]:
-        return {"host": host_rng_state(), "device": self.adapter.rng_state()}
+        if self.work_dir is not None or not places:
+            places.insert(0, self.checkpoint_root())
+        return newest_checkpoint(list(dict.fromkeys(places)), self.logger)
 
     def _restore_rng(self) -> None:
         """Put the random streams back, once, when the loop is where they were saved."""
@@ -347,6 +264,7 @@ class Persistence(LoopState):
                 flow.flow,
             )
         saved = position.get("loaders", [])
+        self._compare_data(flow, saved)
         resized = [
             self._restore_loader(loader, state, current=number == flow.phase)
             for number, (loader, state) in enumerate(
@@ -358,6 +276,27 @@ class Persistence(LoopState):
             first = next(i for i, (mode, _) in enumerate(flow.flow) if mode != "val")
             self._iter = self._epoch * len(flow.loaders[first]) + self._done
             self._updates = self._saved_at = self._iter
+
+    def _compare_data(self, flow: Workflow, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse other training data, or another size of the updates."""
+        changes = []
+        for (mode, _), loader, old in zip(flow.flow, flow.loaders, saved, strict=False):
+            new = loader_facts(loader, mode)
+            if "val" in (mode, old.get("mode")):
+                continue
+            changes += [
+                Change(
+                    f"{name} of the training data", str(old[key]), str(new[key]), True
+                )
+                for key, name in _DATA_FACTS.items()
+                if old.get(key) not in (None, new[key]) and new[key] is not None
+            ]
+        if changes and not self._allows_changes:
+            listed = ", ".join(map(str, changes))
+            raise CheckpointError(
+                f"this is not the run that wrote {str(self._resumed_from)!r}: "
+                f"{listed}; {ALLOW}"
+            )
 
     def _restore_loader(
         self, loader: Any, state: Mapping[str, Any], *, current: bool
@@ -390,9 +329,32 @@ class Persistence(LoopState):
         states, self._pending_hooks = self._pending_hooks, None
         if states is None:
             return
-        left = self._table.load_state_dict(dict(states))
+        left = []
+        for key, state in states.items():
+            with malformed(f"the state of the hook {key}"):
+                left += self._table.load_state_dict({key: state})
         if left:
             self.logger.warning(
                 "the checkpoint has state of hooks that are not here: %s",
                 ", ".join(left),
             )
+
+
+_REQUIRED = ("model", "trainer", "hooks", "adapter", "rng-rank00000")
+_REVERSED = ("iterations", "epochs")
+_DATA_FACTS = {
+    "dataset": "class",
+    "samples": "number of samples",
+    "samples_per_update": "samples an update",
+}
+
+
+def _check_rng(state: Any) -> None:
+    """Refuse random state that could not be put back when the loop starts."""
+    if state is None:
+        return
+    before = host_rng_state()
+    with malformed("the state of the random streams"):
+        set_host_rng_state(state["host"])
+        set_host_rng_state(before)
+        dict(state["device"])

@@ -25,6 +25,8 @@ class LoopState:
     _stop_reason: str | None = None
     _stop_wanted: str | None = None
     mode: str | None = None
+    eval_steps = 0
+    """Evaluation steps so far, also those of hooks."""
 
     @property
     def model_name(self) -> str:

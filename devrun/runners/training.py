@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from devrun.checkpoint import find_latest
+from devrun.config.dump import to_plain
 from devrun.config.schema import UNUSED
 from devrun.config.tree import where
 from devrun.data.build import build_dataloader, build_loaders, loader_options
@@ -37,6 +38,9 @@ logger = logging.getLogger("devrun")
 
 _FP32 = ("OptimizerHook", "GradientCumulativeOptimizerHook")
 _FP16 = ("Fp16OptimizerHook", "GradientCumulativeFp16OptimizerHook")
+_FP16_OPTIONS = ("accum_type", "velocity_accum_type", "partials_type")
+_IN_RUNNER = {"ipu": ("options_cfg", "ipu_model_cfg")}
+"""Device options that MMCV keeps in the `runner` section."""
 
 DRY_BATCHES = 2
 """Batches of each phase and of the evaluation in a dry run."""
@@ -67,6 +71,7 @@ def build_training(
     validate: bool = True,
     dry_run: bool = False,
     progress: bool | None = None,
+    allow_pickle: str | None = None,
 ) -> Training:
     """Build what `cfg` describes; the device is claimed before anything is loaded.
 
@@ -75,6 +80,7 @@ def build_training(
         validate: register the evaluation hook where there is a val data set.
         dry_run: two batches of each phase and one evaluation, nothing written.
         progress: show a progress bar; None decides by whether there is a terminal.
+        allow_pickle: a file among `resume_from` and `load_from` whose code may run.
 
     Raises:
         DevrunError: one line for whatever in `cfg` cannot be used.
@@ -96,7 +102,7 @@ def build_training(
         if progress is not False:
             bar = build_from_cfg({"type": "ProgressHook"}, HOOKS)
             training.runner.register_hook(bar, Priority.LOWEST)
-        _load(training.runner, cfg, dry_run=dry_run)
+        _load(training.runner, cfg, dry_run=dry_run, allow_pickle=allow_pickle)
         undo.pop_all()
     return training
 
@@ -132,7 +138,11 @@ def _built(
         },
     )
     runner.keeps_seed = cfg.get("seed") is not None
+    runner.config = to_plain(cfg)
     _register_hooks(runner, cfg, dry_run=dry_run)
+    if cfg.get("watchdog") is not None:
+        section = {"type": "WatchdogHook", **cfg["watchdog"]}
+        runner.register_hook(build_from_cfg(section, HOOKS))
     if val_loader is not None:
         _register_evaluation(runner, cfg, val_loader, dry_run=dry_run)
     return Training(runner, loaders, workflow, scratch)
@@ -150,9 +160,14 @@ def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any] | DeviceAdapter:
     if cfg.get("ipu_replicas"):
         device = {"type": "ipu", "replicas": cfg["ipu_replicas"]}
     spec = dict(device) if isinstance(device, Mapping) else {"type": device}
-    own = cfg.get(str(spec.get("type")).split(":")[0])
+    name = str(spec.get("type")).split(":")[0]
+    own = cfg.get(name)
     if isinstance(own, Mapping):  # a section such as `ipu:`
         spec = {**own, **spec}
+    runner = cfg.get("runner") or {}
+    for key in _IN_RUNNER.get(name, ()):
+        if runner.get(key) is not None:
+            spec.setdefault(key, runner[key])
     for name in ("find_unused_parameters", "cudnn_benchmark", "deterministic"):
         if cfg.get(name):
             spec.setdefault(name, cfg[name])
@@ -166,6 +181,8 @@ def _runner_section(
     cfg: Mapping[str, Any], workflow: list[tuple[str, int]], dry_run: bool
 ) -> tuple[dict[str, Any], list[tuple[str, int]]]:
     section = dict(_section(cfg, "runner"))
+    for key in ("fp16_cfg", *(k for keys in _IN_RUNNER.values() for k in keys)):
+        section.pop(key, None)
     section.setdefault("type", "EpochBasedRunner")
     if not dry_run:
         return section, workflow
@@ -192,12 +209,16 @@ def _register_hooks(
 
 def _optimizer_section(cfg: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """`optimizer_config` with MMCV's separate `fp16` section folded in."""
-    if cfg.get("optimizer_config") is None and cfg.get("fp16") is None:
+    fp16 = cfg.get("fp16") or (cfg.get("runner") or {}).get("fp16_cfg")
+    if cfg.get("optimizer_config") is None and fp16 is None:
         return None
     section = dict(cfg.get("optimizer_config") or {})
-    fp16 = cfg.get("fp16")
     if fp16 is None:
         return section
+    fp16 = dict(fp16)
+    own = {name: fp16.pop(name) for name in _FP16_OPTIONS if name in fp16}
+    if own:
+        section["options"] = {**(section.get("options") or {}), **own}
     kind = section.get("type", "OptimizerHook")
     if kind not in (*_FP32, *_FP16):
         raise ConfigError(
@@ -228,18 +249,30 @@ def _register_evaluation(
     runner.register_hook(hook, Priority.LOW)
 
 
-def _load(runner: BaseRunner, cfg: Mapping[str, Any], *, dry_run: bool) -> None:
+def _load(
+    runner: BaseRunner,
+    cfg: Mapping[str, Any],
+    *,
+    dry_run: bool,
+    allow_pickle: str | None,
+) -> None:
     resume_from = cfg.get("resume_from") or ("auto" if cfg.get("auto_resume") else None)
     if resume_from and dry_run:
         # its weights alone: at its position nothing might be left to try out
         if resume_from == "auto":
             resume_from = find_latest(Path(cfg["work_dir"]) / CHECKPOINTS)
         if resume_from:
-            runner.load_checkpoint(resume_from, strict=True)
+            trusted = resume_from == allow_pickle
+            runner.load_checkpoint(resume_from, strict=True, allow_pickle=trusted)
     elif resume_from:
-        runner.resume(resume_from)
+        runner.resume(
+            resume_from,
+            allow_changes=bool(cfg.get("allow_changes")),
+            allow_pickle=resume_from == allow_pickle,
+        )
     elif cfg.get("load_from"):
-        runner.load_checkpoint(cfg["load_from"])
+        trusted = cfg["load_from"] == allow_pickle
+        runner.load_checkpoint(cfg["load_from"], allow_pickle=trusted)
 
 
 def _loaders(

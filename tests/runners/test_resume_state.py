@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
-from devrun.checkpoint import find_latest, read_checkpoint
+from devrun.checkpoint import find_latest, read_checkpoint, write_checkpoint
 from devrun.errors import CheckpointError, ConfigError
 from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
 from tests.runners.test_resume import StopAt
@@ -49,13 +49,14 @@ def trained(work_dir, by_epoch, limit, *, stop=None, interval=-1, **options):
     loaders = options.pop("loaders", None) or [loader() for _ in flow]
     hooks = options.pop("hooks", ())
     lr_config = options.pop("lr_config", None)
+    allow_changes = options.pop("allow_changes", False)
     run = runner(by_epoch, limit, work_dir=work_dir, **options)
     run.register_lr_hook(lr_config)
     run.register_checkpoint_hook({"interval": interval, "by_epoch": by_epoch})
     trail = Trail()
     for hook in (*hooks, trail, *([StopAt(stop)] if stop else ())):
         run.register_hook(hook)
-    run.resume("auto")
+    run.resume("auto", allow_changes=allow_changes)
     run.run(loaders, flow)
     return run, trail.seen
 
@@ -186,7 +187,9 @@ def test_another_batch_size_goes_on_at_the_same_sample(tmp_path):
         return {"loaders": [loader(batch_size=size) for _ in flow], "flow": flow}
 
     trained(tmp_path, True, 2, stop=2, **sized(4))
-    run, seen = trained(tmp_path, True, 2, **sized(2))
+    with pytest.raises(CheckpointError, match="samples an update.*4 -> 2"):
+        trained(tmp_path, True, 2, **sized(2))
+    run, seen = trained(tmp_path, True, 2, allow_changes=True, **sized(2))
     inner, epoch = seen[0][3:]
     assert (inner, epoch) == (4, 0)  # 8 samples were read: 4 updates of 2
     assert run.iter == run.max_iters == 24
@@ -225,3 +228,67 @@ def test_a_second_run_replaces_no_checkpoint_of_the_first(tmp_path):
     first = read_checkpoint(checkpoints / "previous-1" / "step-00000006")
     second = read_checkpoint(checkpoints / "step-00000006")
     assert (first["trainer"]["seed"], second["trainer"]["seed"]) == (1, 2)
+
+
+def everything(run):
+    """What a failed resume must leave as it was."""
+    return (
+        weights(run),
+        run.optimizer.state_dict()["param_groups"],
+        (run.epoch, run.iter, run.seed, run.run_id, dict(run.meta)),
+        torch.get_rng_state().tolist(),
+    )
+
+
+def damaged(part, change):
+    """The saved run with one part spoilt, and its hash made right again."""
+
+    def spoil(folder):
+        found = read_checkpoint(find_latest(folder / "checkpoints"))
+        parts = dict(found.parts)
+        parts[part] = change(parts[part])
+        return write_checkpoint(folder, "spoilt", parts, {"step": found.step})
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        damaged("optimizer", lambda tree: {**tree, "groups": []}),
+        damaged("optimizer", lambda tree: {"nonsense": 1}),
+        damaged("trainer", lambda tree: {**tree, "position": {"epoch": "two"}}),
+        damaged("trainer", lambda tree: {"meta": {}}),
+        damaged("rng-rank00000", lambda tree: {**tree, "host": {"torch": "AAAA"}}),
+        damaged("model", lambda tree: {k: v for k, v in tree.items() if k != "0.bias"}),
+        damaged("model", lambda tree: {**tree, "0.bias": torch.zeros(5)}),
+    ],
+)
+def test_a_resume_that_fails_changes_nothing(tmp_path, spoil):
+    trained(tmp_path, True, 1)
+    path = spoil(tmp_path)
+    run = runner(True, 2)
+    before = everything(run)
+    with pytest.raises(CheckpointError):
+        run.resume(path)
+    after = everything(run)
+    assert same(before[0], after[0])
+    assert before[1:] == after[1:]
+
+
+def test_the_other_kind_of_runner_says_so(tmp_path, capsys):
+    run, _ = trained(tmp_path, True, 1)
+    again = runner(False, 9, work_dir=tmp_path)
+    again.resume("auto")
+    assert again.iter == run.iter == 6
+    assert "counts epochs, resumed by one that counts iter" in capsys.readouterr().err
+
+
+def test_what_makes_it_inexact_is_said(tmp_path, capsys):
+    trained(tmp_path, True, 1)
+    found = read_checkpoint(find_latest(tmp_path / "checkpoints"))
+    more = {**found.parts, "rng-rank00001": found["rng-rank00000"]}
+    write_checkpoint(tmp_path, "two", more, {"step": 6, "device": "abacus"})
+    runner(True, 2).resume(tmp_path / "two")
+    said = capsys.readouterr().err
+    assert "not bit for bit: device: 'abacus' -> 'cpu', processes: 2 -> 1" in said

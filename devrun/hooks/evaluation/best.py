@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from devrun.checkpoint.catalog import remove_checkpoint
 from devrun.checkpoint.writer import write_pointer
-from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
+from devrun.errors import (
+    ConfigError,
+    ConfigTypeError,
+    StorageError,
+    UnknownNameError,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from devrun.runners.base import BaseRunner
@@ -114,6 +120,10 @@ class BestCheckpoints:
                 "%s is %s after %s: it cannot be the best", metric, score, when
             )
             return None
+        try:
+            runner.finish_saving()
+        except StorageError as error:
+            runner.logger.error("the checkpoint before is not saved: %s", error)
         full = len(self.entries) >= self.keep
         if full and not is_better(rule, score, self.entries[-1][0]):
             return None
@@ -127,20 +137,22 @@ class BestCheckpoints:
         best = runner.checkpoint_root(self.out_dir) / self.entries[0][1]
         messages.update(best_score=self.entries[0][0], best_ckpt=str(best))
         try:
-            path = runner.save_checkpoint(self.out_dir, name=name, create_symlink=False)
-        except BaseException:
+            root, first, done = str(best.parent), best.name, runner.iter
+            outdated = [name for _, name in ranked[self.keep :]]
+            return runner.save_checkpoint(
+                self.out_dir,
+                name=name,
+                create_symlink=False,
+                then=lambda: _replace(root, first, done, outdated),
+            )
+        except BaseException as error:
             self.entries = before
             messages.clear()
             messages.update(said)
-            raise
-        root = os.path.dirname(path)
-        if runner.rank == 0:
-            write_pointer(root, "best", self.entries[0][1], runner.iter)
-            for _, old in ranked[self.keep :]:
-                # a resumed run may have its best checkpoint elsewhere: it stays there
-                if old and os.path.isdir(os.path.join(root, old)):
-                    remove_checkpoint(os.path.join(root, old))
-        return path
+            if not isinstance(error, StorageError):
+                raise
+            runner.logger.error("the best checkpoint is not saved: %s", error)
+            return None
 
     def adopt(self, messages: dict[str, Any], metric: str | None) -> None:
         """Take the best of a resumed run from `hook_msgs`, unless already known.
@@ -155,6 +167,15 @@ class BestCheckpoints:
             ):
                 return
             self.entries = [(float(messages["best_score"]), name)]
+
+
+def _replace(root: str, first: str, done: int, outdated: list[str]) -> None:
+    """Once the new one is durable: point at the best, remove the others."""
+    write_pointer(root, "best", first, done)
+    for old in outdated:
+        # a resumed run may have its best checkpoint elsewhere: it stays there
+        if old and os.path.isdir(os.path.join(root, old)):
+            remove_checkpoint(os.path.join(root, old))
 
 
 def _file_name(metric: str) -> str:

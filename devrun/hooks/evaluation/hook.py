@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from devrun.dist import broadcast_tensors
+from devrun.dist import broadcast_tensors, on_main
 from devrun.errors import (
     ConfigError,
     ConfigTypeError,
@@ -30,7 +30,6 @@ from devrun.hooks.evaluation.loop import (
     collect_predictions,
     evaluate_means,
     length_of,
-    on_rank_0,
 )
 from devrun.hooks.logger.base import LoggerHook, plain_number
 from devrun.hooks.timer import exclude_time
@@ -191,7 +190,7 @@ class EvalHook(Hook):
                 self.dataset.evaluate(results, logger=runner.logger, **self.eval_kwargs)
             )
 
-        return self._publish(runner, on_rank_0("evaluate", named))
+        return self._publish(runner, on_main(named))
 
     def state_dict(self) -> dict[str, Any]:
         """Scores and names of the best checkpoints, and the metric they go by."""

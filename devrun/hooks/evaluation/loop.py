@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from devrun.dist import broadcast_object, gather_objects, get_dist_info
+from devrun.dist import gather_objects, get_dist_info, weighted_means
 from devrun.errors import ConfigError, DataError
 from devrun.log.buffer import LogBuffer
 from devrun.metrics.base import MeanMetric, StatefulMetric
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from devrun.metrics.build import BuiltMetric
     from devrun.runners.base import BaseRunner
 
-__all__ = ["Steps", "collect_predictions", "evaluate_means", "length_of", "on_rank_0"]
+__all__ = ["Steps", "collect_predictions", "evaluate_means", "length_of"]
 
 _METRIC = "\0metric\0"  # keeps a metric apart from a log value of the same name
 
@@ -71,25 +71,15 @@ def evaluate_means(
         buffer.update(values, outputs["num_samples"])
         for state in stateful:
             state.update(outputs)
-    found = _means_of_all_ranks(buffer)
+    found = weighted_means(buffer.totals())
+    if not found:
+        raise DataError("the evaluation set yielded no batch; check it and drop_last")
     results = {k: v for k, v in found.items() if not k.startswith(_METRIC)}
     for metric in means:
         results[metric.name] = metric.value(found[_METRIC + metric.name])
     for state in stateful:
         results.update(state.compute())
     return results
-
-
-def _means_of_all_ranks(buffer: LogBuffer) -> dict[str, float]:
-    sums: dict[str, list[float]] = {}
-    for totals in gather_objects(buffer.totals()):
-        for name, (total, weight) in totals.items():
-            entry = sums.setdefault(name, [0.0, 0.0])
-            entry[0] += total
-            entry[1] += weight
-    if not sums:
-        raise DataError("the evaluation set yielded no batch; check it and drop_last")
-    return {name: total / weight for name, (total, weight) in sums.items()}
 
 
 def collect_predictions(
@@ -160,25 +150,6 @@ def _per_sample(value: Any, count: int) -> list[Any]:
             f"batch, got {got}"
         )
     return value
-
-
-def on_rank_0(what: str, function: Callable[[], Any]) -> Any:
-    """`function()` of rank 0, on every rank; a failure there fails all of them.
-
-    Raises:
-        DataError: on the other ranks, which would otherwise wait for ever.
-    """
-    if get_dist_info()[0] == 0:
-        try:
-            result = function()
-        except Exception as error:
-            broadcast_object((None, f"{type(error).__name__}: {error}"))
-            raise
-        return broadcast_object((result, None))[0]
-    result, failure = broadcast_object((None, None))
-    if failure is not None:
-        raise DataError(f"{what} failed on rank 0: {failure}")
-    return result
 
 
 def length_of(collection: Any) -> int | None:

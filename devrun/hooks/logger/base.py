@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from devrun.dist import all_reduce_mean
+from devrun.dist import all_reduce_mean, weighted_means
 from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
 
@@ -231,7 +231,7 @@ class LoggerHook(Hook, ABC):
     def _log_val_phase(self, runner: BaseRunner) -> None:
         """One record of the val iterations since the last training iteration."""
         buffer = runner.log_buffer
-        means = all_reduce_mean(buffer.means(section="val"))
+        means = weighted_means(buffer.totals("val"))
         count, self._val_iters = self._val_iters, 0
         if self.reset_flag:
             buffer.clear_section("val")
@@ -263,7 +263,10 @@ def average_over_ranks(runner: BaseRunner, n: int) -> None:
     if runner.mode == "train" and means.get("time", 0) > 0:
         means[THROUGHPUT] = buffer.mean_count(n) / means["time"]
     # also by a rank that has no values: the others wait for it
-    means = all_reduce_mean(means)
+    if runner.mode == "val" and n == 0:  # ranks may have shares of other sizes
+        means = weighted_means(buffer.totals())
+    else:
+        means = all_reduce_mean(means)
     if THROUGHPUT in means:
         means[THROUGHPUT] *= runner.world_size
     if means:

@@ -1,0 +1,49 @@
+"""`devrun export CHECKPOINT --format mmcv`: a checkpoint for other programs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from devrun.cli.console import say
+from devrun.cli.exits import Session
+from devrun.errors import CheckpointError
+
+__all__ = ["add_arguments", "run"]
+
+FORMATS = ("mmcv",)
+WEIGHTS = ("trained", "evaluated")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `devrun export`."""
+    add = parser.add_argument
+    add("checkpoint", metavar="CHECKPOINT", help="a checkpoint directory of devrun")
+    add("--format", choices=FORMATS, default="mmcv", help="mmcv: one .pth file")
+    add("--output", metavar="FILE", help="default: CHECKPOINT.pth beside it")
+    add(
+        "--weights",
+        choices=WEIGHTS,
+        default="trained",
+        help="evaluated: the averaged ones, where an EMAHook kept some",
+    )
+    add("--overwrite", action="store_true", help="replace FILE if it exists")
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """Verify the checkpoint, then write the file."""
+    from devrun.checkpoint import export_mmcv
+
+    source = Path(args.checkpoint).expanduser()
+    target = Path(args.output or f"{source.absolute()}.pth").expanduser()
+    if target.suffix != ".pth":
+        raise CheckpointError(
+            f"--output {str(target)!r} must end in .pth, which is how MMCV knows it"
+        )
+    if target.exists() and not args.overwrite:
+        raise CheckpointError(
+            f"{str(target)!r} exists; give --overwrite or another --output"
+        )
+    export_mmcv(source, target, averaged=args.weights == "evaluated")
+    say(f"written: {target}")
+    return 0

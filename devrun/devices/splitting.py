@@ -1,0 +1,207 @@
+"""`Splitter`: micro-batches that fit into memory, found by running out of it.
+
+One update keeps its samples: they are divided into more and smaller micro-batches
+whose gradients are added up, weighted by their samples. The result is that of the
+whole batch but for rounding, for models whose loss is a mean over samples; statistics
+that a model takes of its batch (BatchNorm) are then those of smaller batches.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from devrun.data import streams
+from devrun.data.batch import batch_size_of
+from devrun.dist import all_reduce_max, get_dist_info
+from devrun.errors import (
+    DeviceMemoryError,
+    UnsupportedFeatureError,
+    is_out_of_memory,
+)
+from devrun.step import UpdatePolicy
+
+__all__ = ["Splitter", "split", "splitter_for"]
+
+logger = logging.getLogger("devrun")
+
+T = TypeVar("T")
+
+
+class Splitter:
+    """Divides the batches of an update, and halves the pieces when memory runs out.
+
+    A failed attempt leaves nothing behind: gradients are cleared, and the random
+    streams and the buffers of the model are put back, so that each sample counts once
+    and draws the numbers it would have drawn.
+
+    Args:
+        size: samples of a micro-batch at most; None for `auto`, which begins with the
+            whole batch.
+        adapter: gives and takes back the random state of the device, and empties its
+            cache.
+    """
+
+    def __init__(self, size: int | None, adapter: Any) -> None:
+        self.size = size
+        self._fixed = size is not None
+        self._adapter = adapter
+        self._together = get_dist_info()[1] > 1
+
+    def run(
+        self,
+        parts: Sequence[Any],
+        attempt: Callable[[Sequence[Any]], T],
+        model: nn.Module,
+        clear: Callable[[], None],
+    ) -> T:
+        """What `attempt` gives for the parts, divided as finely as it takes.
+
+        Raises:
+            DeviceMemoryError: single samples do not fit, or the size is fixed.
+        """
+        while True:
+            pieces = [piece for part in parts for piece in split(part, self.size)]
+            kept = self._kept(model)
+            result, failure = _tried(attempt, pieces)
+            if self._together and all_reduce_max(float(failure is not None)) > 0:
+                failure = failure or "another rank ran out of memory"
+            if failure is None:
+                return result  # type: ignore[return-value]
+            clear()
+            self._put_back(model, kept)
+            self._adapter.empty_cache()
+            self._halve(pieces, failure)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The size that has been found."""
+        return {} if self._fixed or self.size is None else {"size": self.size}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin with the size that another run found."""
+        if not self._fixed and state.get("size"):
+            self.size = int(state["size"])
+
+    def _halve(self, pieces: Sequence[Any], failure: str) -> None:
+        largest = max(map(batch_size_of, pieces))
+        largest = int(all_reduce_max(float(largest)))  # all ranks do as many pieces
+        if largest <= 1 or self._fixed:
+            raise DeviceMemoryError(
+                f"out of memory with micro-batches of {largest} samples ({failure}): "
+                "use a smaller model or input, precision bf16, or micro_batch: auto"
+            )
+        self.size = (largest + 1) // 2
+        logger.warning(
+            "out of memory with micro-batches of %d samples: %d from here on, and more "
+            "of them; an update keeps its %d samples (%s)",
+            largest,
+            self.size,
+            sum(map(batch_size_of, pieces)),
+            failure,
+        )
+
+    def _kept(self, model: nn.Module) -> tuple[Any, ...]:
+        buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        return streams.capture(), self._adapter.rng_state(), buffers
+
+    def _put_back(self, model: nn.Module, kept: tuple[Any, ...]) -> None:
+        host, device, buffers = kept
+        streams.restore(host)
+        self._adapter.set_rng_state(device)
+        for buffer, value in buffers:
+            buffer.copy_(value)
+
+
+def splitter_for(policy: UpdatePolicy, adapter: Any) -> Splitter | None:
+    """What the `micro_batch` of a policy asks for.
+
+    Raises:
+        UnsupportedFeatureError: where somebody else than the adapter does the update.
+    """
+    size = policy.micro_batch
+    if size is None:
+        return None
+    if policy.owner not in ("auto", "adapter"):
+        raise UnsupportedFeatureError(
+            "micro_batch needs the update to be done by the device adapter; an "
+            "optimizer hook or a model that updates by itself divides its batches "
+            "itself: remove micro_batch"
+        )
+    return Splitter(None if size == "auto" else int(size), adapter)
+
+
+def split(batch: Any, size: int | None) -> list[Any]:
+    """`batch` in pieces of at most `size` samples, along dimension 0 of its tensors.
+
+    Lists with one entry for each sample are divided too; whatever has no samples is
+    in every piece.
+    """
+    count = batch_size_of(batch)
+    if size is None or count <= size:
+        return [batch]
+    starts = range(0, count, size)
+    return [_piece(batch, count, start, start + size) for start in starts]
+
+
+def _piece(value: Any, count: int, start: int, stop: int) -> Any:
+    if isinstance(value, Tensor):
+        cut = value.dim() > 0 and value.shape[0] == count
+        return value[start:stop] if cut else value
+    if isinstance(value, (list, tuple)):
+        if len(value) == count and not _has_samples(value, count):
+            return value[start:stop]
+        parts = [_piece(part, count, start, stop) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, Mapping):
+        result: Any = copy.copy(value)
+        for key, part in value.items():
+            result[key] = _piece(part, count, start, stop)
+        return result
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        result = copy.copy(value)
+        for field in dataclasses.fields(value):
+            part = _piece(getattr(value, field.name), count, start, stop)
+            object.__setattr__(result, field.name, part)  # it may be frozen
+        return result
+    return value
+
+
+def _has_samples(value: Any, count: int) -> bool:
+    if isinstance(value, Tensor):
+        return value.dim() > 0 and value.shape[0] == count
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return isinstance(value, (list, tuple)) and any(
+        _has_samples(part, count) for part in value
+    )
+
+
+def _tried(
+    attempt: Callable[[Sequence[Any]], T], pieces: Sequence[Any]
+) -> tuple[T | None, str | None]:
+    """(result, None), or (None, what failed) when memory did not suffice.
+
+    The exception is not kept: its frames hold what took the memory.
+    """
+    try:
+        _fail_in_tests(pieces)
+        return attempt(pieces), None
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None, str(error).strip().split("\n", 1)[0][:200] or type(error).__name__
+
+
+def _fail_in_tests(pieces: Sequence[Any]) -> None:
+    """`DEVRUN_FAILPOINT=micro_batch:SIZE:oom`: memory for SIZE samples, not more."""
+    armed = os.environ.get("DEVRUN_FAILPOINT", "")
+    if os.environ.get("DEVRUN_TEST_MODE") == "1" and armed.startswith("micro_batch:"):
+        if max(map(batch_size_of, pieces)) > int(armed.split(":")[1]):
+            raise torch.OutOfMemoryError("out of memory: as a test wants it")

@@ -1,0 +1,149 @@
+"""`WatchdogHook`: a run that does not move any more says where it stands, and ends."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from devrun.data.workers import STACKS, STACKS_SIGNAL
+from devrun.errors import ConfigError, HangError
+from devrun.hooks.base import HOOKS, Hook, Priority
+
+if TYPE_CHECKING:
+    from devrun.runners.base import BaseRunner
+
+__all__ = ["WatchdogHook"]
+
+_LOOKS = 10
+"""How often in a time-out it looks."""
+
+
+@HOOKS.register_module()
+class WatchdogHook(Hook):
+    """Ends the process with status 7 when nothing has moved for `timeout` seconds.
+
+    What counts as a move is a counter of the runner: an iteration, or a step of an
+    evaluation. A thread reads them, so that an iteration costs nothing. Before the end
+    the stacks of all threads and of the data loader's workers go to the log.
+
+    Where a C extension holds the interpreter's lock, no thread of Python can act:
+    then faulthandler writes the stacks to stderr after twice the time, and ends the
+    process with its own status, 1.
+
+    Args:
+        timeout: seconds without a move; longer than the longest save.
+        first_timeout: the same until the first iteration is over, which may compile;
+            by default ten times as long.
+    """
+
+    priority: Any = Priority.HIGHEST
+
+    def __init__(
+        self, timeout: float = 1800.0, first_timeout: float | None = None
+    ) -> None:
+        first = 10 * timeout if first_timeout is None else first_timeout
+        for name, value in (("timeout", timeout), ("first_timeout", first)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ConfigError(f"{name} must be a number of seconds, got {value!r}")
+            if value <= 0:
+                raise ConfigError(f"{name} must be above 0 seconds, got {value!r}")
+        self.timeout = float(timeout)
+        self.first_timeout = float(first)
+        self.on_hang: list[Callable[[HangError], None]] = []
+        """Called before the process ends."""
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def before_run(self, runner: BaseRunner) -> None:
+        self._stop()
+        self._folder = tempfile.TemporaryDirectory(prefix="devrun-stacks-")
+        os.environ[STACKS] = self._folder.name  # the workers inherit it
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._watch, args=(runner,), name="devrun-watchdog", daemon=True
+        )
+        faulthandler.dump_traceback_later(2 * self.first_timeout, exit=True)
+        self._thread.start()
+
+    def after_run(self, runner: BaseRunner) -> None:
+        self._stop()
+
+    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._thread is None:
+            return
+        self._over.set()
+        self._thread.join()
+        self._thread = None
+        os.environ.pop(STACKS, None)
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _watch(self, runner: BaseRunner) -> None:
+        start = seen = _moves(runner)
+        waited, pause = 0.0, min(self.timeout, self.first_timeout) / _LOOKS
+        try:
+            while not self._over.wait(pause):
+                now = _moves(runner)
+                waited = waited + pause if now == seen else 0.0
+                seen = now
+                limit = self.first_timeout if now == start else self.timeout
+                faulthandler.dump_traceback_later(2 * limit, exit=True)
+                if waited >= limit:
+                    self._end(runner, waited)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _end(self, runner: BaseRunner, waited: float) -> NoReturn:
+        error = HangError(
+            f"no iteration for {waited:.0f} s (epoch {runner.epoch + 1}, iteration "
+            f"{runner.iter + 1}): the run hangs; the stacks are in the log, and "
+            "`watchdog.timeout` sets the time"
+        )
+        try:
+            runner.logger.critical("%s\n%s", error, self._stacks())
+            for call in self.on_hang:
+                call(error)
+        finally:
+            for child in multiprocessing.active_children():
+                child.kill()
+            os._exit(error.exit_code)
+
+    def _stacks(self) -> str:
+        """Of all threads of this process and of its workers, as text."""
+        folder = Path(str(self._folder and self._folder.name))
+        with (folder / "main").open("w") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+        children = {
+            child.pid: child.name for child in multiprocessing.active_children()
+        }
+        for pid in children:
+            if (folder / str(pid)).exists():  # else the signal would kill it
+                os.kill(pid or 0, STACKS_SIGNAL)
+        self._over.wait(1.0)  # they write
+        texts = [f"process {os.getpid()}\n{(folder / 'main').read_text()}"]
+        for pid, name in children.items():
+            path = folder / str(pid)
+            text = path.read_text() if path.exists() else ""
+            texts.append(f"{name}, process {pid}\n{text or 'does not answer'}")
+        return "\n".join(texts)
+
+
+def _moves(runner: BaseRunner) -> tuple[Any, ...]:
+    return (
+        runner.mode,
+        runner.epoch,
+        runner.iter,
+        runner.inner_iter,
+        runner.eval_steps,
+    )

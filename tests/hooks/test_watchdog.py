@@ -1,0 +1,85 @@
+"""A run that hangs says where, and ends with status 7."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from devrun.errors import ConfigError
+from devrun.hooks import WatchdogHook
+from tests.runners.tiny import loader, runner
+
+SCRIPT = """
+import sys, threading
+from devrun.hooks import EvalHook, Hook, WatchdogHook
+from tests.runners.tiny import Augmented, loader, runner
+
+class Stuck(Hook):
+    def after_train_iter(self, runner):
+        if runner.iter == 3 and WHERE == "hook":
+            wait_for_nothing()
+
+class StuckData(Augmented):
+    def __getitem__(self, index):
+        if index == 17:
+            wait_for_nothing()
+        return super().__getitem__(index)
+
+def wait_for_nothing():
+    threading.Event().wait()
+
+WHERE = sys.argv[1]
+run = runner(True, 2)
+watchdog = WatchdogHook(timeout=1.0, first_timeout=20)
+watchdog.on_hang.append(lambda error: print("told:", error, flush=True))
+run.register_hook(watchdog)
+run.register_hook(Stuck())
+data = loader(num_workers=2) if WHERE == "worker" else loader()
+if WHERE == "worker":
+    from torch.utils.data import DataLoader
+    data = DataLoader(StuckData(), batch_size=4, num_workers=2)
+if WHERE == "evaluation":
+    run.register_hook(EvalHook(DataLoader(StuckData(), batch_size=4)))
+run.run([data])
+"""
+
+
+@pytest.mark.parametrize("where", ["hook", "worker"])
+def test_it_ends_with_stacks_and_status_7(where):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), where],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 7, done.stderr
+    assert "told: no iteration for 1 s (epoch 1, iteration" in done.stdout
+    assert "in wait_for_nothing" in done.stderr  # of this process, or of the worker
+    assert "Thread" in done.stderr
+
+
+def test_a_run_that_moves_is_left_alone():
+    run = runner(True, 2)
+    run.register_hook(WatchdogHook(timeout=30))
+    run.run([loader()])
+    assert run.iter == 12
+    assert "DEVRUN_STACKS" not in os.environ
+
+
+def test_an_iteration_costs_nothing():
+    assert WatchdogHook().get_triggered_stages() == [
+        "before_run",
+        "on_exception",
+        "after_run",
+    ]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "10", True])
+def test_a_wrong_time_is_refused(timeout):
+    with pytest.raises(ConfigError, match="timeout must be"):
+        WatchdogHook(timeout)

@@ -1,0 +1,188 @@
+"""A run that meets bad data goes back, leaves it out, and remembers that it did."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from devrun.devices.spikes import SpikeDetector
+from devrun.errors import ConfigError, DivergedError
+from devrun.hooks import Hook
+from tests.runners.test_resume import StopAt
+from tests.runners.tiny import Augmented, Losses, runner, same, weights
+
+
+class Poisoned(Augmented):
+    """Some samples are not finite, or far away."""
+
+    def __init__(self, bad, value=float("nan")):
+        super().__init__()
+        for index in bad:
+            self.inputs[index] = value
+
+
+class Samples(Hook):
+    """Each batch that an update was tried with."""
+
+    def __init__(self):
+        self.seen = []
+
+    def before_train_iter(self, runner):
+        self.seen.append(runner.data_batch)
+
+
+def net():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
+
+
+def trained(
+    work_dir, by_epoch, bad, policy=None, *, stop=None, hooks=(), workers=0, **changes
+):
+    run = runner(by_epoch, 2 if by_epoch else 12, model=net(), work_dir=work_dir)
+    policy = {"nonfinite": "rollback", **(policy or {})}
+    checkpoints = {"interval": 2, "by_epoch": False, **changes}
+    run.register_training_hooks(None, policy, checkpoints)
+    losses, samples = Losses(), Samples()
+    for hook in (losses, samples, *hooks, *([StopAt(stop)] if stop else ())):
+        run.register_hook(hook)
+    run.resume("auto")
+    run.run([DataLoader(Poisoned(bad), batch_size=4, num_workers=workers)])
+    return run, losses.values, samples.seen
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+@pytest.mark.parametrize(("background", "workers"), [(True, 0), (False, 2)])
+def test_the_window_is_left_out(tmp_path, capsys, by_epoch, background, workers):
+    # the 4th batch is bad: back to update 2, past batches 3 and 4
+    run, losses, samples = trained(
+        tmp_path, by_epoch, [13], workers=workers, **{"async": background}
+    )
+    assert all(value == value for value in losses)
+    assert "rollback 1 of at most 3" in capsys.readouterr().err
+    if by_epoch:
+        assert len(samples) == 12  # each batch is met once in an epoch
+        assert run.iter == 12 - 4  # two epochs, two updates left out in each
+    else:
+        assert len(samples) == 18  # it goes on until 12 updates are done
+        assert run.iter == 12
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+@pytest.mark.parametrize("stop", [4, 5])
+def test_it_resumes_exactly_after_a_rollback(tmp_path, by_epoch, stop):
+    whole, expected, _ = trained(tmp_path / "whole", by_epoch, [13])
+    _, first, _ = trained(tmp_path / "cut", by_epoch, [13], stop=stop)
+    resumed, second, _ = trained(tmp_path / "cut", by_epoch, [13])
+    assert first + second == expected
+    assert same(weights(resumed), weights(whole))
+
+
+def test_a_kill_after_the_rollback_does_not_meet_the_data_again(tmp_path):
+    class Killed(RuntimeError):
+        pass
+
+    class KillAfter(Hook):
+        def before_train_iter(self, runner):
+            if runner.iter == 2 and runner.inner_iter == 4:
+                raise Killed
+
+    with pytest.raises(Killed):
+        trained(tmp_path, True, [13], hooks=[KillAfter()])
+    run, losses, samples = trained(tmp_path, True, [13])
+    # batches 5 and 6; of the next epoch 1 to 3, and 5 and 6
+    assert len(losses) == len(samples) - 1 == 7
+    assert run.iter == 8
+
+
+def test_after_so_many_times_it_stops(tmp_path):
+    bad = [5, 13, 21]
+    with pytest.raises(DivergedError, match="went back 2 times.*max_rollbacks is 2"):
+        trained(tmp_path, True, bad, {"max_rollbacks": 2}, interval=1)
+    # the count is in the checkpoint: a resumed run does not begin to count anew
+    with pytest.raises(DivergedError, match="went back 2 times"):
+        trained(tmp_path, True, bad, {"max_rollbacks": 2}, interval=1)
+
+
+def test_without_a_checkpoint_there_is_no_way_back(tmp_path):
+    with pytest.raises(DivergedError, match="no checkpoint to go back to"):
+        trained(tmp_path, True, [1])
+
+
+def test_with_accumulation(tmp_path):
+    policy = {"cumulative_iters": 2}
+    run, losses, _ = trained(tmp_path, True, [21], policy, interval=1)
+    # 3 updates an epoch, the 3rd is bad: in each epoch one update is left out
+    assert run.iter == len(losses) == 4
+
+
+class Spiky(Augmented):
+    """The 40th batch is a hundred times as large."""
+
+    def __init__(self):
+        super().__init__(200)
+        self.inputs[157] = 1000.0
+
+    def __getitem__(self, index):
+        return self.inputs[index], self.inputs[index, 0] > 0
+
+
+def spiked(work_dir, action):
+    model = nn.Linear(4, 2)
+    model.weight.data[0], model.weight.data[1] = 1.0, -1.0  # wrong where it matters
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+    run = runner(True, 1, model=model, optimizer=optimizer, work_dir=work_dir)
+    spike = {"action": action, "least": 16}
+    run.register_training_hooks(
+        None, {"spike": spike}, {"interval": 5, "by_epoch": False}
+    )
+    losses = Losses()
+    run.register_hook(losses)
+    run.run([DataLoader(Spiky(), batch_size=4)])
+    return run, losses.values
+
+
+def test_a_spike_stops_or_is_skipped_or_rolled_back(tmp_path, capsys):
+    with pytest.raises(DivergedError, match="usual spread above"):
+        spiked(tmp_path / "stop", "stop")
+    run, losses = spiked(tmp_path / "skip", "skip")
+    assert len(losses) == 50 and "update skipped" in capsys.readouterr().err
+    run, losses = spiked(tmp_path / "back", "rollback")
+    assert run.iter == 50 - 5
+    assert max(losses) < 100
+    run, losses = spiked(tmp_path / "warn", "warn")
+    assert run.iter == 50 and max(losses) > 100
+
+
+def test_the_rule_raises_no_alarm_on_ordinary_losses():
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(100_000, generator=generator)
+    curve = 5 * torch.exp(-torch.arange(100_000) / 2e4) + 0.5
+    losses = (curve * (1 + 0.2 * noise)).clamp_min(1e-3).tolist()
+    detector = SpikeDetector()
+    assert not any(detector.score(loss) for loss in losses)
+    assert detector.score(50.0) > 10
+
+
+def test_the_window_of_the_rule_is_saved():
+    first, second = SpikeDetector(least=4), SpikeDetector(least=4)
+    for loss in (1.0, 1.1, 0.9, 1.0, 1.05):
+        first.score(loss)
+    second.load_state_dict(first.state_dict())
+    assert second.score(9.0) == first.score(9.0) > 10
+
+
+@pytest.mark.parametrize(
+    ("spike", "match"),
+    [
+        ({"action": "ignore"}, "must be one of"),
+        ({"windw": 3}, "does not know.*windw"),
+        ({"window": 0}, "spike.window must be an int"),
+        ({"threshold": "high"}, "threshold must be a number"),
+    ],
+)
+def test_wrong_settings_are_refused(spike, match):
+    with pytest.raises(ConfigError, match=match):
+        runner(optimizer_config={"spike": spike})
