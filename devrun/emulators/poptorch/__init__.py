@@ -14,10 +14,9 @@ loading; blocks, stages and phases with the checks of IPUs and pipelines; `DataL
 
 Not modelled: the memory of an IPU (only a labelled estimate, `poptorch.emulation`),
 time and cycles, PopVision's profiles, PopART's graph, stochastic rounding, the random
-sequences of the hardware, `ctc_beam_search_decoder`, custom operations without a given
-stand-in, replica groups of single variables. They raise an error that says so, or
-return what their docstring says. Several processes are emulated in loaders and options
-only.
+sequences of the hardware, custom operations without a given stand-in. They raise an
+error that says so, or return what their docstring says. Several processes are emulated
+in loaders and options only.
 
 `import poptorch.emulation` succeeds here and nowhere else: it sets the number of IPUs,
 counts compilations and transfers, and tells this package from the real one.
@@ -50,6 +49,7 @@ from poptorch._blocks import (
     NameScope,
     removeBlocks,
 )
+from poptorch._ctc import ctc_beam_search_decoder
 from poptorch._dataloader import DataLoader
 from poptorch._executor_files import load, shallow
 from poptorch._flow_ops import MultiConv, cond, custom_op, for_loop
@@ -59,6 +59,7 @@ from poptorch._impl import (
     registerPreCompileHook,
 )
 from poptorch._logging import install, logger, setLogLevel
+from poptorch._overlap import set_overlap_for_input, set_overlap_for_output
 from poptorch._poplar_executor import PoplarExecutor
 from poptorch._printing import module_repr
 from poptorch.emulation import ipuHardwareIsAvailable, ipuHardwareVersion
@@ -81,7 +82,6 @@ from poptorch.enums import (
 )
 from poptorch.ops import (
     CPU,
-    ctc_beam_search_decoder,
     dynamic_slice,
     dynamic_update,
     identity_loss,
@@ -90,8 +90,6 @@ from poptorch.ops import (
     recomputationCheckpoint,
     serializedMatMul,
     set_available_memory,
-    set_overlap_for_input,
-    set_overlap_for_output,
 )
 from poptorch.options import (
     Options,
@@ -144,9 +142,12 @@ def inferenceModel(
     Raises:
         Error: Options of another type, or gradient accumulation.
     """
-    user_model: Any = model._user_model if isinstance(model, PoplarExecutor) else model
+    if isinstance(model, PoplarExecutor):
+        module = user_model = model._user_model  # its flags count when it is compiled
+    else:
+        module, user_model = shallow(model), model
     return PoplarExecutor(
-        model=shallow(user_model),
+        model=module,
         options=options,
         training=False,
         poptorch_version=__version__,

@@ -217,8 +217,7 @@ class ArgsParser:
         """A tensor argument as it can be sent: contiguous and without gradient."""
         if 0 in tensor.shape:
             raise Error(
-                "Zero-sized tensors are unsupported "
-                f"(Got shape {_shape(tensor.shape)})."
+                f"Zero-sized tensors are unsupported (Got shape {list(tensor.shape)})."
             )
         if tensor.is_inference():
             tensor = tensor.clone()  # made under inference_mode: no use in training

@@ -82,10 +82,13 @@ class Recorder(TorchFunctionMode):
         _show_as(_DEVICE, [stand_in])
         return stand_in
 
-    def add_source(self, tensor: torch.Tensor) -> int:
-        """Make a parameter or buffer of the model a tensor of the graph."""
+    def add_source(self, tensor: torch.Tensor, grouped: bool = False) -> int:
+        """Make a parameter or buffer of the model a tensor of the graph.
+
+        One that is `grouped` has a value for each group of replicas.
+        """
         with torch._C.DisableTorchFunctionSubclass():
-            plain = tensor.detach()
+            plain = tensor.detach()[0] if grouped else tensor.detach()
             stand_in = self.fake_mode.from_tensor(plain, static_shapes=True)
             stand_in.requires_grad_(tensor.requires_grad)
             _show_as(_DEVICE, [stand_in])
@@ -114,6 +117,10 @@ class Recorder(TorchFunctionMode):
     def __exit__(self, *details: Any) -> None:
         super().__exit__(*details)
         _active.remove(self)
+        error = details[1]
+        if isinstance(error, TypeError) and "FakeTensor" in str(error):
+            # torch names the arguments that it refuses; these are tensors to the user
+            error.args = (str(error).replace("FakeTensor", "Tensor"),)
 
     def __torch_function__(
         self,
@@ -130,6 +137,8 @@ class Recorder(TorchFunctionMode):
         attribute = _attribute(func, name)
         if attribute == "device" and self.slot_of(args[0]) is not None:
             return _DEVICE  # a parameter; stand-ins know it themselves
+        if name in ("__getitem__", "__setitem__"):
+            args = (args[0], self._host_bounds(args[1]), *args[2:])
         leaves, spec = pytree.tree_flatten((args, kwargs))
         known = [self._is_known(leaf) for leaf in leaves]
         moved = any(_is_ipu(leaf) for leaf in leaves)
@@ -211,6 +220,21 @@ class Recorder(TorchFunctionMode):
             self.tape = outer
 
     # -- helpers -----------------------------------------------------------------------
+
+    def _host_bounds(self, index: Any) -> Any:
+        """Bounds of slices that are host tensors, as the numbers that they hold."""
+        if isinstance(index, tuple):
+            return tuple(self._host_bounds(i) for i in index)
+        if not isinstance(index, slice):
+            return index
+
+        def number(bound: Any) -> Any:
+            if isinstance(bound, torch.Tensor) and not self._is_known(bound):
+                with torch._C.DisableTorchFunction():
+                    return int(bound)
+            return bound
+
+        return slice(number(index.start), number(index.stop), number(index.step))
 
     def _is_known(self, leaf: Any) -> bool:
         return isinstance(leaf, torch.Tensor) and self.slot_of(leaf) is not None
@@ -316,6 +340,21 @@ def _no_value(name: str) -> Error:
     )
 
 
+class DynamicShapeError(Error, fake.DynamicOutputShapeException):
+    """An output whose shape depends on values; known by torch's name for it too."""
+
+    def __init__(self, name: str, func: Any) -> None:
+        super().__init__(
+            f"{name} is not supported on the IPU: the shape of its output depends on "
+            f"values ({func})"
+        )
+        self.args = (self.message,)  # torch's class keeps another
+        self.func = func
+
+    def __str__(self) -> str:
+        return self.message
+
+
 @contextmanager
 def _as_device_errors(name: str) -> Iterator[None]:
     try:
@@ -323,7 +362,4 @@ def _as_device_errors(name: str) -> Iterator[None]:
     except fake.DataDependentOutputException as error:
         raise _no_value(name) from error
     except fake.DynamicOutputShapeException as error:
-        raise Error(
-            f"{name} is not supported on the IPU: the shape of its output depends on "
-            f"values ({error.func})"
-        ) from error
+        raise DynamicShapeError(name, error.func) from error

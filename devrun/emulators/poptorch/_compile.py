@@ -14,8 +14,9 @@ from torch import nn
 from poptorch import _placement, _rules
 from poptorch._args_parser import ParsedArgs, rebuilt, tensors_in
 from poptorch._capture import Recorder
+from poptorch._overlap import check_overlaps
 from poptorch._tape import Slot, Tape, ancestors
-from poptorch._weights import DeviceWeights, Variable, named_variables
+from poptorch._weights import DeviceWeights, Variable, named_variables, replica_groups
 from poptorch.poptorch_core import Error
 
 
@@ -100,7 +101,11 @@ class Compiler:
         placement = _placement.Placement(self.options._execution_strategy)
         recorder = Recorder(placement, self.training)
         variables = list(named_variables(self.model, self.user_model))
-        slots = [recorder.add_source(tensor) for _, tensor, _ in variables]
+        replicas = self.options.replication_factor
+        slots = [
+            recorder.add_source(tensor, bool(replica_groups(tensor, name, replicas)))
+            for name, tensor, _ in variables
+        ]
         stand_ins = [
             recorder.add_input(_rules.on_device(micro(t, parts, 0))) for t in tensors
         ]
@@ -119,16 +124,17 @@ class Compiler:
             held.check(recorder)
         finally:
             held.restore()
-        changed = any(
-            buffer and recorder.stand_in(t)._version != version
-            for (_, t, buffer), version in zip(variables, before, strict=True)
-        ) or _updates_statistics(recorder)
+        written = [
+            tensor
+            for (_, tensor, buffer), version in zip(variables, before, strict=True)
+            if buffer and recorder.stand_in(tensor)._version != version
+        ]
+        changed = bool(written) or _updates_statistics(recorder)
         for (name, tensor, buffer), slot in zip(variables, slots, strict=True):
-            replicas = self.options.replication_factor
             self.weights.add(Variable(name, slot, tensor, replicas, buffer))
         ipus = _placement.check_machine(placement, self.options)
         _placement.check_loops(placement, self.options, self.training)
-        self._check_buffers(changed)
+        self._check_buffers(written)
         loss = _final_loss(recorder) if self.training else None
         return self._executable(
             recorder, call, result, stand_ins, versions, loss, changed, ipus
@@ -146,11 +152,14 @@ class Compiler:
         ipus: int,
     ) -> Executable:
         outputs = [_output(recorder, t) for t in tensors_in(result)]
+        inputs = [recorder._slot(t) for t in stand_ins]
+        returned = [slot.index for slot in outputs if isinstance(slot, Slot)]
+        check_overlaps(recorder.tape, inputs, returned, self.options)
         kinds = {t.dtype for t in recorder._alive if isinstance(t, torch.Tensor)}
         return Executable(
             tape=recorder.tape,
             slots=recorder.count,
-            inputs=[recorder._slot(t) for t in stand_ins],
+            inputs=inputs,
             changed_inputs=[
                 index
                 for index, (tensor, version) in enumerate(
@@ -168,7 +177,15 @@ class Compiler:
             half=torch.float16 in kinds,
         )
 
-    def _check_buffers(self, changed: bool) -> None:
+    def _check_buffers(self, written: list[torch.Tensor]) -> None:
+        """Refuse replicas that would differ; each may have statistics of its own."""
+        norms = {
+            id(tensor)
+            for module in self.model.modules()
+            if isinstance(module, nn.modules.batchnorm._NormBase)
+            for tensor in module._buffers.values()
+        }
+        changed = any(id(tensor) not in norms for tensor in written)
         options = self.options
         if changed and options.replication_factor > 1 and options.broadcast_buffers:
             raise Error(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from typing import Any
 
 import torch
 
 from poptorch._optimizer_attributes import hyperparameters
+from poptorch._update_rules import AutomaticScaling, lamb_update, tf_rmsprop_update
 from poptorch.poptorch_core import Error
 
 SUPPORTED = ("SGD", "AdamW", "Adam", "RMSprop", "LAMB")
@@ -40,115 +42,83 @@ def family(optimizer: Any) -> str:
     )
 
 
-@torch.no_grad()
-def lamb_update(
-    weight: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: Any
-) -> None:
-    """One LAMB update of one weight (You et al., 2020, algorithm 2)."""
-    grad = grad.float()
-    if not state:
-        state["step"] = torch.zeros(())
-        state["exp_avg"] = torch.zeros_like(weight, dtype=torch.float32)
-        state["exp_avg_sq"] = torch.zeros_like(weight, dtype=torch.float32)
-    beta1, beta2 = group["betas"]
-    state["step"] += 1
-    state["exp_avg"].mul_(beta1).add_(grad, alpha=1 - beta1)
-    state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-    mean, square = state["exp_avg"], state["exp_avg_sq"]
-    if group["bias_correction"]:
-        step = float(state["step"])
-        mean = mean / (1 - beta1**step)
-        square = square / (1 - beta2**step)
-    update = mean / (square.sqrt() + group["eps"]) + group["weight_decay"] * weight
-    norm = weight.float().norm().clamp(max=group["max_weight_norm"])
-    change = update.norm()
-    ratio = norm / change if norm > 0 and change > 0 else torch.ones(())
-    weight.sub_((group["lr"] * ratio * update).to(weight.dtype))
-
-
-@torch.no_grad()
-def tf_rmsprop_update(
-    weight: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: Any
-) -> None:
-    """TensorFlow's RMSprop: squares begin at one, eps below the root, the rate inside
-    the momentum."""
-    if not state:
-        state["square_avg"] = torch.ones_like(weight)
-        state["momentum_buffer"] = torch.zeros_like(weight)
-        if group["centered"]:
-            state["grad_avg"] = torch.zeros_like(weight)
-    if group["weight_decay"]:
-        grad = grad + group["weight_decay"] * weight
-    keep = group["alpha"]
-    square = state["square_avg"]
-    square.mul_(keep).addcmul_(grad, grad, value=1 - keep)
-    spread = square
-    if group["centered"]:
-        state["grad_avg"].mul_(keep).add_(grad, alpha=1 - keep)
-        spread = square - state["grad_avg"] ** 2
-    step = group["lr"] * grad / (spread + group["eps"]).sqrt()
-    if group["momentum"]:
-        state["momentum_buffer"].mul_(group["momentum"]).add_(step)
-        step = state["momentum_buffer"]
-    weight.sub_(step)
-
-
 class DeviceOptimizer:
     """Weights by parameter group, the state of each, and PopART's names for it."""
 
-    def __init__(self, optimizer: Any, weights: dict[int, tuple[str, torch.Tensor]]):
+    def __init__(
+        self,
+        optimizer: Any,
+        weights: dict[int, tuple[str, list[torch.Tensor]]],
+        automatic_scaling: bool = False,
+    ) -> None:
+        self.scaling = AutomaticScaling(automatic_scaling)
         self.family = family(optimizer)
         self.names: dict[int, str] = {}
-        groups = []
-        for group in optimizer.param_groups:
-            found = [weights[id(p)] for p in group["params"] if id(p) in weights]
-            trained = [(n, t) for n, t in found if t.requires_grad]
-            self.names.update({id(t): n for n, t in trained})
-            rest = {k: v for k, v in group.items() if k != "params"}
-            groups.append({**rest, "params": [t for _, t in trained]})
-        self.groups = groups
-        self.extras = {
-            name: getattr(optimizer, name)
-            for name in ("loss_scaling", "max_grad_norm", "accum_type")
-            if isinstance(getattr(optimizer, name, None), (int, float, torch.dtype))
-        }
-        self.own = self.family == "LAMB" or bool(groups[0].get("use_tf_variant"))
+        self.written: dict[str, torch.Tensor] = {}
+        """Hyper-parameters that were loaded; the next change of any replaces them."""
+        self.rows: list[tuple[torch.Tensor, int]] = []
+        for index, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                name, found = weights.get(id(parameter), ("", []))
+                for weight in found:
+                    if weight.requires_grad:
+                        self.names[id(weight)] = name
+                        self.rows.append((weight, index))
+        self.groups = hyperparameters(optimizer)
+        self.keeps_momentum = bool(self.groups[0].get("momentum"))
+        if self.family == "SGD":
+            marked = getattr(optimizer, "variable_attrs", None)
+            if marked is not None and not marked.isConstant("momentum"):
+                self.keeps_momentum = True
+        self.own = self.family == "LAMB" or self.groups[0]["use_tf_variant"]
         self.state: dict[torch.Tensor, dict[str, Any]] = {}
         self.inner: torch.optim.Optimizer | None = None
-        if not self.own and any(g["params"] for g in groups):
+        if not self.own and self.rows:
             self.inner = self._torch_optimizer()
             self.state = self.inner.state
+        if self.family != "SGD":
+            for weight in self.weights:
+                self.state[weight] = self._fresh_state(weight)
 
     def _torch_optimizer(self) -> torch.optim.Optimizer:
+        """One group for each weight, so that each can have its own settings."""
         kind = getattr(torch.optim, self.family)
-        names = kind([torch.zeros(1)]).param_groups[0].keys() - {"params"}
-        groups = [
-            {
-                k: _number(v)
-                for k, v in group.items()
-                if (k in names or k == "params") and v is not None
-            }
-            for group in self.groups
-            if group["params"]
-        ]
-        for group in groups:
+        inner: torch.optim.Optimizer = kind(
             # One plain loop on the CPU, whatever the user's object prefers.
-            group.update(foreach=False)
-            for unused in ("fused", "capturable", "differentiable"):
-                if unused in group:
-                    group[unused] = False
-        inner: torch.optim.Optimizer = kind(groups)
+            [{"params": [weight]} for weight, _ in self.rows],
+            lr=0.0,
+            foreach=False,
+        )
         return inner
+
+    def _fresh_state(self, weight: torch.Tensor) -> dict[str, Any]:
+        """The state before the first update, as torch makes it at the first."""
+        zeros = torch.zeros_like(weight, requires_grad=False)
+        state: dict[str, Any] = {"step": torch.zeros(())}
+        if self.family == "LAMB":
+            zeros = zeros.float()
+        if self.family != "RMSprop":
+            return {**state, "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
+        first = self.groups[0]
+        state["square_avg"] = zeros + 1 if first["use_tf_variant"] else zeros
+        if first.get("momentum") or first["use_tf_variant"]:
+            state["momentum_buffer"] = zeros.clone()
+        if first.get("centered"):
+            state["grad_avg"] = zeros.clone()
+        return state
 
     @property
     def weights(self) -> list[torch.Tensor]:
         """Everything that is trained."""
-        return [w for group in self.groups for w in group["params"]]
+        return [weight for weight, _ in self.rows]
 
     def loss_scaling(self) -> float:
-        """By how much the loss is multiplied before the backward pass."""
-        value = self.groups[0].get("loss_scaling", self.extras.get("loss_scaling"))
-        return 1.0 if value is None else float(value)
+        """By how much the user has the loss multiplied before the backward pass."""
+        return float(self.groups[0]["loss_scaling"])
+
+    def loss_scale(self) -> float:
+        """The same with what the device has found itself."""
+        return self.loss_scaling() * self.scaling.factor
 
     def update(self, optimizer: Any) -> None:
         """Take over the hyper-parameters of a host optimizer of the same kind."""
@@ -158,77 +128,110 @@ class DeviceOptimizer:
                 f"The optimizer can't change from {self.family} to {kind} after "
                 "compilation"
             )
-        for group, values in zip(self.groups, hyperparameters(optimizer), strict=True):
-            group.update(values)
-        self._push()
+        self.groups = hyperparameters(optimizer)
+        self.written = {}
 
-    def _push(self) -> None:
-        if self.inner is None:
-            return
-        used = [g for g in self.groups if g["params"]]
-        for mine, group in zip(self.inner.param_groups, used, strict=True):
-            for key in mine.keys() & group.keys() - {"params", "foreach", "fused"}:
-                if group[key] is not None and key not in ("capturable",):
-                    mine[key] = _number(group[key])
+    def _settings(self, weight: torch.Tensor, index: int) -> dict[str, Any]:
+        """The group's values for one weight, with those that were loaded."""
+        group = self.groups[index]
+        if not self.written:
+            return group
+        name = self.names[id(weight)]
+
+        def loaded(kind: str) -> float | None:
+            value = self.written.get(f"{kind}___specific___{name}")
+            return None if value is None else float(value)
+
+        changed = {"lr": loaded("learningRate"), "weight_decay": loaded("weightDecay")}
+        keep = 1 - float(group.get("dampening") or 0.0)
+        rate = loaded("scaledLearningRate0")
+        if rate is not None:
+            changed["lr"] = rate * self.loss_scaling() / keep
+        factor, lr = loaded("weightDecayScaleFactor0"), changed["lr"] or group["lr"]
+        if factor is not None and lr:
+            changed["weight_decay"] = (1 - factor) / (lr * keep)
+        return {**group, **{k: v for k, v in changed.items() if v is not None}}
 
     def step(self) -> None:
         """Clip and update once, from the gradients in `.grad`."""
-        limit = self.groups[0].get("max_grad_norm", self.extras.get("max_grad_norm"))
+        limit = self.groups[0]["max_grad_norm"]
         graded = [w for w in self.weights if w.grad is not None]
         if limit is not None and limit != float("inf") and graded:
             torch.nn.utils.clip_grad_norm_(graded, float(limit))
+        settings = [self._settings(weight, index) for weight, index in self.rows]
         if self.inner is not None:
+            for mine, group in zip(self.inner.param_groups, settings, strict=True):
+                mine.update({k: group[k] for k in mine.keys() & group.keys()})
+                self._complete(mine["params"][0], group)
             self.inner.step()
             return
         rule = lamb_update if self.family == "LAMB" else tf_rmsprop_update
-        for group in self.groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    rule(weight, weight.grad, self.state.setdefault(weight, {}), group)
+        for (weight, _), group in zip(self.rows, settings, strict=True):
+            if weight.grad is not None:
+                rule(weight, weight.grad, self.state[weight], group)
 
     # -- state by PopART's names -------------------------------------------------------
 
+    def _complete(self, weight: torch.Tensor, group: dict[str, Any]) -> None:
+        """State of a momentum that is not zero any more, or could become so later."""
+        state = self.state[weight]
+        if self.family == "RMSprop" and group["momentum"]:
+            zeros = torch.zeros_like(weight, requires_grad=False)
+            state.setdefault("momentum_buffer", zeros)
+        elif self.family == "SGD" and self.keeps_momentum and not group["momentum"]:
+            if weight.grad is not None:
+                state["momentum_buffer"] = weight.grad.detach().clone()
+
     def read_state(self) -> dict[str, torch.Tensor]:
-        """Copies of all state tensors."""
+        """Copies of all state tensors; those of groups of replicas on top of others."""
         names = _NAMES.get(self.family, _NAMES["Adam"])
-        found = {}
+        rows: dict[str, list[torch.Tensor]] = defaultdict(list)
         for weight in self.weights:
-            for key, value in self.state.get(weight, {}).items():
+            values = self.state.get(weight, {})
+            if not values and self.keeps_momentum and self.family == "SGD":
+                zeros = torch.zeros_like(weight, requires_grad=False)
+                values = {"momentum_buffer": zeros}
+            for key, value in values.items():
                 if key in names and isinstance(value, torch.Tensor):
-                    found[names[key] + self.names[id(weight)]] = value.detach().clone()
-        found["lossScaling_FLOAT"] = torch.tensor(self.loss_scaling())
+                    copy = value.detach().clone()
+                    rows[names[key] + self.names[id(weight)]].append(copy)
+        found = {k: torch.stack(v) if len(v) > 1 else v[0] for k, v in rows.items()}
+        if self.scaling.enabled:
+            found["lossScaleUpdateFactor"] = torch.tensor(self.scaling.factor)
         return found
 
     def write_state(self, state: dict[str, torch.Tensor]) -> None:
         """Take over state tensors; names that are unknown here are ignored."""
         names = _NAMES.get(self.family, _NAMES["Adam"])
+        if "lossScaleUpdateFactor" in state:
+            self.scaling.factor = float(state["lossScaleUpdateFactor"])
+        copies = Counter(self.names.values())
+        seen: Counter[str] = Counter()
         for weight in self.weights:
             name = self.names[id(weight)]
             for key, prefix in names.items():
                 if prefix + name in state:
-                    own = self.state.setdefault(weight, {})
-                    own[key] = state[prefix + name].detach().clone()
+                    value = state[prefix + name].detach()
+                    value = value[seen[name]] if copies[name] > 1 else value
+                    self.state.setdefault(weight, {})[key] = value.clone()
+            seen[name] += 1
 
     def read_params(self) -> dict[str, torch.Tensor]:
         """The hyper-parameters as the device holds them, one per weight."""
-        found: dict[str, torch.Tensor] = {}
-        for group in self.groups:
+        found: dict[str, float] = {}
+        for weight, index in self.rows:
+            group, name = self.groups[index], self.names[id(weight)]
             lr, decay = float(group["lr"]), float(group.get("weight_decay") or 0.0)
-            for weight in group["params"]:
-                name = self.names[id(weight)]
-                found[f"learningRate___specific___{name}"] = torch.tensor(lr)
-                found[f"weightDecay___specific___{name}"] = torch.tensor(decay)
-                if self.family == "SGD":
-                    rate = lr * (1 - float(group.get("dampening") or 0.0))
-                    found[f"scaledLearningRate0___specific___{name}"] = torch.tensor(
-                        rate / self.loss_scaling()
-                    )
-                    found[f"weightDecayScaleFactor0___specific___{name}"] = (
-                        torch.tensor(1 - rate * decay)
-                    )
-        found["lossScaling_FLOAT"] = torch.tensor(self.loss_scaling())
-        return found
+            if self.family == "SGD":
+                rate = lr * (1 - float(group.get("dampening") or 0.0))
+                scaled = rate / self.loss_scaling()
+                found[f"scaledLearningRate0___specific___{name}"] = scaled
+                found[f"weightDecayScaleFactor0___specific___{name}"] = 1 - rate * decay
+            found[f"learningRate___specific___{name}"] = lr
+            found[f"weightDecay___specific___{name}"] = decay
+        found["lossScaling_FLOAT"] = self.loss_scaling()
+        return {**{k: torch.tensor(v) for k, v in found.items()}, **self.written}
 
-
-def _number(value: Any) -> Any:
-    return float(value) if isinstance(value, torch.Tensor) else value
+    def write_params(self, params: dict[str, torch.Tensor]) -> None:
+        """Take over loaded hyper-parameters; what is not named stays."""
+        self.written = {**self.written, **params}

@@ -35,7 +35,7 @@ class ExecutorFiles:
     _training: bool
     _user_model: Any
     _poptorch_version: str
-    _model: Any
+    _module: Any
     _compiled_modes: dict[str, bool]
     rng_state: Any
 
@@ -93,7 +93,7 @@ class ExecutorFiles:
         args, kwargs, names = content["call"]
         call = ParsedArgs(args, kwargs, names)
         empty = (torch.zeros(t.shape, dtype=t.dtype) for t in call.tensors())
-        with _modes(self._model, content["modes"]):
+        with _modes(self._module, content["modes"]):
             self._compile(call.with_tensors(empty))  # type: ignore[attr-defined]
         if content["rng_state"] is not None:
             self.rng_state = content["rng_state"]

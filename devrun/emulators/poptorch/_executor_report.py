@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from poptorch import enums
 from poptorch._compile import Executable, micro_batches
+from poptorch._logging import logger
 from poptorch._options_base import check
 from poptorch._run import Runner
 from poptorch.poptorch_core import Error
@@ -24,6 +26,27 @@ class ExecutorReport:
     _compile_seconds: float
     _run_seconds: float | None
 
+    def _log_options(self) -> None:
+        options = self._options
+        if options.exists("use_model"):
+            state = "Enabled" if options.use_model else "Disabled"
+            logger.info("From the user configuration: Ipu model: %s", state)
+        for key, value in options._popart.options.items():
+            shown = str(value).lower() if isinstance(value, bool) else value
+            logger.debug("Session option: set %s to value %s", key, shown)
+        for name, _, mode, period in options.anchored_tensors.values():
+            every = period if mode == enums.OutputMode.EveryN else 1
+            kind = mode.name if mode == enums.OutputMode.Sum else mode.name.upper()
+            logger.debug("Anchor %s %s/%d", name, kind, every)
+
+    def _debugGetPopartIR(self) -> str:
+        """Not modelled.
+
+        Raises:
+            Error: Always: there is no PopART graph.
+        """
+        raise Error("PopART's graph is not modelled by the emulator")
+
     def compilationTime(self) -> timedelta:
         """How long the capture took on this machine; says nothing about Poplar's."""
         if self._executable is None:
@@ -36,11 +59,10 @@ class ExecutorReport:
         return timedelta(seconds=self._compile_seconds)
 
     def cycleCount(self) -> int:
-        """Not modelled; the checks of its use are.
+        """Captured operations in the last call: an emulator has no cycles to count.
 
         Raises:
-            Error: Logging of cycles is off, nothing ran yet, or always: an emulator
-                has no cycles.
+            Error: Logging of cycles is off, or nothing ran yet.
         """
         if not self._options.log_cycle_count:
             raise Error(
@@ -51,7 +73,11 @@ class ExecutorReport:
             raise Error(
                 "Please run the model at least once before obtaining cycle count."
             )
-        raise Error("Cycle counts are not modelled by the emulator")
+        return self._operations()
+
+    def _operations(self) -> int:
+        nodes = self._executable.tape.nodes if self._executable is not None else []
+        return len(nodes) * micro_batches(self._options)
 
     def getPerfCounters(self) -> dict[str, list[list[float]]]:
         """Lists of the real lengths, of host seconds that mean nothing for a device."""
@@ -60,7 +86,10 @@ class ExecutorReport:
         if graph is None or self._run_seconds is None:
             return {name: [[]] for name in names}
         if self._options.synthetic_data:
-            return {name: [] for name in names}
+            counts = [len(graph.inputs)] * 2 + [len(graph.outputs)] * 2
+            return {
+                n: [[] for _ in range(c)] for n, c in zip(names, counts, strict=True)
+            }
         parts = micro_batches(self._options) * self._options.input_group_size
         blocks = output_blocks(self._options)
         begin, end = [0.0], [self._run_seconds]
@@ -72,7 +101,7 @@ class ExecutorReport:
         }
 
     def _latency(self) -> tuple[float, float, float]:
-        seconds = self._run_seconds or 0.0
+        seconds = 0.0 if self._options.synthetic_data else self._run_seconds or 0.0
         return (seconds, seconds, seconds)
 
     def getLatency(self) -> tuple[float, float, float]:
@@ -123,7 +152,9 @@ class ExecutorReport:
         name = anchors[short_name][0]
         if self._runner is None or self._run_seconds is None:
             raise Error("Run the model before asking for an anchored tensor")
-        if name.startswith("Gradient___"):
+        if name == "finalLossScale":
+            found: torch.Tensor | None = self._runner.loss_scale
+        elif name.startswith("Gradient___"):
             found = self._runner.gradients.get(name.removeprefix("Gradient___"))
         else:
             plain = name.removeprefix("UpdatedVar___")

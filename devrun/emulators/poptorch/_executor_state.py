@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from poptorch import _devices, emulation, enums
 from poptorch import _optimizer_attributes as attributes
-from poptorch import emulation
 from poptorch._compile import Executable
 from poptorch._device_optimizer import DeviceOptimizer
 from poptorch._logging import logger
@@ -58,6 +58,7 @@ class ExecutorState:
     def copyWeightsToHost(self) -> None:
         """Fetch the weights."""
         self._need_compiled()
+        logger.debug("copyWeightsToHost()")
         self._weights.download()
 
     def copyWeightsToHostIfNeeded(self) -> bool:
@@ -101,9 +102,15 @@ class ExecutorState:
         self._need_compiled()
         if self._is_attached:
             raise Error("Device is already attached")
-        self._is_attached = True
+        self._take_device()
         self._weights.upload()
         self._apply_optimizer()
+
+    def _take_device(self) -> None:
+        if self._executable is not None:
+            values = self._options._values
+            _devices.take(self, self._executable.ipus, values.get("ipu_id"))
+            self._is_attached = True
 
     def detachFromDevice(self) -> None:
         """Fetch what changed and give the device back."""
@@ -116,6 +123,7 @@ class ExecutorState:
         self.copyWeightsToHostIfNeeded()
         if self._training and self._device_optimizer is not None:
             self._read_optimizer_state(self._optimizer)
+        _devices.give_back(self)
         self._is_attached = False
 
     # -- optimizer ---------------------------------------------------------------------
@@ -126,10 +134,12 @@ class ExecutorState:
         Raises:
             Error: A value that was compiled as a constant changed, or the model is an
                 inference model.
+            ValueError: Accumulation changes to half precision after compilation.
         """
         if not self._training:
             raise Error("Cannot set an optimizer for an inference model")
         self._warnings.check(optimizer)
+        self._choose_reduction(optimizer)
         new = attributes.hyperparameters(optimizer)
         if self._executable is not None:
             attributes.check_constants(self._compiled_values, self._constants, new)
@@ -142,6 +152,21 @@ class ExecutorState:
             self._own_optimizer()
         if self._is_attached:
             self._apply_optimizer()
+
+    def _choose_reduction(self, optimizer: Any) -> None:
+        """Half-precision accumulators need a running mean, so as not to overflow."""
+        half = getattr(optimizer, "accum_type", None) == torch.float16
+        values = self._options.Training._values
+        name = "meanAccumulationAndReplicationReductionStrategy"
+        running = enums.MeanReductionStrategy.Running
+        if not half or getattr(optimizer, "use_combined_accum", False):
+            return
+        if values[name] != running and self._executable is not None:
+            raise ValueError(
+                f"An optimizer with accum_type float16 changes {name} to Running, but "
+                "the model is already compiled: call destroy() first"
+            )
+        values[name] = running
 
     def _own_optimizer(self) -> None:
         if hasattr(self._optimizer, "variable_attrs"):
@@ -158,8 +183,7 @@ class ExecutorState:
         ]
         state = getattr(optimizer, "ipu_state", None)
         if state is not None and optimizer.has_state and self._device_optimizer:
-            self._device_optimizer.write_state(state)
-            optimizer.has_state = False
+            self._write_state()
 
     def _apply_optimizer(self) -> None:
         """Send hyper-parameters that differ, and state that was loaded."""
@@ -168,15 +192,25 @@ class ExecutorState:
             return
         new = attributes.hyperparameters(optimizer)
         if new != self._sent_values:
-            device.update(optimizer)
+            attributes.log_values(device.family, optimizer, new)
+            if self._sent_values:
+                device.update(optimizer)
             self._sent_values = new
+            self._optimizer_stale = True
             emulation.counts["optimizer_to_device"] += 1
         if getattr(optimizer, "has_state", False):
             self.copyWeightsToHostIfNeeded()
-            device.write_state(optimizer.ipu_state)
-            optimizer.has_state = False
+            self._write_state()
             emulation.counts["optimizer_state_to_device"] += 1
-        self._optimizer_stale = True
+
+    def _write_state(self) -> None:
+        """Send what was loaded into the optimizer; it stays as it is until a run."""
+        logger.debug("Writing optimiser state tensors from host to IPU memory")
+        device, optimizer = self._device_optimizer, self._optimizer
+        if device is not None:
+            device.write_state(optimizer.ipu_state)
+            device.write_params(optimizer.ipu_param)
+            optimizer.has_state = self._optimizer_stale = False
 
     _sent_values: list[dict[str, Any]]
 
@@ -185,8 +219,12 @@ class ExecutorState:
         device = self._device_optimizer
         if device is None or not hasattr(optimizer, "ipu_state"):
             return
-        if optimizer.has_state or not self._optimizer_stale or not self._is_attached:
+        if not self._optimizer_stale:
+            logger.debug("Using cached optimiser state dict")
             return
+        if optimizer.has_state or not self._is_attached:
+            return
+        logger.debug("Writing optimiser state tensors from IPU to host.")
         optimizer.ipu_state = device.read_state()
         optimizer.ipu_param = device.read_params()
         self._optimizer_stale = False

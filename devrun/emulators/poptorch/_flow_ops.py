@@ -158,26 +158,30 @@ class MultiConv:
         self._settings: dict[str, Any] = {}
         self._seen = 0
 
-    def _set(self, name: str, value: Any, kind: Callable[[Any], bool]) -> MultiConv:
+    def _set(
+        self, name: str, what: str, value: Any, kind: Callable[[Any], bool]
+    ) -> MultiConv:
         values = value if isinstance(value, (tuple, list)) else (value,)
         if not values or not all(kind(v) for v in values):
-            raise ValueError(f"{name}: invalid value {value!r}")
+            raise ValueError(f"Invalid {what}: {value!r}")
         self._settings[name] = value
         return self
 
     def availableMemoryProportions(self, value: Any) -> MultiConv:
         """Shares of memory, one for all or one each."""
-        return self._set("availableMemoryProportions", value, _is_share)
+        return self._set(
+            "availableMemoryProportions", "memory proportions", value, _is_share
+        )
 
     def partialsTypes(self, value: Any) -> MultiConv:
         """`torch.float` or `torch.half`, one for all or one each."""
-        return self._set(
-            "partialsTypes", value, lambda v: v in (torch.float, torch.half)
-        )
+        kinds = (torch.float, torch.half)
+        return self._set("partialsTypes", "partials types", value, kinds.__contains__)
 
     def planType(self, value: enums.MultiConvPlanType) -> MultiConv:
         """Parallel or serial."""
-        check(isinstance(value, enums.MultiConvPlanType), f"not a plan type: {value!r}")
+        known = isinstance(value, enums.MultiConvPlanType)
+        check(known, f"Invalid plan type: {value!r}")
         self._settings["planType"] = value
         return self
 
@@ -189,17 +193,19 @@ class MultiConv:
 
     def cycleBackOff(self, value: float) -> MultiConv:
         """Share of cycles to give up for a smaller plan."""
-        return self._set("cycleBackOff", value, _is_share)
+        return self._set("cycleBackOff", "cycle back off", value, _is_share)
 
     def enableConvDithering(self, value: Any) -> MultiConv:
         """Start plans on different tiles."""
-        return self._set("enableConvDithering", value, lambda v: isinstance(v, bool))
+        return self._set(
+            "enableConvDithering", "dithering", value, lambda v: isinstance(v, bool)
+        )
 
     def __enter__(self) -> MultiConv:
         recorder = _capture.current()
         if recorder is not None:
             if MultiConv._open:
-                raise Error("Nested MultiConv blocks are not supported")
+                raise Error("Nested poptorch.MultiConv is not supported.")
             MultiConv._open = True
             self._seen = len(recorder.tape.nodes)
         return self
@@ -212,7 +218,10 @@ class MultiConv:
         if kind is None and not any(
             node.name.startswith("conv") for node in recorder.tape.nodes[self._seen :]
         ):
-            raise Error("A MultiConv must contain at least one convolution")
+            raise Error(
+                "Unexpected end_multi_conv: a poptorch.MultiConv must contain at least "
+                "one convolution"
+            )
 
 
 def _is_share(value: Any) -> bool:

@@ -53,6 +53,25 @@ def isRunningOnIpu() -> bool:
 isDispatchTracing = isRunningOnIpu
 
 
+class WithOptimizer:
+    """The compiled module, as releases before 3.0 kept it: beside its optimizer.
+
+    Everything but `model` and `optimizer` is the module's.
+    """
+
+    def __init__(self, model: Any, optimizer: Any) -> None:
+        self.model = model
+        self.optimizer = optimizer
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "model":  # not yet set, while it is copied
+            raise AttributeError(name)
+        return getattr(self.model, name)
+
+
 def unwrapModelIfNecessary(model: Any) -> Any:
     """Make a wrapped model plain for a moment; `rewrapModelIfNecessary` undoes it."""
     executor = _wrapped.owner(model)

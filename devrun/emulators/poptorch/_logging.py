@@ -50,17 +50,26 @@ def setLogLevel(level: str | int) -> None:
         ValueError: A name other than TRACE, DEBUG, INFO, WARN, ERR, OFF, or a number
             outside 0 (trace) to 4 (error).
     """
-    name: object = level
-    if isinstance(level, int) and 0 <= level < len(_NUMBERED):
-        name = _NUMBERED[level]
-    if not isinstance(name, str) or name not in _LEVELS:
+    if isinstance(level, int):
+        if not 0 <= level < len(_NUMBERED):
+            raise ValueError(
+                f"Invalid log level integer: {level}. Valid values are 0 (trace) to "
+                f"{len(_NUMBERED) - 1} (error)"
+            )
+        level = _NUMBERED[level]
+    if level not in _LEVELS:
+        *most, last = sorted(_LEVELS)
         raise ValueError(
-            f"Invalid log level {level!r}: expected one of {', '.join(_LEVELS)}"
+            f"Unknown log level: {level}. Valid values are {', '.join(most)} and {last}"
         )
-    logger.setLevel(_LEVELS[name])
+    logger.setLevel(_LEVELS[level])
 
 
 def setPopartLogLevel(level: str | int) -> None:
-    """PopART has no part in an emulated run: the level is checked and forgotten."""
-    if isinstance(level, str) and level not in _LEVELS and level != "CRITICAL":
-        raise ValueError(f"Invalid log level {level!r}")
+    """PopART has no part in an emulated run: the level is checked and forgotten.
+
+    Raises:
+        ValueError: Anything but a name that `setLogLevel` takes.
+    """
+    if level not in _LEVELS:
+        raise ValueError(f"Level must be one of {sorted(_LEVELS)}, not {level!r}")

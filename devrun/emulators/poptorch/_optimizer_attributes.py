@@ -15,6 +15,28 @@ IGNORED = frozenset(
     {"params", "maximize", "foreach", "differentiable", "capturable", "fused"}
     | {"decoupled_weight_decay", "amsgrad"}
 )
+EXTRAS: dict[str, Any] = {
+    "loss_scaling": 1.0,
+    "max_grad_norm": None,
+    "use_combined_accum": False,
+    "accum_type": torch.float32,
+    "velocity_accum_type": torch.float32,
+    "first_order_momentum_accum_type": torch.float32,
+    "second_order_momentum_accum_type": torch.float32,
+    "bias_correction": True,
+    "max_weight_norm": 65500.0,
+    "use_tf_variant": False,
+}
+"""What PopTorch's optimizers have besides torch's, and its values where unset."""
+
+_IN_GROUPS = frozenset(
+    {"lr", "momentum", "dampening", "weight_decay", "nesterov", "betas", "eps"}
+    | {"alpha", "centered", "velocity_scaling"}
+)
+_OF_OPTIMIZERS = frozenset(
+    {"defaults", "state", "param_groups", "variable_attrs"}
+    | {"ipu_state", "ipu_param", "has_state", *EXTRAS, "velocity_scaling"}
+)
 _TORCH_DEFAULTS: dict[str, Any] = {
     "momentum": 0,
     "dampening": 0,
@@ -28,28 +50,30 @@ class VariableAttributes:
     """The variable hyper-parameters of a `poptorch.optim` optimizer."""
 
     def __init__(self, variable: list[str], allowed: list[str]) -> None:
-        self._variable = set(variable)
-        self._allowed = list(allowed)
+        self._variable_attributes = list(variable)
+        self._allowed_attributes = list(allowed)
         self._frozen = False
 
     def isConstant(self, attr: str) -> bool:
         """Whether `attr` is baked into the executable."""
-        return attr not in self._variable
+        return attr not in self._variable_attributes
 
     def markAsConstant(self, attr: str) -> None:
         """Bake `attr` into the executable; before compilation."""
         self._check(attr)
-        self._variable.discard(attr)
+        if attr in self._variable_attributes:
+            self._variable_attributes.remove(attr)
 
     def markAsVariable(self, attr: str) -> None:
         """Let `attr` change through `setOptimizer`; before compilation."""
         self._check(attr)
-        self._variable.add(attr)
+        if attr not in self._variable_attributes:
+            self._variable_attributes.append(attr)
 
     def _check(self, attr: str) -> None:
         check(
-            attr in self._allowed,
-            f"Unknown attribute {attr}: the optimizer has {sorted(self._allowed)}",
+            attr in self._allowed_attributes,
+            f"Unknown attribute {attr}: not one of {sorted(self._allowed_attributes)}",
         )
 
 
@@ -60,6 +84,8 @@ def is_constant(optimizer: torch.optim.Optimizer, name: str, value: Any) -> bool
         return bool(variable.isConstant(name))
     if name in _ALWAYS_CONSTANT:
         return True
+    if name in EXTRAS:
+        return False
     if name == "lr":
         return False
     default = _TORCH_DEFAULTS.get(name)
@@ -69,9 +95,18 @@ def is_constant(optimizer: torch.optim.Optimizer, name: str, value: Any) -> bool
 
 
 def hyperparameters(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The values of each parameter group, without the parameters."""
+    """The values of each parameter group, with those of the whole optimizer.
+
+    What only PopTorch's optimizers have may be set as attributes of torch's, too.
+    """
+    extras = {
+        name: default
+        if getattr(optimizer, name, None) is None
+        else getattr(optimizer, name)
+        for name, default in EXTRAS.items()
+    }
     return [
-        {k: _copied(v) for k, v in group.items() if k not in IGNORED}
+        {**extras, **{k: _copied(group[k]) for k in _IN_GROUPS & group.keys()}}
         for group in optimizer.param_groups
     ]
 
@@ -107,36 +142,82 @@ def check_constants(
                 )
 
 
-_EXPECTED = frozenset(
-    {"lr", "momentum", "dampening", "weight_decay", "nesterov", "betas", "eps"}
-    | {"alpha", "centered", "initial_momentum", "param_names", "bias_correction"}
-    | {"loss_scaling", "velocity_scaling", "use_combined_accum", "accum_type"}
-    | {"velocity_accum_type", "max_grad_norm", "first_order_momentum_accum_type"}
-    | {"second_order_momentum_accum_type", "use_tf_variant", "max_weight_norm"}
-)
-
-
 class AttributeWarnings:
     """Says once which attributes of an optimizer the device ignores."""
 
     def __init__(self, relaxed: bool) -> None:
         self._say = logger.debug if relaxed else logger.warning
-        self._seen: set[str] = set()
+        self._groups: set[str] = set()
+        self._own: set[str] = set()
+        self._kinds: set[type] = set()
 
     def learn(self, optimizer: torch.optim.Optimizer) -> None:
         """Attributes that are there when the model is wrapped are expected."""
         for group in optimizer.param_groups:
-            self._seen.update(group)
+            self._groups.update(group)
+        self._own.update(vars(optimizer))
+        self._check_kind(optimizer)
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Warn of what came later and has no meaning on the device."""
+        name = type(optimizer).__name__
+        self._check_kind(optimizer)
         for index, group in enumerate(optimizer.param_groups):
-            extra = group.keys() - _EXPECTED - IGNORED - self._seen
+            extra = group.keys() - _IN_GROUPS - IGNORED - self._groups
             if extra:
-                self._seen.update(extra)
-                self._say(
-                    "Ignoring unexpected group %d attribute in %s optimizer: %s",
-                    index,
-                    type(optimizer).__name__,
-                    sorted(extra),
-                )
+                self._groups.update(extra)
+                text = "Ignoring unexpected group %d attribute in %s optimizer: %s"
+                self._say(text, index, name, sorted(extra))
+        own = {attr for attr in vars(optimizer) if not attr.startswith("_")}
+        own -= _OF_OPTIMIZERS | self._own
+        if own:
+            self._own.update(own)
+            text = "Ignoring unexpected optimizer attribute in %s optimizer: %s"
+            self._say(text, name, sorted(own))
+
+    def _check_kind(self, optimizer: torch.optim.Optimizer) -> None:
+        kind = type(optimizer)
+        plain = (
+            kind.__module__.startswith("torch.") or kind.__module__ == "poptorch.optim"
+        )
+        if not plain and kind not in self._kinds:
+            self._kinds.add(kind)
+            logger.warning(
+                "Poptorch does not run Python optimizer code directly: of %s only the "
+                "values of its attributes are used",
+                kind.__name__,
+            )
+
+
+def log_values(family: str, optimizer: Any, groups: list[dict[str, Any]]) -> None:
+    """Write the values that go to the device, by PopART's names, at level DEBUG."""
+    texts = [f"useTfVariant={str(groups[0]['use_tf_variant']).lower()}"]
+    first = groups[0]["first_order_momentum_accum_type"]
+    if family == "SGD":
+        first = groups[0]["velocity_accum_type"]
+    kinds = {"accum": groups[0]["accum_type"], "firstOrderMomentumAccum": first}
+    kinds["secondOrderMomentumAccum"] = groups[0]["second_order_momentum_accum_type"]
+    texts += [f"{k}Type={str(v).removeprefix('torch.')}" for k, v in kinds.items()]
+    defaults = {**groups[0], **optimizer.defaults}
+    texts += _values(optimizer, defaults, "default")
+    texts.append(f"lossScaling={groups[0]['loss_scaling']:g}")
+    logger.debug("Updating graph optimizer with %s, %s", family, ", ".join(texts))
+    for index, group in enumerate(groups):
+        shown = ", ".join(_values(optimizer, group, ""))
+        logger.debug("Updating group %d optimizer with %s, %s", index, family, shown)
+
+
+def _values(optimizer: Any, values: dict[str, Any], prefix: str) -> list[str]:
+    texts = []
+    for name in sorted(_IN_GROUPS & values.keys()):
+        constant = " (const)" if is_constant(optimizer, name, values[name]) else ""
+        pairs = [(name, values[name])]
+        if name == "betas":
+            pairs = [("beta1", values[name][0]), ("beta2", values[name][1])]
+        for key, value in pairs:
+            words = (prefix + "_" + ("learning_rate" if key == "lr" else key)).split(
+                "_"
+            )
+            camel = "".join(w.capitalize() for w in words)
+            texts.append(f"{camel[0].lower()}{camel[1:]}={float(value):g}{constant}")
+    return texts

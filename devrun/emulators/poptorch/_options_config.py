@@ -51,11 +51,9 @@ def apply_file(options: Any, path: str) -> None:
         ConfigFileError: A line that cannot be parsed or whose call fails.
     """
     file = Path(path)
-    lines = file.read_text(encoding="utf-8").splitlines()
-    for number, raw in enumerate(lines, 1):
-        line = raw.strip()
-        if not line or line.startswith("#"):
-            continue
+    stripped = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    calls = [line for line in stripped if line and not line.startswith("#")]
+    for number, line in enumerate(calls, 1):  # as the original counts: calls alone
         source = f"options.{line}"
         try:
             tree = ast.parse(source, mode="eval")

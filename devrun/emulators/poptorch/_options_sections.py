@@ -198,7 +198,7 @@ class _DistributedOptions(OptionsDict):
 
     def __init__(self) -> None:
         super().__init__(num_distributed_processes=1, distributed_process_id=0)
-        self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+        self._read("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 
     def disable(self) -> _DistributedOptions:
         """One process, whatever the environment says."""
@@ -209,10 +209,13 @@ class _DistributedOptions(OptionsDict):
     ) -> _DistributedOptions:
         """Read count and id from these environment variables, if both are set."""
         self.checkIsFrozen()
+        self._read(num_processes, process_id)
+        return self
+
+    def _read(self, num_processes: str, process_id: str) -> None:
         count, index = os.environ.get(num_processes), os.environ.get(process_id)
         if count is not None and index is not None:
             self.configureProcessId(int(index), int(count))
-        return self
 
     def configureProcessId(
         self, process_id: int, num_processes: int

@@ -72,6 +72,8 @@ def check_machine(placement: Placement, options: Any) -> int:
             f"Too many IPUs requested ({wanted}). Experiments that need more than "
             f"{emulation.MOST_IPUS} IPUs need to be distributed over several processes."
         )
+    if options.connection_type.name == "Never":
+        return int(wanted)  # nothing is reserved
     rounded = 1 << (wanted - 1).bit_length()
     if rounded != wanted:
         text = (
@@ -86,8 +88,7 @@ def check_machine(placement: Placement, options: Any) -> int:
                 "IPUs or set poptorch.Options().autoRoundNumIPUs(True)."
             )
         logger.warning("%s. %d IPUs are reserved.", text, rounded)
-    offline = options.connection_type.name == "Never"
-    if not offline and rounded > emulation.ipus():
+    if rounded > emulation.ipus():
         raise Error(
             f"Failed to acquire {rounded} IPU(s): the machine has {emulation.ipus()}. "
             "Use fewer replicas or IPUs per replica, or a larger machine."

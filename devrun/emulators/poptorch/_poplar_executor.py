@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import random
 import time
-import warnings
 from typing import Any
 
 import torch
 from torch import nn
 
-from poptorch import _impl, _placement, _rules, _wrapped, emulation, enums
+from poptorch import (
+    _cache,
+    _devices,
+    _impl,
+    _placement,
+    _rules,
+    _wrapped,
+    emulation,
+    enums,
+)
 from poptorch._args_parser import ArgsParser, ParsedArgs, compare, rebuilt
 from poptorch._compile import Compiler, check_batch
 from poptorch._device_optimizer import DeviceOptimizer, family
-from poptorch._executor_files import ExecutorFiles
+from poptorch._executor_files import ExecutorFiles, shallow
 from poptorch._executor_report import ExecutorReport
 from poptorch._executor_state import ExecutorState
 from poptorch._logging import logger
@@ -51,7 +59,7 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
             )
         options = options if options is not None else Options()
         self._user_model = user_model if user_model is not None else model
-        self._model = model
+        self._module = model
         self._training = training
         self._poptorch_version = poptorch_version
         self._options = _resolved(options, training)
@@ -72,6 +80,7 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
             family(self._optimizer)
             self._warnings.learn(self._optimizer)
             _check_groups(self._optimizer)
+            self._choose_reduction(self._optimizer)
             _wrapped.wrap(self._user_model, self)
             self._own_optimizer()
         self._seed_device()
@@ -81,6 +90,7 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
         self._compiled_modes: dict[str, bool] = {}
         self._runner = None
         self._device_optimizer = None
+        _devices.give_back(self)
         self._is_attached = False
         self._compile_seconds = 0.0
         self._run_seconds = None
@@ -94,6 +104,13 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
     def model(self) -> Any:
         """The user's model."""
         return self._user_model
+
+    @property
+    def _model(self) -> Any:
+        """What is compiled; in training with `.model` and `.optimizer`, as in 2.x."""
+        if not self._training:
+            return self._module
+        return _impl.WithOptimizer(self._module, self._optimizer)
 
     @property
     def options(self) -> Options:
@@ -137,35 +154,44 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
         tensors = call.tensors()
         for tensor in tensors:
             if tensor.requires_grad:
-                warnings.warn(
+                logger.warning(
                     "Input tensor has requires_grad=True set. This tensor will be "
-                    "detached because backward pass via inputs is not supported.",
-                    stacklevel=3,
+                    "detached because backward pass via inputs is not supported."
                 )
-            _rules.check_input_type(tensor.dtype)
+            _rules.check_input(tensor)
         return call.with_tensors(parser.prepared(t) for t in tensors)
 
     def _compile(self, call: ParsedArgs) -> None:
         """Capture and check; on failure the executor is as before."""
         _impl.run_pre_compile_hooks()
+        self._log_options()
         started = time.perf_counter()
-        compiler = Compiler(
-            self._model, self._user_model, self._options, self._training
-        )
+        if self._module is self._user_model:  # not copied when it was wrapped
+            module = shallow(self._user_model)
+        else:
+            module = self._module
+        compiler = Compiler(module, self._user_model, self._options, self._training)
         try:
             graph = compiler.compile(call, call.tensors())
             self._weights = compiler.weights
             if self._training:
                 self._device_optimizer = DeviceOptimizer(
-                    self._optimizer, self._weights.trained()
+                    self._optimizer,
+                    self._weights.trained(),
+                    self._options.Training.auto_loss_scaling,
                 )
                 self._weights.optimizer_copies = _state_tensors(self._device_optimizer)
                 self._remember_optimizer()
             self._executable = graph
             self._compiled_modes = {
-                name: module.training for name, module in self._model.named_modules()
+                name: child.training for name, child in module.named_modules()
             }
             _placement.check_memory(self)
+            _cache.look_up(graph, self._options, self._training)
+            if self._options.connection_type == enums.ConnectionType.Always:
+                self._take_device()
+            elif self._options.connection_type == enums.ConnectionType.OnDemand:
+                _devices.target(graph.ipus)
         except BaseException:
             self._forget()
             raise
@@ -176,8 +202,8 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
         )
         self._compile_seconds = time.perf_counter() - started
         emulation.counts["compile"] += 1
-        if self._options.connection_type == enums.ConnectionType.Always:
-            self._is_attached = True
+        logger.debug("Finished Poplar compilation (emulated: captured)")
+        if self._is_attached:
             self._weights.upload()
             if self._training:
                 self._apply_optimizer()
@@ -229,6 +255,11 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
             results = runner.run(tensors)
         self._run_seconds = time.perf_counter() - started
         emulation.counts["run"] += 1
+        if self._options.log_cycle_count:
+            logger.debug(
+                "Total number of IPU cycles: %d (emulated: operations)",
+                self._operations(),
+            )
         if self._training or graph.buffers_change:
             self._weights.changed()
             self._optimizer_stale = True
@@ -314,6 +345,8 @@ def _final(tensor: torch.Tensor) -> torch.Tensor:
 
 def _no_backward(*args: Any, **kwargs: Any) -> None:
     raise Error(
-        "backward() cannot be called explicitly on outputs of a PopTorch model. The "
-        "backward pass is part of the compiled training graph."
+        "backward() cannot be called explicitly on outputs of a PopTorch model. If "
+        "you're using a trainingModel, the backwards pass is performed automatically "
+        "when invoking the model. If you're using an inferenceModel, you should use a "
+        "trainingModel instead."
     )

@@ -74,6 +74,12 @@ _RECURRENT = {"lstm": 4, "gru": 4, "rnn_tanh": 4, "rnn_relu": 4}
 
 UNSUPPORTED = frozenset({"backward", "register_hook", "retain_grad"})
 
+COMPARISONS = frozenset(
+    {"lt", "le", "gt", "ge", "__lt__", "__le__", "__gt__", "__ge__"}
+    | {"less", "less_equal", "greater", "greater_equal"}
+)
+"""Functions that the device can't carry out on what is no number."""
+
 READS = frozenset(
     {"item", "__bool__", "__int__", "__float__", "__index__", "tolist", "numpy"}
     | {"__complex__", "__array__", "equal", "allclose", "is_nonzero"}
@@ -98,6 +104,19 @@ def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             raise Error(f"{name}: the argument weight is not supported on the IPU")
     if name == "ctc_loss" and kwargs.get("reduction") == "none":
         raise Error("ctc_loss: reduction 'none' is not supported on the IPU")
+    if name == "one_hot" and (_argument(args, kwargs, 1, "num_classes") or -1) < 0:
+        raise Error("OneHot num classes must be specified and must be constant.")
+    if name == "bincount" and not _argument(args, kwargs, 2, "minlength"):
+        raise Error(
+            "Bincount `minlength` must be specified and must be a constant. On the IPU "
+            "MK2 platform the minimum length is also the maximum length"
+        )
+    mode = _argument(args, kwargs, 3, "mode")
+    if name == "interpolate" and mode in ("linear", "trilinear"):
+        raise Error(
+            f"interpolate: mode {mode!r}: in 1 and 3 dimensions only 'nearest' is "
+            "supported on the IPU"
+        )
     if name in _RECURRENT:
         _check_recurrent(name, args)
     if name.startswith("max_pool") and kwargs.get("return_indices"):
@@ -169,6 +188,21 @@ class _LongIndex:
         return self._function(*args, **kwargs)
 
 
+def _bincount(
+    values: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
+) -> torch.Tensor:
+    """`torch.bincount` of a length that is known."""
+    if weights is None:
+        weights = torch.ones_like(values)
+    return weights.new_zeros(minlength).scatter_add(0, values.long(), weights)
+
+
+def _new(tensor: torch.Tensor, *size: Any) -> torch.Tensor:
+    """`tensor.new(shape)`, which reads a shape that lost its type as values."""
+    shape = size[0] if len(size) == 1 and isinstance(size[0], tuple) else size
+    return tensor.new_empty(shape)
+
+
 def adapted(
     function: Callable[..., Any],
     name: str,
@@ -176,6 +210,10 @@ def adapted(
     kwargs: dict[str, Any],
 ) -> Callable[..., Any]:
     """The function, or one with the device's rules for types around it."""
+    if name == "bincount":
+        return _bincount
+    if name == "new" and all(isinstance(a, (tuple, int)) for a in args[1:]):
+        return _new
     if name in _PRODUCTS:
         leaves = pytree.tree_leaves((args, kwargs))
         kinds = {
@@ -210,10 +248,15 @@ _KEPT = frozenset(
 )
 
 
-def check_input_type(dtype: torch.dtype) -> None:
+def device_type(dtype: torch.dtype) -> torch.dtype:
+    """The type that a tensor of `dtype` has on the device."""
+    return _CONVERTED.get(dtype, dtype)
+
+
+def check_input(tensor: torch.Tensor) -> None:
     """Raise for a type that has no place on the device."""
-    if dtype not in _KEPT and dtype not in _CONVERTED:
-        raise Error(f"Unsupported input type: {dtype}")
+    if tensor.dtype not in _KEPT and tensor.dtype not in _CONVERTED:
+        raise Error(f"Unsupported input type: {tensor.dtype}")
 
 
 def on_device(tensor: torch.Tensor) -> torch.Tensor:
@@ -222,7 +265,6 @@ def on_device(tensor: torch.Tensor) -> torch.Tensor:
     64-bit integers keep their width inside, because CPU torch indexes with them; what
     leaves the graph is narrowed by `from_device`.
     """
-    check_input_type(tensor.dtype)
     if tensor.dtype in (torch.float64, torch.bfloat16):
         return tensor.to(torch.float32)
     return tensor

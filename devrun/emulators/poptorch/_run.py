@@ -48,6 +48,7 @@ class Runner:
         self.options = options
         self.optimizer = optimizer
         self.gradients: dict[str, torch.Tensor] = {}
+        self.loss_scale = torch.tensor(1.0)
         self._last = last_reads(graph.tape.nodes)
         self._keep = {slot.index for slot in graph.outputs if isinstance(slot, Slot)}
         self._finite = bool(
@@ -122,7 +123,10 @@ class Runner:
         return slot not in self._keep and slot not in self.graph.inputs
 
     def _check_finite(self, node: Any, env: list[Any]) -> None:
-        for _, slot in node.writes:
+        slots = [slot for _, slot in node.writes]
+        if node.name in _rules.COMPARISONS:
+            slots += node.reads
+        for slot in slots:
             value = env[slot]
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 if not torch.isfinite(value).all():
@@ -141,7 +145,7 @@ class Runner:
         """Only half precision can tell a scaled loss from an unscaled one."""
         if self.optimizer is None or not self.graph.half:
             return 1.0
-        return self.optimizer.loss_scaling()
+        return self.optimizer.loss_scale()
 
     @torch.no_grad()
     def _update(self, count: int) -> None:
@@ -149,22 +153,26 @@ class Runner:
         if optimizer is None:
             return
         kind = self.options.Training.accumulation_and_replication_reduction_type
+        self.loss_scale = torch.tensor(optimizer.loss_scale())
         divisor = self._scale() * (count if kind == enums.ReductionType.Mean else 1)
-        accum = optimizer.groups[0].get(
-            "accum_type", optimizer.extras.get("accum_type")
-        )
+        accum = optimizer.groups[0]["accum_type"]
         for variable in self.weights.variables:
-            grad = variable.device[0].grad
-            if grad is None:
-                continue
-            if divisor != 1:
-                grad.div_(divisor)
-            if accum == torch.float16:
-                grad.copy_(grad.half())
-            self.gradients[variable.name] = grad.clone()
+            for weight in variable.device:
+                grad = weight.grad
+                if grad is None:
+                    continue
+                if grad.dtype == torch.float16:
+                    optimizer.scaling.see(grad)
+                if divisor != 1:
+                    grad.div_(divisor)
+                if accum == torch.float16:
+                    grad.copy_(grad.half())
+                self.gradients[variable.name] = grad.clone()
+        optimizer.scaling.adapt()
         optimizer.step()
         for variable in self.weights.variables:
-            variable.device[0].grad = None
+            for weight in variable.device:
+                weight.grad = None
 
 
 def combined(results: list[list[list[list[Any]]]], options: Any, index: int) -> Any:

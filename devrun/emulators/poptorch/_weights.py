@@ -8,11 +8,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from poptorch import emulation
+from poptorch import _wrapped, emulation
+from poptorch.enums import CommGroupType
+from poptorch.poptorch_core import Error
 
 
 class Variable:
-    """One parameter or buffer: the host's tensor and the device's, per replica."""
+    """One parameter or buffer: the host's tensor and the device's.
+
+    A buffer has one on each replica. A parameter has one for all, or one for each of
+    its groups of replicas, whose values are along the host's first dimension.
+    """
 
     def __init__(
         self, name: str, slot: int, host: torch.Tensor, replicas: int, buffer: bool
@@ -21,16 +27,59 @@ class Variable:
         self.slot = slot
         self.host = host
         self.buffer = buffer
+        self.groups = replica_groups(host, name, replicas)
         with torch._C.DisableTorchFunctionSubclass():
             self.trained = host.requires_grad and not buffer
-            first = _device_copy(host).requires_grad_(self.trained)
-            copies = replicas if buffer else 1
-            self.device = [first]
-            self.device += [_device_copy(host) for _ in range(copies - 1)]
+            copies = replicas if buffer else len(set(self.groups or [0]))
+            self.device = [
+                _device_copy(value).requires_grad_(self.trained and not buffer)
+                for value in self._values(copies)
+            ]
+
+    def _values(self, count: int) -> list[torch.Tensor]:
+        """The host's value for each tensor of the device."""
+        return list(self.host.detach()) if self.groups else [self.host] * count
 
     def on(self, replica: int) -> torch.Tensor:
         """The tensor that a replica computes with."""
+        if self.groups:
+            return self.device[self.groups[replica]]
         return self.device[replica if len(self.device) > 1 else 0]
+
+    def upload(self) -> None:
+        """Host to device."""
+        for copy, value in zip(
+            self.device, self._values(len(self.device)), strict=True
+        ):
+            copy.copy_(value)
+
+    def download(self) -> None:
+        """Device to host."""
+        whole = torch.stack(self.device) if self.groups else self.device[0]
+        self.host.copy_(whole)
+
+
+def replica_groups(host: torch.Tensor, name: str, replicas: int) -> list[int]:
+    """The group of each replica; empty where all share the tensor.
+
+    Raises:
+        Error: Groups that do not divide the replicas, or a first dimension of another
+            size than their number.
+    """
+    kind, shards = host.__dict__.get(_wrapped.GROUPING, (CommGroupType.All, 0))
+    if kind == CommGroupType.All:
+        return []
+    size = 1 if kind == CommGroupType.NoGrouping else shards
+    if size < 1 or replicas % size:
+        raise Error(f"{name}: {replicas} replicas are no groups of {size}")
+    count = replicas // size
+    if not host.dim() or host.shape[0] != count:
+        raise Error(
+            f"{name}: {count} groups of replicas need a first dimension of {count}, "
+            f"not the shape {list(host.shape)}"
+        )
+    apart = kind == CommGroupType.Orthogonal
+    return [r % count if apart else r // size for r in range(replicas)]
 
 
 def _device_copy(host: torch.Tensor) -> torch.Tensor:
@@ -61,8 +110,7 @@ class DeviceWeights:
         with torch._C.DisableTorchFunctionSubclass():
             for variable in self.variables:
                 if names is None or variable.name in names:
-                    for copy in variable.device:
-                        copy.copy_(variable.host)
+                    variable.upload()
         emulation.counts["weights_to_device"] += 1
         if names is None:
             self.newer_on_device = False
@@ -73,7 +121,7 @@ class DeviceWeights:
         """Device to host."""
         with torch._C.DisableTorchFunctionSubclass():
             for variable in self.variables:
-                variable.host.copy_(variable.device[0])
+                variable.download()
         emulation.counts["weights_to_host"] += 1
         self.newer_on_device = False
 
@@ -82,9 +130,9 @@ class DeviceWeights:
         self.newer_on_device = True
         self.version += 1
 
-    def trained(self) -> dict[int, tuple[str, torch.Tensor]]:
-        """For the optimizer: id of the host's tensor to name and device tensor."""
-        return {id(v.host): (v.name, v.device[0]) for v in self.variables}
+    def trained(self) -> dict[int, tuple[str, list[torch.Tensor]]]:
+        """For the optimizer: id of the host's tensor to name and device tensors."""
+        return {id(v.host): (v.name, v.device) for v in self.variables}
 
     def fill(self, env: list[Any], replica: int) -> None:
         """Put the variables into their slots."""

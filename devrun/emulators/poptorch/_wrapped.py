@@ -17,9 +17,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from poptorch.enums import CommGroupType
 from poptorch.poptorch_core import Error
 
 KEY = "_poptorch_executor"
+GROUPING = "_poptorch_replica_grouping"
 
 
 def _sync_all(values: Any) -> None:
@@ -54,12 +56,20 @@ class PoptorchParameter(nn.Parameter):
     def replicaGrouping(
         self, comm_group_type: Any, shards: int, variable_retrieval_mode: Any
     ) -> None:
-        """Not modelled: all replicas share every weight.
+        """Give groups of replicas values of their own, along the first dimension.
+
+        `shards` replicas share one value: neighbours (Consecutive), or those that are
+        as far apart as there are groups (Orthogonal). With NoGrouping none share.
 
         Raises:
-            Error: Always.
+            Error: The model is compiled already, or not a kind of group.
         """
-        raise Error("Replica groups of variables are not modelled by the emulator")
+        owner = self.__dict__.get(KEY)
+        if owner is not None and owner.isCompiled():
+            raise Error("replicaGrouping must be called before the model is compiled")
+        if not isinstance(comm_group_type, CommGroupType):
+            raise Error(f"not a CommGroupType: {comm_group_type!r}")
+        self.__dict__[GROUPING] = (comm_group_type, shards)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As a plain parameter."""

@@ -19,7 +19,8 @@ IPU_VERSION = 2
 
 counts: Counter[str] = Counter()
 """Compilations, runs and transfers so far: `compile`, `run`, `weights_to_host`,
-`weights_to_device`, `optimizer_to_device`. Clear it with `counts.clear()`."""
+`weights_to_device`, `optimizer_to_device`, `optimizer_state_to_device`, and of the
+executable cache `cache_hit` and `cache_miss`. Clear it with `counts.clear()`."""
 
 _settings: dict[str, int | None] = {"ipus": None, "memory_limit": None}
 
@@ -34,6 +35,11 @@ def ipus() -> int:
     if chosen is not None:
         return chosen
     return int(os.environ.get("POPTORCH_EMULATED_IPUS", MOST_IPUS))
+
+
+def is_sized() -> bool:
+    """Whether the user chose the number of IPUs."""
+    return _settings["ipus"] is not None or "POPTORCH_EMULATED_IPUS" in os.environ
 
 
 def set_ipus(count: int | None) -> None:

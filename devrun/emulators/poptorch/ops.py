@@ -6,17 +6,15 @@ Each has its value on the host too, so a model that uses them runs without a dev
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
-from poptorch import _capture, enums
+from poptorch import _capture, _rules, enums
 from poptorch._options_base import check
-from poptorch._printing import print_tensor
+from poptorch._printing import Layout, print_tensor
 from poptorch.poptorch_core import Error
-
-T = TypeVar("T")
 
 
 def _need_tensor(value: Any, name: str) -> None:
@@ -74,7 +72,16 @@ def ipu_print_tensor(
     _need_tensor(tensor, "ipu_print_tensor")
     if float_format not in ("auto", "fixed", "scientific", "none"):
         raise ValueError(f"Unknown float format {float_format!r}")
-    layout = (digits, float_format, separator, open_bracket, close_bracket)
+    layout = Layout(
+        summarise_threshold,
+        edge_items,
+        max_line_width,
+        digits,
+        float_format,
+        separator,
+        open_bracket,
+        close_bracket,
+    )
     if _capture.current() is None:
         return tensor  # on the host nothing is printed
     return handle_torch_function(
@@ -83,7 +90,7 @@ def ipu_print_tensor(
 
 
 def _printed(
-    tensor: torch.Tensor, title: str, print_gradient: bool, layout: tuple[Any, ...]
+    tensor: torch.Tensor, title: str, print_gradient: bool, layout: Layout
 ) -> torch.Tensor:
     result = _identity(tensor)
     if _capture.current() is not None:
@@ -123,35 +130,6 @@ def set_available_memory(
     return nop(tensor)
 
 
-def _overlap(tensor: Any, mode: Any, name: str) -> Any:
-    if isinstance(tensor, (list, tuple)):
-        return type(tensor)(_overlap(t, mode, name) for t in tensor)
-    if isinstance(tensor, dict):
-        return {key: _overlap(t, mode, name) for key, t in tensor.items()}
-    _need_tensor(tensor, name)
-    check(isinstance(mode, enums.OverlapMode), f"{name} takes an OverlapMode: {mode!r}")
-    recorder = _capture.current()
-    if recorder is None:
-        return tensor
-    known = recorder.kinds.get(recorder.slot_of(tensor) or 0)
-    if name == "set_overlap_for_input" and known != "input":
-        raise Error(
-            "poptorch.set_overlap_for_input applied on a node which is not a tensor "
-            "input to the model."
-        )
-    return nop(tensor)
-
-
-def set_overlap_for_input(input_tensors: T, mode: enums.OverlapMode) -> T:
-    """Overlap the transfer of inputs with computation. Recorded as an identity."""
-    return _overlap(input_tensors, mode, "set_overlap_for_input")  # type: ignore[no-any-return]
-
-
-def set_overlap_for_output(output_tensors: T, mode: enums.OverlapMode) -> T:
-    """Overlap the transfer of outputs with computation. Recorded as an identity."""
-    return _overlap(output_tensors, mode, "set_overlap_for_output")  # type: ignore[no-any-return]
-
-
 def serializedMatMul(  # noqa: N802 - PopTorch's name
     lhs: torch.Tensor,
     rhs: torch.Tensor,
@@ -184,6 +162,11 @@ def dynamic_slice(
         Error: A start that is no integer tensor, or an empty or negative slice.
     """
     _check_slice(size, step)
+    if _capture.current() is not None and tensor.shape[dim] % size:
+        raise Error(
+            f"The size of the slice ({size}) must be a factor of the slicing dimension "
+            f"({tensor.shape[dim]})."
+        )
     offsets = torch.arange(0, size, step, device=tensor.device)
     places = (_index(start).reshape(()).long() + offsets) % tensor.shape[dim]
     return torch.index_select(tensor, dim, places)
@@ -194,15 +177,32 @@ def dynamic_update(
 ) -> torch.Tensor:
     """A copy of `input` with `size` elements of `dim` from `start` on replaced."""
     _check_slice(size, 1)
+    if input.dim() != src.dim():
+        raise Error(
+            "input and src tensors must have same dimensionality. "
+            f"({input.dim()}) vs ({src.dim()})"
+        )
+    if input.dtype != src.dtype:
+        raise Error(
+            "input and src tensor must have same dtype. "
+            f"({_rules.device_type(input.dtype)} vs {_rules.device_type(src.dtype)})"
+        )
     offsets = torch.arange(size, device=input.device)
     places = (_index(start).reshape(()).long() + offsets) % input.shape[dim]
     return torch.index_copy(input, dim, places, src)
 
 
 def _check_slice(size: int, step: int) -> None:
-    if not isinstance(size, int) or size <= 0 or step <= 0:
+    if not isinstance(size, int) or step <= 0:
         raise Error(
-            f"Slices must have a positive constant size and step, not {size} and {step}"
+            f"Slices must have a constant size and a positive step, not {size}, {step}"
+        )
+    if size == 0:
+        raise Error("The start and end of a slice must be different.")
+    if size < 0:
+        raise Error(
+            "Taking a slice of a tensor with the end less than the start is not "
+            "supported."
         )
 
 
@@ -241,18 +241,3 @@ class CPU:
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     return [value] if isinstance(value, torch.Tensor) else list(value)
-
-
-def ctc_beam_search_decoder(
-    probs: torch.Tensor,
-    lengths: torch.Tensor,
-    blank: int = 0,
-    beam_width: int = 100,
-    top_paths: int = 1,
-) -> Any:
-    """Not modelled.
-
-    Raises:
-        Error: Always.
-    """
-    raise Error("ctc_beam_search_decoder is not modelled by the emulator")

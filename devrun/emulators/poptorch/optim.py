@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from poptorch._logging import logger
-from poptorch._optimizer_attributes import VariableAttributes
+from poptorch._optimizer_attributes import EXTRAS, VariableAttributes
 from poptorch._options_base import check
 
 _KINDS = (torch.float16, torch.float32)
@@ -38,24 +38,11 @@ class Optimizer:
                 )
         if given.get("amsgrad"):
             raise ValueError("PopTorch optimizers do not support amsgrad")
-        # What the arguments are before anybody changes the groups.
-        values = {
-            k: (1.0 if v is None and k.endswith("scaling") else v)
-            for k, v in extras.items()
-        }
-        values = {
-            k: (torch.float32 if v is None and k.endswith("accum_type") else v)
-            for k, v in values.items()
-        }
         explicit = [k for k, v in {**given, **extras}.items() if v is not None]
-        allowed = [*given, *extras]
-        self.variable_attrs = VariableAttributes(explicit, allowed)
+        self.variable_attrs = VariableAttributes(explicit, [*given, *extras])
         self._extra_names = tuple(extras)
-        for name, value in values.items():
-            self.defaults[name] = value  # type: ignore[attr-defined]
-            for group in self.param_groups:  # type: ignore[attr-defined]
-                group.setdefault(name, value)
-            object.__setattr__(self, name, value)
+        for name, value in extras.items():
+            object.__setattr__(self, name, EXTRAS[name] if value is None else value)
         self._state_dict: dict[str, Any] = {}
         self._executor: Any = None
         self.ipu_state: dict[str, Any] | None = None
@@ -80,11 +67,10 @@ class Optimizer:
         plain = {k: v for k, v in state_dict.items() if not k.startswith("ipu_")}
         if plain.get("param_groups"):
             super().load_state_dict(plain)  # type: ignore[misc]
-        if state_dict["ipu_state"] is not None:
-            self.ipu_state = {**(self.ipu_state or {}), **state_dict["ipu_state"]}
+        if state_dict["ipu_state"] is not None or state_dict["ipu_param"] is not None:
+            self.ipu_state = dict(state_dict["ipu_state"] or {})
+            self.ipu_param = dict(state_dict["ipu_param"] or {})
             self.has_state = True
-        if state_dict["ipu_param"] is not None:
-            self.ipu_param = {**(self.ipu_param or {}), **state_dict["ipu_param"]}
         if self._executor is not None:
             self._executor._optimizer_state_loaded(self)
 
@@ -135,22 +121,24 @@ class SGD(Optimizer, torch.optim.SGD):
         combined = bool(use_combined_accum)
         if velocity_scaling is not None and not combined:
             logger.warning("velocity_scaling is ignored without use_combined_accum")
-        if combined:
-            check(
-                accum_type is None and velocity_accum_type is None,
-                "accum_type and velocity_accum_type need use_combined_accum=False",
-            )
         self._setup(
             given,
             {
                 "loss_scaling": loss_scaling,
-                "velocity_scaling": velocity_scaling,
                 "use_combined_accum": combined,
                 "accum_type": accum_type,
                 "velocity_accum_type": velocity_accum_type,
                 "max_grad_norm": max_grad_norm,
             },
         )
+        if combined:
+            scaling = 1.0 if velocity_scaling is None else velocity_scaling
+            self.velocity_scaling = self.defaults["velocity_scaling"] = scaling
+            for group in self.param_groups:
+                group.setdefault("velocity_scaling", scaling)
+            self.variable_attrs._allowed_attributes.append("velocity_scaling")
+            if velocity_scaling is not None:
+                self.variable_attrs.markAsVariable("velocity_scaling")
 
 
 class Adam(Optimizer, torch.optim.Adam):
@@ -272,6 +260,9 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
 class LAMB(Optimizer, torch.optim.Optimizer):
     """Layer-wise adaptive moments (You et al., 2020, algorithm 2)."""
 
+    bias_correction: bool
+    max_weight_norm: float
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -305,18 +296,21 @@ class LAMB(Optimizer, torch.optim.Optimizer):
                 "second_order_momentum_accum_type": second_order_momentum_accum_type,
             },
         )
-        for group in self.param_groups:
-            if group["max_weight_norm"] is None:
-                group["max_weight_norm"] = 65500.0
-        self.defaults["max_weight_norm"] = self.param_groups[0]["max_weight_norm"]
 
     def step(self, closure: Any = None) -> Any:
         """One update on the host."""
-        from poptorch._device_optimizer import lamb_update
+        from poptorch._update_rules import lamb_update
 
         loss = closure() if closure is not None else None
+        own: dict[str, Any] = {"bias_correction": self.bias_correction}
+        own["max_weight_norm"] = self.max_weight_norm
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
-                    lamb_update(weight, weight.grad, self.state[weight], group)
+                    state = self.state[weight]
+                    if not state:
+                        zeros = torch.zeros_like(weight, dtype=torch.float32)
+                        state.update(step=torch.zeros(()), exp_avg=zeros)
+                        state["exp_avg_sq"] = zeros.clone()
+                    lamb_update(weight, weight.grad, state, {**group, **own})
         return loss

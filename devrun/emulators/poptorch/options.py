@@ -198,6 +198,7 @@ class Options(RecordedOptions):
             f"setExecutionStrategy takes a strategy object, not {strategy!r}",
         )
         object.__setattr__(self, "_execution_strategy", strategy)
+        logger.debug("poptorch.Options set execution_mode to value %d", strategy.mode)
         return self
 
     def setAvailableMemoryProportion(

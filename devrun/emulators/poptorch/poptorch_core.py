@@ -16,7 +16,7 @@ class Error(Exception):
     def __init__(
         self, message: str = "", type: str = "poptorch_cpp_error", location: str = ""
     ) -> None:
-        super().__init__(message)
+        super().__init__(f"{message} ({location})" if location else message)
         self.message = message
         self.type = type
         self.location = location
@@ -50,14 +50,32 @@ class TestErrorType(enum.IntEnum):
     PoplarLinkError = 7
 
 
+_TEST_ERRORS: dict[TestErrorType, tuple[type[Error], str]] = {
+    TestErrorType.Poptorch: (Error, "poptorch_cpp_error"),
+    TestErrorType.Popart: (Error, "popart_exception"),
+    TestErrorType.PopartInternal: (Error, "popart_internal_exception"),
+    TestErrorType.Poplibs: (Error, "poplibs_exception"),
+    TestErrorType.PoplarUnrecoverable: (
+        UnrecoverableError,
+        "poplar_unrecoverable_runtime_error",
+    ),
+    TestErrorType.PoplarUnknown: (Error, "poplar_unknown_runtime_error"),
+    TestErrorType.PoplarRecoverableFullReset: (
+        RecoverableError,
+        "poplar_recoverable_runtime_error",
+    ),
+    TestErrorType.PoplarLinkError: (Error, "poplar_link_error"),
+}
+
+
 def _throwTestError(kind: TestErrorType) -> None:  # noqa: N802 - PopTorch's name
-    """Raise an error of `kind`."""
-    kind = TestErrorType(kind)
-    if kind is TestErrorType.PoplarUnrecoverable:
-        raise UnrecoverableError("unrecoverable test error", type="poplar_error")
-    if kind is TestErrorType.PoplarRecoverableFullReset:
-        raise RecoverableError("recoverable test error", type="poplar_error")
-    raise Error(f"test error of kind {kind.name}", type=kind.name.lower())
+    """Raise an error of `kind`, so that its handling can be rehearsed."""
+    error, name = _TEST_ERRORS[TestErrorType(kind)]
+    message = "a rehearsed error"
+    if kind is TestErrorType.PoplarLinkError:
+        message += ": -lfoo not found"
+    where = "[0] throwTestError::bottomLevel [1] throwTestError::topLevel"
+    raise error(message, type=name, location=where)
 
 
 _SESSION_KINDS = (bool, int, float, str, list, tuple, set, dict)

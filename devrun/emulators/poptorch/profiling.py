@@ -21,10 +21,11 @@ class Channel:
         """Mark what is inside; nothing is written."""
         yield
 
-    def instrument(self, obj: Any, *methods: str) -> None:
-        """Mark calls of methods; refuses names that the object does not have."""
+    def instrument(self, obj: Any, *methods: str) -> Any:
+        """Mark calls of methods, which must exist; returns the object."""
         for method in methods:
             check(
                 callable(getattr(obj, method, None)),
                 f"{type(obj).__name__} has no method {method}",
             )
+        return obj

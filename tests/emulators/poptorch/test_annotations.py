@@ -172,7 +172,7 @@ def test_a_multiconv_holds_convolutions():
 
     with pytest.raises(poptorch.Error, match="at least one convolution"):
         poptorch.inferenceModel(Group())(torch.ones(1))
-    with pytest.raises(ValueError, match="partialsTypes"):
+    with pytest.raises(ValueError, match="Invalid partials types"):
         poptorch.MultiConv().partialsTypes(torch.int8)
 
 

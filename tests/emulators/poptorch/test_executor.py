@@ -383,13 +383,38 @@ def test_a_second_compile_is_ignored_with_a_warning(make, data, caplog):
     assert "already compiled" in caplog.text
 
 
-def test_what_is_not_modelled_says_so(make, data):
-    inference = poptorch.inferenceModel(make(), poptorch.Options().logCycleCount(True))
-    inference(data(4)[0])
-    with pytest.raises(poptorch.Error, match="not modelled"):
+def test_operations_stand_for_cycles(make, data):
+    options = poptorch.Options().logCycleCount(True).deviceIterations(2)
+    inference = poptorch.inferenceModel(make(), options)
+    with pytest.raises(poptorch.Error, match="at least once"):
         inference.cycleCount()
-    with pytest.raises(poptorch.Error, match="not modelled"):
-        poptorch.ctc_beam_search_decoder(torch.ones(1), torch.ones(1))
+    inference(data(4)[0])
+    once = poptorch.inferenceModel(make(), poptorch.Options().logCycleCount(True))
+    once(data(4)[0])
+    assert inference.cycleCount() == 2 * once.cycleCount() > 0
+    with pytest.raises(poptorch.Error, match="disabled"):
+        poptorch.inferenceModel(make()).cycleCount()
+
+
+def test_ctc_decoding_finds_the_likeliest_labels():
+    # "ab", "aab", "a-b" ... are one sequence, which is likelier than the best path.
+    steps = torch.tensor([[0.4, 0.3, 0.3], [0.4, 0.6, 0.0], [0.2, 0.2, 0.6]])
+    probs = torch.stack([steps, steps], dim=1).clamp(min=1e-9).log()
+
+    class Decode(torch.nn.Module):
+        def forward(self, probs, lengths):
+            return poptorch.ctc_beam_search_decoder(probs, lengths, top_paths=2)
+
+    scores, sizes, labels = poptorch.inferenceModel(Decode())(
+        probs, torch.tensor([3, 2], dtype=torch.int32)
+    )
+    assert scores.shape == sizes.shape == (2, 2)
+    assert labels[0, 0].tolist() == [1, 2, 0]
+    # a-b, aab, aa-b.. : every alignment of "ab" over three steps
+    every = 0.3 * 0.6 * 0.6 + 0.3 * 0.4 * 0.6 + 0.4 * 0.6 * 0.6
+    assert scores[0, 0].exp().item() == pytest.approx(every, rel=1e-3)
+    assert labels[1, 0].tolist() == [1, 0, 0]
+    assert scores[0, 0] > scores[0, 1]
 
 
 def test_constants_moved_to_the_device_are_part_of_the_graph():
@@ -413,3 +438,127 @@ def test_a_loaded_executable_keeps_its_mode(make, data, tmp_path):
     second.loadExecutable(tmp_path / "eval.poptorch")
     assert torch.equal(second(x), wanted)
     assert second.model.training
+
+
+def test_arguments_of_another_structure_are_refused():
+    class Sums(torch.nn.Module):
+        def forward(self, *args):
+            return sum(
+                t
+                for arg in args
+                for t in (arg.values() if isinstance(arg, dict) else arg)
+            )
+
+    one = torch.ones(1)
+    inference = poptorch.inferenceModel(Sums())
+    inference([one, one], {"a": one})
+    for args, message in (
+        (([one, one],), "Number of positional arguments mismatch"),
+        (([one], {"a": one}), "Length mismatch"),
+        (([one, one], {"b": one}), "Missing arguments: a. Unexpected arguments: b"),
+        (((one, one), {"a": one}), "Type mismatch"),
+    ):
+        with pytest.raises(poptorch.Error, match=message):
+            inference(*args)
+    inference.destroy()
+    assert inference([one], {"b": one}).item() == 2
+
+
+def test_arguments_are_made_fit_with_one_warning(make, caplog):
+    inference = poptorch.inferenceModel(make())
+    turned = torch.ones(3, 4).t()
+    inference(turned.requires_grad_())
+    assert "requires_grad=True" in caplog.text
+    inference(turned.detach())
+    inference(torch.ones(3, 4).t())
+    assert caplog.text.count("not contiguous") == 1
+    with pytest.raises(AssertionError, match="passed more than once"):
+        inference(turned, x=turned)
+
+
+def test_dicts_are_accepted_with_a_warning(caplog):
+    class Picks(torch.nn.Module):
+        def forward(self, batch):
+            return batch["a"] - batch["b"]
+
+    inference = poptorch.inferenceModel(Picks())
+    one, two = torch.ones(1), torch.full((1,), 2.0)
+    assert inference({"a": two, "b": one}).item() == 1
+    assert inference({"b": one, "a": two}).item() == 1  # the order does not matter
+    assert caplog.text.count("partial support") == 1
+
+
+def test_a_model_wrapped_from_another_follows_its_flags(make, data):
+    x, y = data(4)
+    model = make(dropout=0.5)
+    training = poptorch.trainingModel(model)
+    training(x, y)
+    inference = poptorch.inferenceModel(training)
+    inference.model.eval()
+    assert torch.equal(inference(x), inference(x))
+
+
+def test_the_compiled_module_stands_beside_its_optimizer_as_before_3_0(make):
+    model = make()
+    training = poptorch.trainingModel(model)
+    assert training._model.model.first is model.first
+    assert training._model.first is model.first
+    assert training._model.optimizer is training._optimizer
+    assert poptorch.inferenceModel(model)._model.first is model.first
+
+
+def test_bounds_and_counts_are_constants():
+    start = torch.tensor([1])
+
+    class Cuts(torch.nn.Module):
+        def forward(self, x, places):
+            count = torch.bincount(places, minlength=4)
+            return x[start : start + 2], count
+
+    cut, count = poptorch.inferenceModel(Cuts())(
+        torch.arange(4.0), torch.tensor([1, 1, 3, 0])
+    )
+    assert cut.tolist() == [1, 2]
+    assert count.tolist() == [1, 2, 0, 1]
+
+    class Counts(torch.nn.Module):
+        def forward(self, places):
+            return torch.bincount(places)
+
+    with pytest.raises(poptorch.Error, match="minlength"):
+        poptorch.inferenceModel(Counts())(torch.tensor([1]))
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (0, "must be different"),
+        (-1, "end less than the start"),
+        (3, "must be a factor"),
+    ],
+)
+def test_dynamic_slices_have_a_size_that_fits(size, message):
+    class Slices(torch.nn.Module):
+        def forward(self, x, start):
+            return poptorch.dynamic_slice(x, 0, start, size, 1)
+
+    with pytest.raises(poptorch.Error, match=message):
+        poptorch.inferenceModel(Slices())(torch.ones(8), torch.tensor([0]))
+
+
+def test_printed_tensors_have_the_given_layout(capsys):
+    class Prints(torch.nn.Module):
+        def forward(self, x):
+            return poptorch.ipu_print_tensor(x, "x", max_line_width=12, digits=3)
+
+    poptorch.inferenceModel(Prints())(torch.tensor([[1.0, 2.5], [3.0, 4.0]]))
+    assert capsys.readouterr().err == "x: (\n (1.00 2.50)\n (3.00 4.00)\n)\n"
+
+    class Shortens(torch.nn.Module):
+        def forward(self, x):
+            return poptorch.ipu_print_tensor(
+                x, summarise_threshold=4, edge_items=1, digits=1, separator=","
+            )
+
+    poptorch.inferenceModel(Shortens())(torch.arange(5.0))
+    assert capsys.readouterr().err == "(0,...,4)\n"

@@ -108,7 +108,7 @@ def test_json_and_files_call_setters(tmp_path, monkeypatch):
     assert poptorch.Options().Training.gradient_accumulation == 8
     file = tmp_path / "o.conf"
     file.write_text("# a comment\n\n deviceIterations(4)\nrandomSeed(1")
-    with pytest.raises(poptorch.options.ConfigFileError, match=r"line 4 of o\.conf"):
+    with pytest.raises(poptorch.options.ConfigFileError, match=r"line 2 of o\.conf"):
         poptorch.Options().loadFromFile(str(file))
     file.write_text("deviceIterations(__import__('os').getpid())")
     with pytest.raises(poptorch.options.ConfigFileError, match="__import__"):
@@ -135,3 +135,90 @@ def test_log_levels():
         poptorch.setLogLevel("LOUD")
     poptorch.setLogLevel("ERR")
     poptorch.setLogLevel(3)
+
+
+EVERY_SETTER = {
+    "": {
+        "appendToLocationExcludes": ("a",),
+        "autoRoundNumIPUs": (True,),
+        "broadcastBuffers": (False,),
+        "connectionType": (poptorch.ConnectionType.Never,),
+        "createOrSet": (),
+        "deleteIfExists": ("random_seed",),
+        "deviceIterations": (2,),
+        "disableModuleNamescope": (),
+        "enableExecutableCaching": ("x",),
+        "enableProfiling": (),
+        "enableStableNorm": (True,),
+        "enableSyntheticData": (True,),
+        "inputReplicaGrouping": (1, poptorch.CommGroupType.Consecutive),
+        "logCycleCount": (True,),
+        "logDir": ("x",),
+        "maxRepeatLogs": (1,),
+        "modelName": ("x",),
+        "outputMode": (poptorch.OutputMode.All,),
+        "randomSeed": (1,),
+        "relaxOptimizerAttributesChecks": (),
+        "replicationFactor": (2,),
+        "set": (),
+        "setAvailableMemoryProportion": ({"IPU0": 0.3},),
+        "setExecutionStrategy": (poptorch.ShardedExecution(),),
+        "showCompilationProgressBar": (False,),
+        "sourceLocationExcludes": (["a"],),
+        "syncPattern": (poptorch.SyncPattern.Full,),
+        "updatableNamedBuffers": (["b"],),
+        "useIpuId": (1,),
+        "useIpuModel": (False,),
+        "useOfflineIpuTarget": (),
+    },
+    "Training": {
+        "accumulationAndReplicationReductionType": (poptorch.ReductionType.Sum,),
+        "gradientAccumulation": (2,),
+        "setAutomaticLossScaling": (True,),
+        "setConvolutionDithering": (True,),
+        "setMeanAccumulationAndReplicationReductionStrategy": (
+            poptorch.MeanReductionStrategy.Post,
+        ),
+    },
+    "Precision": {
+        "autocastEnabled": (True,),
+        "enableFloatingPointExceptions": (True,),
+        "enableStochasticRounding": (True,),
+        "halfFloatCasting": (0,),
+        "runningStatisticsAlwaysFloat": (True,),
+        "setPartialsType": (torch.half,),
+    },
+    "TensorLocations": {
+        "numIOTiles": (32,),
+        "setActivationLocation": (poptorch.TensorLocationSettings(),),
+        "setWeightLocation": (poptorch.TensorLocationSettings(),),
+        "setOptimizerLocation": (poptorch.TensorLocationSettings(),),
+        "setAccumulatorLocation": (poptorch.TensorLocationSettings(),),
+    },
+    "Distributed": {
+        "configureProcessId": (0, 2),
+        "disable": (),
+        "setEnvVarNames": ("A", "B"),
+    },
+    "Jit": {"traceModel": (False,)},
+    "_Popart": {"set": ("a", 1), "setEngineOptions": ({},), "setPatterns": ({},)},
+}
+READERS = {"anchorTensor", "checkIsFrozen", "clone", "defaultOutputMode", "exists"}
+READERS |= {"from_json", "loadFromFile", "toDict", "numProcesses", "processId"}
+
+
+@pytest.mark.parametrize("section", EVERY_SETTER)
+def test_no_setter_changes_frozen_options(section):
+    opts = poptorch.Options()
+    part = getattr(opts, section) if section else opts
+    public = {
+        name
+        for name in dir(type(part))
+        if not name.startswith("_") and callable(getattr(type(part), name))
+    }
+    setters = EVERY_SETTER[section]
+    assert public - READERS - setters.keys() <= {"set", "createOrSet", "deleteIfExists"}
+    opts._freeze()
+    for name, args in setters.items():
+        with pytest.raises(AttributeError, match="Can't modify frozen Options"):
+            getattr(part, name)(*args)

@@ -123,6 +123,15 @@ def test_batch_norm_sees_micro_batches(make, data):
     assert_same_weights(model, reference)
 
 
+def test_replicas_have_statistics_of_their_own(make, data):
+    model = make(norm=True)
+    training = poptorch.trainingModel(model, options(replicas=2))
+    training(*data(8))
+    reference = make(norm=True)
+    reference(data(8)[0][:4])  # the first replica's, which the host gets
+    torch.testing.assert_close(model.norm.running_mean, reference.norm.running_mean)
+
+
 def test_frozen_and_foreign_parameters_are_not_updated(make, data):
     model = make()
     model.first.weight.requires_grad_(False)
@@ -233,3 +242,166 @@ def test_unsupported_optimizers_are_refused(make):
         poptorch.optim.Adam(model.parameters(), amsgrad=True)
     with pytest.raises(AssertionError, match="accum_type"):
         poptorch.optim.SGD(model.parameters(), lr=0.1, accum_type=torch.int32)
+
+
+def test_half_accumulators_choose_a_running_mean(make, data):
+    def trained(**settings):
+        model = make()
+        optimizer = poptorch.optim.Adam(model.parameters(), lr=0.1, **settings)
+        training = poptorch.trainingModel(model, optimizer=optimizer)
+        training.compile(*data(4))
+        section = training.options.Training
+        return section.meanAccumulationAndReplicationReductionStrategy, training
+
+    kinds = poptorch.MeanReductionStrategy
+    assert trained(accum_type=torch.half)[0] == kinds.Running
+    chosen, training = trained()
+    assert chosen == kinds.Post
+    optimizer = training._optimizer
+    optimizer.accum_type = torch.half
+    with pytest.raises(ValueError, match="already compiled"):
+        training.setOptimizer(optimizer)
+
+
+def test_the_loss_scale_grows_until_gradients_are_large(data):
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3).half())
+
+        def forward(self, x):
+            return poptorch.identity_loss(x * self.weight, "sum")
+
+    model = Half()
+    opts = poptorch.Options()
+    opts.Training.setAutomaticLossScaling(True)
+    opts.anchorTensor("scale", "finalLossScale")
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.0, loss_scaling=4.0)
+    training = poptorch.trainingModel(model, opts, optimizer)
+    scales = []
+    for _ in range(14):
+        training(torch.ones(3).half())
+        scales.append(training.getAnchoredTensor("scale").item())
+    assert scales[:3] == [4, 8, 16]
+    # the gradient is the scale itself: doubled below an eighth of the largest half
+    assert scales[-4:] == [4096, 8192, 4096, 8192]
+    factor = optimizer.state_dict()["ipu_state"]["lossScaleUpdateFactor"]
+    assert factor * 4.0 == 4096
+
+
+def test_loaded_hyperparameters_are_used_until_others_are_set(make, data):
+    x, y = data(4)
+    model = make()
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+    training = poptorch.trainingModel(model, optimizer=optimizer)
+    training.compile(x, y)
+    state = optimizer.state_dict()
+    still = "scaledLearningRate0___specific___first.weight"
+    state["ipu_param"] = {still: torch.tensor(0.0)}
+    optimizer.load_state_dict(state)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    training(x, y)
+    after = model.state_dict()
+    assert torch.equal(after["first.weight"], before["first.weight"])
+    assert not torch.equal(after["last.weight"], before["last.weight"])
+    assert optimizer.state_dict()["ipu_param"][still] == 0
+    optimizer.param_groups[0]["lr"] = 0.2
+    training.setOptimizer(optimizer)
+    training(x, y)
+    assert not torch.equal(model.state_dict()["first.weight"], before["first.weight"])
+
+
+def test_what_only_the_device_has_is_set_on_the_optimizer(make, data):
+    model = make()
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, loss_scaling=2.0)
+    training = poptorch.trainingModel(model, optimizer=optimizer)
+    training(*data(4))
+    optimizer.loss_scaling = 8.0
+    training.setOptimizer(optimizer)
+    assert optimizer.state_dict()["ipu_param"]["lossScaling_FLOAT"] == 8
+
+
+@pytest.mark.parametrize("kind", ["SGD", "RMSprop"])
+def test_a_momentum_may_begin_later(kind, make, data):
+    def trained(momenta):
+        model = make()
+        build = getattr(poptorch.optim, kind)
+        optimizer = build(model.parameters(), lr=0.01, momentum=momenta[0])
+        training = poptorch.trainingModel(model, optimizer=optimizer)
+        for momentum in momenta:
+            optimizer.param_groups[0]["momentum"] = momentum
+            training.setOptimizer(optimizer)
+            training(*data(4))
+        assert "Accl1___first.weight" in optimizer.state_dict()["ipu_state"]
+        return model
+
+    before, later = trained([0.0, 0.0, 0.0]), trained([0.0, 0.5, 0.5])
+    assert not torch.equal(before.first.weight, later.first.weight)
+
+
+def test_code_of_subclassed_optimizers_does_not_run(make, caplog):
+    class Mine(torch.optim.SGD):
+        pass
+
+    model = make()
+    poptorch.trainingModel(model, optimizer=Mine(model.parameters(), lr=0.1))
+    assert "does not run Python optimizer code directly" in caplog.text
+
+
+def test_later_attributes_are_ignored_with_one_warning(make, data, caplog):
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.known = 1
+    training = poptorch.trainingModel(model, optimizer=optimizer)
+    training(*data(4))
+    optimizer.tempo = 2
+    optimizer.param_groups[0]["initial_lr"] = 0.1
+    for _ in range(2):
+        training.setOptimizer(optimizer)
+    assert caplog.text.count("unexpected optimizer attribute") == 1
+    assert caplog.text.count("unexpected group 0 attribute") == 1
+    assert "known" not in caplog.text
+
+
+class Slices(torch.nn.Module):
+    """Each group of replicas has its own columns of one matrix."""
+
+    def __init__(self, columns):
+        super().__init__()
+        self.weight = torch.nn.Parameter(columns)
+
+    def forward(self, x):
+        return poptorch.identity_loss((x @ self.weight) ** 2, "mean")
+
+
+@pytest.mark.parametrize("kind", ["Consecutive", "Orthogonal"])
+def test_groups_of_replicas_train_parts_of_a_weight(kind, make, data):
+    whole = torch.randn(3, 8, generator=torch.Generator().manual_seed(3))
+    x, _ = data(4)
+    reference = torch.nn.Parameter(whole.clone())
+    sgd = torch.optim.SGD([reference], lr=0.1, momentum=0.9)
+    model = Slices(torch.stack(whole.chunk(4, dim=1)))
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    groups = poptorch.CommGroupType[kind]
+    inputs = {"Consecutive": "Orthogonal", "Orthogonal": "Consecutive"}[kind]
+    opts = options(replicas=8)
+    opts.inputReplicaGrouping(4, poptorch.CommGroupType[inputs])
+    training = poptorch.trainingModel(model, opts, optimizer)
+    with pytest.raises(poptorch.Error, match="not a CommGroupType"):
+        training.weight.replicaGrouping("all", 2, None)
+    retrieval = poptorch.VariableRetrievalMode.OnePerGroup
+    training.weight.replicaGrouping(groups, 2, retrieval)
+    for _ in range(3):
+        sgd.zero_grad()
+        ((x @ reference) ** 2).mean().backward()
+        sgd.step()
+        training(x)
+    trained = torch.cat(list(model.weight.detach()), dim=1)
+    torch.testing.assert_close(trained, reference.detach())
+    assert optimizer.state_dict()["ipu_state"]["Accl1___weight"].shape == (4, 3, 2)
+    with pytest.raises(poptorch.Error, match="before the model is compiled"):
+        training.weight.replicaGrouping(groups, 2, retrieval)
+    wrong = poptorch.trainingModel(Slices(torch.ones(3, 3, 2)), options(replicas=8))
+    wrong.weight.replicaGrouping(groups, 2, retrieval)
+    with pytest.raises(poptorch.Error, match="first dimension of 4"):
+        wrong(x[:8].repeat(2, 1))
