@@ -14,7 +14,13 @@ from devrun.errors import DeviceUnavailableError
 
 __all__ = ["EMULATED_PACKAGES", "emulators_root", "is_emulated", "use_emulators"]
 
-EMULATED_PACKAGES = ("poptorch", "popart", "popdist", "habana_frameworks")
+EMULATED_PACKAGES = (
+    "habana_dataloader",
+    "habana_frameworks",
+    "popart",
+    "popdist",
+    "poptorch",
+)
 
 
 def emulators_root() -> Path:

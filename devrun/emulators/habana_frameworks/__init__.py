@@ -19,5 +19,18 @@ profiler's device rows, GPU migration, FSDP and DeepSpeed.
 
 from __future__ import annotations
 
+import importlib
+import os
+
 __version__ = "1.19.0"
 __emulated__ = True
+
+
+def __autoload() -> None:
+    """What `import torch` calls: loads the device in eager mode, as the SDK does.
+
+    PT_HPU_AUTOLOAD=0 or 1 decides it for both modes.
+    """
+    lazy = os.environ.get("PT_HPU_LAZY_MODE", "1") != "0"
+    if os.environ.get("PT_HPU_AUTOLOAD", "0" if lazy else "1") == "1":
+        importlib.import_module("habana_frameworks.torch")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from habana_frameworks._emulation.lazy import GRAPH
 from habana_frameworks._emulation.memory import COUNTERS
-from habana_frameworks._emulation.plans import PLANS
+from habana_frameworks._emulation.plans import counted
 from habana_frameworks._emulation.recorder import RECORDER, Finding
 from habana_frameworks._emulation.settings import SETTINGS
 
@@ -39,7 +39,7 @@ class Report:
 def report() -> Report:
     """What was counted; the open lazy graph is not in it yet."""
     findings = sorted(RECORDER.findings.values(), key=lambda f: -f.count)
-    ops = {p.full_name: p.launches for p in PLANS.values() if p.launches}
+    ops = {p.full_name: p.launches for p in counted() if p.launches}
     return Report(
         mode="lazy" if SETTINGS.lazy else "eager",
         findings=tuple(findings),
@@ -53,7 +53,7 @@ def report() -> Report:
 def reset() -> None:
     """Count from zero; graphs that were compiled stay in the cache."""
     RECORDER.reset()
-    for plan in PLANS.values():
+    for plan in counted():
         plan.launches = 0
 
 

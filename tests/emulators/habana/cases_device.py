@@ -78,8 +78,10 @@ def case_printing_shows_values_and_device():
 
 def case_a_parameter_can_be_made_from_the_class_of_another():
     kind = type(nn.Linear(2, 2).to("hpu").weight)
-    made = kind(torch.ones(2), requires_grad=True)
-    assert made.is_hpu and made.requires_grad
+    for place in ("hpu", "cpu", "meta"):  # offloading moves parameters this way
+        made = kind(torch.ones(2, device=place), requires_grad=False)
+        assert made.device.type == place and not made.requires_grad
+        assert isinstance(made, nn.Parameter)
     assert isinstance(nn.Parameter(torch.ones(2, device=HPU)), nn.Parameter)
 
 
@@ -220,3 +222,8 @@ def case_pinned_batches_from_a_loader():
     assert all(b.is_pinned() for b in batches)
     assert batches[1].to("hpu", non_blocking=True).tolist() == [4, 5, 6, 7]
     assert not torch.ones(1).is_pinned()
+
+
+def case_bytes_survive_the_way_through_another_type():
+    x = torch.randn(8)
+    assert torch.equal(x.view(torch.bool).to("hpu").view(torch.float).cpu(), x)

@@ -17,6 +17,9 @@ from habana_frameworks.torch.hpex.optimizers import (
     FusedResourceApplyMomentum,
     FusedSGD,
 )
+from habana_frameworks.torch.hpex.optimizers.distributed import (
+    FusedAdamW as DistributedAdamW,
+)
 from pytest import raises
 from torch import nn
 
@@ -133,3 +136,14 @@ def case_attention_repeats_heads():
     q, k = torch.randn(1, 4, 3, 8, device=HPU), torch.randn(1, 2, 3, 8, device=HPU)
     out = FusedSDPA.apply(q, k, k, None, 0.0, True)
     assert out.shape == q.shape
+
+
+def case_the_distributed_adamw_is_handed_its_gradients():
+    weights = [torch.ones(3, device=HPU, requires_grad=True) for _ in range(2)]
+    gradient = torch.full((3,), 0.5, device=HPU)
+    DistributedAdamW([weights[0]], lr=0.1).step([gradient])
+    weights[1].grad = gradient
+    FusedAdamW([weights[1]], lr=0.1).step()
+    assert weights[0].tolist() == weights[1].tolist() and weights[0].grad is None
+    with raises(ValueError, match="2 gradients were given for 1 parameters"):
+        DistributedAdamW([weights[0]]).step([gradient, gradient])

@@ -38,9 +38,9 @@ class Recording:
         for plan, args, kwargs, out, in_place in self.steps:
             if plan.draws and not plan.generator:
                 with DeviceStream():
-                    new = plan.func(*args, **kwargs)
+                    new = plan.op(*args, **kwargs)
             else:
-                new = plan.func(*args, **kwargs)
+                new = plan.op(*args, **kwargs)
             if not in_place:
                 _write(out, new)
         for tensor in self.results:

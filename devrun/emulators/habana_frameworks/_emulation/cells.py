@@ -24,7 +24,7 @@ class _Composed:
     mutated: tuple[int, ...] = ()
 
     def __init__(self, func: Any) -> None:
-        self.func = func
+        self.op = func
 
 
 def _run(plan: Plan, args: Any, kwargs: Any, compute: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ from habana_frameworks._emulation.recorder import RECORDER
 from habana_frameworks._emulation.settings import SETTINGS
 from habana_frameworks._emulation.sites import user_site
 
+WATCHERS: list[list[Counter[str]]] = []
+"""Lists that get the operators of each graph, by `FxGraphAnalyzer`."""
 NAMES = ("hpu_backend", "aot_hpu_training_backend", "aot_hpu_inference_backend")
 
 
@@ -21,6 +24,8 @@ def hpu_backend(
             "hpu_backend needs PT_HPU_LAZY_MODE=0, set before the SDK is imported"
         )
     calls = [n for n in graph_module.graph.nodes if n.op.startswith("call")]
+    for watcher in WATCHERS:
+        watcher.append(Counter(str(n.target) for n in calls))
     number = RECORDER.totals["compilation"]
     site = user_site()
     RECORDER.compilation("torch.compile", f"compiled_{number}", len(calls), site)

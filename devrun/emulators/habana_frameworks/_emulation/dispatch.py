@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,16 @@ from torch import Tensor
 from habana_frameworks._emulation.capture import CAPTURE
 from habana_frameworks._emulation.device import DEVICE, HOST
 from habana_frameworks._emulation.lazy import GRAPH
-from habana_frameworks._emulation.plans import Plan, plan_of
+from habana_frameworks._emulation.plans import (
+    FRESH,
+    IN_PLACE,
+    PLANS,
+    SLOW,
+    VIEW,
+    Kernel,
+    Plan,
+    plan_of,
+)
 from habana_frameworks._emulation.recorder import DYNAMIC_OP, HOST_SYNC, RECORDER
 from habana_frameworks._emulation.settings import SETTINGS
 from habana_frameworks._emulation.streams import GENERATOR, DeviceStream
@@ -28,6 +37,7 @@ from habana_frameworks._emulation.tensor import (
 LAZY = SETTINGS.lazy
 FUSED: list[bool] = []
 """Not empty while operators stand for the inside of one fused kernel."""
+NUMBERS = frozenset((float, int, bool, type(None)))
 
 
 class Call:
@@ -46,7 +56,7 @@ class Call:
         if kind is HpuTensor:
             self.operands.append(value)
             return value._host
-        if kind is float or kind is int or kind is bool or value is None:
+        if kind in NUMBERS:
             self.scalars.append(value)
             return value
         if kind is list or kind is tuple:
@@ -67,12 +77,62 @@ class Call:
         return value
 
 
-def run(func: Any, args: Any, kwargs: Any) -> Any:
+def run(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     """The entry: every operator with a device tensor among its operands."""
-    plan = plan_of(func)
+    plan = PLANS.get(id(func)) or plan_of(func)
     if plan.handler is not None:
-        return plan.handler(plan, args, kwargs)
-    return execute(plan, args, kwargs)
+        return plan.handler(plan, args, kwargs or {})
+    if plan.shape is SLOW or CAPTURE.active is not None:
+        return execute(plan, args, kwargs or {})
+    return _run_plain(plan, args, kwargs)
+
+
+def _run_plain(plan: Plan, args: Any, kwargs: Any) -> Any:
+    """`execute` for what most calls are: positional tensors and numbers, one result.
+
+    This is the emulator's cost for each operator, hence flat and without helpers.
+    """
+    host = []
+    operands = []
+    scalars: Any = ()
+    for value in args:
+        kind = type(value)
+        if kind is HpuTensor:
+            operands.append(value)
+            host.append(value._host)
+        elif kind in NUMBERS:
+            scalars += (value,)
+            host.append(value)
+        elif kind is list and value and type(value[0]) in NUMBERS:
+            scalars += tuple(value)
+            host.append(value)
+        else:
+            return execute(plan, args, kwargs or {})
+    if kwargs:
+        for value in kwargs.values():
+            if type(value) not in NUMBERS:
+                return execute(plan, args, kwargs)
+            scalars += (value,)
+        out = plan.op(*host, **kwargs)
+    else:
+        out = plan.op(*host)
+    shape = plan.shape
+    if shape is IN_PLACE:
+        result = operands[0]
+        if type(result._host) is not Tensor:
+            return result
+    elif type(out) is not Tensor:  # a compiler traces
+        return wrap(out)
+    elif shape is FRESH:
+        result = wrap(out)
+    else:
+        result = wrap(out, operands[0]._memory)
+    plan.launches += 1
+    if LAZY:
+        GRAPH.append_plain(plan, operands, scalars, result)
+    elif shape is not VIEW and not FUSED:
+        RECORDER.totals["launch"] += 1
+    return result
 
 
 def execute(plan: Plan, args: Any, kwargs: Any, dynamic: bool = False) -> Any:
@@ -96,7 +156,7 @@ def execute(plan: Plan, args: Any, kwargs: Any, dynamic: bool = False) -> Any:
     if plan.draws:
         out = _draw(plan, host_args, host_kwargs)
     else:
-        out = plan.func(*host_args, **host_kwargs)
+        out = plan.op(*host_args, **host_kwargs)
     results: list[HpuTensor] = []
     made = _outputs(plan, out, call, args, kwargs, results)
     if call.operands and is_traced(call.operands[0]):
@@ -120,12 +180,11 @@ def account(
         if dynamic:
             RECORDER.note(DYNAMIC_OP, plan.full_name)
         return
-    inputs = tuple([GRAPH.operand(t) for t in call.operands])
     if plan.keyed:
         scalars = tuple(call.scalars)
     else:
         scalars = tuple([v for v in call.scalars if type(v) is str])
-    GRAPH.append((plan.number, inputs, len(results), scalars), results)
+    GRAPH.append(plan, call.operands, scalars, results)
     if dynamic:
         GRAPH.flush(plan.base)
         GRAPH.stage()
@@ -160,9 +219,9 @@ def _draw(plan: Plan, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if plan.generator:
         if GENERATOR not in args and kwargs.get("generator") is None:
             kwargs["generator"] = GENERATOR
-        return plan.func(*args, **kwargs)
+        return plan.op(*args, **kwargs)
     with DeviceStream():
-        return plan.func(*args, **kwargs)
+        return plan.op(*args, **kwargs)
 
 
 def _outputs(
@@ -220,11 +279,47 @@ def _mutated(plan: Plan, args: Any, kwargs: Any, results: list[HpuTensor]) -> No
 def one_launch() -> Iterator[None]:
     """What runs inside is one kernel on the device."""
     RECORDER.totals["launch"] += not LAZY and not FUSED
+    with inside_kernel():
+        yield
+
+
+@contextmanager
+def inside_kernel() -> Iterator[None]:
+    """What runs inside is no launch of its own."""
     FUSED.append(True)
     try:
         yield
     finally:
         FUSED.pop()
+
+
+def run_kernel(
+    kernel: Kernel,
+    compute: Callable[..., Any],
+    lists: list[list[Tensor]],
+    written: list[list[Tensor]],
+) -> None:
+    """`compute(*lists)`, which writes into those of `written`, as one kernel.
+
+    On the host's tensors; operator by operator where a recording must see them.
+    """
+    flat: list[Any] = [tensor for tensors in lists for tensor in tensors]
+    with torch.no_grad():
+        if CAPTURE.active is not None or not all(_is_real(t) for t in flat):
+            with one_launch():
+                compute(*lists)
+            return
+        compute(*[[t._host for t in tensors] for tensors in lists])  # type: ignore[attr-defined]
+    kernel.launches += 1
+    if LAZY:
+        results = [tensor for tensors in written for tensor in tensors]
+        GRAPH.append(kernel, flat, (), results)
+    elif not FUSED:
+        RECORDER.totals["launch"] += 1
+
+
+def _is_real(tensor: Tensor) -> bool:
+    return type(tensor) is HpuTensor and not is_traced(tensor)
 
 
 def sync(cause: str, nbytes: int = 0) -> None:

@@ -13,7 +13,7 @@ from habana_frameworks._emulation.lazy import GRAPH
 from habana_frameworks._emulation.plans import Plan, handles, plan_of
 from habana_frameworks._emulation.recorder import RECORDER
 from habana_frameworks._emulation.settings import SETTINGS
-from habana_frameworks._emulation.sites import user_site
+from habana_frameworks._emulation.sites import user_place
 from habana_frameworks._emulation.tensor import HpuTensor, adopt, wrap
 
 INT32 = torch.iinfo(torch.int32)
@@ -47,8 +47,12 @@ def upload(target: HpuTensor, source: Tensor) -> HpuTensor:
     if LAZY:
         if GRAPH.is_pending(target):
             sync("copy into a pending tensor", source.nbytes)
-        target._site = user_site()  # type: ignore[attr-defined]
-    target._host.copy_(source)
+        target._site = user_place()
+    if source.dtype is torch.bool and target.dtype is torch.bool:
+        # Byte by byte: torch's own copy makes every byte that is not 0 a 1.
+        target._host.view(torch.uint8).copy_(source.view(torch.uint8))
+    else:
+        target._host.copy_(source)
     target._graph = 0
     if CAPTURE.active is not None:
         plan = plan_of(torch.ops.aten.copy_.default)
@@ -82,16 +86,16 @@ def _to_copy(plan: Plan, args: Any, kwargs: Any) -> Any:
     if device is None or device.type == "hpu":
         return execute(plan, args, {k: v for k, v in kwargs.items() if v is not None})
     if device.type == "meta":
-        return plan.func(args[0]._host, **kwargs)
+        return plan.op(args[0]._host, **kwargs)
     options = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory")}
-    return plan.func(download(args[0], "copy to host"), **options)
+    return plan.op(download(args[0], "copy to host"), **options)
 
 
 @handles("_local_scalar_dense")
 def _item(plan: Plan, args: Any, kwargs: Any) -> Any:
     # A full marker even where the value is already there.
     sync("item", args[0]._host.nbytes)
-    return plan.func(args[0]._host)
+    return plan.op(args[0]._host)
 
 
 @handles("equal")
@@ -103,7 +107,7 @@ def _equal(plan: Plan, args: Any, kwargs: Any) -> bool:
                 "two devices, hpu:0 and cpu! (operator aten::equal)"
             )
     sync("equal")
-    return bool(plan.func(args[0]._host, args[1]._host))
+    return bool(plan.op(args[0]._host, args[1]._host))
 
 
 def _has_mask(indices: Any) -> bool:

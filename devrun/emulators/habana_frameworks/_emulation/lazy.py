@@ -16,11 +16,19 @@ from habana_frameworks._emulation.bus import BUS, EventId
 from habana_frameworks._emulation.memory import COUNTERS
 from habana_frameworks._emulation.recorder import RECORDER
 from habana_frameworks._emulation.settings import SETTINGS
-from habana_frameworks._emulation.sites import Site, user_site
+from habana_frameworks._emulation.sites import Place, Site, user_site
 
 Layout = tuple[Any, ...]
 FIRST_STAGE = 10
 """After a data-dependent operator graphs are cut at 10, 20, 40 ... operators."""
+
+
+def layout_of(tensor: Any) -> Layout:
+    """What of a tensor from outside is in the key of a graph; kept until it changes."""
+    host = tensor._host
+    layout = (host.shape, host.dtype, host.stride(), host.storage_offset())
+    tensor._layout = layout
+    return layout
 
 
 class LazyGraph:
@@ -29,51 +37,122 @@ class LazyGraph:
     def __init__(self) -> None:
         self.serial = 1
         self.compiled: dict[int, str] = {}
-        self.layouts: dict[int, list[Layout]] = {}
-        self.seen_ops: dict[int, list[tuple[Any, ...]]] = {}
+        self.seen: dict[int, tuple[list[Layout], list[Any]]] = {}
         self.cut = SETTINGS.max_compound_ops
         self.graphs_in_iteration = 0
+        self.tape: list[Any] | None = None
         self._open()
 
     def _open(self) -> None:
-        self.ops: list[Any] = []
+        # Flat lists of numbers, so that the garbage collector has nothing to visit.
+        self.ops: list[int] = []
+        self.wires: list[int] = []
+        self.scalars: list[Any] = []
         self.inputs: list[Layout] = []
-        self.input_sites: list[Site | None] = []
+        self.input_sites: list[Place | None] = []
         self.values = 0
-        self.num_ops = 0
         COUNTERS.open(self.serial)
 
     def operand(self, tensor: Any) -> int:
         """The number of `tensor` in this graph; a new input if it is from outside."""
         if tensor._graph == self.serial:
             return int(tensor._value)
-        host = tensor._host
-        self.inputs.append(
-            (host.shape, host.dtype, host.stride(), host.storage_offset())
-        )
-        self.input_sites.append(tensor.__dict__.get("_site"))
+        self.inputs.append(tensor._layout or layout_of(tensor))
+        self.input_sites.append(tensor._site)
         tensor._graph = self.serial
         tensor._value = value = self.values
         self.values = value + 1
         return value
 
-    def append(self, key: tuple[Any, ...], results: list[Any]) -> None:
-        """One operator: `key` describes it, `results` get numbers."""
+    def append_plain(
+        self, plan: Any, operands: list[Any], scalars: tuple[Any, ...], result: Any
+    ) -> None:
+        """`append` of one operator with one result, its numbers not yet filtered."""
+        if self.tape is not None:
+            keyed = scalars if plan.keyed else ()
+            self.tape.append((plan, operands, [result], keyed, True))
+        serial = self.serial
+        for tensor in operands:
+            if tensor._graph == serial:
+                self.wires.append(tensor._value)
+            else:
+                self.wires.append(self.operand(tensor))
+        result._graph = result._memory.graph = serial
+        result._value = self.values
+        self.values += 1
+        self.ops.append(plan.number)
+        if scalars and plan.keyed:
+            self.scalars.append(scalars)
+        if len(self.ops) >= self.cut:
+            self._cut()
+
+    def append(
+        self,
+        plan: Any,
+        operands: list[Any],
+        scalars: tuple[Any, ...],
+        results: list[Any],
+    ) -> None:
+        """One operator; `scalars` are its numbers that are in the key."""
+        if self.tape is not None:
+            self.tape.append((plan, operands, results, scalars, False))
+        self.wires.extend([self.operand(tensor) for tensor in operands])
+        self.wires.append(-len(results))
         value = self.values
         serial = self.serial
         for tensor in results:
-            tensor._graph = serial
+            tensor._graph = tensor._memory.graph = serial
             tensor._value = value
-            tensor._memory.graph = serial
             value += 1
         self.values = value
-        self.ops.append(key)
-        self.num_ops += 1
-        if self.num_ops >= self.cut:
-            staged = self.cut < SETTINGS.max_compound_ops
-            self.flush("stage submission" if staged else "maximal graph size")
-            if staged:
-                self.cut = min(2 * self.cut, SETTINGS.max_compound_ops)
+        self.ops.append(plan.number)
+        if scalars:
+            self.scalars.append(scalars)
+        if len(self.ops) >= self.cut:
+            self._cut()
+
+    def start_tape(self) -> None:
+        """From here on keep what is appended."""
+        self.tape = []
+
+    def end_tape(self) -> list[Any]:
+        """(operator, inputs, results, keyed scalars, by `append_plain`) of each."""
+        tape, self.tape = self.tape or [], None
+        return tape
+
+    def replay(self, nodes: list[Any], tensors: list[Any]) -> None:
+        """Append a tape's operators: (operator, inputs, results, of `append_plain`).
+
+        Inputs and results are positions in `tensors`, or below 0 for temporaries.
+        """
+        temporaries: dict[int, int] = {}
+        for number, inputs, results, alone in nodes:
+            for place in inputs:
+                if place < 0:
+                    self.wires.append(temporaries[place])
+                else:
+                    self.wires.append(self.operand(tensors[place]))
+            if not alone:
+                self.wires.append(-len(results))
+            for place in results:
+                if place < 0:
+                    temporaries[place] = self.values
+                else:
+                    tensor = tensors[place]
+                    tensor._graph = tensor._memory.graph = self.serial
+                    tensor._value = self.values
+                self.values += 1
+            self.ops.append(number)
+
+    def is_cutting(self) -> bool:
+        """Whether graphs have a greatest size now."""
+        return self.cut != float("inf")
+
+    def _cut(self) -> None:
+        staged = self.cut < SETTINGS.max_compound_ops
+        self.flush("stage submission" if staged else "maximal graph size")
+        if staged:
+            self.cut = min(2 * self.cut, SETTINGS.max_compound_ops)
 
     def is_pending(self, tensor: Any) -> bool:
         """Whether `tensor`, or a view of its memory, waits for this graph."""
@@ -101,37 +180,39 @@ class LazyGraph:
         self.graphs_in_iteration += 1
         alive = COUNTERS.alive_in_graph
         deterministic = torch.are_deterministic_algorithms_enabled()
-        key = hash((tuple(self.ops), tuple(self.inputs), alive, deterministic))
+        parts = (self.ops, self.wires, self.scalars, self.inputs)
+        key = hash((*map(tuple, parts), alive, deterministic))
         recipe = self.compiled.get(key)
         if recipe is not None:
             RECORDER.cache_hit(recipe)
         else:
-            recipe = f"recipe_{len(self.compiled)}_{self.num_ops}_ops"
+            recipe = f"recipe_{len(self.compiled)}_{len(self.ops)}_ops"
             self.compiled[key] = recipe
             reason, site = self._why()
-            RECORDER.compilation(reason, recipe, self.num_ops, site or user_site())
+            RECORDER.compilation(reason, recipe, len(self.ops), site or user_site())
         RECORDER.totals[f"flush by {cause}"] += 1
         self.serial += 1
         self._open()
 
     def _why(self) -> tuple[str, Site | None]:
         """Why this graph was not in the cache, and the line to look at, if known."""
-        names = hash(tuple(op[0] for op in self.ops))
-        before = self.layouts.get(names)
-        ops_before = self.seen_ops.get(names)
-        self.layouts[names], self.seen_ops[names] = self.inputs, self.ops
-        if before is None or ops_before is None:
+        names = hash(tuple(self.ops))
+        seen = self.seen.get(names)
+        self.seen[names] = self.inputs, self.scalars
+        if seen is None:
             return "new operators", None
+        before, scalars_before = seen
         pairs = zip(before, self.inputs, self.input_sites, strict=False)
         for number, (old, new, site) in enumerate(pairs):
             if old[0] != new[0]:
                 shapes = f"{tuple(old[0])} -> {tuple(new[0])}"
-                return f"shape of input {number}: {shapes}", site
+                return f"shape of input {number}: {shapes}", site and Site(*site)
             if old != new:
-                return f"layout of input {number}: {old[1:]} -> {new[1:]}", site
-        for old_op, new_op in zip(ops_before, self.ops, strict=True):
-            if old_op[-1] != new_op[-1]:
-                return f"a Python value: {old_op[-1]} -> {new_op[-1]}", None
+                layouts = f"{old[1:]} -> {new[1:]}"
+                return f"layout of input {number}: {layouts}", site and Site(*site)
+        for old, new in zip(scalars_before, self.scalars, strict=False):
+            if old != new:
+                return f"a Python value: {old} -> {new}", None
         return "connections or results still alive", None
 
 

@@ -15,11 +15,11 @@ class Counters:
         self.limit = SETTINGS.memory_limit
         self.in_use = 0
         self.peak = 0
+        self.peak_alloc = 0
         self.allocs = 0
         self.frees = 0
-        self.peak_alloc = 0
-        self.total_allocs = 0
-        self.total_frees = 0
+        self._allocs_before = 0
+        self._frees_before = 0
         self.open_graph = 0
         self.alive_in_graph = 0
 
@@ -36,9 +36,25 @@ class Counters:
         """The peaks start from what is in use now."""
         self.peak, self.peak_alloc = self.in_use, 0
 
+    def lower_peak(self) -> tuple[int, int]:
+        """Look at a stretch of work: the peak follows it from here; (peak, in use)."""
+        before = self.peak, self.in_use
+        self.peak = self.in_use
+        return before
+
+    def restore_peak(self, before: tuple[int, int]) -> int:
+        """The stretch ends; how many bytes it needed above those in use before."""
+        needed = self.peak - before[1]
+        self.peak = max(self.peak, before[0])
+        return needed
+
+    def touch(self, nbytes: int) -> None:
+        """So much was in use for a moment."""
+        self.peak = max(self.peak, self.in_use + nbytes)
+
     def reset_accumulated(self) -> None:
         """The numbers of allocations and frees start at zero."""
-        self.allocs = self.frees = 0
+        self._allocs_before, self._frees_before = self.allocs, self.frees
 
     def stats(self) -> dict[str, int]:
         """The vendor's keys, in the vendor's order."""
@@ -46,13 +62,13 @@ class Counters:
             "Limit": self.limit,
             "InUse": self.in_use,
             "MaxInUse": self.peak,
-            "NumAllocs": self.allocs,
-            "NumFrees": self.frees,
-            "ActiveAllocs": self.total_allocs - self.total_frees,
+            "NumAllocs": self.allocs - self._allocs_before,
+            "NumFrees": self.frees - self._frees_before,
+            "ActiveAllocs": self.allocs - self.frees,
             "MaxAllocSize": self.peak_alloc,
-            "TotalSystemAllocs": self.total_allocs,
-            "TotalSystemFrees": self.total_frees,
-            "TotalActiveAllocs": self.total_allocs - self.total_frees,
+            "TotalSystemAllocs": self.allocs,
+            "TotalSystemFrees": self.frees,
+            "TotalActiveAllocs": self.allocs - self.frees,
         }
 
 
@@ -62,7 +78,7 @@ COUNTERS = Counters()
 class Allocation:
     """One block of device memory; it is given back when the last tensor on it goes.
 
-    `graph` is the serial of the open graph that produced or changed its contents.
+    `graph` is the serial of the graph that produced or changed its contents last.
     """
 
     __slots__ = ("born", "graph", "size")
@@ -70,31 +86,30 @@ class Allocation:
     def __init__(self, nbytes: int) -> None:
         size = (nbytes + ALIGNMENT - 1) & -ALIGNMENT
         c = COUNTERS
-        self.size = 0
-        self.born = -1
-        if c.in_use + size > c.limit:
+        in_use = c.in_use + size
+        if in_use > c.limit:
+            self.born = -1
             raise RuntimeError(
                 "FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::"
                 f"{size} ({size / (1 << 20):.2f})MB; {c.in_use} of {c.limit} bytes "
                 "of the emulated device are in use"
             )
         self.size = size
-        self.born = self.graph = c.open_graph
+        self.graph = 0
+        self.born = c.open_graph
         c.alive_in_graph += 1
         c.allocs += 1
-        c.total_allocs += 1
-        c.in_use += size
-        if c.in_use > c.peak:
-            c.peak = c.in_use
+        c.in_use = in_use
+        if in_use > c.peak:
+            c.peak = in_use
         if size > c.peak_alloc:
             c.peak_alloc = size
 
     def __del__(self) -> None:
-        if self.born < 0:
-            return
-        c = COUNTERS
-        c.in_use -= self.size
-        c.frees += 1
-        c.total_frees += 1
-        if self.born == c.open_graph:
-            c.alive_in_graph -= 1
+        born = self.born
+        if born >= 0:
+            c = COUNTERS
+            c.in_use -= self.size
+            c.frees += 1
+            if born == c.open_graph:
+                c.alive_in_graph -= 1

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._library import simple_registry
 
-from habana_frameworks._emulation import compiling
+from habana_frameworks._emulation import compiling, updates
 from habana_frameworks._emulation.dispatch import fetch
 from habana_frameworks._emulation.tensor import HpuTensor, adopt
 
@@ -115,6 +116,15 @@ def _loader(original: Any) -> Any:
     return load
 
 
+def _rule_finder(original: Any) -> Any:
+    """Torch looks for a special rule at every operator; this device has none."""
+
+    def find(op: Any, kind: type) -> Any:
+        return None if kind is HpuTensor else original(op, kind)
+
+    return find
+
+
 def _compiler(original: Any) -> Any:
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:
@@ -129,6 +139,9 @@ def install() -> None:
     if _done:
         return
     _done.append(True)
+    # Backward in the thread that called it: a second one would only wait for the
+    # interpreter's lock at every operator, and be below no line of the user's.
+    torch._C._set_multithreading_enabled(False)
     # Parameters stay the objects they were when a module moves, for optimizers' sake.
     torch.__future__.set_swap_module_params_on_conversion(True)
     _replace(Tensor, "data", property(_data.__get__, _set_data))
@@ -137,6 +150,9 @@ def install() -> None:
     _replace(torch, "save", _saver(torch.save))
     _replace(torch, "load", _loader(torch.load))
     _replace(torch, "compile", _compiler(torch.compile))
+    finder = simple_registry.find_torch_dispatch_rule
+    _replace(simple_registry, "find_torch_dispatch_rule", _rule_finder(finder))
+    updates.install(_replace)
     fork = torch.random.fork_rng
     fork_on_device = functools.wraps(fork)(
         lambda *args, **kwargs: fork(*args, **{"device_type": "hpu", **kwargs})

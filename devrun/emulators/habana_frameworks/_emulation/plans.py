@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from habana_frameworks._emulation.products import HOST_KERNELS
 from habana_frameworks._emulation.support import (
     DATA_DEPENDENT,
     UNKEYED_SCALARS,
@@ -13,6 +14,8 @@ from habana_frameworks._emulation.support import (
 )
 
 Handler = Any  # (plan, args, kwargs) -> result
+SLOW, FRESH, VIEW, IN_PLACE = range(4)
+"""What a call returns: anything, or one tensor that is new, a view, or an operand."""
 HOST_OPERANDS = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
 """Operators that accept index tensors of the host."""
 
@@ -23,7 +26,8 @@ class Plan:
     `returns`: for each result None (fresh memory), or the position or name of the
     argument it is. `draws`: it uses the device's random stream, `generator` says
     whether by an argument of that name. `reshapes`: it can change the layout of an
-    operand in place.
+    operand in place. `op` runs it on the host; `shape` says whether a call needs no
+    more care than its one result.
     """
 
     __slots__ = (
@@ -40,8 +44,10 @@ class Plan:
         "launches",
         "mutated",
         "number",
+        "op",
         "reshapes",
         "returns",
+        "shape",
         "single",
         "supported",
     )  # fmt: skip
@@ -54,6 +60,8 @@ class Plan:
         overload = schema.overload_name or "default"
         suffix = "" if overload == "default" else f".{overload}"
         self.full_name = schema.name + suffix
+        # The overload's own __call__ only passes on to its _op.
+        self.op = HOST_KERNELS.get(self.full_name, func._op)
         aliases = [r.alias_info for r in schema.returns]
         self.is_view = bool(aliases) and all(
             a is not None and not a.is_write for a in aliases
@@ -84,6 +92,15 @@ class Plan:
         self.host_operands = self.base in HOST_OPERANDS
         self.handler: Handler | None = None
         self.launches = 0
+        self.shape = self._shape()
+
+    def _shape(self) -> int:
+        careful = self.draws or self.data_dependent or self.reshapes
+        if careful or not self.supported or not self.single or self.host_operands:
+            return SLOW
+        if self.mutated:
+            return IN_PLACE if self.mutated == [0] == self.returns else SLOW
+        return VIEW if self.is_view else FRESH
 
     @staticmethod
     def _aliased(schema: Any, alias: Any) -> int | str | None:
@@ -97,7 +114,19 @@ class Plan:
         return None
 
 
-PLANS: dict[Any, Plan] = {}
+class Kernel:
+    """A fused kernel of the SDK, which is no operator of torch's."""
+
+    def __init__(self, name: str) -> None:
+        self.full_name = name
+        self.number = -1 - len(KERNELS)  # apart from those of plans
+        self.launches = 0
+        KERNELS.append(self)
+
+
+PLANS: dict[int, Plan] = {}
+"""By the identity of the overload, which its plan keeps alive."""
+KERNELS: list[Kernel] = []
 HANDLERS: dict[str, Handler] = {}
 
 
@@ -114,8 +143,13 @@ def handles(*names: str) -> Any:
 
 def plan_of(func: Any) -> Plan:
     """The plan of an overload, made at its first call."""
-    plan = PLANS.get(func)
+    plan = PLANS.get(id(func))
     if plan is None:
-        plan = PLANS[func] = Plan(func, len(PLANS))
+        plan = PLANS[id(func)] = Plan(func, len(PLANS))
         plan.handler = HANDLERS.get(plan.base)
     return plan
+
+
+def counted() -> list[Plan | Kernel]:
+    """All that has a number of launches."""
+    return [*PLANS.values(), *KERNELS]

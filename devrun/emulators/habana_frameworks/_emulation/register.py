@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from types import ModuleType
 from typing import Any
 
@@ -11,8 +13,9 @@ import torch
 from habana_frameworks._emulation import autocast, cells, handlers
 from habana_frameworks._emulation.bus import acquire
 from habana_frameworks._emulation.device import KEY
-from habana_frameworks._emulation.dispatch import execute
+from habana_frameworks._emulation.dispatch import execute, run
 from habana_frameworks._emulation.plans import plan_of
+from habana_frameworks._emulation.products import WHOLE
 from habana_frameworks._emulation.tensor import HpuTensor, wrap
 
 _acc: Any = torch._C._acc
@@ -23,9 +26,9 @@ _kept: list[Any] = [cells, handlers]
 class Guard(_acc.DeviceGuard):
     """Tells torch's core which type the device is."""
 
-    def type_(self) -> Any:
-        """PrivateUse1, whose name is hpu now."""
-        return torch._C._autograd.DeviceType.PrivateUse1
+    # PrivateUse1, whose name is hpu now. Torch asks at every operator: an iterator
+    # answers without a Python frame.
+    type_ = itertools.repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__
 
 
 class Hooks(_acc.PrivateUse1Hooks):
@@ -71,7 +74,7 @@ def _empty_strided(
 
 def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
     # Not `target.copy_`: torch calls this where the way back through Python is shut.
-    return HpuTensor.run(torch.ops.aten.copy_.default, (target, source), {})
+    return run(torch.ops.aten.copy_.default, (HpuTensor,), (target, source))
 
 
 def _factory(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,6 +96,9 @@ def install(module: ModuleType) -> None:
     aten.impl("empty.memory_format", _empty, KEY)
     aten.impl("empty_strided", _empty_strided, KEY)
     aten.impl("_copy_from", _copy_from, KEY)
+    for name in WHOLE:
+        op = getattr(torch.ops.aten, name).default
+        aten.impl(name, functools.partial(_factory, op), KEY)
     rest = torch.library.Library("_", "IMPL")
     rest.fallback(_factory, KEY)
     rest.fallback(torch.library.fallthrough_kernel, autocast.KEY)

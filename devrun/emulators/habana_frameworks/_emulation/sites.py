@@ -12,6 +12,7 @@ import torch
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _inside: dict[str, bool] = {}
+Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,17 @@ def _is_inside(filename: str) -> bool:
     return found
 
 
-def user_site() -> Site:
-    """The innermost line that is neither torch's nor the emulator's."""
+def user_place() -> Place | None:
+    """File and line that is neither torch's nor the emulator's, the innermost one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not _is_inside(frame.f_code.co_filename):
-            return Site(frame.f_code.co_filename, frame.f_lineno)
+            return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
-    return NOWHERE
+    return None
+
+
+def user_site() -> Site:
+    """The same as a site."""
+    place = user_place()
+    return NOWHERE if place is None else Site(*place)

@@ -12,6 +12,7 @@ from torch import Tensor
 from habana_frameworks._emulation.device import DEVICE
 from habana_frameworks._emulation.memory import Allocation
 
+_strided = torch.strided
 _make: Any = Tensor._make_wrapper_subclass
 _base_data: Any = torch._C.TensorBase.data
 _tracing: Any = torch._guards.TracingContext.try_get
@@ -23,35 +24,31 @@ class HpuTensor(Tensor):
     """A tensor on hpu:0.
 
     `_host` is the data, `_memory` the device memory it counts for; `_graph` and
-    `_value` are its place in the open lazy graph. Made from a host tensor it is a
-    copy; made from another of its kind it shares memory, as `nn.Parameter` does.
+    `_value` are its place in the open lazy graph, `_layout` and `_site` what is told of
+    it as an input of one: its shape and strides, the line it came from. Called, as in
+    `type(parameter)(data)`, it makes parameters, on the device that `data` is on.
     """
 
     _host: Tensor
     _memory: Allocation
-    _graph: int
+    _graph: int = 0
     _value: int
-    run: Callable[..., Any]
+    _layout: Any = None
+    _site: Any = None
     fetch: Callable[..., Tensor]
 
     __torch_function__: Any = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, data: Any, requires_grad: bool = False) -> HpuTensor:
-        if type(data) is HpuTensor:
-            made = wrap(data._host, data._memory)
-        else:
-            made = wrap(torch.as_tensor(data).detach().clone())
-        return made.requires_grad_(requires_grad)  # type: ignore[return-value]
+    def __new__(cls, data: Any, requires_grad: bool = True) -> Any:
+        if type(data) is not HpuTensor:
+            return torch.nn.Parameter(torch.as_tensor(data), requires_grad)
+        made: Any = wrap(data._host, data._memory)
+        made._is_param = True
+        return made.requires_grad_(requires_grad)
 
-    def __init__(self, data: Any = None, requires_grad: bool = False) -> None:
+    def __init__(self, data: Any = None, requires_grad: bool = True) -> None:
         super().__init__()
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return HpuTensor.run(func, args, kwargs or {})
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         """For compilers, which trace through a stand-in for the host tensor."""
@@ -160,20 +157,23 @@ class HpuTensor(Tensor):
         return host.__reduce_ex__(protocol)
 
 
-_OWN = frozenset({"_host", "_memory", "_graph", "_value", "_site"})
+_OWN = frozenset({"_host", "_memory", "_graph", "_value", "_layout", "_site"})
 
 
 def bind(run: Callable[..., Any], fetch: Callable[..., Tensor]) -> None:
     """Say what runs operators, and what copies a tensor to the host for a cause."""
-    HpuTensor.run = staticmethod(run)
+    HpuTensor.__torch_dispatch__ = staticmethod(run)
     HpuTensor.fetch = staticmethod(fetch)
 
 
 def wrap(host: Tensor, memory: Allocation | None = None) -> HpuTensor:
     """A device tensor over `host`, in new device memory unless `memory` is given."""
-    strided = host.layout is torch.strided
     made: HpuTensor
-    if strided:
+    if type(host) is not Tensor or host.layout is not _strided:
+        return _wrap_special(host, memory)
+    if host.is_contiguous() and not host.storage_offset():  # the fastest way
+        made = _make(HpuTensor, host.shape, dtype=host.dtype, device=DEVICE)
+    else:
         made = _make(
             HpuTensor,
             host.shape,
@@ -182,18 +182,26 @@ def wrap(host: Tensor, memory: Allocation | None = None) -> HpuTensor:
             dtype=host.dtype,
             device=DEVICE,
         )
-    else:
-        made = _make(
-            HpuTensor, host.shape, dtype=host.dtype, layout=host.layout, device=DEVICE
-        )
+    made._host = host
+    made._memory = memory or Allocation(host.untyped_storage().nbytes())
+    return made
+
+
+def _wrap_special(host: Tensor, memory: Allocation | None) -> HpuTensor:
+    """`wrap` of a parameter, a sparse tensor, or a stand-in that a compiler made."""
+    options: dict[str, Any] = {"layout": host.layout}
+    strided = host.layout is _strided
+    if strided:
+        options = {"strides": host.stride(), "storage_offset": host.storage_offset()}
+    made: HpuTensor = _make(
+        HpuTensor, host.shape, dtype=host.dtype, device=DEVICE, **options
+    )
     if type(host) is not Tensor:
         memory = TRACED
     elif memory is None:
-        nbytes = host.untyped_storage().nbytes() if strided else 0
-        memory = Allocation(nbytes)
+        memory = Allocation(host.untyped_storage().nbytes() if strided else 0)
     made._host = host
     made._memory = memory
-    made._graph = 0
     return made
 
 
@@ -214,9 +222,11 @@ def refresh(tensor: HpuTensor) -> None:
     if same and tensor.storage_offset() == host.storage_offset():
         return
     _base_data.__set__(tensor, wrap(host, tensor._memory))
+    tensor._layout = None
 
 
 def adopt(tensor: HpuTensor, other: HpuTensor) -> None:
     """What `tensor.data = other` does between two tensors of the device."""
     _base_data.__set__(tensor, other)
     tensor._host, tensor._memory, tensor._graph = other._host, other._memory, 0
+    tensor._layout = None

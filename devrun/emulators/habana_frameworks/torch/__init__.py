@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 os.environ.setdefault("HABANA_PROFILE", "profile_api_light")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+if shutil.which("hl-smi") is None:  # tools ask it for the release
+    _programs = str(Path(__file__).resolve().parent.parent / "bin")
+    os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", ""), _programs))
 
 from habana_frameworks._emulation import patches, register
 from habana_frameworks.torch import hpu

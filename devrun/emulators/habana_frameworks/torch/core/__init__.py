@@ -22,6 +22,8 @@ __all__ = [
     "hpu_initialize",
     "hpu_inference_initialize",
     "hpu_inference_set_env",
+    "hpu_reset_inference_env",
+    "hpu_set_inference_env",
     "iter_mark_step",
     "mark_step",
     "quantization_env",
@@ -47,6 +49,14 @@ def hpu_inference_initialize(*args: Any, **kwargs: Any) -> None:
 
 def hpu_inference_set_env() -> None:
     """Sets inference switches on a Gaudi; nothing to do here."""
+
+
+def hpu_set_inference_env() -> None:
+    """As `hpu_inference_set_env`."""
+
+
+def hpu_reset_inference_env() -> None:
+    """Undoes `hpu_set_inference_env`."""
 
 
 @contextmanager

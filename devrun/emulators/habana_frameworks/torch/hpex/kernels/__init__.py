@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["CustomSoftmax", "FusedSDPA"]
+__all__ = ["CustomSoftmax", "FusedSDPA", "PySDPA"]
 
 
 class FusedSDPA:
@@ -43,6 +43,10 @@ class FusedSDPA:
             scale=scale,
             enable_gqa=q.dim() == 4 and q.size(1) != k.size(1),
         )
+
+
+PySDPA = FusedSDPA
+"""The same, of ordinary operators on a Gaudi as well."""
 
 
 class CustomSoftmax:

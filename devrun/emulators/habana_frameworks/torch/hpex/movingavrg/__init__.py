@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Collection
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from habana_frameworks.torch.hpex.optimizers.common import fused
+from habana_frameworks._emulation.plans import Kernel
+from habana_frameworks.torch.hpex.optimizers.common import kernel
 
+KERNEL = Kernel("hpu::fused_ema")
 __all__ = ["FusedEMA"]
 
 
@@ -35,11 +38,11 @@ class FusedEMA:
         """Take one step towards `model`'s state."""
         self.updates += 1
         decay = self.decay(self.updates)
-        with fused():
-            sources = model.state_dict().values()
-            for average, value in zip(self.updated_ema, sources, strict=True):
-                if average.is_floating_point():
-                    average.mul_(decay).add_(value, alpha=1 - decay)
+        pairs = zip(self.updated_ema, model.state_dict().values(), strict=True)
+        floating = [(a, v) for a, v in pairs if a.is_floating_point()]
+        averages, values = [a for a, _ in floating], [v for _, v in floating]
+        update = functools.partial(_average, decay=decay)
+        kernel(KERNEL, update, [averages, values], [averages])
 
     def update_attr(
         self,
@@ -52,6 +55,11 @@ class FusedEMA:
             wanted = not include or name in include
             if wanted and not name.startswith("_") and name not in exclude:
                 setattr(self.ema, name, value)
+
+
+def _average(averages: list[Tensor], values: list[Tensor], *, decay: float) -> None:
+    for average, value in zip(averages, values, strict=True):
+        average.mul_(decay).add_(value, alpha=1 - decay)
 
 
 def _is_parallel(model: nn.Module) -> bool:

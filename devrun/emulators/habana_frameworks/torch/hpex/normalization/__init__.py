@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from habana_frameworks.torch.hpex.optimizers.common import fused
+from habana_frameworks._emulation.plans import Kernel
+from habana_frameworks.torch.hpex.optimizers.common import kernel
 
+KERNEL = Kernel("hpu::fused_clip_norm")
 __all__ = ["FusedClipNorm", "FusedRMSNorm"]
 
 
@@ -35,13 +37,19 @@ class FusedClipNorm:
         gradients = [p.grad for p in parameters if p.grad is not None]
         if not gradients:
             return torch.tensor(0.0)
-        with fused():
-            norms = torch.stack([g.norm(2).to(self.dtype) for g in gradients])
-            norm: Tensor = norms.norm(2)
-            scale = (self.max_norm_t / (norm + 1e-6)).clamp(max=1.0)
-            for gradient in gradients:
-                gradient.mul_(scale.to(gradient.dtype))
+        norm = torch.empty_like(self.max_norm_t).squeeze(0)
+        lists = [gradients, [self.max_norm_t], [norm]]
+        kernel(KERNEL, _clip, lists, [gradients, [norm]])
         return norm
+
+
+def _clip(gradients: list[Tensor], limit: list[Tensor], total: list[Tensor]) -> None:
+    (max_norm,), (norm,) = limit, total
+    norms = torch.stack([g.norm(2).to(norm.dtype) for g in gradients])
+    norm.copy_(norms.norm(2))
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(scale.to(gradient.dtype))
 
 
 class FusedRMSNorm:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
+from habana_frameworks._emulation.plans import Kernel
 from habana_frameworks.torch.hpex.optimizers import common
+
+KERNEL = Kernel("hpu::optimizer_adamw")
 
 
 class FusedAdamW(Optimizer):
@@ -54,13 +59,13 @@ class FusedAdamW(Optimizer):
                 )
         return first, second
 
-    def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
+    def _state_of(self, parameter: Tensor) -> dict[str, Any]:
         state: dict[str, Any] = self.state[parameter]
         if "exp_avg" not in state:
             first, second = self._dtypes(parameter.dtype)
             state["step"] = 0
-            state["exp_avg"] = torch.zeros_like(parameter, dtype=first)
-            state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=second)
+            state["exp_avg"] = common.zeros_like(parameter, dtype=first)
+            state["exp_avg_sq"] = common.zeros_like(parameter, dtype=second)
         return state
 
     def step(self, closure: common.Closure | None = None) -> Any:
@@ -75,12 +80,35 @@ class FusedAdamW(Optimizer):
             size = group["lr"]
             if group.get("bias_correction", True):
                 size *= math.sqrt(1.0 - beta2**count) / (1.0 - beta1**count)
-            with common.fused():
-                for parameter, gradient in found:
-                    state = self._state_of(parameter)
-                    m, v = state["exp_avg"], state["exp_avg_sq"]
-                    m.mul_(beta1).add_(gradient, alpha=1.0 - beta1)
-                    v.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
-                    parameter.mul_(1.0 - group["weight_decay"] * group["lr"])
-                    parameter.addcdiv_(m, v.sqrt().add_(group["eps"]), value=-size)
+            params, grads = map(list, zip(*found, strict=True))
+            states = [self._state_of(parameter) for parameter in params]
+            m, v = ([s[k] for s in states] for k in ("exp_avg", "exp_avg_sq"))
+            update = functools.partial(
+                _update,
+                betas=group["betas"],
+                eps=group["eps"],
+                decay=1.0 - group["weight_decay"] * group["lr"],
+                size=size,
+            )
+            common.kernel(KERNEL, update, [params, grads, m, v], [params, m, v])
         return loss
+
+
+def _update(
+    params: list[Tensor],
+    grads: list[Tensor],
+    averages: list[Tensor],
+    squares: list[Tensor],
+    *,
+    betas: tuple[float, float],
+    eps: float,
+    decay: float,
+    size: float,
+) -> None:
+    beta1, beta2 = betas
+    lists = zip(params, grads, averages, squares, strict=True)
+    for parameter, gradient, m, v in lists:
+        m.mul_(beta1).add_(gradient, alpha=1.0 - beta1)
+        v.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
+        parameter.mul_(decay)
+        parameter.addcdiv_(m, v.sqrt().add_(eps), value=-size)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from habana_frameworks._emulation.dispatch import one_launch
+from habana_frameworks._emulation.dispatch import inside_kernel, one_launch, run_kernel
+from habana_frameworks._emulation.plans import Kernel
 from habana_frameworks.torch.core.step_closure import _mark_step_if_lazy
 
 Closure = Callable[[], Any]
@@ -25,6 +26,24 @@ def fused() -> Iterator[None]:
     with torch.no_grad(), one_launch():
         yield
     _mark_step_if_lazy()
+
+
+def kernel(
+    kind: Kernel,
+    compute: Callable[..., Any],
+    lists: list[list[Tensor]],
+    written: list[list[Tensor]],
+) -> None:
+    """One fused kernel over lists of tensors, between two markers in lazy mode."""
+    _mark_step_if_lazy()
+    run_kernel(kind, compute, lists, written)
+    _mark_step_if_lazy()
+
+
+def zeros_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A state in new memory, which the fused kernel fills: no launch of its own."""
+    with torch.no_grad(), inside_kernel():
+        return torch.zeros_like(tensor, dtype=dtype)
 
 
 def evaluate(closure: Closure | None) -> Any:

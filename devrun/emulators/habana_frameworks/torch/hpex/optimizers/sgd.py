@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
+from habana_frameworks._emulation.plans import Kernel
 from habana_frameworks.torch.hpex.optimizers import common
+
+KERNEL = Kernel("hpu::optimizer_sgd")
 
 
 class FusedSGD(Optimizer):
@@ -39,28 +43,49 @@ class FusedSGD(Optimizer):
         loss = common.evaluate(closure)
         for group in self.param_groups:
             found = common.pairs(group, "FusedSGD")
-            momentum = group["momentum"]
-            with common.fused():
-                for parameter, gradient in found:
-                    if group["weight_decay"]:
-                        decay = group["weight_decay"]
-                        gradient = gradient.add(parameter, alpha=decay)
-                    if momentum:
-                        gradient = self._with_momentum(parameter, gradient, group)
-                    parameter.add_(gradient, alpha=-group["lr"])
+            if not group["momentum"]:
+                self._run(found, [], group, group["dampening"])
+                continue
+            # A buffer begins as the gradient itself, which is not dampened then.
+            new = [pair for pair in found if not self.state[pair[0]]]
+            old = [pair for pair in found if self.state[pair[0]]]
+            for parameter, _ in new:
+                buffer = common.zeros_like(parameter)
+                self.state[parameter]["momentum_buffer"] = buffer
+            for pairs, dampening in ((new, 0.0), (old, group["dampening"])):
+                buffers = [self.state[p]["momentum_buffer"] for p, _ in pairs]
+                self._run(pairs, buffers, group, dampening)
         return loss
 
-    def _with_momentum(
-        self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]
-    ) -> torch.Tensor:
-        state = self.state[parameter]
-        buffer = state.get("momentum_buffer")
-        if buffer is None:
-            buffer = state["momentum_buffer"] = gradient.clone()
-        else:
-            buffer.mul_(group["momentum"])
-            buffer.add_(gradient, alpha=1 - group["dampening"])
-        if group["nesterov"]:
-            return gradient.add(buffer, alpha=group["momentum"])
-        result: torch.Tensor = buffer
-        return result
+    @staticmethod
+    def _run(
+        pairs: list[tuple[Tensor, Tensor]],
+        buffers: list[Tensor],
+        group: dict[str, Any],
+        dampening: float,
+    ) -> None:
+        if not pairs:
+            return
+        params, grads = map(list, zip(*pairs, strict=True))
+        update = functools.partial(_update, group=group, dampening=dampening)
+        common.kernel(KERNEL, update, [params, grads, buffers], [params, buffers])
+
+
+def _update(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
+    *,
+    group: dict[str, Any],
+    dampening: float,
+) -> None:
+    decay, momentum = group["weight_decay"], group["momentum"]
+    for number, (parameter, gradient) in enumerate(zip(params, grads, strict=True)):
+        if decay:
+            gradient = gradient.add(parameter, alpha=decay)
+        if buffers:
+            buffer = buffers[number]
+            buffer.mul_(momentum).add_(gradient, alpha=1 - dampening)
+            nesterov = group["nesterov"]
+            gradient = gradient.add(buffer, alpha=momentum) if nesterov else buffer
+        parameter.add_(gradient, alpha=-group["lr"])

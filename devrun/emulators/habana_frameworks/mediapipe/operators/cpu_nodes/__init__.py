@@ -1,0 +1,1 @@
+"""Nodes that run on the host."""

@@ -1,0 +1,1 @@
+"""Iterators over a pipeline."""

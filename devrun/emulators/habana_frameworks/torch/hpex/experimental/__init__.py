@@ -1,0 +1,1 @@
+"""Parts of the SDK under trial."""

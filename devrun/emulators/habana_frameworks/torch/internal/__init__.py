@@ -1,0 +1,1 @@
+"""The SDK's private parts that training code nevertheless imports."""
