@@ -7,7 +7,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: train test test-slow test-gpu lint types bench bench-gpu clean
+.PHONY: train test test-slow test-faults test-gpu lint types bench bench-gpu clean
 
 train: $(STAMP)
 	$(BIN)/python tools/train.py $(CONFIG) $(ARGS)
@@ -17,6 +17,9 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+test-faults: $(STAMP)
+	$(BIN)/python -m pytest tests/faults -m "faults or not faults" $(ARGS)
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m "cuda or multi_cuda" $(ARGS)
@@ -28,11 +31,14 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 	cd devrun/emulators && $(abspath $(BIN))/mypy --config-file ../../pyproject.toml \
-	    --explicit-package-bases poptorch popart habana_frameworks
+	    --explicit-package-bases poptorch popart popdist \
+	    habana_frameworks habana_dataloader
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
+	$(BIN)/python benchmarks/emulators.py
+	$(BIN)/python benchmarks/autosplit.py
 
 bench-gpu: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py --device cuda $(ARGS)

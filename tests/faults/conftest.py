@@ -1,0 +1,53 @@
+"""Runs that are killed, starved and lied to, and the one that was left in peace."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.faults import harness
+
+
+@pytest.fixture(scope="session", autouse=True)
+def server():
+    """The process that all runs are forked from."""
+    with harness.importable():
+        assert harness.run(int) == (0, "")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory):
+    """`undisturbed(**changes)`: where a run of that config went through to its end."""
+    known = {}
+
+    def run(**changes):
+        key = repr(changes)
+        if key not in known:
+            place = tmp_path_factory.mktemp("undisturbed")
+            harness.write_config(place, **changes)
+            start = time.monotonic()
+            words = harness.train(place)
+            status, said = harness.run(harness.command, *words, output=place / "out")
+            assert status == 0, said
+            known[key] = place, time.monotonic() - start
+        place, run.seconds = known[key]
+        return place
+
+    return run
+
+
+FIGURES = []
+
+
+@pytest.fixture
+def figures():
+    """`figures(fault, text)`: what a test has counted, for the end of the output."""
+    return lambda fault, text: FIGURES.append((fault, text))
+
+
+def pytest_terminal_summary(terminalreporter):
+    if FIGURES:
+        terminalreporter.section("faults")
+        for fault, text in sorted(FIGURES, key=lambda entry: int(entry[0][1:])):
+            terminalreporter.write_line(f"{fault}: {text}")

@@ -1,0 +1,159 @@
+"""What the runs of this suite are made of; configs name it under `custom_imports`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import time
+
+import numpy
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from devrun.hooks import HOOKS, Hook
+from devrun.registry import DATASETS, MODELS
+
+
+@DATASETS.register_module()
+class Noisy(Dataset):
+    """Samples with noise from the three global streams.
+
+    `fault` is what happens at the sample `at`: a method of this class.
+    """
+
+    def __init__(self, length=12, at=-1, fault="raises", every=0):
+        generator = torch.Generator().manual_seed(7)
+        self.inputs = torch.randn(length, 4, generator=generator)
+        self.labels = (self.inputs.sum(1) > 0).long()
+        self.at, self.fault, self.every = at, fault, every
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        if index == self.at or (self.every and index % self.every == 0):
+            getattr(self, self.fault)()
+        noise = torch.rand(4) + random.random() + numpy.random.rand()
+        return self.inputs[index] + 0.1 * noise, self.labels[index]
+
+    def raises(self):
+        raise ValueError("this image cannot be decoded")
+
+    def hangs(self):
+        time.sleep(1000)
+
+    def dies(self):
+        os.kill(os.getpid(), 9)
+
+    def exits(self):
+        os._exit(0)
+
+
+@MODELS.register_module()
+def noisy_net(hidden=8):
+    """A classifier with dropout and running statistics."""
+    return nn.Sequential(
+        nn.Linear(4, hidden),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Linear(hidden, 2),
+    )
+
+
+@HOOKS.register_module()
+class Acknowledge(Hook):
+    """Appends a line for each update: done, last saved, loss to the last bit.
+
+    One `write` each, so that a killed process has said all that it has done.
+    """
+
+    priority = "LOWEST"
+
+    def __init__(self, path):
+        self.path = path
+
+    def after_train_iter(self, runner):
+        loss = float(runner.outputs["loss"])
+        line = f"{runner.iter + 1} {runner.last_saved_iter} {loss.hex()}\n"
+        with open(self.path.format(rank=runner.rank), "a") as file:
+            file.write(line)
+
+
+@HOOKS.register_module()
+class Slow(Hook):
+    """Takes a while over each update."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def after_train_iter(self, runner):
+        time.sleep(self.seconds)
+
+
+@HOOKS.register_module()
+class Poison(Hook):
+    """Puts NaN where it is told, before update `at`."""
+
+    def __init__(self, at, where="weight", value="nan", times=1):
+        self.at, self.where = at, where
+        self.value, self.times = float(value), times
+
+    def before_train_iter(self, runner):
+        if not self.at <= runner.iter < self.at + self.times:
+            return
+        if self.where == "weight":
+            with torch.no_grad():
+                next(runner.model.parameters()).fill_(self.value)
+        elif self.where == "input":
+            batch = runner.data_batch
+            while not isinstance(batch, torch.Tensor):  # micro-batches of (x, y)
+                batch = batch[0]
+            batch.fill_(self.value)
+
+
+@HOOKS.register_module()
+class KillAt(Hook):
+    """Ends this process by SIGKILL at the nth time a stage is reached, and a bit."""
+
+    priority = "LOW"
+
+    def __init__(self, stage, nth=1, after=0.0, number=9):
+        self.stage, self.left = stage, nth
+        self.after, self.number = after, number
+
+    def get_triggered_stages(self):
+        return [self.stage]
+
+    def reached(self, runner):
+        self.left -= 1
+        if self.left == 0:
+            time.sleep(self.after)
+            os.kill(os.getpid(), self.number)
+
+
+for _stage in ("before_run", "before_train_iter", "after_train_iter",
+               "after_train_epoch", "after_val_iter", "after_run"):  # fmt: skip
+    setattr(KillAt, _stage, KillAt.reached)
+
+
+@HOOKS.register_module()
+class Stuck(Hook):
+    """Calls C code that keeps the interpreter's lock."""
+
+    def after_train_iter(self, runner):
+        ctypes.PyDLL(None).sleep(1000)
+
+
+NASTY = ["a\nforged line", "b\r\nforged", "\x1b[31mred", "c\x00d", "e\u202ef", "g\x07h",
+         "i" * 5000, 'j"k', "l\\n", "{m}", "%s%n", "<b>", "\x7fdel"]  # fmt: skip
+
+
+@HOOKS.register_module()
+class NastyNames(Hook):
+    """Logs values under names that would do harm as they are."""
+
+    def after_train_iter(self, runner):
+        runner.log_buffer.update(dict.fromkeys(NASTY, 1.0))

@@ -1,0 +1,150 @@
+"""A disk that is full, slow, read-only or gone: what was saved stays saved."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from devrun.checkpoint import find_latest
+from tests.faults import harness
+from tests.faults.harness import Child, run
+
+LONG = {"runner": {"type": "IterBasedRunner", "max_iters": 10**6}}
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """Mounts a file system of so many bytes; its path."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    places = []
+
+    def mount(size):
+        place = tmp_path / f"disk{len(places)}"
+        place.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"cannot mount a small disk: {done.stderr.strip()}")
+        places.append(place)
+        return place
+
+    yield mount
+    for place in places:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def size_of(checkpoint):
+    return sum(-(-f.stat().st_size // 4096) * 4096 for f in checkpoint.iterdir())
+
+
+def last_line(said):
+    return [line for line in said.splitlines() if line.startswith("devrun: error")][-1]
+
+
+def test_a_full_disk_ends_with_status_8_and_the_old_one_whole(
+    mounted, undisturbed, tmp_path, figures
+):
+    """Room for two checkpoints and a half, of which three are to be kept."""
+    one = size_of(harness.newest(undisturbed() / "work" / "checkpoints"))
+    disk = mounted(int(2.5 * one) + (64 << 10))
+    harness.write_config(tmp_path, **LONG)
+    words = harness.train(tmp_path, work_dir=disk / "work")
+    status, said = run(harness.command, *words, output=tmp_path / "output")
+    assert status == 8
+    assert "No space left" in last_line(said) or "free on the disk" in last_line(said)
+    assert "Traceback" not in said
+    root = disk / "work" / "checkpoints"
+    assert max(harness.published(root)) >= harness.acknowledged(tmp_path) > 0
+    assert harness.leftovers(root) == []
+    figures("F8", "full disk: status 8, the old checkpoints whole, no leftovers")
+
+
+ERRORS = ["ENOSPC", "EDQUOT", "EIO", "EROFS", "EACCES", "EMFILE"]
+
+
+@pytest.mark.parametrize(
+    ("code", "stride"),
+    [("ENOSPC", 83), *(pytest.param(c, 1, marks=pytest.mark.faults) for c in ERRORS)],
+)
+def test_an_error_at_any_file_operation_of_a_run(
+    code, stride, undisturbed, tmp_path, figures
+):
+    short = {
+        "runner": {"type": "IterBasedRunner", "max_iters": 3},
+        "checkpoint_config": {"interval": 1, "by_epoch": False, "max_keep_ckpts": 1},
+    }
+    reference, points = undisturbed(**short), 0
+    for nth in range(1, 1000, stride):
+        place = tmp_path / str(nth)
+        place.mkdir()
+        harness.write_config(place, **short)
+        armed = {
+            "DEVRUN_TEST_MODE": "1",
+            "DEVRUN_FAILPOINT": f"any:{nth}:{code}",
+        }
+        words = harness.train(place)
+        output = place / "output"
+        status, said = run(harness.command, *words, output=output, environment=armed)
+        root = place / "work" / "checkpoints"
+        steps = harness.published(root)
+        assert max(steps, default=-1) >= harness.acknowledged(place)
+        assert "Traceback" not in said
+        if status == 0 and os.strerror(getattr(errno, code)) not in said:
+            break  # either nothing failed, or a removal that the next start repeats
+        assert status in (0, 8), said
+        points += 1
+        status, said = run(harness.command, *words, output=output)
+        assert status == 0, said
+        ours = harness.fingerprint(harness.newest(root))
+        theirs = harness.fingerprint(harness.newest(reference / "work/checkpoints"))
+        # one that is saved after the last phase says of it that it is over
+        ours["position"].pop("workflow"), theirs["position"].pop("workflow")
+        assert ours == theirs
+        shutil.rmtree(place)
+    assert points
+    figures("F8", f"{code} at {points} of {points} file operations: old ones whole")
+
+
+def renamed(work_dir):
+    os.rename(work_dir, work_dir.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("remove", harness.numbers(renamed, shutil.rmtree))
+def test_a_work_dir_that_vanishes(remove, tmp_path, figures):
+    """The run ends with status 8, or makes it anew and saves there: nothing is lost."""
+    work_dir = tmp_path / "work"
+    harness.write_config(
+        tmp_path, **LONG, custom_hooks=[{"type": "Slow", "seconds": 0.02}]
+    )
+    child = Child(harness.command, *harness.train(tmp_path), output=tmp_path / "output")
+    harness.wait_for(lambda: harness.acknowledged(tmp_path) > 0)
+    while True:
+        try:
+            remove(work_dir)
+            break
+        except OSError:  # a checkpoint was being written into it
+            continue
+    root = work_dir / "checkpoints"
+    harness.wait_for(lambda: not child.running() or find_latest(root))
+    child.kill(signal.SIGTERM)
+    status = child.wait()
+    assert "Traceback" not in child.said()
+    assert status in (8, 75), child.said()
+    assert (find_latest(root) is not None) == (status == 75)
+    figures("F8", f"work_dir gone under a run ({remove.__name__}): status {status}")
+
+
+def test_a_read_only_disk(mounted, tmp_path):
+    disk = mounted(1 << 20)
+    harness.write_config(tmp_path)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    words = harness.train(tmp_path, work_dir=disk / "work")
+    status, said = run(harness.command, *words, output=tmp_path / "output")
+    assert status in (2, 8)
+    assert "Read-only file system" in last_line(said)

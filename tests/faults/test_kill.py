@@ -1,0 +1,227 @@
+"""Killed at any moment, a run goes on where it stood and ends with the same bits."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from devrun.checkpoint import find_latest, step_name
+from tests.faults import harness
+from tests.faults.harness import Child
+
+FAILPOINT = {"DEVRUN_TEST_MODE": "1"}
+
+
+def go_on(place, **options):
+    """A child that trains on in `place`, from its newest checkpoint."""
+    words = harness.train(place)
+    return Child(harness.command, *words, output=place / "output", **options)
+
+
+def checked(place, before, in_flight=0):
+    """After a kill: all that is published is whole, and nothing saved is lost.
+
+    `before` is what a start found; it must have gone on from exactly there. A save in
+    the background is told of when it begins: `in_flight` updates later it is done.
+    Returns the newest step, and whether the kill hit a write.
+    """
+    root = place / "work" / "checkpoints"
+    found = max(harness.published(root), default=0)
+    assert found >= max(harness.acknowledged(place) - in_flight, before)
+    said = harness.updates(place)
+    assert not said or said[0] == before + 1
+    return found, bool(harness.leftovers(root))
+
+
+def same_end(place, reference):
+    """Every loss, and the last checkpoint, are those of the undisturbed run.
+
+    A kill between a save and its acknowledgement leaves a loss unsaid.
+    """
+    said, expected = harness.losses(place), harness.losses(reference)
+    assert said.items() <= expected.items()
+    ours, theirs = (harness.newest(p / "work/checkpoints") for p in (place, reference))
+    assert harness.fingerprint(ours) == harness.fingerprint(theirs)
+    assert harness.leftovers(ours.parent) == []
+
+
+def until_done(place, reference, kill, most=10_000, in_flight=0):
+    """Start, `kill(child)`, until a run comes through; (kills, of them in a write)."""
+    kills = writes = newest = 0
+    while True:
+        harness.forget_updates(place)
+        child = go_on(place)
+        kill(child)
+        status = child.wait()
+        newest, in_write = checked(place, newest, in_flight)
+        if status == 0:
+            same_end(place, reference)
+            return kills, writes
+        assert status == -9, child.said()
+        kills, writes = kills + 1, writes + in_write
+        if kills == most:
+            gets_through(place, reference)
+            return kills, writes
+
+
+@pytest.mark.parametrize(
+    ("wanted", "workers", "saving"),
+    [
+        (6, 0, {}),
+        (3, 0, {"async": True}),
+        *(
+            pytest.param(200, workers, saving, marks=pytest.mark.faults)
+            for workers in (0, 2)
+            for saving in ({}, {"async": True})
+        ),
+    ],
+)
+def test_killed_at_random_moments(
+    wanted, workers, saving, undisturbed, tmp_path, figures
+):
+    draw = random.Random(f"{wanted} {workers}")
+    data = {**harness.CONFIG["data"], "workers_per_gpu": workers}
+    reference = undisturbed(data=data)
+    config = {**harness.CONFIG["checkpoint_config"], **saving}
+    in_flight = config["interval"] if saving else 0
+    lasted = undisturbed.seconds
+    kills = writes = runs = 0
+
+    def kill(child):
+        time.sleep(draw.uniform(0, lasted))
+        child.kill()
+
+    while kills < wanted:
+        place = tmp_path / str(runs)
+        place.mkdir()
+        harness.write_config(place, data=data, checkpoint_config=config)
+        left = wanted - kills
+        found, inside = until_done(place, reference, kill, left, in_flight)
+        kills, writes, runs = kills + found, writes + inside, runs + 1
+        shutil.rmtree(place)
+    assert writes
+    figures(
+        "F1",
+        f"{kills} of {kills} kills at random moments resumed, {writes} of them in a "
+        f"write; {runs} of {runs} runs ended bit-identical ({workers} loader workers"
+        f"{', asynchronous' if saving else ''})",
+    )
+
+
+SHORT = {
+    "runner": {"type": "IterBasedRunner", "max_iters": 4},
+    "checkpoint_config": {"interval": 1, "by_epoch": False, "max_keep_ckpts": 2},
+}
+
+
+@pytest.mark.parametrize("stride", [31, pytest.param(1, marks=pytest.mark.faults)])
+def test_killed_at_every_file_operation(stride, undisturbed, tmp_path, figures):
+    reference, points = undisturbed(**SHORT), 0
+    for nth in range(1, 10_000, stride):
+        place = tmp_path / str(nth)
+        place.mkdir()
+        harness.write_config(place, **SHORT)
+        armed = {**FAILPOINT, "DEVRUN_FAILPOINT": f"any:{nth}:kill"}
+        status = go_on(place, environment=armed).wait()
+        checked(place, 0)
+        if status == 0:
+            break
+        assert status == -9
+        gets_through(place, reference)
+        shutil.rmtree(place)
+        points += 1
+    assert points * stride > 100
+    figures("F2", f"{points} of {points} file operations of a run killed and resumed")
+
+
+def gets_through(place, reference):
+    harness.forget_updates(place)
+    child = go_on(place)
+    assert child.wait() == 0, child.said()
+    same_end(place, reference)
+
+
+PHASES = {
+    "first iteration": "before_train_iter:1",
+    "an update": "after_train_iter:7",
+    "end of an epoch": "after_train_epoch:1",
+    "end of the run": "after_run:1",
+    "start of the run": "before_run:1",
+}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("times", [20])
+def test_killed_in_each_phase(phase, times, undisturbed, tmp_path, figures):
+    stage, _, nth = PHASES[phase].partition(":")
+    changes = {
+        "data": {
+            **harness.CONFIG["data"],
+            "val": {"type": "Noisy", "length": 4},
+        },
+        "workflow": [["train", 1]],
+        "runner": {"type": "EpochBasedRunner", "max_epochs": 3},
+        "checkpoint_config": {"interval": 1},
+        "evaluation": {"metric": "accuracy", "save_best": "accuracy"},
+    }
+    reference = undisturbed(**changes)
+    for number in range(times):
+        place = tmp_path / str(number)
+        place.mkdir()
+        cut = {"type": "KillAt", "stage": stage, "nth": int(nth), "after": number / 2e3}
+        hooks = [*harness.CONFIG["custom_hooks"], cut]
+        harness.write_config(place, **changes, custom_hooks=hooks)
+        assert go_on(place).wait() == -9
+        checked(place, 0)
+        harness.write_config(place, **changes)
+        gets_through(place, reference)
+    figures("F4", f"{times} of {times} kills in the phase '{phase}' resumed exactly")
+
+
+WRITE = """
+import sys, torch
+from devrun.checkpoint import write_checkpoint
+root, step = sys.argv[1], int(sys.argv[2])
+parts = {"model": {"w": torch.full((3,), float(step))}}
+write_checkpoint(root, f"step-{step:08d}", parts, {"step": step})
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("call", ["mkdir", "write", "fsync", "rename"])
+def test_killed_by_the_kernel_at_a_system_call(call, tmp_path, figures):
+    """The same without failpoints: strace kills at the n-th call on that directory."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    calls = {"mkdir": "mkdir,mkdirat", "rename": "rename,renameat,renameat2"}
+    root, points = tmp_path / "checkpoints", 0
+    for nth in range(1, 30):
+        shutil.rmtree(root, ignore_errors=True)
+        write(root, 1)
+        names = calls.get(call, call)
+        command = [
+            "strace", "-f", "-qq", "-o", "/dev/null",
+            "-e", f"inject={names}:signal=KILL:when={nth}",
+            sys.executable, "-c", WRITE, str(root), "2",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        steps = harness.published(root)
+        assert 1 in steps
+        if done.returncode == 0:
+            assert find_latest(root).name == step_name(2)
+            break
+        assert re.search("-9|137", str(done.returncode)), done.stderr
+        points += 1
+    assert points
+    figures("F2", f"{points} of {points} kills by the kernel at a {call} lost nothing")
+
+
+def write(root, step):
+    subprocess.run([sys.executable, "-c", WRITE, str(root), str(step)], check=True)

@@ -1,0 +1,222 @@
+"""Told to stop at any moment, a run saves, leaves nobody behind, and goes on later."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from devrun.checkpoint import find_latest
+from tests.faults import harness
+from tests.faults.harness import Child, numbers
+
+STATUS = {"SIGTERM": 75, "SIGUSR1": 75, "SIGINT": 130}
+WITH_WORKERS = {
+    "data": {
+        **harness.CONFIG["data"],
+        "workers_per_gpu": 2,
+        "train": {"type": "Noisy", "length": 60},
+    },
+}
+
+
+ALL = [(100, name, group) for name in STATUS for group in (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("times", "name", "group"),
+    [(1, "SIGTERM", True), *(pytest.param(*a, marks=pytest.mark.faults) for a in ALL)],
+)
+def test_a_signal_at_any_moment(name, group, times, undisturbed, tmp_path, figures):
+    draw = random.Random(f"{name} {group}")
+    reference, lasted = undisturbed(**WITH_WORKERS), undisturbed.seconds
+    stopped = late = early = run = 0
+    while stopped < times:
+        place = tmp_path / str(run)
+        place.mkdir()
+        run += 1
+        harness.write_config(place, **WITH_WORKERS)
+        while True:
+            words = harness.train(place)
+            output = place / "output"
+            said = output.read_text() if output.exists() else ""
+            child = Child(harness.command, *words, output=output)
+            harness.wait_for(lambda: said != child.said() or not child.running())  # noqa: B023
+            time.sleep(draw.uniform(0, 0.9 * lasted))
+            done = harness.updates(place)
+            child.kill(signal.Signals[name], group=group)
+            status = child.wait()
+            assert "Traceback" not in child.said()
+            assert harness.living(child.pid) == []
+            if status == 0:  # it was over before
+                late += 1
+                break
+            if status in (130, 143) and not done:  # before the first update
+                early += 1
+                continue
+            assert status == STATUS[name], child.said()
+            newest = find_latest(place / "work" / "checkpoints")
+            after = harness.updates(place)
+            assert int(newest.name[5:]) == after[-1]
+            assert not done or after[-1] <= done[-1] + 2  # at most one more, and the
+            stopped += 1  # one that was done but not yet written down
+            if stopped == times:
+                break
+        if status != 0:
+            child = Child(
+                harness.command, *harness.train(place), output=place / "output"
+            )
+            assert child.wait() == 0, child.said()
+        ours, theirs = (
+            harness.newest(p / "work/checkpoints") for p in (place, reference)
+        )
+        assert harness.fingerprint(ours) == harness.fingerprint(theirs)
+    how = "process group" if group else "process"
+    figures(
+        "F10",
+        f"{stopped} of {stopped} times {name} to the {how} saved and went on "
+        f"bit-identical, with 2 loader workers ({early} more came before the first "
+        f"update, {late} after the end)",
+    )
+
+
+def test_a_second_signal_leaves_at_once(tmp_path, figures):
+    data = {**harness.CONFIG["data"], "train": {"type": "Noisy", "length": 10_000}}
+    slow = [*harness.CONFIG["custom_hooks"], {"type": "Slow", "seconds": 5}]
+    harness.write_config(tmp_path, data=data, custom_hooks=slow)
+    words = harness.train(tmp_path)
+    child = Child(harness.command, *words, output=tmp_path / "output")
+    harness.wait_for(lambda: "workflow:" in child.said())
+    time.sleep(0.3)
+    child.kill(signal.SIGTERM)
+    harness.wait_for(lambda: "once more leaves at once" in child.said())
+    start = time.monotonic()
+    child.kill(signal.SIGTERM)
+    assert child.wait(5) == 143
+    assert time.monotonic() - start < 1
+    assert harness.living(child.pid) == []
+    figures("F10", "a second signal left within a second, status 143")
+
+
+@pytest.mark.parametrize("times", numbers(1, 30))
+def test_a_signal_inside_a_write(times, undisturbed, tmp_path, figures):
+    """The write that it meets is finished, and the one that it asks for follows."""
+    reference, inside = undisturbed(), 0
+    for number in range(times):
+        place = tmp_path / str(number)
+        place.mkdir()
+        harness.write_config(place)
+        root = place / "work" / "checkpoints"
+        words = harness.train(place)
+        child = Child(harness.command, *words, output=place / "output")
+        harness.wait_for(lambda: harness.leftovers(root) or not child.running())  # noqa: B023
+        child.kill(signal.SIGTERM)
+        inside += bool(harness.leftovers(root))
+        assert child.wait() == 75, child.said()
+        assert max(harness.published(root)) == harness.updates(place)[-1]
+        again = Child(harness.command, *words, output=place / "output")
+        assert again.wait() == 0, again.said()
+        assert harness.fingerprint(harness.newest(root)) == harness.fingerprint(
+            harness.newest(reference / "work" / "checkpoints")
+        )
+    figures("F10", f"{times} of {times} signals at a write saved ({inside} inside it)")
+
+
+def two_ranks(place, **changes):
+    """torchrun on two processes, with a session of its own."""
+    cfg = {
+        **json.loads(json.dumps(harness.CONFIG)),
+        "optimizer_config": {},
+        "runner": {"type": "IterBasedRunner", "max_iters": 400},
+        "launcher": "pytorch",
+        **changes,
+    }
+    cfg["custom_hooks"] += [
+        {"type": "Acknowledge", "path": str(place / "said-{rank}")},
+        {"type": "Slow", "seconds": 0.02},
+    ]
+    (place / "run.yaml").write_text(yaml.safe_dump(cfg))
+    words = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+        "--master-port", str(random.randint(20_000, 50_000)), "-m", "devrun",
+        *map(str, harness.train(place)),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(harness.ROOT)}
+    with open(place / "output", "ab") as output:
+        return subprocess.Popen(
+            words, stdout=output, stderr=output, start_new_session=True,
+            env=environment,
+        )  # fmt: skip
+
+
+def ranks_of(process):
+    """Process ids of the two ranks."""
+    out = subprocess.run(
+        ["ps", "-o", "pid=,args=", "--ppid", str(process.pid)],
+        capture_output=True, text=True, check=False,
+    ).stdout  # fmt: skip
+    return [int(line.split()[0]) for line in out.splitlines() if "train" in line]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("times", [10])
+def test_one_rank_is_signalled_and_both_stop_at_the_same_update(
+    rank, times, tmp_path, figures
+):
+    for number in range(times):
+        place = tmp_path / str(number)
+        place.mkdir()
+        process = two_ranks(place)
+        try:
+            harness.wait_for(lambda: (place / "said-0").exists(), 60)  # noqa: B023
+            time.sleep(random.random())
+            os.kill(sorted(ranks_of(process))[rank], signal.SIGTERM)
+            process.wait(60)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+        said = Path(place / "output").read_text()
+        done = [len((place / f"said-{r}").read_text().splitlines()) for r in (0, 1)]
+        assert done[0] == done[1], said
+        newest = find_latest(place / "work" / "checkpoints")
+        assert int(newest.name[5:]) == done[0]
+        assert re.search(r"stopped by SIGTERM", said)
+    figures("F11", f"{times} of {times} signals to rank {rank} stopped both together")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("times", [10])
+def test_one_rank_is_killed_and_the_run_goes_on_later(times, tmp_path, figures):
+    for number in range(times):
+        place = tmp_path / str(number)
+        place.mkdir()
+        process = two_ranks(place)
+        try:
+            root = place / "work" / "checkpoints"
+            harness.wait_for(lambda: root.exists() and harness.published(root), 60)  # noqa: B023
+            start = time.monotonic()
+            os.kill(sorted(ranks_of(process))[number % 2], signal.SIGKILL)
+            assert process.wait(60) != 0
+            assert time.monotonic() - start < 40
+        finally:
+            os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+        before = max(harness.published(root))
+        for rank in (0, 1):
+            (place / f"said-{rank}").unlink(missing_ok=True)
+        process = two_ranks(
+            place, runner={"type": "IterBasedRunner", "max_iters": before + 5}
+        )
+        assert process.wait(60) == 0, Path(place / "output").read_text()[-2000:]
+        for rank in (0, 1):
+            first = (place / f"said-{rank}").read_text().split()[0]
+            assert int(first) == before + 1
+    figures("F11", f"{times} of {times} times a rank was killed: no hang, went on")

@@ -1,0 +1,200 @@
+"""Hostile names in logs, secrets in configs, and unusual places to run in."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+
+import pytest
+
+from devrun.checkpoint import find_latest
+from tests.faults import harness
+from tests.faults.harness import Child, run
+from tests.faults.parts import NASTY
+
+SHORT = {"runner": {"type": "IterBasedRunner", "max_iters": 4}}
+
+
+def finished(place, function=harness.command, work_dir=None, **changes):
+    """(status, output) of a short run."""
+    place.mkdir(parents=True, exist_ok=True)
+    harness.write_config(place, **{**SHORT, **changes})
+    words = harness.train(place, work_dir=work_dir)
+    return run(function, *words, output=place / "output")
+
+
+def test_names_cannot_forge_log_lines(tmp_path, figures):
+    hooks = [*harness.CONFIG["custom_hooks"], {"type": "NastyNames"}]
+    log = {"interval": 1, "hooks": [{"type": "TextLoggerHook"}]}
+    status, said = finished(tmp_path, custom_hooks=hooks, log_config=log)
+    assert status == 0, said
+    control = {c for c in said if ord(c) < 32 and c not in "\n\t"} | (
+        {"\u202e", "\x7f"} & set(said)
+    )
+    assert control == set()
+    assert not any(line.startswith("forged") for line in said.splitlines())
+    (log_file,) = (tmp_path / "work").glob("*.log.json")
+    for line in log_file.read_text().split("\n")[:-1]:
+        json.loads(line)
+    figures(
+        "F23", f"{len(NASTY)} of {len(NASTY)} hostile metric names left one line each"
+    )
+
+
+SECRETS = ["password", "passwd", "api_key", "apikey", "access_token", "auth_token",
+           "secret", "client_secret", "private_key", "secret_key",
+           "credentials"]  # fmt: skip
+INNOCENT = ["cls_token", "num_tokens", "tokenizer", "keypoints", "max_tokens"]
+
+
+def test_secrets_are_nowhere(tmp_path, figures):
+    planted = {key: f"Sesame{number}x" for number, key in enumerate(SECRETS)}
+    shown = {key: f"Plain{number}x" for number, key in enumerate(INNOCENT)}
+    status, said = finished(tmp_path, **{"x-notes": {**planted, **shown}})
+    assert status == 0, said
+    text = said.encode() + b"".join(
+        path.read_bytes() for path in (tmp_path / "work").rglob("*") if path.is_file()
+    )
+    found = [key for key, value in planted.items() if value.encode() in text]
+    assert found == []
+    assert [k for k, v in shown.items() if v.encode() not in text] == []
+    figures(
+        "F24",
+        f"0 of {len(planted)} planted secrets in logs, config and checkpoints; "
+        f"{len(shown)} of {len(shown)} innocent values kept",
+    )
+
+
+def tight_mask(*words):
+    os.umask(0o077)
+    return harness.command(*words)
+
+
+def wide_mask(*words):
+    os.umask(0)
+    return harness.command(*words)
+
+
+def few_files(*words):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    return harness.command(*words)
+
+
+def no_home(*words):
+    os.environ.pop("HOME", None)
+    return harness.command(*words)
+
+
+def plain_locale(*words):
+    os.environ.update(LC_ALL="C", LANG="C", TZ="Pacific/Kiritimati")
+    time.tzset()
+    return harness.command(*words)
+
+
+def later(*values):
+    """For the long run only."""
+    return [pytest.param(value, marks=pytest.mark.faults) for value in values]
+
+
+PLACES = [
+    "with space",
+    "ünïcødé",
+    "long" * 40,
+    "-dash",
+    "a'quote\"",
+    "dollar$HOME",
+    "%d{}",
+]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [*harness.numbers(few_files, tight_mask), *later(wide_mask, no_home, plain_locale)],
+)
+def test_unusual_processes(how, tmp_path, figures):
+    status, said = finished(tmp_path, how)
+    assert status == 0, said
+    assert find_latest(tmp_path / "work" / "checkpoints") is not None
+    figures("F26", f"a run with {how.__name__.replace('_', ' ')} ended well")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", PLACES)
+def test_unusual_places(name, tmp_path, figures):
+    status, said = finished(tmp_path / "x", work_dir=tmp_path / name / "work")
+    assert status == 0, said
+    assert find_latest(tmp_path / name / "work" / "checkpoints") is not None
+    figures("F26", f"a run in {name[:12]!r} ended well")
+
+
+def test_a_clock_that_goes_back(tmp_path, figures):
+    """The newest is found by its number: times of files and manifests do not matter."""
+    assert finished(tmp_path)[0] == 0
+    root = tmp_path / "work" / "checkpoints"
+    for number, path in enumerate(sorted(root.glob("step-*"))):
+        os.utime(path, (1e9 - number * 1e6,) * 2)
+    assert find_latest(root) == harness.newest(root)
+    figures("F26", "file times in reverse: the newest by number is taken")
+
+
+ACTIONS = ["kill", "kill", "SIGTERM", "SIGINT", "SIGUSR1", "ENOSPC", "EIO", "damage"]
+
+
+@pytest.mark.faults
+def test_a_soak(undisturbed, tmp_path, figures):
+    """Faults at random for minutes; one run after the other ends with the same bits."""
+    seconds = int(os.environ.get("DEVRUN_SOAK_SECONDS", 600))
+    end, draw = time.monotonic() + seconds, random.Random(3)
+    reference, lasted = undisturbed(), undisturbed.seconds
+    counts, runs = dict.fromkeys(ACTIONS, 0), 0
+    theirs = harness.fingerprint(harness.newest(reference / "work" / "checkpoints"))
+    while time.monotonic() < end:
+        place = tmp_path / "run"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        harness.write_config(place)
+        root = place / "work" / "checkpoints"
+        while one_start(place, root, draw, lasted, counts) != 0:
+            pass
+        assert harness.fingerprint(harness.newest(root)) == theirs
+        assert len(harness.whole(root)) <= 4
+        runs += 1
+    faults = sum(counts.values())
+    figures(
+        "F31", f"{faults} faults in {seconds} s: {runs} of {runs} runs bit-identical"
+    )
+
+
+def one_start(place, root, draw, lasted, counts):
+    """One start of the run, with a fault; its status."""
+    action = draw.choice(ACTIONS)
+    counts[action] += 1
+    environment = {}
+    if action.startswith("E"):
+        nth = draw.randint(1, 200)
+        environment = {
+            "DEVRUN_TEST_MODE": "1",
+            "DEVRUN_FAILPOINT": f"any:{nth}:{action}",
+        }
+    if action == "damage" and len(harness.whole(root)) > 1:
+        file = draw.choice(sorted(harness.whole(root)[-1].iterdir()))
+        file.write_bytes(file.read_bytes()[:-1])
+    words = harness.train(place)
+    output = place / "output"
+    before = output.stat().st_size if output.exists() else 0
+    child = Child(harness.command, *words, output=output, environment=environment)
+    harness.wait_for(  # it listens to signals before it says anything
+        lambda: not child.running() or len(child.said().encode()) > before
+    )
+    if action == "kill" or action.startswith("SIG"):
+        time.sleep(draw.uniform(0, lasted))
+        child.kill(getattr(signal, "SIGKILL" if action == "kill" else action))
+    status = child.wait()
+    assert "Traceback" not in child.said()
+    assert status in (0, -9, 75, 130, 143, 8), child.said()
+    return status
