@@ -46,6 +46,7 @@ __all__ = [
     "master_only",
     "on_main",
     "shared_seed",
+    "weighted_means",
 ]
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
@@ -246,6 +247,17 @@ def all_reduce_mean(values: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: _mean([rank[name] for rank in ranks if name in rank]) for name in names
     }
+
+
+def weighted_means(totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """Mean of each name over the ranks, from their (weighted sum, weight)."""
+    sums: dict[str, list[float]] = {}
+    for rank in gather_objects(totals):
+        for name, (total, weight) in rank.items():
+            entry = sums.setdefault(name, [0.0, 0.0])
+            entry[0] += total
+            entry[1] += weight
+    return {name: total / weight for name, (total, weight) in sums.items()}
 
 
 def all_reduce_max(value: float) -> float:

@@ -8,6 +8,7 @@
       CheckpointError(RuntimeError)             3
       DataError(RuntimeError)                   4
       DivergedError(ArithmeticError)            5   loss or gradient not finite
+        RollbackError                           5   the same, and the run may go back
       DeviceMemoryError(RuntimeError)           6
       HangError(RuntimeError)                   7
       StorageError(OSError)                     8   disk full, not writable
@@ -34,6 +35,7 @@ __all__ = [
     "DevrunError",
     "DivergedError",
     "HangError",
+    "RollbackError",
     "RunInterrupted",
     "StorageError",
     "UnknownNameError",
@@ -80,6 +82,10 @@ class DivergedError(DevrunError, ArithmeticError):
     exit_code = 5
 
 
+class RollbackError(DivergedError):
+    pass
+
+
 class DeviceMemoryError(DevrunError, RuntimeError):
     exit_code = 6
 
@@ -109,7 +115,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"MemoryError", "OutOfMemoryError", "DeviceMemoryError"}:
         return True
-    words = ("can't allocate memory", "out of memory")
+    words = ("can't allocate memory", "out of memory", "PT_DEVMEM Allocation failed")
     return isinstance(error, RuntimeError) and any(w in str(error) for w in words)
 
 

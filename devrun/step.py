@@ -72,7 +72,16 @@ class UpdatePolicy:
     loss_scale: float | str | Mapping[str, Any] = "dynamic"
     """fp16 only: a fixed factor, `dynamic`, or arguments of `torch.amp.GradScaler`."""
     nonfinite: str = "stop"
-    """On a NaN or infinite loss: `stop`, `skip` the update, `warn`, or `ignore`."""
+    """On a NaN or infinite loss: `stop`, `skip` the update, `warn`, `ignore`, or
+    `rollback`: back to the last checkpoint, past the data read since."""
+    spike: Mapping[str, Any] | None = None
+    """On a loss far above those before it: `action`, one of the same but `ignore`, and
+    maybe `window`, `threshold` and `least`."""
+    max_rollbacks: int = 3
+    """How often a run may go back before it stops."""
+    micro_batch: int | str | None = None
+    """Samples of a micro-batch at most, `auto` for as many as memory has room for;
+    None takes batches as they come."""
     detect_anomalous_params: bool = False
     """Log the parameters that the loss does not reach."""
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from devrun.config import DictAction
+from devrun.config.merge import DELETE
 from devrun.errors import ConfigError
 
 __all__ = ["add_train_flags", "device_entry", "overrides"]
@@ -44,6 +45,8 @@ def _state_flags(group: argparse._ArgumentGroup) -> None:
     add("--work-dir", metavar="DIR", help="default: work_dirs/<name of the config>")
     add("--resume-from", metavar="PATH|auto", help="go on; auto: the newest good one")
     add("--load-from", metavar="PATH", help="start with these weights")
+    add("--allow-changes", action="store_true", help="go on with a changed config")
+    add("--allow-pickle", metavar="FILE", help="run the code that this old .pth names")
     add("--overwrite", action="store_true", help="set the run in work_dir aside")
 
 
@@ -86,13 +89,22 @@ def overrides(args: argparse.Namespace, cfg: Any) -> dict[str, Any]:
             "--resume-from and --overwrite clash: one goes on with the run that is in "
             "work_dir, the other sets it aside; give one of them"
         )
+    if args.allow_pickle not in (None, args.resume_from, args.load_from):
+        raise ConfigError(
+            f"--allow-pickle {args.allow_pickle} is not the file that is loaded; name "
+            "the one of --resume-from or --load-from"
+        )
     names = ("work_dir", "resume_from", "load_from", "seed", "launcher")
     changes = {n: getattr(args, n) for n in names if getattr(args, n) is not None}
+    if args.allow_changes:
+        changes["allow_changes"] = True
     if args.deterministic:
         changes["deterministic"] = True
     device = device_entry(args, cfg.get("device", "auto"))
     if device != cfg.get("device"):
-        changes["device"] = device
+        # it holds what stays of the configured device, and takes its place
+        whole = isinstance(device, Mapping)
+        changes["device"] = {**device, DELETE: True} if whole else device
     return changes
 
 

@@ -34,6 +34,8 @@ class CommandModule(Protocol):
 COMMANDS = {
     "train": Command("devrun.cli.train", "train what a config describes"),
     "devices": Command("devrun.cli.devices", "list the devices that are here"),
+    "export": Command("devrun.cli.export", "write a checkpoint in another format"),
+    "emulate": Command("devrun.cli.emulate", "run a program on the SDKs' emulators"),
 }
 
 

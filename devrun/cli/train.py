@@ -21,6 +21,8 @@ from devrun.cli.workdir import choose_work_dir, claim, keep_aside
 from devrun.config import Config, check_config
 from devrun.config.imports import import_custom
 from devrun.dist import launched
+from devrun.errors import DevrunError, StorageError
+from devrun.lock import unlock_directory
 
 __all__ = ["add_arguments", "run"]
 
@@ -42,7 +44,11 @@ def run(args: argparse.Namespace, session: Session) -> int:
     """Train; the config is checked before anything slow is imported."""
     plan = _plan(args)
     with StopSignals() as signals:
-        return _train(args, plan, session, signals)
+        try:
+            return _train(args, plan, session, signals)
+        finally:
+            if session.work_dir is not None:
+                unlock_directory(session.work_dir)
 
 
 def _plan(args: argparse.Namespace) -> Plan:
@@ -75,6 +81,9 @@ def _train(
     logger = _logger(plan, session)
     record = _record(plan, session, writes)
     session.on_failure.append(record.fail)
+    signals.on_leave = record.fail
+    # a vendor's torch would load its SDK before the adapter has set what that reads
+    os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
     import_custom(plan.cfg.copy())  # the command line may have changed the list
     from devrun.log.env import env_text
     from devrun.runners.training import build_training
@@ -84,6 +93,7 @@ def _train(
         validate=not args.no_validate,
         dry_run=args.dry_run,
         progress=False if args.no_progress else None,
+        allow_pickle=args.allow_pickle,
     )
     runner = training.runner
     with closing(runner):
@@ -95,6 +105,7 @@ def _train(
         )
         logger.info("Environment:\n%s\n%s", env_text(), record.text())
         signals.attach(runner)
+        _tell_hangs(runner, record)
         training.run()
         if signals.stopped(runner.stop_reason):
             raise signals.interruption(_reached(runner), _save(runner, plan.cfg))
@@ -147,7 +158,24 @@ def _save(runner: Any, cfg: Any) -> str | None:
     """Where the run that a signal stopped is saved; None if it was not to be saved."""
     if runner.work_dir is None or not cfg.get("checkpoint_config"):
         return None
+    try:
+        runner.finish_saving()
+    except StorageError as error:  # it is tried once more below
+        complain(str(error), "warning")
     if runner.last_saved_iter == runner.iter:
         last = runner.meta.get("hook_msgs", {}).get("last_ckpt")
         return str(last or f"after {runner.iter} iterations")
-    return str(runner.save_checkpoint())
+    return str(runner.save_checkpoint(background=False))
+
+
+def _tell_hangs(runner: Any, record: RunRecord) -> None:
+    """A hang ends the process where it stands: what is left to say is said before."""
+    from devrun.hooks.watchdog import WatchdogHook
+
+    def tell(error: DevrunError) -> None:
+        record.fail(error.exit_code, str(error))
+        complain(str(error))
+
+    for hook in runner.hooks:
+        if isinstance(hook, WatchdogHook):
+            hook.on_hang.append(tell)

@@ -6,6 +6,7 @@ import functools
 import json
 import keyword
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from devrun.config.origin import config_error, describe
 from devrun.config.python_values import FUNCTIONS
 from devrun.config.redact import redacted
 
-__all__ = ["FORMATS", "to_json", "to_python", "to_yaml"]
+__all__ = ["FORMATS", "to_json", "to_plain", "to_python", "to_yaml"]
 
 _WIDTH = 88
 _SHADOWING = {*FUNCTIONS, "dict", "globals"}
@@ -58,6 +59,17 @@ def to_json(tree: Mapping[Any, Any]) -> str:
     """JSON; tuples and sets become lists, special floats are Python's `NaN` words."""
     plain = _without_tuples(_simple(redacted(dict(tree)), True, ()), (), str)
     return json.dumps(plain, indent=2) + "\n"
+
+
+def to_plain(tree: Mapping[Any, Any]) -> dict[str, Any]:
+    """What JSON can hold of a tree, to compare with that of another run.
+
+    An object that no text can stand for is there as its repr, without its address.
+    """
+    plain = _without_tuples(_simple(redacted(dict(tree)), False, ()), (), object)
+    text = json.dumps(plain, skipkeys=True, default=repr)
+    found: dict[str, Any] = json.loads(re.sub(r" at 0x[0-9a-f]+", "", text))
+    return found
 
 
 FORMATS: dict[str, Callable[[Mapping[Any, Any]], str]] = {

@@ -114,10 +114,13 @@ class LogBuffer:
             (s.mean_count(n) for s in self._section.series.values()), default=0.0
         )
 
-    def totals(self) -> dict[str, tuple[float, int]]:
+    def totals(self, section: str | None = None) -> dict[str, tuple[float, int]]:
         """Weighted sum and count of each name since `clear`."""
-        self._section.settle()
-        return {k: (s.total, s.weight) for k, s in self._section.series.items()}
+        chosen = self._section if section is None else self._sections.get(section)
+        if chosen is None:
+            return {}
+        chosen.settle()
+        return {k: (s.total, s.weight) for k, s in chosen.series.items()}
 
     def select(self, section: str) -> None:
         """Take the following updates into `section` (`train` at first)."""
@@ -153,13 +156,17 @@ class LogBuffer:
     def val_history(self) -> dict[str, list[float]]:
         """The values kept of each name, oldest first (a copy)."""
         self._section.settle()
-        return {k: s.values[-s.window :].tolist() for k, s in self._section.series.items()}
+        return {
+            k: s.values[-s.window :].tolist() for k, s in self._section.series.items()
+        }
 
     @property
     def n_history(self) -> dict[str, list[int]]:
         """The counts of `val_history` (a copy)."""
         self._section.settle()
-        return {k: s.counts[-s.window :].tolist() for k, s in self._section.series.items()}
+        return {
+            k: s.counts[-s.window :].tolist() for k, s in self._section.series.items()
+        }
 
 
 class _Section:

@@ -13,6 +13,8 @@ from devrun.cli.parser import flags_of
 
 FLAGS = {
     "train": [
+        "--allow-changes",
+        "--allow-pickle",
         "--cfg-options",
         "--deterministic",
         "--device",
@@ -36,6 +38,8 @@ FLAGS = {
         "-h",
     ],
     "devices": ["--help", "--json", "-h"],
+    "emulate": ["--help", "-h", "-m"],
+    "export": ["--format", "--help", "--output", "--overwrite", "--weights", "-h"],
 }
 """Adding a flag means adding it here, in the README's table and in the docs."""
 

@@ -3,6 +3,7 @@ import argparse
 import pytest
 
 from devrun.cli.flags import add_train_flags, device_entry, overrides
+from devrun.config import Config
 from devrun.errors import ConfigError
 
 
@@ -92,6 +93,13 @@ def test_flags_become_config_keys():
         "work_dir": "out",
         "deterministic": True,
     }
+
+
+@pytest.mark.parametrize("device", ["ipu", "cpu", {"type": "cuda", "benchmark": True}])
+def test_the_device_of_the_flags_takes_the_place_of_the_configured_one(device):
+    cfg = Config({"device": device})
+    cfg.merge_from_dict(overrides(parsed("--ipu-replicas", "2", "--emulate"), cfg))
+    assert cfg["device"] == {"type": "ipu", "replicas": 2, "emulate": True}
 
 
 @pytest.mark.parametrize("text", ["-1", "x", "1.5"])

@@ -33,10 +33,18 @@ def ended(process):
     return process.returncode, err
 
 
-@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 75), ("SIGINT", 130)])
-def test_a_signal_saves_and_the_run_goes_on_later(config, train, name, status):
-    path = config(runner=ENDLESS, evaluation={"interval": 100000})
-    process = started(path, "--cfg-options", "checkpoint_config.interval=100000")
+@pytest.mark.parametrize(
+    ("name", "status", "interval"),
+    [("SIGTERM", 75, 100000), ("SIGINT", 130, 100000), ("SIGTERM", 75, 1)],
+)
+def test_a_signal_saves_and_the_run_goes_on_later(
+    config, train, name, status, interval
+):
+    saving = {"interval": interval, "async": interval == 1, "max_keep_ckpts": 2}
+    path = config(
+        runner=ENDLESS, evaluation={"interval": 100000}, checkpoint_config=saving
+    )
+    process = started(path)
     process.send_signal(signal.Signals[name])
     found, err = ended(process)
     assert found == status, err

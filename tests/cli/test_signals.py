@@ -121,3 +121,30 @@ def test_a_forked_worker_dies_of_the_signal_as_it_would_without_us():
     assert os.WIFSIGNALED(status)
     assert os.WTERMSIG(status) == signal.SIGTERM
     assert loop.reason is None
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_what_was_ignored_before_stays_ignored(name):
+    number = signal.Signals[name]
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with StopSignals() as signals:
+            signals.attach(Loop())
+            signal.raise_signal(number)
+            assert signals.received is None
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
+def test_the_second_signal_is_recorded():
+    script = SECOND.replace(
+        "    signals.attach(Loop())",
+        "    signals.attach(Loop())\n"
+        "    signals.on_leave = lambda status, text: print(status, text, flush=True)",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 143
+    assert "143 SIGTERM again: left at once" in done.stdout

@@ -85,7 +85,8 @@ def test_overwriting_moves_the_old_run_and_nothing_else(tmp_path):
         "checkpoints",
         "run.json",
     ]
-    assert sorted(p.name for p in run.iterdir()) == ["notes.txt", moved.name]
+    left = sorted(p.name for p in run.iterdir())
+    assert left == ["notes.txt", moved.name, "run.lock"]
     assert not holds_run(run)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -15,8 +17,12 @@ DEVICES = [
     pytest.param({"type": "cpu", "channels_last": True}, id="cpu-channels-last"),
     pytest.param("toy", id="toy-registered"),
     pytest.param("mirror", id="mirror-entry-point"),
+    pytest.param({"type": "ipu", "emulate": True}, id="ipu-emulated"),
     pytest.param("cuda", id="cuda", marks=pytest.mark.cuda),
 ]
+if "DEVRUN_CONTRACT_DEVICE" in os.environ:
+    # an emulated device that changes torch for its process gets one of its own
+    DEVICES = [pytest.param(json.loads(os.environ["DEVRUN_CONTRACT_DEVICE"]), id="own")]
 
 
 @pytest.fixture(scope="session")

@@ -78,7 +78,7 @@ def run(
 
 def finished(device: Any, kind: Any = EpochBasedRunner) -> tuple[Any, Record]:
     runner, record = run(device, kind)
-    loaders = [loader(20, 4, shuffle=True), loader(8, 4)]
+    loaders = [loader(24, 4, shuffle=True), loader(8, 4)]
     runner.run(loaders, [("train", 1), ("val", 1)])
     runner.close()
     return runner, record
@@ -99,7 +99,7 @@ def test_stages_losses_and_weights_are_those_of_the_cpu(device, kind):
 
 def test_a_checkpoint_saved_here_is_resumed_on_the_cpu(device, tmp_path):
     whole, record = run("cpu")
-    data = loader(20, 4, shuffle=True)
+    data = loader(24, 4, shuffle=True)
     whole.run([data], [("train", 1)])
 
     first, begun = run(device, epochs=1, work_dir=tmp_path)

@@ -34,12 +34,18 @@ def test_losses_and_weights_are_those_of_a_plain_loop(adapter):
 def test_clipping_is_that_of_a_plain_loop(adapter, clip):
     data = batches(4)
     losses, model, _ = by_hand(data, clip)
+    if clip is VALUE and adapter.name == "ipu":
+        with pytest.raises(UnsupportedFeatureError, match="max_norm"):
+            Session(adapter, UpdatePolicy(grad_clip=clip))
+        return
     session = Session(adapter, UpdatePolicy(grad_clip=clip))
     assert session.train(data) == pytest.approx(losses, rel=1e-4)
     assert_same_weights(session.host_state()[0], model)
 
 
 def test_the_norm_before_clipping_is_reported(adapter):
+    if adapter.name == "ipu":
+        pytest.skip("an IPU clips inside the compiled graph and tells nothing of it")
     data = batches(1)
     _, model, _ = by_hand(data)  # leaves the gradients of its only update
     norms = [param.grad.norm() for param in model.parameters()]
@@ -58,6 +64,10 @@ def test_accumulation_equals_the_big_batch(adapter, sizes):
         MicroBatches(zip(x.split(list(sizes)), y.split(list(sizes)), strict=True))
         for x, y in whole
     ]
+    if len(set(sizes)) > 1 and Capability.DYNAMIC_SHAPES not in adapter.capabilities:
+        with pytest.raises(ConfigError, match="shapes"):
+            session.step(parts[0])
+        return
     outputs = [session.step(part) for part in parts]
     assert [float(out["loss"]) for out in outputs] == pytest.approx(losses, rel=1e-4)
     assert [out.num_samples for out in outputs] == [sum(sizes)] * 3
@@ -168,7 +178,7 @@ def test_a_nan_is_found_before_a_save_at_the_latest(adapter):
     "policy",
     [
         UpdatePolicy(precision="int3"),
-        UpdatePolicy(options={"accum_type": "half"}),
+        UpdatePolicy(options={"no_such_option": "half"}),
     ],
     ids=["precision", "device-option"],
 )

@@ -203,6 +203,35 @@ def test_all_ranks_evaluate_with_the_statistics_of_rank_0(ranks):
 
 
 @pytest.mark.slow
+def test_a_failure_on_rank_0_is_heard_by_all(ranks):
+    first, second = (found["failed on main"] for found in ranks)
+    assert first == ["ZeroDivisionError: by hand", "StorageError: disk full", "fine"]
+    assert second == [
+        "DevrunError: rank 0 failed: ZeroDivisionError: by hand",
+        "StorageError: disk full",
+        "fine",
+    ]
+
+
+def test_one_rank_short_of_memory_makes_all_divide_their_batches(ranks):
+    for found in ranks:
+        assert found["split"]["split size"] == 2
+        for split, whole in zip(
+            found["split"]["split"], found["split"]["whole"], strict=True
+        ):
+            assert split == pytest.approx(whole, abs=1e-6)
+
+
+def test_one_bad_loss_takes_both_ranks_back(ranks):
+    first, second = (found["rolled back"] for found in ranks)
+    assert first["finite"] and first == second
+    assert first["iter"] == 3  # of 4 updates one was left out
+
+
+def test_a_val_phase_counts_each_sample_once(ranks):
+    assert ranks[0]["val means"] == [pytest.approx(2.0)]  # of 0, 1, 2, 3, 4
+
+
 def test_torchrun_starts_it_too(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from devrun import dist
 from devrun.devices.resolve import resolve_device
-from devrun.errors import DivergedError
-from devrun.hooks import EvalHook, Hook, OptimizerHook
+from devrun.errors import DivergedError, StorageError
+from devrun.hooks import HOOKS, EvalHook, Hook, LoggerHook, OptimizerHook
 from devrun.models.step_module import StepModule
 from devrun.runners import EpochBasedRunner
 from devrun.step import MicroBatches, UpdatePolicy
@@ -253,6 +253,127 @@ def evaluated() -> Any:
     return model[0].running_mean.tolist()
 
 
+def failed_on_main() -> Any:
+    """What each rank hears of a failure on rank 0, whatever its type."""
+    heard = []
+    for error in (ZeroDivisionError("by hand"), StorageError("disk full")):
+
+        def act(error: Exception = error) -> None:
+            raise error
+
+        try:
+            dist.on_main(act)
+        except Exception as caught:  # noqa: BLE001 - that is what is looked at
+            heard.append(f"{type(caught).__name__}: {caught}")
+    return [*heard, dist.on_main(lambda: "fine")]
+
+
+class Room(nn.Module):
+    """Rank 1 has room for two samples at a time only."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.net, self.room = net(), room
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and dist.get_dist_info()[0] == 1 and len(x) > self.room:
+            raise torch.OutOfMemoryError("out of memory")
+        y: torch.Tensor = self.net(x)
+        return y
+
+
+def split_up() -> Any:
+    found = {}
+    for name, room, policy in (
+        ("whole", 99, {}),
+        ("split", 2, {"micro_batch": "auto"}),
+    ):
+        adapter = resolve_device("cpu")
+        adapter.setup(0)
+        module = Room(room)
+        step, optimizer = adapter.prepare(
+            StepModule(module, nn.CrossEntropyLoss()),
+            sgd(module),
+            UpdatePolicy(owner="adapter", **policy),
+        )
+        data = DataLoader(samples(), batch_size=4, shuffle=True)
+        for batch in adapter.prepare_dataloader(data, training=True):
+            adapter.train_step(step, batch, optimizer)
+        found[name] = [p.detach().flatten().tolist() for p in module.parameters()]
+        found[f"{name} size"] = adapter.state_dict().get("micro_batch", {}).get("size")
+        adapter.teardown()
+    return found
+
+
+def rolled_back(folder: Path) -> Any:
+    """One bad sample, which one rank meets: both go back; saved in the background."""
+    data = samples()
+    data.tensors[0][9] = math.nan
+    model = net()
+    runner = EpochBasedRunner(
+        model,
+        optimizer=sgd(model),
+        loss=nn.CrossEntropyLoss(),
+        device="cpu",
+        seed=3,
+        max_epochs=1,
+        work_dir=folder / "rolled",
+        optimizer_config={"nonfinite": "rollback"},
+    )
+    runner.register_checkpoint_hook({"interval": 1, "by_epoch": False, "async": True})
+    # a checkpoint before the first update
+    runner.prepare()
+    runner.save_checkpoint()
+    runner.run([DataLoader(data, 2)], [("train", 1)])
+    runner.close()
+    weights = [p.detach().flatten().tolist() for p in model.parameters()]
+    return {
+        "iter": runner.iter,
+        "weights": weights,
+        "finite": math.isfinite(weights[0][0]),
+    }
+
+
+def val_means() -> Any:
+    """The mean of a val phase whose last batches are of other sizes on each rank."""
+    runner = EpochBasedRunner(
+        Counted(),
+        optimizer=sgd(nn.Linear(1, 1)),
+        device="cpu",
+        seed=3,
+        max_epochs=1,
+    )
+    runner.register_logger_hooks({"interval": 1, "hooks": [{"type": "Means"}]})
+    train, val = TensorDataset(torch.zeros(4)), TensorDataset(torch.arange(5.0))
+    runner.run([DataLoader(train, 2), DataLoader(val, 2)], [("train", 1), ("val", 1)])
+    runner.close()
+    return next(hook for hook in runner.hooks if isinstance(hook, Means)).seen
+
+
+class Counted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def train_step(self, batch: Any, optimizer: Any) -> dict[str, Any]:
+        (values,) = batch
+        loss = self.weight * values.sum() + values.mean()
+        return {"loss": loss, "log_vars": {}, "num_samples": len(values)}
+
+    val_step = train_step
+
+
+@HOOKS.register_module()
+class Means(LoggerHook):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.seen: list[float] = []
+
+    def log(self, runner: Any) -> None:
+        if runner.mode == "val":
+            self.seen.append(runner.log_buffer.output["loss"])
+
+
 def main(folder: Path) -> None:
     logging.getLogger("devrun").setLevel(logging.WARNING)
     dist.init_dist("pytorch", "gloo", timeout=60)
@@ -271,6 +392,10 @@ def main(folder: Path) -> None:
         "stopped": stopped(),
         "runs": runs(folder),
         "evaluated": evaluated(),
+        "failed on main": failed_on_main(),
+        "split": split_up(),
+        "rolled back": rolled_back(folder),
+        "val means": val_means(),
     }
     rank = dist.get_dist_info()[0]
     (folder / f"rank{rank}.json").write_text(json.dumps(results))
