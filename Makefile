@@ -39,6 +39,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
 	$(BIN)/python benchmarks/emulators.py
 	$(BIN)/python benchmarks/autosplit.py
+	$(BIN)/python benchmarks/checkpoint.py
 
 bench-gpu: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py --device cuda $(ARGS)
