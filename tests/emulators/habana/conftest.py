@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,20 +34,27 @@ def emulated():
 
 
 @pytest.fixture(scope="session")
-def results():
-    """(mode, files) -> {case: traceback or None}; each mode is run once."""
-    found = {}
-
-    def results_of(mode, stems):
-        if mode not in found:
-            files = [str(HERE / f"{stem}.py") for stem in stems]
-            lazy = {"lazy": "1", "eager": "0"}[mode]
-            done = run_emulated(
-                [str(HERE / "run_cases.py"), *files], PT_HPU_LAZY_MODE=lazy
+def results(request):
+    """mode -> {case: traceback or None}; both modes at a time, each run once."""
+    files = {}
+    for item in request.session.items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        if item.path.parent == HERE and "case" in params:
+            path = str(HERE / f"{params['case'].partition('.')[0]}.py")
+            files.setdefault(params["mode"], {})[path] = None
+    with ThreadPoolExecutor(2) as pool:
+        running = {
+            mode: pool.submit(
+                run_emulated,
+                [str(HERE / "run_cases.py"), *paths],
+                PT_HPU_LAZY_MODE={"lazy": "1", "eager": "0"}[mode],
             )
-            found[mode] = done
-        done = found[mode]
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+            for mode, paths in files.items()
+        }
 
-    return results_of
+        def results_of(mode):
+            done = running[mode].result()
+            assert done.returncode == 0, done.stderr
+            return json.loads(done.stdout.splitlines()[-1])
+
+        yield results_of

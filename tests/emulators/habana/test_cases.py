@@ -14,9 +14,16 @@ FILES = {
         "cases_training",
         "cases_fused",
         "cases_lazy",
+        "cases_custom",
         "cases_graphs",
     ],
-    "eager": ["cases_device", "cases_training", "cases_fused", "cases_eager"],
+    "eager": [
+        "cases_device",
+        "cases_training",
+        "cases_fused",
+        "cases_eager",
+        "cases_custom",
+    ],
 }
 
 
@@ -35,5 +42,5 @@ def cases():
 
 @pytest.mark.parametrize(("mode", "case"), list(cases()))
 def test_case(mode, case, results):
-    failure = results(mode, FILES[mode])[case]
+    failure = results(mode)[case]
     assert failure is None, failure

@@ -62,6 +62,8 @@ class Call:
         if kind is list or kind is tuple:
             return kind([self.host(item) for item in value])
         if isinstance(value, Tensor):
+            if value.device.type == "hpu":
+                return _host_stand_in(value)
             self.host_tensors.append(value)
             return value
         if kind is torch.device:
@@ -75,6 +77,15 @@ class Call:
             return value
         self.scalars.append(value)
         return value
+
+
+def _host_stand_in(traced: Tensor) -> Tensor:
+    """For what a traced program makes on the device itself, as `arange`: on the host.
+
+    The compiler's mode is on, so that this is a stand-in without values as well.
+    """
+    shape, strides = traced.shape, traced.stride()
+    return torch.empty_strided(shape, strides, dtype=traced.dtype, device="cpu")
 
 
 def run(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -77,10 +77,12 @@ class HpuTensor(Tensor):
     def untyped_storage(self) -> torch.UntypedStorage:
         """The storage of the host's copy, which tensors that share memory share.
 
-        While a compiler traces, the tensor's own: it tells the two apart by storage.
+        While a compiler traces, the tensor's own: it tells the two apart by storage,
+        and would empty the copy of an empty one, which this device has no hook for.
         """
         if _tracing() is not None:
-            return super().untyped_storage()
+            own = super().untyped_storage()
+            return own if own.nbytes() else torch.UntypedStorage(1)
         return self._host.untyped_storage()
 
     def storage(self) -> Any:

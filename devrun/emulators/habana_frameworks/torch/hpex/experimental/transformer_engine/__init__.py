@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["LayerNorm", "Linear", "fp8_autocast", "is_fp8_available"]
+from habana_frameworks.torch.hpex.experimental.transformer_engine import fp8
+from habana_frameworks.torch.hpex.experimental.transformer_engine.fp8 import (
+    is_fp8_available,
+)
 
-
-def is_fp8_available() -> tuple[bool, str]:
-    """(False, why)."""
-    return False, "float8 is not emulated: the host's torch has no kernels for it"
+__all__ = ["LayerNorm", "Linear", "fp8", "fp8_autocast", "is_fp8_available"]
 
 
 def fp8_autocast(*args: Any, enabled: bool = False, **kwargs: Any) -> Any:
