@@ -29,7 +29,7 @@ __all__ = [
     "OptimizerHook",
 ]
 
-PRECISIONS = ("fp32", "bf16", "fp16")
+PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
 NONFINITE = ("stop", "skip", "warn", "ignore", "rollback")
 SPIKE_KEYS = ("action", "window", "threshold", "least")
 
@@ -43,7 +43,7 @@ class OptimizerHook(Hook):
             `norm_type`), or `clip_value` for `clip_grad_value_`.
         detect_anomalous_params: log the parameters the loss does not reach.
         cumulative_iters: batches whose gradients make one update.
-        precision: `fp32`, `bf16` or `fp16` (autocast).
+        precision: `fp32`, `bf16` or `fp16` (autocast); `fp8` where a device has it.
         loss_scale: fp16 only; a factor, `dynamic`, or `GradScaler` arguments.
         nonfinite: on a NaN or infinite loss `stop`, `skip`, `warn`, `ignore`, or
             `rollback` to the last checkpoint, past the data read since.

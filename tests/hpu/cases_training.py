@@ -178,6 +178,17 @@ def case_a_checkpoint_holds_tensors_of_the_host_under_torchs_names(folder):
     runner.close()
 
 
+def case_a_checkpoint_in_the_background_is_the_same(folder):
+    runner, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=folder)
+    runner.run([loader()], [("train", 1)])
+    paths = [runner.save_checkpoint(name=f"b{b}", background=b) for b in (True, False)]
+    runner.wait_for_writer()
+    first, second = (read_checkpoint(path).parts for path in paths)
+    for name, value in first["model"].items():
+        assert torch.equal(value, second["model"][name])
+    runner.close()
+
+
 def case_a_stopped_run_goes_on_bit_for_bit(folder):
     options = {"optimizer": torch.optim.AdamW, "lr_config": LR}
     whole = train(device(), model=net(0.3), **options)
@@ -216,7 +227,7 @@ def case_fp8_is_refused_by_name():
     adapter.setup(0)
     pair = net(), torch.optim.SGD(net().parameters(), lr=0.1)
     policy = UpdatePolicy(precision="fp8")
-    refused(UnsupportedFeatureError, "'fp8'", adapter.prepare, *pair, policy)
+    refused(UnsupportedFeatureError, "has no float8", adapter.prepare, *pair, policy)
     adapter.teardown()
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,16 +35,23 @@ def python():
 
 
 @pytest.fixture(scope="session")
-def results():
-    """(mode, files) -> {case: traceback or None}; each mode is run once."""
-    found = {}
+def results(request):
+    """mode -> {case: traceback or None}; two modes at a time, each run once."""
+    files = {}
+    for item in request.session.items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        if item.path.parent == HERE and "case" in params:
+            path = HERE / f"{params['case'].partition('.')[0]}.py"
+            files.setdefault(params["mode"], {})[path] = None
+    with ThreadPoolExecutor(2) as pool:
+        running = {
+            mode: pool.submit(run_python, [HERE / "run_cases.py", mode, *paths])
+            for mode, paths in files.items()
+        }
 
-    def results_of(mode, stems):
-        if mode not in found:
-            files = [HERE / f"{stem}.py" for stem in stems]
-            found[mode] = run_python([HERE / "run_cases.py", mode, *files])
-        done = found[mode]
-        assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout.splitlines()[-1])
+        def results_of(mode):
+            done = running[mode].result()
+            assert done.returncode == 0, done.stderr[-4000:]
+            return json.loads(done.stdout.splitlines()[-1])
 
-    return results_of
+        yield results_of

@@ -30,14 +30,8 @@ def runs(tmp_path_factory):
 
 
 def compiled_at(updates):
-    """Sizes, each as often as a graph was compiled for it.
-
-    The first update counts only if the next one of its size compiles nothing: its graph
-    may carry the weights' way to the device as well.
-    """
-    first, *later = updates
-    found = [size for size, graphs in later for _ in range(graphs)]
-    return found if first[0] in found else [first[0]] * first[1] + found
+    """Sizes, each as often as a graph was compiled for it."""
+    return [size for size, graphs in updates for _ in range(graphs)]
 
 
 def test_with_buckets_there_is_one_compilation_for_each(runs):

@@ -31,5 +31,5 @@ def cases():
 
 @pytest.mark.parametrize(("mode", "case"), list(cases()))
 def test_case(mode, case, results):
-    failure = results(mode, FILES[mode])[case]
+    failure = results(mode)[case]
     assert failure is None, failure

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from devrun.data.padding import BucketCollate
 from devrun.data.sampler import EpochBatchSampler
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
@@ -89,6 +90,8 @@ class HPUAdapter(EagerAdapter):
         prepared = super().prepare(model, optimizer, policy)
         if policy.owner == "hook":
             self._mark_around_steps()
+        if self._markers is not None:
+            self._markers.after_prepare()
         return prepared
 
     def sync_hooks(self) -> list[Hook]:
@@ -256,6 +259,8 @@ class HPUAdapter(EagerAdapter):
 
     def prepare_dataloader(self, loader: Any, *, training: bool) -> Any:
         prepared = super().prepare_dataloader(loader, training=training)
+        if training and self._report is not None:
+            self._report.shapes = _bucketed_shapes(getattr(prepared, "loader", None))
         sampler = getattr(prepared, "sampler", None)
         if training and self.options.last_batch != "keep":
             if not isinstance(sampler, EpochBatchSampler):
@@ -285,14 +290,21 @@ class HPUAdapter(EagerAdapter):
 
     def _check_precision(self, precision: str) -> None:
         if precision == "fp8":
-            raise UnsupportedFeatureError(
-                "precision 'fp8' is not offered by this adapter yet, nor by the "
-                "emulator: use bf16"
-            )
+            raise UnsupportedFeatureError(self.sdk.fp8_obstacle() + ": use bf16")
         if precision == "fp16" and self.sdk.hpu.get_device_name() == "GAUDI":
             raise UnsupportedFeatureError(
                 "precision 'fp16' needs a Gaudi 2 or later, this is a Gaudi: use bf16"
             )
+
+
+def _bucketed_shapes(loader: Any) -> int:
+    """How many shapes its batches have by its buckets; 1 without."""
+    collate, shapes = getattr(loader, "collate_fn", None), 1
+    while collate is not None:  # wrappers keep what they wrap under the same name
+        if isinstance(collate, BucketCollate):
+            shapes *= max(1, len(getattr(collate.buckets, "sizes", ())))
+        collate = getattr(collate, "collate_fn", None)
+    return shapes
 
 
 def _zero_in_place(optimizer: Any) -> None:

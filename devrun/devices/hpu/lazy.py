@@ -28,6 +28,10 @@ class Markers:
         self._micro_batch = 0
         self.on_micro_batch: Callable[[int], None] | None = None
 
+    def after_prepare(self) -> None:
+        """The weights' way to the device is no part of the first update's graph."""
+        self._mark()
+
     def after_backward(self) -> None:
         self._mark()
         self._tell(self._micro_batch + 1)

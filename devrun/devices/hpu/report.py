@@ -51,6 +51,8 @@ class Report:
         self._mode = mode
         self._window = window
         self.updates = 0
+        self.shapes = 1
+        """Shapes of batches that the data loader promises, by its buckets."""
         self._seen = OpWatch()
         # torch compiles nothing, then or later, while something stands in its way
         self.watch = None if mode == "compile" else self._seen
@@ -126,7 +128,8 @@ class Report:
         # the first updates meet most shapes for the first time, also with buckets
         early = self.updates <= self._window
         usual = (self.updates - half) * (1 if early else STEADY)
-        if self._mode == "eager" or late < max(2, usual):
+        # a shape of the loader may come for the first time at any update
+        if self._mode == "eager" or late < max(2, usual, self.shapes + 1):
             return []
         what, site = "a graph", Site("not in the first updates", 0)
         for (name, place), change in self._seen.varying.items():

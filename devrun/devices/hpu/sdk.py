@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ GET_IT = (
     "install Intel Gaudi software, whose installer brings habana_frameworks and its "
     "torch (docs.habana.ai), or rehearse with --emulate"
 )
+_FP8 = "torch.hpex.experimental.transformer_engine"
 _TORCH = {
     "1.18": "2.4",
     "1.19": "2.5",
@@ -51,6 +53,20 @@ class SDK:
     @property
     def emulated(self) -> bool:
         return self.emulator is not None
+
+    def fp8_obstacle(self) -> str:
+        """Why precision fp8 cannot be had, in the SDK's own words where it has any."""
+        try:
+            fp8 = importlib.import_module(f"{PACKAGE}.{_FP8}.fp8")
+        except ImportError as error:
+            return f"precision 'fp8' needs {_FP8}, which cannot be imported ({error})"
+        here, why = fp8.is_fp8_available()
+        if not here:
+            return f"precision 'fp8' is not here: {' '.join(str(why).split())}"
+        return (
+            f"precision 'fp8' is in the layers of {_FP8}, which keep scales in "
+            "checkpoints: put them in the model and enter its fp8_autocast there"
+        )
 
 
 def is_loaded() -> bool:
