@@ -137,7 +137,7 @@ class BackgroundWriter:
 
 def _memory(size: int, *, pinned: bool) -> Tensor:
     if pinned:
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(size, dtype=torch.uint8).pin_memory()
     size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for advice in ("MADV_DONTFORK",):  # data workers have no use of it

@@ -66,7 +66,10 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
     if values.get("emulate") is False:
         del values["emulate"]
     if "emulate" in values and "emulate" not in fields:
-        raise ConfigError(f"device {device!r} has no emulator: remove emulate")
+        raise ConfigError(
+            f"device {device!r} has no emulator: take device hpu or ipu, which have "
+            "one, or remove emulate"
+        )
     for key, value in values.items():
         if key not in fields:
             hint = nearest(key, fields)

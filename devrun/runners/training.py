@@ -90,7 +90,7 @@ def build_training(
     if cfg.get("omp_num_threads"):
         torch.set_num_threads(cfg["omp_num_threads"])
     check_launcher(cfg.get("launcher") or "none")
-    adapter = resolve_device(_device_spec(cfg))
+    adapter = _adapter(cfg)
     with ExitStack() as undo:
         undo.callback(adapter.teardown)
         adapter.setup(None)  # the ranks must be joined before they agree on a seed
@@ -154,7 +154,19 @@ def _section(cfg: Mapping[str, Any], name: str) -> Any:
     return cfg[name]
 
 
-def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any] | DeviceAdapter:
+def _adapter(cfg: Mapping[str, Any]) -> DeviceAdapter:
+    """The device's adapter; what is wrong with its options is said with their place."""
+    spec = _device_spec(cfg)
+    try:
+        return resolve_device(spec)
+    except ConfigError as error:
+        name = str(spec.get("type")).split(":")[0]
+        section = next((key for key in (name, "device") if cfg.get(key)), None)
+        place = "" if section is None else where(cfg, section)
+        raise type(error)(f"{place}{error}") from error
+
+
+def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The `device` key with the options that MMCV keeps at the top level."""
     device = cfg.get("device") or "auto"
     if cfg.get("ipu_replicas"):

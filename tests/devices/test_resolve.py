@@ -104,6 +104,11 @@ def test_a_spec_that_means_nothing_is_refused_in_one_line(spec, error):
     assert "\n" not in str(refusal.value)
 
 
+def test_a_device_without_an_emulator_says_which_have_one():
+    with pytest.raises(ConfigError, match="take device hpu or ipu"):
+        resolve_device({"type": "cpu", "emulate": True})
+
+
 @pytest.mark.parametrize("name", ["ipu", "hpu"])
 def test_an_absent_sdk_says_how_to_get_it_or_do_without(name):
     with pytest.raises(DeviceUnavailableError, match=r"not here: .*--emulate"):

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from devrun.config import Config
 from devrun.errors import (
     ConfigError,
     DeviceUnavailableError,
@@ -14,6 +15,7 @@ from devrun.errors import (
     UnsupportedFeatureError,
 )
 from devrun.hooks import Hook
+from devrun.runners.training import build_training
 from tests.ipu.harness import ipu, loader, make, net, train
 
 
@@ -228,3 +230,16 @@ class StepsItself(nn.Module):
 def test_a_model_that_updates_itself():
     text = refusal(model=StepsItself(), loss=False)
     assert "cannot be compiled" in text or "cannot run on an IPU" in text
+
+
+def test_a_wrong_option_in_a_file_is_told_with_its_line(tmp_path, emulation):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "model: {type: MLP, in_features: 4, hidden: [4], num_classes: 2}\n"
+        "device: {type: ipu, emulate: true}\n"
+        "ipu:\n  replikas: 2\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        build_training(Config.fromfile(path))
+    assert str(caught.value).startswith(f"{path}:3: ipu: ")
+    assert "'replicas'" in str(caught.value)

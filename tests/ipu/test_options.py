@@ -117,6 +117,7 @@ REFUSED = {
         {"Training": {"gradientAcumulation": 2}},
         "did you mean 'gradientAccumulation'",
     ),
+    "a device by number": ({"index": 1}, "the option useIpuId names one"),
     "section that is no dict": ({"Precision": 1}, "must be a dict of its options"),
     "option in a phase": (
         {"train_cfg": {"enableStochasticRoundin": 1}},

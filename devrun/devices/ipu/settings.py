@@ -70,6 +70,11 @@ def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
             raise ConfigError(f"runner.ipu_model_cfg has no key {key!r}; {hint}")
         _merge(values, given, f"runner.{name}")
     train, evaluation = (_phase(values.pop(k, None), k) for k in _PHASES)
+    if "index" in values:
+        raise ConfigError(
+            f"ipu:{values['index']} cannot be chosen: PopTorch takes free IPUs; "
+            "the option useIpuId names one"
+        )
     if "precision" in values:
         raise ConfigError("ipu has no option 'precision': use the section fp16")
     own = {k: values.pop(k) for k in (*OWN_KEYS, "deterministic") if k in values}
