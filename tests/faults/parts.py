@@ -51,6 +51,20 @@ class Noisy(Dataset):
         os._exit(0)
 
 
+@DATASETS.register_module()
+class Numbered(Dataset):
+    """Sample n is four times n / 100."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return torch.full((4,), index / 100), index % 2
+
+
 @MODELS.register_module()
 def noisy_net(hidden=8):
     """A classifier with dropout and running statistics."""
@@ -80,6 +94,19 @@ class Acknowledge(Hook):
         line = f"{runner.iter + 1} {runner.last_saved_iter} {loss.hex()}\n"
         with open(self.path.format(rank=runner.rank), "a") as file:
             file.write(line)
+
+
+@HOOKS.register_module()
+class WhichSamples(Hook):
+    """Appends a line for each update: its number and the samples of `Numbered`."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def after_train_iter(self, runner):
+        numbers = [round(100 * float(row[0])) for row in runner.data_batch[0]]
+        with open(self.path.format(rank=runner.rank), "a") as file:
+            file.write(" ".join(map(str, [runner.iter + 1, *numbers])) + "\n")
 
 
 @HOOKS.register_module()

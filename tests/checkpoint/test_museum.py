@@ -1,0 +1,91 @@
+"""Checkpoints of every format there was, as they were written: each still loads.
+
+What a release with a new format puts beside them:
+`train(run(2)).save_checkpoint("2")`, called in `museum`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from devrun.checkpoint.manifest import SCHEMA
+from devrun.errors import CheckpointError
+from devrun.hooks import EMAHook
+from devrun.runners import IterBasedRunner
+
+MUSEUM = Path(__file__).with_name("museum")
+FORMATS = sorted(path.name for path in MUSEUM.iterdir())
+WEIGHT = [
+    [0.11235691606998444, 0.11241905391216278],
+    [0.3869556784629822, 0.38689354062080383],
+]
+BIAS = [0.009301707148551941, -0.009301707148551941]
+"""What the run that wrote them printed, to the last bit."""
+
+
+def run(limit, **options):
+    """A run of `limit` updates that has not begun."""
+    model = nn.Linear(2, 2)
+    nn.init.constant_(model.weight, 0.25), nn.init.zeros_(model.bias)
+    runner = IterBasedRunner(
+        model, optimizer=torch.optim.AdamW(model.parameters(), lr=0.125),
+        loss=nn.CrossEntropyLoss(), device="cpu", seed=5, max_iters=limit,
+        **options,
+    )  # fmt: skip
+    runner.register_lr_hook({"policy": "step", "step": [1], "by_epoch": False})
+    runner.register_hook(EMAHook(momentum=0.5))
+    return runner
+
+
+def train(runner):
+    inputs = torch.linspace(-1, 2, 16).view(8, 2)
+    data = TensorDataset(inputs, torch.arange(8) % 2)
+    runner.run([DataLoader(data, batch_size=2, shuffle=True)], [("train", 1)])
+    return runner
+
+
+def exhibit(number):
+    (path,) = (MUSEUM / number).glob("step-*")
+    return path
+
+
+def test_the_present_format_is_there():
+    assert str(SCHEMA) in FORMATS
+
+
+@pytest.mark.parametrize("number", FORMATS)
+def test_a_run_goes_on_from_it(number):
+    runner = run(4)
+    runner.resume(exhibit(number))
+    assert runner.iter == 2
+    assert runner.model.weight.tolist() == WEIGHT
+    assert runner.model.bias.tolist() == BIAS
+    state = runner.optimizer.state_dict()
+    assert [state["state"][n]["step"].item() for n in (0, 1)] == [2, 2]
+    train(runner)
+    assert runner.iter == 4
+    whole = train(run(4))
+    torch.testing.assert_close(runner.model.state_dict(), whole.model.state_dict())
+
+
+def test_one_of_the_future_is_refused_by_its_version(tmp_path):
+    """By its path, and by `auto`, which starts no new run over it either."""
+    path = tmp_path / "checkpoints" / "step-00000002"
+    shutil.copytree(exhibit(str(SCHEMA)), path)
+    manifest = path / "MANIFEST.json"
+    newer = manifest.read_text().replace(
+        f'"schema": {SCHEMA}', f'"schema": {SCHEMA + 1}'
+    )
+    manifest.write_text(newer.replace('"writer": "devrun ', '"writer": "devrun 9.'))
+    for given in (path, "auto"):
+        with pytest.raises(CheckpointError) as caught:
+            run(4, work_dir=tmp_path).resume(given)
+        assert "written by 'devrun 9." in str(caught.value)
+        assert f"in format {SCHEMA + 1}" in str(caught.value)
+        assert "install the newer devrun" in str(caught.value)
