@@ -212,7 +212,7 @@ def test_a_subclass_may_change_one_method_of_the_update():
         ({"grad_clip": {"max_norm": 1, "clip_value": 1}}, "either"),
         ({"grad_clip": 3}, "dict"),
         ({"cumulative_iters": 0}, "cumulative_iters"),
-        ({"precision": "fp8"}, "bf16"),
+        ({"precision": "fp4"}, "bf16"),
         ({"nonfinite": "explode"}, "skip"),
         ({"loss_scale": -1}, "loss_scale"),
     ],
