@@ -87,7 +87,8 @@ _operator("rsqrt_fast_math(Tensor self) -> Tensor")(torch.rsqrt)
 
 @_operator("plain_index(Tensor self, Tensor[] indices) -> Tensor")
 def _plain_index(self: Tensor, indices: list[Tensor]) -> Tensor:
-    return torch.ops.aten.index(self, indices)
+    found: Tensor = torch.ops.aten.index(self, indices)
+    return found
 
 
 @_operator("scaled_masked_softmax(Tensor input, Tensor mask, float scale) -> Tensor")
@@ -114,7 +115,8 @@ def _triangular_softmax(
     greatest: Tensor | None = None,
 ) -> Tensor:
     if reciprocal is None or greatest is None:
-        return _retained(self, scale)[0]
+        first: Tensor = _retained(self, scale)[0]
+        return first
     found = (_triangular(self, scale) - greatest).exp() * reciprocal
     return found.to(self.dtype)
 
