@@ -72,6 +72,7 @@ class UpdatePlan:
             self.scaler,
             self.watched,
             self.after_backward,
+            self.after_update,
             self.splitter,
         )
         return self.accumulate == 1 and all(part is None for part in asked)

@@ -69,9 +69,6 @@ def explain(
     )
 
 
-# -- resources -------------------------------------------------------------------------
-
-
 def _too_few(match: re.Match[str], model: nn.Module) -> DevrunError:
     wanted, here = match["wanted"], match.groupdict().get("here")
     size = f"the machine has {here}" if here else "the machine does not have them free"
@@ -121,9 +118,6 @@ def _block(model: nn.Module, ipu: int) -> str:
     return f", which runs from {first} {end}"
 
 
-# -- batches and loops -----------------------------------------------------------------
-
-
 def _accumulation(match: re.Match[str], model: nn.Module) -> DevrunError:
     needed = int(match["needed"])
     stages = (needed + 1) // 2
@@ -170,9 +164,6 @@ def _not_divisible(match: re.Match[str], model: nn.Module) -> DevrunError:
         f"{match['parts']} micro-batches of one call (replicas x gradientAccumulation "
         "x deviceIterations): set drop_last: true, or another samples_per_gpu"
     )
-
-
-# -- models that cannot be compiled ----------------------------------------------------
 
 
 def _no_loss(match: re.Match[str], model: nn.Module) -> DevrunError:
