@@ -86,8 +86,6 @@ class OptimizerHook(Hook):
         self.micro_batch = micro_batch
         if micro_batch not in (None, "auto"):
             self.micro_batch = _checked_count(micro_batch, "micro_batch")
-        if micro_batch is not None or (self.spike or {}).get("action") == "skip":
-            self.requires = frozenset({Capability.GRAD_ACCESS})
         self._scaler: torch.amp.GradScaler | None = None
         self._saved: dict[str, Any] = {}
         if self.updates_itself:

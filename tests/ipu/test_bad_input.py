@@ -43,8 +43,104 @@ SPLITS = {
 
 @pytest.mark.parametrize(("split", "says"), SPLITS.values(), ids=SPLITS)
 def test_a_split_that_cannot_be(split, says, emulation):
-    assert says in refusal(device=ipu(train_split_edges=split))
+    update = {"cumulative_iters": 3}
+    assert says in refusal(device=ipu(train_split_edges=split), optimizer_config=update)
     assert emulation.counts["compile"] == 0
+
+
+TWO = edges(("conv", 0), ("head", 1))
+THREE = edges(("conv", 0), ("dropout", 1), ("head", 2))
+CONTRADICTIONS = {
+    "more shares than IPUs": (
+        {"availableMemoryProportion": [0.3, 0.3]},
+        "names IPU1, but the model is on 1 IPU(s)",
+    ),
+    "a share of no IPU": (
+        {"availableMemoryProportion": {2: 0.3}, "train_split_edges": TWO},
+        "names IPU2, but the model is on 2 IPU(s)",
+    ),
+    "the setter of PopTorch": (
+        {"setAvailableMemoryProportion": {"IPU2": 0.3}, "train_split_edges": TWO},
+        "names IPU2, but the model is on 2 IPU(s)",
+    ),
+    "fewer shares than IPUs": (
+        {"availableMemoryProportion": [0.3], "train_split_edges": TWO},
+        "has 1 values, but the model is on 2 IPUs",
+    ),
+    "three IPUs": ({"train_split_edges": THREE}, "powers of two: use 4"),
+    "three replicas": ({"replicas": 3}, "powers of two: use 4"),
+    "three IPUs in evaluation": (
+        {"train_split_edges": TWO, "eval_split_edges": THREE},
+        "3 IPUs (3 per replica x 1 replicas) in evaluation",
+    ),
+    "a pipeline in evaluation": (
+        {"train_split_edges": TWO, "eval_cfg": {"executionStrategy": "SameAsIpu"}},
+        "needs deviceIterations 2 or more, not 1",
+    ),
+    "too many replicas in evaluation": (
+        {"eval_cfg": {"replicationFactor": 128}},
+        "in evaluation are more than the 64",
+    ),
+    "a gap in evaluation": (
+        {"eval_split_edges": edges(("conv", 0), ("head", 2))},
+        "eval_split_edges leaves out IPU 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"), CONTRADICTIONS.values(), ids=CONTRADICTIONS
+)
+def test_options_that_contradict_each_other(options, says, emulation):
+    update = {"cumulative_iters": 8}
+    assert says in refusal(device=ipu(**options), optimizer_config=update)
+    assert emulation.counts["compile"] == 0
+
+
+AGREE = [
+    {"availableMemoryProportion": {0: 0.3, 1: 0.2}, "train_split_edges": TWO},
+    {"availableMemoryProportion": 0.3, "train_split_edges": TWO},
+    {"setExecutionStrategy": "ShardedExecution", "train_split_edges": TWO},
+    {
+        "train_split_edges": TWO,
+        "eval_split_edges": THREE,
+        "eval_cfg": {"availableMemoryProportion": [0.3] * 3, "autoRoundNumIPUs": True},
+    },
+    {"eval_split_edges": TWO, "availableMemoryProportion": [0.3]},
+    {"replicas": 4, "inputReplicaGrouping": [2, "CommGroupType.Consecutive"]},
+]
+
+
+@pytest.mark.parametrize("options", AGREE)
+def test_options_that_agree(options):
+    runner, _ = make(ipu(**options), optimizer_config={"cumulative_iters": 8})
+    runner.prepare()
+    runner.close()
+
+
+class OwnBlocks(nn.Module):
+    """On two IPUs by its own code."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x):
+        import poptorch
+
+        poptorch.Block.start(ipu_id=0)
+        x = torch.tanh(self.net.conv(x))
+        poptorch.Block.start(ipu_id=1)
+        return self.net.head(x.flatten(1))
+
+
+def test_a_model_that_begins_blocks_itself_may_have_any_number_of_ipus():
+    device = ipu(availableMemoryProportion=[0.3, 0.2])
+    update = {"cumulative_iters": 4}
+    _, losses = train(device, model=OwnBlocks(), optimizer_config=update, epochs=1)
+    assert len(losses) == 4
+    text = refusal(device=device, model=OwnBlocks())
+    assert "gradientAccumulation is 1: raise cumulative_iters" in text
 
 
 def test_an_accumulation_smaller_than_the_pipeline_needs(emulation):
@@ -93,7 +189,7 @@ def test_a_dynamic_shape_is_named_with_both_shapes():
     text = refusal(UnsupportedFeatureError, model=Mean(), data=data)
     assert "batch[0] has the shape (4, 5)" in text
     assert "compiled for (4, 4)" in text
-    assert "collate_fn" in text
+    assert "data.buckets: {pad: {0: 0}, num: 1} pads all to one size" in text
 
 
 class Sign(torch.optim.SGD):
@@ -101,8 +197,16 @@ class Sign(torch.optim.SGD):
         """Not SGD's."""
 
 
+class Lamb(torch.optim.Optimizer):
+    """Called as timm's."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+
 OPTIMIZERS = {
     "adagrad": (lambda p: torch.optim.Adagrad(p), "Adagrad cannot run on an IPU"),
+    "lamb": (lambda p: Lamb(p, lr=0.1), "PopTorch's LAMB clips no gradients"),
     "own step": (lambda p: Sign(p, lr=0.1), "has a step() of its own"),
     "amsgrad": (lambda p: torch.optim.Adam(p, amsgrad=True), "amsgrad=True"),
     "maximize": (lambda p: torch.optim.SGD(p, lr=1.0, maximize=True), "maximize=True"),
@@ -127,6 +231,8 @@ POLICIES = {
         {"nonfinite": "skip"},
         "is not possible on an IPU, where the update is done",
     ),
+    "micro-batch": ({"micro_batch": "auto"}, "set samples_per_gpu to the micro-batch"),
+    "skipped spikes": ({"spike": "skip"}, "is done when the loss comes back"),
     "anomalies": ({"detect_anomalous_params": True}, "needs gradients on the host"),
     "unknown option": ({"options": {"acum_type": "half"}}, "did you mean 'accum_type'"),
     "accumulator": ({"options": {"accum_type": "int"}}, "half or float, got 'int'"),
@@ -178,6 +284,35 @@ def test_too_few_ipus(emulation):
     emulation.set_ipus(4)
     text = refusal(DeviceUnavailableError, device=ipu(replicas=8), data=loader(64, 4))
     assert "needs 8 IPUs (1 per replica x 8 replicas)" in text
+
+
+POPRUN = {
+    "POPDIST_NUM_TOTAL_REPLICAS": "4",
+    "POPDIST_NUM_LOCAL_REPLICAS": "4",
+    "POPDIST_NUM_IPUS_PER_REPLICA": "1",
+    "POPDIST_REPLICA_INDEX_OFFSET": "0",
+}
+
+
+def test_poprun_chooses_the_replicas(monkeypatch):
+    for name, value in POPRUN.items():
+        monkeypatch.setenv(name, value)
+    _, losses = train(ipu())
+    assert len(losses) == 2 * 64 // (4 * 4)
+    assert "--num-replicas 4, but the config says 2" in refusal(device=ipu(replicas=2))
+    device = ipu(train_split_edges=TWO)
+    update = {"cumulative_iters": 3}
+    text = refusal(device=device, optimizer_config=update)
+    assert "--ipus-per-replica 1, but the config says 2" in text
+
+
+def test_one_process_of_several_is_refused(monkeypatch):
+    device = ipu(Distributed={"configureProcessId": [0, 2]})
+    assert "PopTorch counts 2 processes" in refusal(device=device)
+    for name, value in POPRUN.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("POPDIST_NUM_LOCAL_REPLICAS", "2")
+    assert "poprun started 2 instances" in refusal()
 
 
 def test_an_offline_target_compiles_and_says_that_nothing_runs(emulation, tmp_path):
@@ -232,14 +367,25 @@ def test_a_model_that_updates_itself():
     assert "cannot be compiled" in text or "cannot run on an IPU" in text
 
 
-def test_a_wrong_option_in_a_file_is_told_with_its_line(tmp_path, emulation):
+WRONG = {
+    "replikas: 2": "device 'ipu' has no option 'replikas'; did you mean 'replicas'?",
+    "evaluate_on: gpu": "evaluate_on must be device or host, got 'gpu'",
+    "deviceIterations: two": "deviceIterations must be an integer of 1 or more, got",
+    "eval_cfg: {outputMode: all}": "outputMode in eval_cfg: evaluation has no",
+}
+
+
+@pytest.mark.parametrize(("line", "says"), WRONG.items())
+def test_a_wrong_option_in_a_file_is_told_with_its_line(line, says, tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(
         "model: {type: MLP, in_features: 4, hidden: [4], num_classes: 2}\n"
         "device: {type: ipu, emulate: true}\n"
-        "ipu:\n  replikas: 2\n"
+        f"ipu:\n  {line}\n"
+        "data: {train: {type: SyntheticImages}}\n"
+        "optimizer: {type: SGD, lr: 0.1}\n"
+        "runner: {max_epochs: 1}\n"
     )
     with pytest.raises(ConfigError) as caught:
         build_training(Config.fromfile(path))
-    assert str(caught.value).startswith(f"{path}:3: ipu: ")
-    assert "'replicas'" in str(caught.value)
+    assert str(caught.value).startswith(f"{path}:3: ipu: {says}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from devrun.devices.ipu.optimizer import KINDS
-from devrun.devices.ipu.options import MMCV_KEYS, POLICY_KEYS, names_of
+from devrun.devices.ipu.options import POLICY_KEYS
 from devrun.devices.ipu.sdk import load
+from devrun.devices.ipu.setters import MMCV_KEYS, names_of
 from devrun.devices.ipu.settings import OWN_KEYS, parse_settings
 from tests.docs.blocks import blocks, codes, table, text_of
 
@@ -41,4 +42,5 @@ def test_the_setters_it_names_are_setters():
 def test_the_example_is_read():
     (example,) = blocks("docs/ipu.md", "yaml")
     cfg = yaml.safe_load(example.text)
-    assert parse_settings(cfg["ipu"]).ipus == 2
+    edges = parse_settings(cfg["ipu"]).train_split_edges
+    assert [edge["ipu_id"] for edge in edges] == [0, 1]

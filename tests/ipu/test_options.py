@@ -9,6 +9,7 @@ import torch
 
 from devrun.devices.ipu.adapter import IPUAdapter
 from devrun.devices.ipu.options import inference_options, training_options
+from devrun.devices.ipu.setters import names_of
 from devrun.devices.ipu.settings import parse_settings
 from devrun.devices.resolve import resolve_device
 from devrun.errors import ConfigError, DevrunError
@@ -46,8 +47,9 @@ def made(cfg, policy=None):
     adapter = IPUAdapter.from_config(ipu(**cfg))
     settings, sdk = adapter.settings, adapter.sdk
     policy = UpdatePolicy() if policy is None else policy
-    training = training_options(sdk, settings, policy, 7)
-    return sdk, training, inference_options(sdk, settings, 7)
+    ipus = len(cfg.get("train_split_edges", ())) or None
+    training = training_options(sdk, settings, policy, 7, ipus)
+    return sdk, training, inference_options(sdk, settings, 7, ipus)
 
 
 def test_every_key_reaches_its_setter_and_the_config_stays():
@@ -75,14 +77,22 @@ def test_every_key_reaches_its_setter_and_the_config_stays():
         )
 
 
+def test_a_phase_adds_to_a_section():
+    common = {"Precision": {"enableStochasticRounding": True}, "partialsType": "half"}
+    own = {"Precision": {"setPartialsType": "float"}, "deviceIterations": 2}
+    _, training, inference = made({**common, "train_cfg": own})
+    assert training.Precision.enable_stochastic_rounding
+    assert inference.Precision.enable_stochastic_rounding
+    partials = [o._Popart.options["partialsTypeMatMuls"] for o in (training, inference)]
+    assert partials == ["float", "half"]
+
+
 def test_a_run_reads_the_same_config_twice_in_the_same_way():
     first, second = made(FULL)[1], made(FULL)[1]
     assert repr(first) == repr(second)
 
 
 def test_every_public_setter_is_a_key():
-    from devrun.devices.ipu.options import names_of
-
     sdk = made({})[0]
     known = names_of(sdk.Options())
     for name in ("deviceIterations", "useOfflineIpuTarget", "syncPattern", "logDir"):
@@ -131,9 +141,17 @@ REFUSED = {
         {"availableMemoryProportion": [0.3, 7.0]},
         "at most 1 for each IPU, got 7.0 for IPU1",
     ),
-    "more shares than IPUs": (
-        {"availableMemoryProportion": [0.3, 0.3], "num_ipus": 1},
-        "has 2 values, but the model is on 1",
+    "partials twice": (
+        {"Precision": {"setPartialsType": "half"}, "partialsType": "float"},
+        "Precision.setPartialsType and partialsType are the same: give one",
+    ),
+    "shares of no IPU": (
+        {"availableMemoryProportion": {"ipu 0": 0.3}},
+        "the keys IPU0, IPU1, ...; got 'ipu 0'",
+    ),
+    "a share for each IPU twice": (
+        {"availableMemoryProportion": 0.3, "setAvailableMemoryProportion": 0.3},
+        "are the same: give one",
     ),
     "partials": ({"partialsType": "fp61"}, "half or float, got 'fp61'"),
     "strategy": (

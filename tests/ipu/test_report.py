@@ -23,7 +23,7 @@ from devrun.errors import (
     UnsupportedFeatureError,
 )
 from devrun.models import StepModule
-from tests.ipu.harness import ipu, train
+from tests.ipu.harness import ipu, net, train
 
 
 @pytest.fixture
@@ -214,21 +214,6 @@ def test_a_pipeline_needs_more_accumulation(sdk):
     assert "2 stages needs at least 2 deviceIterations" in str(told)
 
 
-def test_another_shape_is_named_with_both(sdk):
-    model = Net()
-    executor = trained(sdk, model, 2)
-    executor(X, Y)
-    told = refusal(sdk, model, lambda: executor(X[:4], Y[:4]))
-    assert isinstance(told, UnsupportedFeatureError)
-    assert "compiled for x of the shape [8, 3], but this batch has [4, 3]" in str(told)
-    told = refusal(sdk, model, lambda: executor(X, Y.float()))
-    assert "the type torch.int64" in str(told)
-    assert "this batch has torch.float32;" in str(told)
-    other = Net()
-    told = refusal(sdk, other, lambda: trained(sdk, other, 3)(X, Y))
-    assert "8 samples cannot be divided into the 3 micro-batches" in str(told)
-
-
 def reads_a_value(x):
     if x.mean() > 0:
         return x
@@ -285,20 +270,27 @@ def test_an_operation_named_after_the_forward_is_looked_for(sdk):
     )
 
 
-def test_a_loss_that_is_missing_or_twice(sdk):
-    model = Net()
-    told = refusal(sdk, model, lambda: trained(sdk, model)(X))
-    assert "Net has no loss in its graph" in str(told)
+class Logs(nn.Module):
+    """Logs a second loss, `weight` times a part of the first."""
 
-    class Twice(Net):
-        def forward(self, x, y):
-            x = self.last(self.first(x))
-            loss = nn.functional.cross_entropy
-            return loss(x, y), loss(-x, y)
+    def __init__(self, weight):
+        super().__init__()
+        self.net, self.weight = net(), weight
 
-    model = Twice()
-    told = refusal(sdk, model, lambda: trained(sdk, model)(X, Y))
-    assert "several losses" in str(told)
+    def train_step(self, batch, optimizer):
+        output = self.net(batch[0])
+        loss = nn.functional.cross_entropy(output, batch[1])
+        other = nn.functional.mse_loss(output, torch.zeros_like(output))
+        if self.weight is not None:
+            loss = loss + self.weight * other
+        return {"loss": loss, "log_vars": {"other": other}, "num_samples": len(output)}
+
+
+def test_a_second_loss_must_be_part_of_the_first():
+    with pytest.raises(ConfigError, match="add it, times 0 where it is only logged"):
+        train(ipu(), model=Logs(None), loss=False, epochs=1)
+    _, losses = train(ipu(), model=Logs(0), loss=False, epochs=1)
+    assert losses == pytest.approx(train("cpu", epochs=1)[1], rel=1e-4)
 
 
 def test_what_speaks_for_itself_is_left_alone(sdk):

@@ -262,3 +262,35 @@ def test_half_precision_trains_and_saves_what_the_cpu_can_load(tmp_path):
     second.run([loader()], [("train", 1)])
     second.close()
     assert rest.values[0] < losses.values[0]
+
+
+class Thawing(Hook):
+    """Trains only the last layer, with fixed statistics, until epoch 1."""
+
+    def before_train_epoch(self, runner):
+        runner.model.conv.requires_grad_(runner.epoch > 0)
+        runner.model.norm.train(runner.epoch > 0)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.AdamW(p, lr=0.01),
+    ],
+    ids=["sgd", "adamw"],
+)
+def test_layers_that_are_freed_later_train_from_then_on(build, emulation, capsys):
+    found = {}
+    for device in ("cpu", ipu()):
+        model = net(norm=True)
+        runner, losses = make(device, model, build(model.parameters()), epochs=3)
+        runner.register_hook(Thawing())
+        runner.run([loader(samples=32)], [("train", 1)])
+        runner.close()
+        found[str(device)] = (model, losses.values)
+    (expected, losses), (mine, values) = found.values()
+    assert values == pytest.approx(losses, rel=1e-4)
+    assert_same_state(mine, expected, **CLOSE)
+    assert emulation.counts["compile"] == 2
+    assert capsys.readouterr().err.count("compiling anew") == 1

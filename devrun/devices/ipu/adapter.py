@@ -13,20 +13,27 @@ from devrun.data.prepared import PreparedLoader
 from devrun.devices.base import DeviceAdapter, DeviceInfo
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.ipu.batch import Flat, flatten, rebuild, rows_of, whole
-from devrun.devices.ipu.checks import check_pipeline, check_policy, check_size
+from devrun.devices.ipu.checks import (
+    check_evaluation,
+    check_pipeline,
+    check_policy,
+    check_processes,
+    check_size,
+)
 from devrun.devices.ipu.data import GlobalBatch, combined_loader
 from devrun.devices.ipu.evaluation import evaluate
 from devrun.devices.ipu.executors import Executor, Executors
 from devrun.devices.ipu.hooks import FullPrecisionHook
 from devrun.devices.ipu.optimizer import DeviceOptimizer
 from devrun.devices.ipu.options import (
-    check_names,
     inference_options,
     micro_batches,
     training_options,
 )
 from devrun.devices.ipu.placing import Placing
-from devrun.devices.ipu.sdk import load, missing
+from devrun.devices.ipu.record import Recorder
+from devrun.devices.ipu.sdk import load, missing, poprun
+from devrun.devices.ipu.setters import check_names
 from devrun.devices.ipu.settings import IPUSettings, parse_settings
 from devrun.devices.ipu.step import Call, DeviceStep, means, others_of
 from devrun.devices.seeding import seed_streams
@@ -64,6 +71,7 @@ class IPUAdapter(DeviceAdapter):
         self._executors: Executors | None = None
         self._optimizer: DeviceOptimizer | None = None
         self._placing: Placing | None = None
+        self._recorder: Recorder | None = None
         self._rng: Sequence[int] | None = None
 
     @classmethod
@@ -88,9 +96,13 @@ class IPUAdapter(DeviceAdapter):
         settings = parse_settings(cfg)
         sdk = load(settings.emulate)
         check_names(sdk, settings)
+        # here, where a caller knows the line of the section, for what is wrong in it
+        training_options(sdk, settings, UpdatePolicy(), 0)
+        inference_options(sdk, settings, 0)
         return cls(settings, sdk)
 
     def setup(self, seed: int | None) -> None:
+        poprun()
         if launched():
             raise UnsupportedFeatureError(
                 "an IPU run is one process: take --ipu-replicas N instead of a "
@@ -118,16 +130,17 @@ class IPUAdapter(DeviceAdapter):
         # results are on the host already when a call returns
         guard = FiniteGuard(nonfinite, host_shared=True, spike=policy.spike)
         self._guard = None if nonfinite == "ignore" else guard
-        self._options = training_options(
-            self.sdk, self.settings, policy, self.data_seed
-        )
-        self._eval_options = inference_options(self.sdk, self.settings, self.data_seed)
         self._placing = Placing(self.sdk, self.settings, step)
-        check_pipeline(self.settings, self._options, self.sdk)
-        check_size(self.settings, self._options, self.sdk)
+        self._make_options(self._placing)
         if policy.precision == "fp16":
             step.half()
-        module = DeviceStep(step, self.sdk)
+        recorded = self.settings.modules_to_record
+        self._recorder = (
+            Recorder(recorded, step.module, self._options, policy.precision)
+            if recorded
+            else None
+        )
+        module = DeviceStep(step, self.sdk, self._recorder)
         self._executors = Executors(self.sdk, module, self._placing.place)
         if optimizer is not None:
             self._optimizer = DeviceOptimizer(self.sdk, optimizer, module, policy)
@@ -167,6 +180,9 @@ class IPUAdapter(DeviceAdapter):
         executors, twin = self._training()
         flat = self._flat(batch)
         trainer = executors.trainer
+        if trainer is not None and executors.outdated(trainer):
+            self._forget(trainer)
+            trainer = None
         if trainer is None:
             twin.changed()
             trainer = self._compile_training(flat)
@@ -175,8 +191,13 @@ class IPUAdapter(DeviceAdapter):
             if twin.changed():
                 executors.set_optimizer(twin.twin)
         twin.upload()
+        if self._recorder is not None:
+            executors.to_host()
+            self._recorder.run_on_host(executors.module.step, flat)  # type: ignore[arg-type]
         outputs = executors.run(trainer, flat.tensors)
         twin.ran()
+        if self._recorder is not None:
+            self._recorder.compare(trainer.call.recorded, outputs)
         return self._trained(trainer.call, flat, outputs)
 
     def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
@@ -261,6 +282,21 @@ class IPUAdapter(DeviceAdapter):
             self._placing.remove()
         self._executors = self._optimizer = self._placing = None
 
+    def _make_options(self, placing: Placing) -> None:
+        sdk, settings, seed = self.sdk, self.settings, self.data_seed
+        training, evaluation = placing.ipus(True), placing.ipus(False)
+        most = max(training, evaluation) if training and evaluation else None
+        popdist = poprun()
+        self._options = training_options(
+            sdk, settings, self._policy, seed, training, popdist
+        )
+        self._eval_options = inference_options(sdk, settings, seed, most, popdist)
+        check_processes(self._options)
+        check_pipeline(self._options, training, sdk)
+        check_size(self._options, training, sdk)
+        if settings.evaluate_on == "device":
+            check_evaluation(self._eval_options, evaluation, sdk)
+
     def _prepared(self) -> Executors:
         if self._executors is None:
             raise RuntimeError(
@@ -297,6 +333,18 @@ class IPUAdapter(DeviceAdapter):
         if self._rng is not None:
             trainer.inner.rng_state = list(self._rng)
         return trainer
+
+    def _forget(self, trainer: Executor) -> None:
+        """Have the next update compile a graph, which goes on from this one's state."""
+        logger.warning(
+            "ipu: a parameter was frozen or freed, or a layer's train or eval mode "
+            "changed, which a graph keeps as it was: compiling anew"
+        )
+        executors, twin = self._training()
+        self._rng = list(trainer.inner.rng_state)
+        executors.to_host()
+        twin.detach()
+        executors.close()
 
     def _compile_evaluation(
         self, step: StepModule, flat: Flat, rows: int, mode: str

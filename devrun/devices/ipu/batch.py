@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +15,17 @@ from torch import Tensor
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.step import MicroBatches
 
-__all__ = ["Flat", "changed_constants", "flatten", "rebuild", "rows_of", "whole"]
+__all__ = [
+    "Difference",
+    "Flat",
+    "changed_constants",
+    "differing",
+    "flatten",
+    "rebuild",
+    "remedy",
+    "rows_of",
+    "whole",
+]
 
 
 @dataclass(frozen=True)
@@ -95,6 +106,66 @@ def rows_of(flat: Flat, parts: int) -> int:
     return rows
 
 
+class Difference(NamedTuple):
+    """A tensor that has another shape than it had."""
+
+    name: str
+    shape: tuple[int, ...]
+    other: tuple[int, ...]
+
+    @property
+    def dims(self) -> list[int]:
+        """Those that differ, in both of which there are as many."""
+        pairs = zip(self.shape, self.other, strict=True)
+        return [dim for dim, (size, other) in enumerate(pairs) if size != other]
+
+
+def differing(flat: Flat, known: Flat, *, any_rows: bool = False) -> list[Difference]:
+    """The tensors of `flat` whose shape is not that of `known`.
+
+    Args:
+        any_rows: the first dimension may differ.
+    """
+    begin = int(any_rows)
+    return [
+        Difference(name, shape, other)
+        for name, shape, other in zip(
+            flat.names, flat.shapes, known.shapes, strict=True
+        )
+        if shape[begin:] != other[begin:]
+    ]
+
+
+def remedy(different: Sequence[Difference]) -> str:
+    """What makes all batches of one shape; in the config where a line there does."""
+    if any(len(each.shape) != len(each.other) for each in different):
+        return "give every batch tensors of the same number of dimensions"
+    inner = {each.name: [dim for dim in each.dims if dim] for each in different}
+    if not any(inner.values()):
+        return "drop_last: true leaves out the short last batch"
+    if any(len(dims) > 1 for dims in inner.values()):
+        return "resize or pad the samples to one size (dataset, or collate_fn)"
+    keys = {_key(name): dims[0] - 1 for name, dims in inner.items() if dims}
+    pad: Any = {key: -100 if _is_target(key) else 0 for key in keys}
+    dim: Any = keys if len(set(keys.values())) > 1 else next(iter(keys.values()))
+    spec = {"pad": pad.get("", pad), "dim": dim, "num": 1}
+    if not dim:
+        del spec["dim"]
+    line = str(spec).replace("'", "")
+    return f"data.buckets: {line} pads all to one size (docs/bucketing.md)"
+
+
+def _key(name: str) -> str:
+    """How `buckets` names a tensor: `a.0` for `batch['a'][0]`."""
+    parts = re.findall(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)", name)
+    return ".".join("".join(part) for part in parts)
+
+
+def _is_target(key: str) -> bool:
+    """Whether it is padded with what torch's cross entropy ignores."""
+    return key.rpartition(".")[2] in ("labels", "label", "target", "targets")
+
+
 def changed_constants(first: Any, now: Any, path: str = "batch") -> Iterator[str]:
     """Where `now` differs from `first` in what is not a tensor."""
     if isinstance(first, (tuple, list)) and type(first) is type(now):
@@ -127,13 +198,20 @@ def _joined(parts: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     flats = [flatten(part) for part in parts]
-    sizes = {flat.shapes for flat in flats}
-    if len(sizes) != 1:
-        first, other = sorted(sizes, key=str)[:2]
-        raise ConfigError(
-            f"the micro-batches of one update have the shapes {first} and {other}: on "
-            "an IPU all must be the same (drop_last, or pad to a fixed length)"
-        )
+    for flat in flats[1:]:
+        if flat.names != flats[0].names:
+            raise ConfigError(
+                f"the micro-batches of one update have the tensors "
+                f"{', '.join(flats[0].names)} and {', '.join(flat.names)}: on an IPU "
+                "all must have the same"
+            )
+        if different := differing(flat, flats[0]):
+            first = different[0]
+            raise ConfigError(
+                f"{first.name} has the shapes {first.other} and {first.shape} in the "
+                "micro-batches of one update, and shapes are static on an IPU: "
+                f"{remedy(different)}"
+            )
     tensors = [
         torch.cat(same) for same in zip(*(f.tensors for f in flats), strict=True)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from devrun.devices.ipu.settings import IPUSettings
+from devrun.devices.ipu.setters import MOST_IPUS
 from devrun.errors import (
     ConfigError,
     DeviceUnavailableError,
@@ -13,7 +13,13 @@ from devrun.errors import (
 )
 from devrun.step import UpdatePolicy
 
-__all__ = ["check_pipeline", "check_policy", "check_size"]
+__all__ = [
+    "check_evaluation",
+    "check_pipeline",
+    "check_policy",
+    "check_processes",
+    "check_size",
+]
 
 
 def check_policy(policy: UpdatePolicy, optimizer: Any) -> None:
@@ -55,20 +61,32 @@ def check_policy(policy: UpdatePolicy, optimizer: Any) -> None:
         )
 
 
-def check_pipeline(settings: IPUSettings, options: Any, sdk: Any) -> None:
+def check_processes(options: Any) -> None:
+    """Refuse what PopTorch takes for one process of several.
+
+    Raises:
+        UnsupportedFeatureError: with their number.
+    """
+    if (count := options.Distributed.numProcesses) > 1:
+        raise UnsupportedFeatureError(
+            f"PopTorch counts {count} processes (mpirun, or Distributed.configure"
+            "ProcessId), but an IPU run is one with all its replicas: start one, with "
+            "--ipu-replicas N"
+        )
+
+
+def check_pipeline(options: Any, ipus: int | None, sdk: Any) -> None:
     """Refuse an accumulation that leaves stages of the pipeline without work.
+
+    Args:
+        ipus: those of one replica, each a stage; None where that is not known.
 
     Raises:
         ConfigError: with the least that is needed.
     """
-    stages = settings.ipus or 1
-    strategy = options._execution_strategy
-    pipelined = isinstance(strategy, sdk.PipelinedExecution)
-    # PopTorch derives the sharded strategy from the pipelined one
-    if stages < 2 or not pipelined or isinstance(strategy, sdk.ShardedExecution):
-        return
-    steps, needed = options.Training.gradient_accumulation, 2 * stages - 1
-    if steps < needed:
+    stages, steps = ipus or 1, options.Training.gradient_accumulation
+    needed = 2 * stages - 1
+    if stages > 1 and _pipelined(options, sdk) and steps < needed:
         raise ConfigError(
             f"gradient accumulation {steps} is too small for a pipeline of {stages} "
             f"IPUs, which needs {needed} (2 x {stages} - 1) or more: set "
@@ -77,25 +95,56 @@ def check_pipeline(settings: IPUSettings, options: Any, sdk: Any) -> None:
         )
 
 
-def check_size(settings: IPUSettings, options: Any, sdk: Any) -> None:
+def check_evaluation(options: Any, ipus: int | None, sdk: Any) -> None:
+    """Refuse an evaluation that cannot run, before the training that it comes after.
+
+    Raises:
+        ConfigError, DeviceUnavailableError: what it lacks.
+    """
+    stages, steps = ipus or 1, options.device_iterations
+    if stages > 1 and _pipelined(options, sdk) and steps < stages:
+        raise ConfigError(
+            f"ipu: evaluation has a pipeline of {stages} IPUs, which needs "
+            f"deviceIterations {stages} or more, not {steps}: set it in eval_cfg, or "
+            "leave out its executionStrategy"
+        )
+    check_size(options, ipus, sdk, " in evaluation")
+
+
+def check_size(options: Any, ipus: int | None, sdk: Any, when: str = "") -> None:
     """Refuse a run for which the machine has too few IPUs.
 
     Raises:
         DeviceUnavailableError: with the number wanted.
-        ConfigError: more than one process can have.
+        ConfigError: more than one process can have, or no power of two.
     """
     if options.connection_type == sdk.ConnectionType.Never:
         return
-    each, replicas = settings.ipus or 1, options.replication_factor
-    wanted = 1 << (each * replicas - 1).bit_length()  # reserved in powers of two
-    if wanted > 64:
+    each, replicas = ipus or 1, options.replication_factor
+    used = each * replicas
+    wanted = 1 << (used - 1).bit_length()
+    factors = f"{each} per replica x {replicas} replicas"
+    if wanted > MOST_IPUS:
         raise ConfigError(
-            f"{each * replicas} IPUs ({each} per replica x {replicas} replicas) are "
-            "more than the 64 that one process can have: use fewer replicas"
+            f"{used} IPUs ({factors}){when} are more than the {MOST_IPUS} that one "
+            "process can have: use fewer replicas"
+        )
+    if ipus and wanted != used and not options.auto_round_num_ipus:
+        raise ConfigError(
+            f"the run needs {used} IPUs ({factors}){when}, but they are reserved in "
+            f"powers of two: use {wanted}, or set autoRoundNumIPUs: true to leave some "
+            "idle"
         )
     if not sdk.ipuHardwareIsAvailable(wanted):
         raise DeviceUnavailableError(
-            f"the run needs {wanted} IPUs ({each} per replica x {replicas} replicas), "
-            "which the machine does not have: use fewer replicas (--ipu-replicas) or "
-            "IPUs per replica"
+            f"the run needs {wanted} IPUs ({factors}){when}, which the machine does "
+            "not have: use fewer replicas (--ipu-replicas) or IPUs per replica"
         )
+
+
+def _pipelined(options: Any, sdk: Any) -> bool:
+    strategy = options._execution_strategy
+    # PopTorch derives the sharded strategy from the pipelined one
+    return isinstance(strategy, sdk.PipelinedExecution) and not isinstance(
+        strategy, sdk.ShardedExecution
+    )

@@ -206,23 +206,22 @@ class _JoinedSampler(Sampler[list[Any]]):
                 group = []
 
 
-class _Parts(Sampler[list[Any]]):
-    """Each batch of `batches` in `count` parts, which PopTorch puts together again."""
+class _Batches:
+    """A data set whose items are the samples of a whole batch.
 
-    def __init__(self, batches: Any, count: int) -> None:
-        self.batches, self.count = batches, count
+    PopTorch's loader would put a combined batch together from collated micro-batches,
+    which may differ in shape and lose what is no tensor.
+    """
+
+    def __init__(self, samples: Any) -> None:
+        self._samples = samples
 
     def __len__(self) -> int:
-        return len(self.batches) * self.count
+        return len(self._samples)
 
-    def __iter__(self) -> Iterator[list[Any]]:
-        return self._cut(iter(self.batches))
-
-    def _cut(self, batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
-        for batch in batches:
-            size = -(-len(batch) // self.count)
-            for part in range(self.count):
-                yield batch[part * size : (part + 1) * size]
+    def __getitem__(self, keys: list[Any]) -> Any:
+        together = getattr(self._samples, "__getitems__", None)
+        return [self._samples[k] for k in keys] if together is None else together(keys)
 
 
 def combined_loader(
@@ -259,22 +258,18 @@ def _combined(
         if not isinstance(loader.dataset, IterableDataset):
             options["sampler"] = loader.sampler
     elif type(loader.batch_sampler) is BatchSampler:
-        options.update(batch_size=batch.size, sampler=loader.sampler, drop_last=drop)
-        if loader.batch_sampler.sampler is not loader.sampler:
-            own = loader.batch_sampler
+        own = loader.batch_sampler
+        if own.sampler is loader.sampler:
+            options.update(batch_size=batch.size, sampler=own.sampler, drop_last=drop)
+        else:
             size = own.batch_size * batch.parts
-            options = {
-                k: v
-                for k, v in options.items()
-                if k not in ("batch_size", "sampler", "drop_last")
-            }
             options["batch_sampler"] = BatchSampler(own.sampler, size, drop)
     elif training:
         options["batch_sampler"] = _JoinedSampler(loader.batch_sampler, batch.parts)
     else:
         options["batch_sampler"] = loader.batch_sampler
     twin: DataLoader[Any] = DataLoader(loader.dataset, **options)
-    kept = ("on_sample_error", "max_skipped")
+    kept = ("on_sample_error", "max_skipped", "group_lengths")
     vars(twin).update({name: getattr(loader, name, None) for name in kept})
     return twin
 
@@ -282,18 +277,16 @@ def _combined(
 def _arguments(source: ResumableLoader, options: Any) -> dict[str, Any]:
     """What `poptorch.DataLoader` is told, besides the options."""
     arguments = {name: getattr(source, name) for name in ("dataset", *_KEPT)}
-    parts = GlobalBatch(options, None).parts
-    if source.batch_sampler is not None and not isinstance(
-        source.dataset, IterableDataset
-    ):
-        arguments["batch_sampler"] = _Parts(source.batch_sampler, parts)
-        arguments["drop_last"] = bool(getattr(source.batch_sampler, "drop_last", True))
-    else:
-        size = source.batch_size
+    if isinstance(source.dataset, IterableDataset):
+        parts, size = GlobalBatch(options, None).parts, source.batch_size
         arguments["batch_size"] = None if size is None else size // parts
         arguments["drop_last"] = source.drop_last
-        if not isinstance(source.dataset, IterableDataset):
-            arguments["sampler"] = source.sampler
+    else:
+        arguments.update(batch_size=None, drop_last=False, sampler=source.sampler)
+        if source.batch_sampler is not None:
+            arguments.update(
+                dataset=_Batches(source.dataset), sampler=source.batch_sampler
+            )
     arguments["auto_distributed_partitioning"] = False
     return arguments
 

@@ -6,9 +6,16 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from devrun.devices.ipu.batch import Flat, changed_constants, rebuild
+from devrun.devices.ipu.batch import (
+    Flat,
+    changed_constants,
+    differing,
+    rebuild,
+    remedy,
+)
 from devrun.devices.ipu.explain import explain
 from devrun.devices.ipu.report import CompileReport
 from devrun.devices.ipu.step import Call
@@ -16,16 +23,19 @@ from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
 
 __all__ = ["Executor", "Executors"]
 
+_Kept = tuple[list[bool], list[bool]]
+
 logger = logging.getLogger("devrun")
 
 
 class Executor:
     """One compiled graph: PopTorch's object and how its step was called."""
 
-    def __init__(self, poptorch_executor: Any, call: Call, what: str) -> None:
-        self.inner = poptorch_executor
+    def __init__(self, inner: Any, call: Call, what: str, kept: _Kept) -> None:
+        self.inner = inner
         self.call = call
         self.what = what
+        self.kept = kept
         self.stale = False
         """Whether the host's weights are newer than those on the IPUs."""
         self._told: set[str] = set()
@@ -43,7 +53,7 @@ class Executor:
         """Refuse a batch of other shapes than the graph's.
 
         Raises:
-            UnsupportedFeatureError: naming the tensor and both shapes.
+            UnsupportedFeatureError: naming the tensor, both shapes and what to do.
         """
         known = self.call.flat
         if flat.names != known.names:
@@ -55,15 +65,18 @@ class Executor:
         for name, now, then in zip(
             flat.names, flat.tensors, known.tensors, strict=True
         ):
-            mine, its = tuple(now.shape), tuple(then.shape)
-            same = mine[1:] == its[1:] if any_rows else mine == its
-            if not same or now.dtype != then.dtype:
+            if now.dtype != then.dtype:
                 raise UnsupportedFeatureError(
-                    f"{name} has the shape {mine} of {now.dtype}, but the graph was "
-                    f"compiled for {its} of {then.dtype}: shapes are static on an IPU, "
-                    "so pad to a fixed length (collate_fn), and drop the last short "
-                    "batch"
+                    f"{name} is of {now.dtype}, but the graph was compiled for "
+                    f"{then.dtype}: give every batch the same types"
                 )
+        if different := differing(flat, known, any_rows=any_rows):
+            first = different[0]
+            raise UnsupportedFeatureError(
+                f"{first.name} has the shape {first.shape}, but the graph was compiled "
+                f"for {first.other}, and shapes are static on an IPU: "
+                f"{remedy(different)}"
+            )
         for path in changed_constants(known.template, flat.template):
             if path not in self._told:
                 self._told.add(path)
@@ -99,8 +112,16 @@ class Executors:
         vars(self.module)["call"] = call
         self._make_room(None)
         inner = self.sdk.trainingModel(self.module, options, optimizer)
-        self.trainer = Executor(inner, call, "training")
-        return self._compiled(self.trainer, options, tensors)
+        trainer = Executor(inner, call, "training", _kept(self.module))
+        try:
+            self._compiled(trainer, options, tensors)
+        except BaseException:
+            inner.destroy()
+            # which leaves a model that was not compiled wrapped
+            self.sdk._impl.unwrapModelIfNecessary(self.module)
+            raise
+        self.trainer = trainer
+        return trainer
 
     def compile_evaluation(
         self, call: Call, options: Any, tensors: Sequence[Tensor]
@@ -109,7 +130,7 @@ class Executors:
         vars(self.module)["call"] = call
         self._make_room(None)
         inner = self.sdk.inferenceModel(self.module, options.clone())
-        made = Executor(inner, call, "evaluation")
+        made = Executor(inner, call, "evaluation", _kept(self.module))
         self._compiled(made, options, tensors)
         self.evaluators.append(made)
         return made
@@ -127,6 +148,10 @@ class Executors:
         if executor is self.trainer:
             self.host_is_current = False
         return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+    def outdated(self, executor: Executor) -> bool:
+        """Whether the model has changed in what a graph keeps as it was compiled."""
+        return _kept(self.module) != executor.kept
 
     def set_optimizer(self, optimizer: Any) -> None:
         """Have the training executor take the present hyper-parameters."""
@@ -211,3 +236,15 @@ class Executors:
         if explained is None and isinstance(error, AssertionError):
             return ConfigError(f"ipu: {' '.join(str(error).split())}")
         return explained
+
+
+def _kept(module: nn.Module) -> _Kept:
+    """What is frozen, and the mode of each part: constants of a graph."""
+    step: Any = module.step
+    parts = list(step.modules())
+    params = (param for part in parts for param in part._parameters.values())
+    # read so that PopTorch does not see it: it would fetch the weights first
+    requires_grad = torch._C.TensorBase.requires_grad.__get__  # type: ignore[attr-defined]
+    with torch._C.DisableTorchFunctionSubclass():
+        free = [requires_grad(param) for param in params if param is not None]
+    return free, [part.training for part in parts]

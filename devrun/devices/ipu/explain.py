@@ -24,7 +24,7 @@ from devrun.errors import (
 )
 from devrun.models.step_module import StepModule
 
-__all__ = ["explain"]
+__all__ = ["explain", "files_of"]
 
 TILES = 1472
 """Of one Mk2 IPU."""
@@ -58,7 +58,7 @@ def explain(
         return None
     operation, place = _operation(text), _place(error, user, sdk)
     if place is None and operation is not None and batch is not None:
-        place = call_site(model, batch, operation, _files(user))
+        place = call_site(model, batch, operation, files_of(user))
     if place is None and operation is None:
         return None
     at = f" at {place}" if place else ""
@@ -82,7 +82,7 @@ def _too_few(match: re.Match[str], model: nn.Module) -> DevrunError:
 def _too_many(match: re.Match[str], model: nn.Module) -> DevrunError:
     return ConfigError(
         f"the run asks for {match['wanted']} IPUs, and one process can have 64: set "
-        "fewer replicas, or split them over several processes with the vendor's poprun"
+        "fewer replicas"
     )
 
 
@@ -138,45 +138,10 @@ def _device_iterations(match: re.Match[str], model: nn.Module) -> DevrunError:
     )
 
 
-def _shape(match: re.Match[str], model: nn.Module) -> DevrunError:
-    return UnsupportedFeatureError(
-        f"dynamic shape: the graph is compiled for {match['name']} of the shape "
-        f"{_size(match['old'])}, but this batch has {_size(match['new'])}; give every "
-        "batch one shape (resize or pad the samples, drop_last: true)"
-    )
-
-
-def _other_input(match: re.Match[str], model: nn.Module) -> DevrunError:
-    return UnsupportedFeatureError(
-        f"the graph is compiled for {match['name']} of the {match['what'].lower()} "
-        f"{match['old']}, but this batch has {match['new']}; give every batch the same "
-        "structure and types, and tensors where values change"
-    )
-
-
-def _size(text: str) -> str:
-    return text.removeprefix("torch.Size(").removesuffix(")")
-
-
-def _not_divisible(match: re.Match[str], model: nn.Module) -> DevrunError:
-    return ConfigError(
-        f"a batch of {match['size']} samples cannot be divided into the "
-        f"{match['parts']} micro-batches of one call (replicas x gradientAccumulation "
-        "x deviceIterations): set drop_last: true, or another samples_per_gpu"
-    )
-
-
-def _no_loss(match: re.Match[str], model: nn.Module) -> DevrunError:
-    return ConfigError(
-        f"{_name(model)} has no loss in its graph: return the result of a loss "
-        "function of torch, or mark it with poptorch.identity_loss"
-    )
-
-
 def _two_losses(match: re.Match[str], model: nn.Module) -> DevrunError:
     return ConfigError(
-        f"{_name(model)} has several losses and no sum of them that is marked "
-        "as the one to train on: wrap the sum in poptorch.identity_loss"
+        f"{_name(model)} computes a loss that is no part of the one it returns, and "
+        "PopTorch trains on one: add it, times 0 where it is only logged"
     )
 
 
@@ -215,7 +180,7 @@ def _place(error: BaseException, model: nn.Module, sdk: Any) -> str | None:
     """
     frames = traceback.extract_tb(error.__traceback__)
     begins = [i for i, frame in enumerate(frames) if frame.name == "forward"]
-    own = _files(model)
+    own = files_of(model)
     for frame in reversed(frames[begins[0] :] if begins else []):
         if frame.filename in own or _is_users(Path(frame.filename), sdk):
             return f"{frame.filename}:{frame.lineno}"
@@ -229,7 +194,7 @@ def _is_users(path: Path, sdk: Any) -> bool:
     return path.is_file() and not installed and not hidden & set(path.parents)
 
 
-def _files(model: nn.Module) -> set[str]:
+def files_of(model: nn.Module) -> set[str]:
     """The source files of the model's own classes."""
     files = set()
     for kind in {base for m in model.modules() for base in type(m).__mro__}:
@@ -269,22 +234,6 @@ _KNOWN: tuple[tuple[str, _Teller], ...] = (
         r"stages \((?P<needed>\d+)\)",
         _device_iterations,
     ),
-    (
-        r"Shape mismatch for (?P<name>\S+): expected (?P<old>.+?) but got "
-        r"(?P<new>torch\.Size\(\[[\d, ]*\]\)|\S+)",
-        _shape,
-    ),
-    (
-        r"(?P<what>Type|Length|Value) mismatch for (?P<name>\S+): expected "
-        r"(?P<old>.+?) but got (?P<new>.+?)\.(?: |$)",
-        _other_input,
-    ),
-    (
-        r"batch dimension \((?P<size>\d+)\) must be a multiple.* = (?P<parts>\d+) "
-        r"because",
-        _not_divisible,
-    ),
-    (r"Couldn't find a loss in graph", _no_loss),
     (r"Multiple independent losses found in graph", _two_losses),
 )
 """What a message looks like -> who tells it. Texts of PopTorch 3.4 and Poplar 3.4."""

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from devrun.devices.ipu.options import POLICY_KEYS, dtype_of
+from devrun.devices.ipu.options import POLICY_KEYS
+from devrun.devices.ipu.setters import dtype_of
 from devrun.errors import ConfigError, UnsupportedFeatureError, nearest
 from devrun.step import UpdatePolicy
 
@@ -135,6 +136,11 @@ class DeviceOptimizer:
             if isinstance(value, Tensor) and value.numel() == 1
         }
 
+    def detach(self) -> None:
+        """Fetch the state, to be sent again before the next update."""
+        self.download()
+        self._newer_on_host = True
+
     def scalars(self) -> dict[str, float]:
         """State that belongs to no parameter, such as an automatic loss scale."""
         self.download()
@@ -198,6 +204,12 @@ def _kind_of(optimizer: Any) -> str:
     kind = type(optimizer)
     bases = {base: getattr(torch.optim, base) for base in KINDS}
     name = next((n for n, base in bases.items() if issubclass(kind, base)), None)
+    if kind.__name__.lower() == "lamb":
+        raise UnsupportedFeatureError(
+            f"optimizer {kind.__module__}.{kind.__name__} cannot run on an IPU with "
+            "the numbers it has elsewhere: PopTorch's LAMB clips no gradients and "
+            "limits the norm of weights instead; take AdamW"
+        )
     if name is None or kind.__module__.startswith("poptorch"):
         raise UnsupportedFeatureError(
             f"optimizer {kind.__module__}.{kind.__name__} cannot run on an IPU, which "

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from devrun.devices.ipu.autosplit import balance
 from devrun.devices.ipu.batch import Flat, rebuild
+from devrun.devices.ipu.explain import files_of
 from devrun.devices.ipu.optimizer import DeviceOptimizer
 from devrun.devices.ipu.settings import IPUSettings
 from devrun.devices.ipu.split import (
@@ -16,6 +20,7 @@ from devrun.devices.ipu.split import (
     remove_recompute,
     remove_split,
 )
+from devrun.errors import ConfigError
 from devrun.models.step_module import StepModule
 
 __all__ = ["Placing"]
@@ -29,25 +34,52 @@ class Placing:
     def __init__(self, sdk: Any, settings: IPUSettings, step: StepModule) -> None:
         self._sdk, self._settings, self._step = sdk, settings, step
         self._edges: Sequence[Mapping[str, Any]] = settings.train_split_edges
-        if settings.train_ckpt_nodes:
-            recompute(step.module, settings.train_ckpt_nodes, sdk)
-        self.place(False)
-        self.place(True)
+        try:
+            if settings.train_ckpt_nodes:
+                recompute(step.module, settings.train_ckpt_nodes, sdk)
+            self.place(False)
+            self.place(True)
+        except BaseException:
+            self.remove()
+            raise
 
     def place(self, training: bool) -> None:
         """Blocks of training, or those of evaluation where it has its own."""
-        own = self._settings.eval_split_edges
-        edges, where = self._edges, "train_split_edges"
-        if own and not training:
-            edges, where = own, "eval_split_edges"
+        settings, model = self._settings, self._step.module
+        own = not training and bool(settings.eval_split_edges)
+        edges = settings.eval_split_edges if own else self._edges
+        options = settings.training if training else settings.inference
+        default = None if training else "ShardedExecution"
+        strategy = options.get("executionStrategy", default)
+        where = "eval_split_edges" if own else "train_split_edges"
         if edges:
             apply_split(
-                self._step.module,
+                model,
                 edges=edges,
                 sdk=self._sdk,
-                num_ipus=self._settings.num_ipus,
+                num_ipus=None if own else settings.num_ipus,
                 where=where,
+                strategy=strategy,
+                # evaluation may leave out a layer of training
+                complete=training or own,
             )
+            return
+        remove_split(model)
+        if isinstance(strategy, Mapping) and not _begins_blocks(model):
+            raise ConfigError(
+                "ipu: executionStrategy has stages, but nothing begins their blocks: "
+                f"add {where} with the user_id of each"
+            )
+
+    def ipus(self, training: bool) -> int | None:
+        """Of one replica; None where the model's own code may begin blocks."""
+        settings = self._settings
+        edges = (settings.eval_split_edges if not training else ()) or self._edges
+        if edges:
+            return 1 + max(int(edge["ipu_id"]) for edge in edges)
+        if settings.split == "auto":
+            return settings.num_ipus
+        return None if _begins_blocks(self._step.module) else 1
 
     def balance(self, flat: Flat, micro: int, optimizer: DeviceOptimizer) -> None:
         """Find the edges for `split: auto`, once, with the first micro-batch."""
@@ -67,3 +99,12 @@ class Placing:
         """Take everything off the model."""
         remove_split(self._step.module)
         remove_recompute(self._step.module)
+
+
+def _begins_blocks(model: nn.Module) -> bool:
+    """Whether a layer has a hook of PopTorch's, or a class's file speaks of it."""
+    hooks = (h for each in model.modules() for h in each._forward_pre_hooks.values())
+    if any(type(hook).__module__.startswith("poptorch") for hook in hooks):
+        return True
+    files = [path for path in map(Path, files_of(model)) if path.is_file()]
+    return any("poptorch" in path.read_text(errors="replace") for path in files)

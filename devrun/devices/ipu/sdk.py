@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
-from devrun.errors import DeviceUnavailableError
+from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 
-__all__ = ["load", "missing"]
+__all__ = ["load", "missing", "poprun"]
 
 _REHEARSE = "or add --emulate to rehearse without IPUs"
 
@@ -29,6 +30,34 @@ def load(emulate: bool) -> Any:
     import poptorch  # type: ignore[import-not-found]
 
     return poptorch
+
+
+def poprun() -> Any | None:
+    """The module `popdist` in a process that poprun started; else None.
+
+    Raises:
+        DeviceUnavailableError: it did, but `popdist` is not here.
+        UnsupportedFeatureError: this is one process of several.
+    """
+    if not any(name.startswith("POPDIST_") for name in os.environ):
+        return None
+    try:
+        import popdist  # type: ignore[import-not-found]
+        import popdist.poptorch  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise DeviceUnavailableError(
+            f"poprun started this process, but popdist cannot be imported ({error}): "
+            "install the popdist wheel of the Poplar SDK"
+        ) from error
+    if not popdist.isPopdistEnvSet():
+        return None
+    if (instances := popdist.getNumInstances()) > 1:
+        raise UnsupportedFeatureError(
+            f"poprun started {instances} instances, but an IPU run is one process with "
+            "all its replicas: take poprun --num-instances 1, or --ipu-replicas N "
+            "without poprun"
+        )
+    return popdist
 
 
 def missing() -> str | None:

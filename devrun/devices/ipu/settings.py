@@ -8,7 +8,7 @@ from typing import Any
 
 from devrun.errors import ConfigError, ConfigTypeError, nearest
 
-__all__ = ["OWN_KEYS", "IPUSettings", "parse_settings"]
+__all__ = ["OWN_KEYS", "SECTIONS", "IPUSettings", "parse_settings"]
 
 OWN_KEYS = {
     "emulate": "use the emulated PopTorch",
@@ -19,11 +19,21 @@ OWN_KEYS = {
     "train_split_edges": "`{layer_to_call, ipu_id, user_id?}` for each block",
     "eval_split_edges": "the same for evaluation; by default that of training",
     "train_ckpt_nodes": "layers whose outputs are kept; the rest is recomputed",
+    "modules_to_record": "layers whose outputs are compared with the host's",
     "train_cfg": "options for training only",
     "eval_cfg": "options for evaluation only",
 }
 """What devrun reads itself; every other key is an option of PopTorch."""
 
+SECTIONS = (
+    "Training",
+    "Precision",
+    "TensorLocations",
+    "Distributed",
+    "Jit",
+    "_Popart",
+)
+"""Options that have options of their own."""
 _ELSEWHERE = ("find_unused_parameters", "cudnn_benchmark", "backend")
 """Said to other devices in the same config; there is nothing to set here."""
 _MODEL_KEYS = ("train_split_edges", "eval_split_edges", "train_ckpt_nodes")
@@ -41,16 +51,10 @@ class IPUSettings:
     train_split_edges: Sequence[Mapping[str, Any]] = ()
     eval_split_edges: Sequence[Mapping[str, Any]] = ()
     train_ckpt_nodes: Sequence[str] = ()
+    modules_to_record: Sequence[str | int] = ()
     deterministic: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
     inference: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def ipus(self) -> int | None:
-        """IPUs of one replica; None where the model's own code may place blocks."""
-        placed = [edge.get("ipu_id") for edge in self.train_split_edges]
-        highest = max((ipu for ipu in placed if isinstance(ipu, int)), default=None)
-        return self.num_ipus if highest is None else highest + 1
 
 
 def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
@@ -70,6 +74,7 @@ def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
             raise ConfigError(f"runner.ipu_model_cfg has no key {key!r}; {hint}")
         _merge(values, given, f"runner.{name}")
     train, evaluation = (_phase(values.pop(k, None), k) for k in _PHASES)
+    values = _renamed(values, "ipu")
     if "index" in values:
         raise ConfigError(
             f"ipu:{values['index']} cannot be chosen: PopTorch takes free IPUs; "
@@ -88,13 +93,24 @@ def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
             )
     common = {k: v for k, v in values.items() if k not in _TRAINING_ONLY}
     return IPUSettings(
-        **own, training={**values, **train}, inference={**common, **evaluation}
+        **own, training=_over(values, train), inference=_over(common, evaluation)
     )
 
 
 _PHASES = ("train_cfg", "eval_cfg")
-_TRAINING_ONLY = ("Training", "outputMode", "replicationFactor", "executionStrategy")
+_TRAINING_ONLY = (
+    "Training",
+    "outputMode",
+    "replicationFactor",
+    "executionStrategy",
+    "inputReplicaGrouping",
+)
 """Options that evaluation does not take over from those common to both."""
+_MMCV_NAMES = {
+    "setAvailableMemoryProportion": "availableMemoryProportion",
+    "setExecutionStrategy": "executionStrategy",
+    "Precision.setPartialsType": "partialsType",
+}
 
 
 def _merge(values: dict[str, Any], given: Mapping[str, Any], where: str) -> None:
@@ -115,7 +131,30 @@ def _phase(options: Any, name: str) -> dict[str, Any]:
     own = next((key for key in options if key in OWN_KEYS), None)
     if own is not None:
         raise ConfigError(f"ipu: {own} is for the whole run: move it out of {name}")
-    return dict(options)
+    return _renamed(dict(options), name)
+
+
+def _over(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of one phase: its own before the common ones, in sections too."""
+    sections = {
+        name: {**common[name], **own[name]}
+        for name in SECTIONS
+        if all(isinstance(options.get(name), Mapping) for options in (common, own))
+    }
+    return {**common, **own, **sections}
+
+
+def _renamed(options: dict[str, Any], where: str) -> dict[str, Any]:
+    """PopTorch's setters under MMCV's names for them."""
+    precision = options.get("Precision")
+    if isinstance(precision, Mapping) and "setPartialsType" in precision:
+        rest = dict(precision)
+        partials = rest.pop("setPartialsType")
+        options = {**options, "Precision": rest, "Precision.setPartialsType": partials}
+    for setter, name in _MMCV_NAMES.items():
+        if setter in options and name in options:
+            raise ConfigError(f"{where}: {setter} and {name} are the same: give one")
+    return {_MMCV_NAMES.get(key, key): value for key, value in options.items()}
 
 
 def _check(own: Mapping[str, Any]) -> None:
@@ -145,7 +184,7 @@ def _check(own: Mapping[str, Any]) -> None:
             f"ipu: num_ipus is {own['num_ipus']}, but nothing divides the model: add "
             "split: auto, or train_split_edges"
         )
-    for name in _MODEL_KEYS:
+    for name in (*_MODEL_KEYS, "modules_to_record"):
         value = own.get(name)
         if value is not None and not isinstance(value, (list, tuple)):
             raise ConfigTypeError(f"ipu: {name} must be a list, got {value!r}")

@@ -8,16 +8,27 @@ layers: the keys of `state_dict` and results on the host stay as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
+from devrun.devices.ipu.order import Edge, StageOrder
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 
-__all__ = ["apply_split", "recompute", "remove_recompute", "remove_split", "split_of"]
+__all__ = [
+    "apply_split",
+    "in_order",
+    "layers_of",
+    "recompute",
+    "remove_recompute",
+    "remove_split",
+    "split_of",
+]
 
 KEYS = ("layer_to_call", "ipu_id", "user_id")
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -25,22 +36,12 @@ PLACED = "_ipu_split"
 CHECKPOINTED = "_ipu_checkpoints"
 
 
-@dataclass(frozen=True)
-class _Edge:
-    name: str
-    layer: nn.Module
-    ipu: int
-    user_id: str | None
-
-    def __str__(self) -> str:
-        return f"{self.name or 'the whole model'} on IPU {self.ipu}"
-
-
 @dataclass
 class _Placed:
     """What `apply_split` left on a model; copied with it."""
 
     blocks: list[tuple[str, int]]
+    order: StageOrder
     hooks: list[tuple[nn.Module, int]] = field(default_factory=list)
 
 
@@ -51,20 +52,24 @@ def apply_split(
     sdk: Any,
     num_ipus: int | None,
     where: str,
+    strategy: Any = None,
+    complete: bool = True,
 ) -> None:
     """Begin a block of `sdk` at the layer of every edge, instead of those of before.
 
     Args:
         model: the user's module; its layers keep their names and classes.
-        edges: `{layer_to_call, ipu_id, user_id?}`, in the order of the forward pass;
-            a layer is a name, or its index in `named_modules()`.
+        edges: `{layer_to_call, ipu_id, user_id?}`; a layer is a name, or its index in
+            `named_modules()`.
         sdk: PopTorch.
         num_ipus: IPUs of one replica; None for as many as the edges name.
         where: the place in the config that a message names.
+        strategy: `executionStrategy` as the config has it.
+        complete: whether the forward pass must call every layer of an edge.
 
     Raises:
-        ConfigError: an edge that names no layer, a layer twice, edges that go
-            backwards, IPU numbers with a gap, or more of them than `num_ipus`.
+        ConfigError: an edge that names no layer, a layer twice, a block without a
+            stage, IPU numbers with a gap, or more of them than `num_ipus`.
     """
     if isinstance(edges, (str, Mapping)) or not isinstance(edges, Sequence):
         raise ConfigTypeError(
@@ -77,12 +82,13 @@ def apply_split(
         for index, edge in enumerate(edges)
     ]
     _check_once(found, where)
-    _check_forward(found, names, where)
     _check_ipus(found, num_ipus, where)
+    order = StageOrder(found, strategy, where, complete=complete)
     remove_split(model)
-    placed = _Placed([(edge.name, edge.ipu) for edge in found])
+    placed = _Placed([(edge.name, edge.ipu) for edge in found], order)
     for edge in found:
         before = set(edge.layer._forward_pre_hooks)
+        edge.layer.register_forward_pre_hook(partial(_begin, order, edge))
         try:
             sdk.BeginBlock(edge.layer, user_id=edge.user_id, ipu_id=edge.ipu)
         except sdk.Error as error:
@@ -112,6 +118,14 @@ def split_of(model: nn.Module) -> list[tuple[str, int]]:
     return next((list(each.blocks) for each in placed if each is not None), [])
 
 
+def in_order(model: nn.Module) -> AbstractContextManager[None]:
+    """Around the forward pass that PopTorch captures of `model`, as `apply_split` left
+    it: see `StageOrder.watching`.
+    """
+    placed = vars(model).get(PLACED)
+    return nullcontext() if placed is None else placed.order.watching()
+
+
 def recompute(
     model: nn.Module,
     names: Sequence[str],
@@ -124,13 +138,12 @@ def recompute(
     Outside of the device the outputs pass through untouched.
 
     Raises:
-        ConfigError: a name that is no layer, or one that is never called.
+        ConfigError: a name that is no layer, or one that is never called itself.
     """
-    known = dict(model.named_modules(remove_duplicate=False))
-    layers = [_layer(name, known, f"{where}: {name!r}") for name in names]
+    layers = layers_of(model, names, where)
     remove_recompute(model)
     keep = _KeepOutput(sdk.recomputationCheckpoint, sdk.isRunningOnIpu)
-    handles = [layer.register_forward_hook(keep) for layer in layers]
+    handles = [layer.register_forward_hook(keep) for _, layer in layers]
     setattr(model, CHECKPOINTED, handles)
 
 
@@ -153,6 +166,11 @@ class _KeepOutput:
         return tree_map_only(Tensor, self._checkpoint, output)
 
 
+def _begin(order: StageOrder, edge: Edge, layer: nn.Module, inputs: Any) -> None:
+    """A forward pre-hook."""
+    order.begin(edge)
+
+
 def _unhook(hooks: list[tuple[nn.Module, int]]) -> None:
     for layer, key in hooks:
         # the two dictionaries that torch's own handle would take the hook out of
@@ -162,7 +180,7 @@ def _unhook(hooks: list[tuple[nn.Module, int]]) -> None:
 
 def _edge(
     edge: Any, names: dict[str, nn.Module], indexed: list[str], where: str
-) -> _Edge:
+) -> Edge:
     if not isinstance(edge, Mapping):
         raise ConfigTypeError(
             f"{where} must be {{layer_to_call, ipu_id}}, got {edge!r}"
@@ -180,20 +198,38 @@ def _edge(
         raise ConfigTypeError(f"{where}.ipu_id must be 0 or more, got {ipu!r}")
     if isinstance(user_id, bool) or not isinstance(user_id, (str, int, type(None))):
         raise ConfigTypeError(f"{where}.user_id must be a string, got {user_id!r}")
-    if isinstance(name, int) and not isinstance(name, bool):
+    name, layer = _layer(name, names, indexed, f"{where}.layer_to_call")
+    return Edge(name, layer, ipu, None if user_id is None else str(user_id))
+
+
+def layers_of(
+    model: nn.Module, given: Sequence[Any], where: str
+) -> list[tuple[str, nn.Module]]:
+    """Name and layer of each of `given`: a name, or an index in `named_modules()`.
+
+    Raises:
+        ConfigError: no layer, or one that is never called itself.
+    """
+    names = dict(model.named_modules(remove_duplicate=False))
+    indexed = [name for name, _ in model.named_modules()]
+    return [_layer(each, names, indexed, where) for each in given]
+
+
+def _layer(
+    name: Any, names: dict[str, nn.Module], indexed: list[str], where: str
+) -> tuple[str, nn.Module]:
+    if isinstance(name, bool) or not isinstance(name, (str, int)):
+        raise ConfigTypeError(
+            f"{where} must be the name of a layer or its index, got {name!r}"
+        )
+    if isinstance(name, int):
         if not 0 <= name < len(indexed):
             raise ConfigError(
-                f"{where}.layer_to_call is {name}, but the model has the layers 0 to "
+                f"{where} is {name}, but the model has the layers 0 to "
                 f"{len(indexed) - 1} (their place in named_modules())"
             )
         name = indexed[name]
-    layer = _layer(name, names, f"{where}.layer_to_call {name!r}")
-    return _Edge(str(name), layer, ipu, None if user_id is None else str(user_id))
-
-
-def _layer(name: Any, names: dict[str, nn.Module], where: str) -> nn.Module:
-    if not isinstance(name, str):
-        raise ConfigTypeError(f"{where} must be the name of a layer or its index")
+    where = f"{where}: {name!r}"
     if name not in names:
         known = [n for n in names if n]
         raise UnknownNameError(
@@ -208,10 +244,10 @@ def _layer(name: Any, names: dict[str, nn.Module], where: str) -> nn.Module:
             f"{where} is a {type(layer).__name__}, which is never called itself; name "
             f"a layer in it{inside}"
         )
-    return layer
+    return name, layer
 
 
-def _check_once(edges: list[_Edge], where: str) -> None:
+def _check_once(edges: list[Edge], where: str) -> None:
     seen: dict[int, tuple[int, str]] = {}
     for index, edge in enumerate(edges):
         if id(edge.layer) in seen:
@@ -224,50 +260,15 @@ def _check_once(edges: list[_Edge], where: str) -> None:
         seen[id(edge.layer)] = index, edge.name
 
 
-def _check_forward(edges: list[_Edge], names: dict[str, nn.Module], where: str) -> None:
-    """Refuse a lower IPU after a higher one.
-
-    The order is that of the list, except where the model itself gives one: in a
-    Sequential or ModuleList, and between a module and what is inside it.
-    """
-    for place, second in enumerate(edges):
-        for first in edges[:place]:
-            a, b = first, second
-            if _precedes(b.name, a.name, names):
-                a, b = b, a
-            if a.ipu > b.ipu:
-                raise ConfigError(
-                    f"{where} goes backwards: {a}, then {b}; a pipeline runs from IPU "
-                    "0 upwards, so list the edges in the order of the forward pass "
-                    "with ipu_id never smaller than before"
-                )
-
-
-def _precedes(first: str, second: str, names: dict[str, nn.Module]) -> bool:
-    """Whether the model's structure says that `first` is called before `second`."""
-    a = first.split(".") if first else []
-    b = second.split(".") if second else []
-    common = 0
-    while common < min(len(a), len(b)) and a[common] == b[common]:
-        common += 1
-    if common == len(a) or common == len(b):
-        return len(a) < len(b)
-    parent = names[".".join(a[:common])]
-    if not isinstance(parent, (nn.Sequential, nn.ModuleList)):
-        return False
-    order = list(parent._modules)
-    return order.index(a[common]) < order.index(b[common])
-
-
-def _check_ipus(edges: list[_Edge], num_ipus: int | None, where: str) -> None:
+def _check_ipus(edges: list[Edge], num_ipus: int | None, where: str) -> None:
     if not edges:
         return
     used = {0, *(edge.ipu for edge in edges)}
     needed = max(used) + 1
-    if num_ipus is not None and needed > num_ipus:
+    if num_ipus is not None and needed != num_ipus:
         raise ConfigError(
             f"{where} uses the IPUs 0 to {needed - 1}, but num_ipus is {num_ipus}: "
-            f"set num_ipus to {needed}, or place the layers on fewer"
+            f"set num_ipus to {needed}, or place the layers on {num_ipus}"
         )
     gaps = [ipu for ipu in range(needed) if ipu not in used]
     if gaps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from devrun.devices.ipu.batch import Flat, flatten, rebuild
 from devrun.devices.ipu.openmmlab import tensor_losses
+from devrun.devices.ipu.record import Recorder
+from devrun.devices.ipu.split import in_order
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 
@@ -38,6 +41,8 @@ class Call:
     """As the step said, for one micro-batch."""
     rows: int = 0
     """Rows of one micro-batch."""
+    recorded: tuple[str, ...] = ()
+    """What `recorder` adds to the outputs, at their end."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +61,23 @@ class DeviceStep(nn.Module):
 
     call: Call
 
-    def __init__(self, step: StepModule, sdk: Any) -> None:
+    def __init__(
+        self, step: StepModule, sdk: Any, recorder: Recorder | None = None
+    ) -> None:
         super().__init__()
         self.step = step
-        vars(self)["identity_loss"] = sdk.identity_loss
+        vars(self).update(identity_loss=sdk.identity_loss, recorder=recorder)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         call: Call = self.call
         batch = rebuild(call.flat.template, tensors)
         step: Any = self.step
-        with tensor_losses(step.module):
+        training = call.mode == "train"
+        recorder: Any = self.recorder if training else None
+        watched = recorder.watching(step.module) if recorder else nullcontext({})
+        with tensor_losses(step.module), in_order(step.module), watched as seen:
             result = step(batch, call.mode)
-        loss, training = result["loss"], call.mode == "train"
+        loss = result["loss"]
         if training:
             _check_loss(step, loss)
             loss = self.identity_loss(loss, "none")  # type: ignore[operator]
@@ -84,7 +94,9 @@ class DeviceStep(nn.Module):
             others = {}
         outputs, call.others = _new_tensors(others, tensors)
         # float: the device adds them up, for which half is too coarse
-        return (*(log_vars[name].float() for name in call.scalars), *outputs)
+        scalars = (log_vars[name].float() for name in call.scalars)
+        call.recorded = tuple(seen)
+        return (*scalars, *outputs, *seen.values())
 
 
 def _check_loss(step: StepModule, loss: Any) -> None:
