@@ -31,6 +31,7 @@ import torch
 
 from poptorch import (
     _impl,
+    _torch_ops,
     emulation,
     enums,
     ops,
@@ -106,6 +107,7 @@ from poptorch.poptorch_core import Error, RecoverableError, UnrecoverableError
 __version__ = "3.4.0"
 
 install()
+_torch_ops.install()
 
 
 def trainingModel(

@@ -1,26 +1,35 @@
-"""Asynchronous loading, without the asynchrony: order, shapes and errors are real.
-
-The original fills a ring of shared tensors in a child process. Here one element is
-taken ahead, in the caller, which is where a failing first element shows.
-"""
+"""Asynchronous loading in a process of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import pickle
+import tempfile
 from typing import Any
 
-import torch
+from torch import multiprocessing
 
 from poptorch import enums
-from poptorch._args_parser import rebuilt, tensors_in
+from poptorch._loading import Job
 from poptorch._options_base import check
+from poptorch._worker import Worker
 from poptorch.poptorch_core import Error
-
-_NOTHING = object()
 
 
 class AsynchronousDataAccessor:
-    """Iterates over `dataset`, one element ahead; each `iter` is a new pass.
+    """Iterates over `dataset`, which a process loads ahead; each `iter` is a new pass.
+
+    Elements are tensors, flat tuples, lists and dictionaries of tensors, or of types
+    with a parser. They lie in shared memory and are valid until the next is taken.
+
+    Args:
+        dataset: any iterable that can be pickled; with `Fork`, any.
+        buffer_size: elements of the ring.
+        miss_sleep_time_in_ms: between two looks at a ring that is full.
+        load_indefinitely: go on with the next pass at the end of one.
+        early_preload: fill the ring before there is an `iter`.
+        sharing_strategy: how the process starts and gets the dataset.
+        rebatched_size: samples of an element, put together from those of the dataset.
 
     Raises:
         Error: The first element can't be made, or the loader loads asynchronously
@@ -38,6 +47,7 @@ class AsynchronousDataAccessor:
         sharing_strategy: enums.SharingStrategy = enums.SharingStrategy.ForkServer,
         rebatched_size: int | None = None,
     ) -> None:
+        self._worker: Worker | None = None
         if getattr(dataset, "_accessor", None) is not None:
             raise Error(
                 "The DataLoader has an AsynchronousDataAccessor already: use it with "
@@ -46,7 +56,8 @@ class AsynchronousDataAccessor:
         combined = getattr(dataset, "combinedBatchSize", None)
         if rebatched_size is None and combined is not None and combined > 1:
             check(
-                bool(getattr(dataset, "drop_last", True)),
+                bool(getattr(dataset, "drop_last", True))
+                or getattr(dataset, "_joined", 0) > 0,
                 "The DataLoader must have drop_last=True: an incomplete batch does not "
                 "fit the buffers of an AsynchronousDataAccessor",
             )
@@ -55,57 +66,45 @@ class AsynchronousDataAccessor:
             f"not a SharingStrategy: {sharing_strategy!r}",
         )
         self._dataset = dataset
-        self._rebatched_size = rebatched_size
-        self._rebatch_drops = bool(getattr(dataset, "_rebatch_drops", True))
-        self._source: Iterator[Any] | None = None
-        self._first: Any = _NOTHING
-        self._begin()
-
-    def _begin(self) -> None:
-        try:
-            self._source = self._elements()
-            self._first = next(self._source, _NOTHING)
-        except Exception as error:
-            raise Error(f"worker thread failed to start: {error}") from error
-
-    def _elements(self) -> Iterator[Any]:
-        base = getattr(self._dataset, "_worker_batches", None)
-        source = base() if base is not None else iter(self._dataset)
-        if self._rebatched_size is None:
-            return iter(source)
-        return rebatch(source, self._rebatched_size, self._rebatch_drops)
+        self.rebatched_size = rebatched_size
+        job = Job(
+            dataset,
+            buffer_size,
+            miss_sleep_time_in_ms / 1000,
+            load_indefinitely,
+            early_preload,
+            rebatched_size,
+            multiprocessing.get_start_method(),
+        )
+        if sharing_strategy != enums.SharingStrategy.FileSystem:
+            self._worker = Worker(job, sharing_strategy)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            job.dataset = os.path.join(folder, "dataset.pkl")
+            with open(job.dataset, "wb") as file:
+                pickle.dump(dataset, file)
+            self._worker = Worker(job, sharing_strategy)
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        size = len(self._dataset)
+        if self.rebatched_size and getattr(self._dataset, "_accessor", None) is None:
+            return int(size * self._dataset.batch_size // self.rebatched_size)
+        return size
 
-    def __iter__(self) -> Iterator[Any]:
-        if self._source is None:
-            self._begin()
-        source, first = self._source, self._first
-        self._source, self._first = None, _NOTHING
-        if first is not _NOTHING:
-            yield first
-        if source is not None:
-            yield from source
+    def __iter__(self) -> AsynchronousDataAccessor:
+        self._running().begin()
+        return self
+
+    def __next__(self) -> Any:
+        return self._running().next()
+
+    def _running(self) -> Worker:
+        if self._worker is None:
+            raise AssertionError("The AsynchronousDataAccessor has been terminated")
+        return self._worker
 
     def terminate(self) -> None:
-        """Stop loading; a later `iter` begins again."""
-        self._source, self._first = None, _NOTHING
-
-
-def rebatch(source: Iterator[Any], size: int, drops: bool) -> Iterator[Any]:
-    """Cut the samples of batches of any size into batches of `size`.
-
-    With `drops`, what is left at the end is dropped, else it is a shorter batch.
-    """
-    kept: list[torch.Tensor] = []
-    like: Any = None
-    for batch in source:
-        tensors = list(tensors_in(batch))
-        like = batch
-        kept = [torch.cat(p) for p in zip(kept, tensors)] if kept else tensors  # noqa: B905 - equal by construction
-        while kept and len(kept[0]) >= size:
-            yield rebuilt(like, iter([t[:size] for t in kept]))
-            kept = [t[size:] for t in kept]
-    if kept and len(kept[0]) and not drops:
-        yield rebuilt(like, iter(kept))
+        """End the process."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop()

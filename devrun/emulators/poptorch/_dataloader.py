@@ -11,37 +11,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, Sampler
+from torch.utils.data import IterableDataset
 
 from poptorch import enums
 from poptorch._accessor import AsynchronousDataAccessor
 from poptorch._compile import micro_batches
-from poptorch._dataset_parts import ProcessSampler
+from poptorch._dataset_parts import ProcessSampler, joined
 from poptorch._logging import logger
 from poptorch._options_base import check
 from poptorch.options import Options
 from poptorch.poptorch_core import Error
-
-
-class _CombinedBatches(Sampler[Any]):
-    """Joins consecutive batches of a batch sampler."""
-
-    def __init__(self, batches: Any, count: int, drop_last: bool) -> None:
-        self._batches, self._count, self._drop_last = batches, count, drop_last
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        joined: list[Any] = []
-        for number, batch in enumerate(self._batches, 1):
-            joined.extend(batch)
-            if number % self._count == 0:
-                yield joined
-                joined = []
-        if joined and not self._drop_last:
-            yield joined
-
-    def __len__(self) -> int:
-        rest = 0 if self._drop_last else self._count - 1
-        return (len(self._batches) + rest) // self._count
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -73,6 +52,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         options._freeze()
         self._options = options
         self._part: ProcessSampler | None = None
+        self._joined = 0
         self._rebatch_drops = drop_last
         self._is_iterable = isinstance(dataset, IterableDataset)
         parts = micro_batches(options)
@@ -85,7 +65,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
         if batch_sampler is not None:
             _check_sampler(batch_size, shuffle, options, auto_distributed_partitioning)
-            kwargs["batch_sampler"] = _CombinedBatches(batch_sampler, parts, drop_last)
+            kwargs["batch_sampler"] = batch_sampler
+            self._joined, rebatch = parts, None
+            self._combined = getattr(batch_sampler, "batch_size", 1) * parts
         else:
             if auto_distributed_partitioning and options.Distributed.numProcesses > 1:
                 self._part = self._partitioned(dataset, shuffle, drop_last)
@@ -106,11 +88,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if not drop_last and rebatch is None:
             self._warn_of_short_batch()
         if mode != enums.DataLoaderMode.Sync:
-            settings = dict(async_options or {})
-            if rebatch is not None:
-                settings["rebatched_size"] = self._combined
-            self._rebatching = rebatch is not None
-            self._accessor = AsynchronousDataAccessor(self, **settings)
+            self._load_ahead(async_options or {}, rebatch is not None)
+
+    def _load_ahead(self, settings: dict[str, Any], rebatching: bool) -> None:
+        self._rebatching = rebatching
+        if rebatching:
+            settings = {**settings, "rebatched_size": self._combined}
+        self._accessor = AsynchronousDataAccessor(self, **settings)
 
     def _partitioned(
         self, dataset: Any, shuffle: bool | None, drop_last: bool
@@ -175,7 +159,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _worker_batches(self) -> Iterator[Any]:
         """What the workers load, before any rebatching."""
-        return super().__iter__()
+        batches = super().__iter__()
+        if self._joined > 1:
+            return joined(batches, self._joined, self._rebatch_drops)
+        return batches
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self._accessor is not None:
@@ -183,6 +170,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._worker_batches()
 
     def __len__(self) -> int:
+        if self._joined:
+            rest = 0 if self._rebatch_drops else self._joined - 1
+            return (super().__len__() + rest) // self._joined
         if self._accessor is None or not self._rebatching or self._combined is None:
             return super().__len__()
         total = len(self._part if self._part is not None else self.dataset)  # type: ignore[arg-type]

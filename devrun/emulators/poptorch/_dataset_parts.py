@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.utils.data import Sampler
+
+from poptorch._args_parser import rebuilt, tensors_in
 
 
 class ProcessSampler(Sampler[int]):
@@ -56,3 +59,19 @@ class ProcessSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return self._length
+
+
+def joined(batches: Iterator[Any], count: int, drop_last: bool) -> Iterator[Any]:
+    """`count` batches after one another as one; the last may be of fewer."""
+    parts: list[list[torch.Tensor]] = []
+    for batch in batches:
+        parts.append(list(tensors_in(batch)))
+        if len(parts) == count:
+            yield _concatenated(batch, parts)
+            parts = []
+    if parts and not drop_last:
+        yield _concatenated(batch, parts)
+
+
+def _concatenated(like: Any, parts: list[list[torch.Tensor]]) -> Any:
+    return rebuilt(like, (torch.cat(tensors) for tensors in zip(*parts, strict=True)))

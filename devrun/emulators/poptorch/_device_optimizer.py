@@ -42,6 +42,10 @@ def family(optimizer: Any) -> str:
     )
 
 
+def _is_half(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.float16
+
+
 class DeviceOptimizer:
     """Weights by parameter group, the state of each, and PopART's names for it."""
 
@@ -70,6 +74,8 @@ class DeviceOptimizer:
             marked = getattr(optimizer, "variable_attrs", None)
             if marked is not None and not marked.isConstant("momentum"):
                 self.keeps_momentum = True
+        self._wide = {id(w): w.detach().float() for w in self.weights if _is_half(w)}
+        """Weights in half precision as their update sees them, in float32."""
         self.own = self.family == "LAMB" or self.groups[0]["use_tf_variant"]
         self.state: dict[torch.Tensor, dict[str, Any]] = {}
         self.inner: torch.optim.Optimizer | None = None
@@ -78,14 +84,14 @@ class DeviceOptimizer:
             self.state = self.inner.state
         if self.family != "SGD":
             for weight in self.weights:
-                self.state[weight] = self._fresh_state(weight)
+                self.state[self._seen(weight)] = self._fresh_state(self._seen(weight))
 
     def _torch_optimizer(self) -> torch.optim.Optimizer:
         """One group for each weight, so that each can have its own settings."""
         kind = getattr(torch.optim, self.family)
         inner: torch.optim.Optimizer = kind(
             # One plain loop on the CPU, whatever the user's object prefers.
-            [{"params": [weight]} for weight, _ in self.rows],
+            [{"params": [self._seen(weight)]} for weight, _ in self.rows],
             lr=0.0,
             foreach=False,
         )
@@ -95,8 +101,6 @@ class DeviceOptimizer:
         """The state before the first update, as torch makes it at the first."""
         zeros = torch.zeros_like(weight, requires_grad=False)
         state: dict[str, Any] = {"step": torch.zeros(())}
-        if self.family == "LAMB":
-            zeros = zeros.float()
         if self.family != "RMSprop":
             return {**state, "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
         first = self.groups[0]
@@ -106,6 +110,10 @@ class DeviceOptimizer:
         if first.get("centered"):
             state["grad_avg"] = zeros.clone()
         return state
+
+    def _seen(self, weight: torch.Tensor) -> torch.Tensor:
+        """The tensor that stands for a weight in its update and in `state`."""
+        return self._wide.get(id(weight), weight)
 
     @property
     def weights(self) -> list[torch.Tensor]:
@@ -154,8 +162,21 @@ class DeviceOptimizer:
 
     def step(self) -> None:
         """Clip and update once, from the gradients in `.grad`."""
+        for weight in self.weights:
+            seen = self._seen(weight)
+            if seen is not weight:
+                seen.copy_(weight)
+                seen.grad = None if weight.grad is None else weight.grad.float()
+        self._step_seen([(self._seen(weight), index) for weight, index in self.rows])
+        for weight in self.weights:
+            seen = self._seen(weight)
+            if seen is not weight:
+                weight.copy_(seen)
+                seen.grad = None
+
+    def _step_seen(self, rows: list[tuple[torch.Tensor, int]]) -> None:
         limit = self.groups[0]["max_grad_norm"]
-        graded = [w for w in self.weights if w.grad is not None]
+        graded = [w for w, _ in rows if w.grad is not None]
         if limit is not None and limit != float("inf") and graded:
             torch.nn.utils.clip_grad_norm_(graded, float(limit))
         settings = [self._settings(weight, index) for weight, index in self.rows]
@@ -166,7 +187,7 @@ class DeviceOptimizer:
             self.inner.step()
             return
         rule = lamb_update if self.family == "LAMB" else tf_rmsprop_update
-        for (weight, _), group in zip(self.rows, settings, strict=True):
+        for (weight, _), group in zip(rows, settings, strict=True):
             if weight.grad is not None:
                 rule(weight, weight.grad, self.state[weight], group)
 
@@ -187,9 +208,9 @@ class DeviceOptimizer:
         names = _NAMES.get(self.family, _NAMES["Adam"])
         rows: dict[str, list[torch.Tensor]] = defaultdict(list)
         for weight in self.weights:
-            values = self.state.get(weight, {})
+            values = self.state.get(self._seen(weight), {})
             if not values and self.keeps_momentum and self.family == "SGD":
-                zeros = torch.zeros_like(weight, requires_grad=False)
+                zeros = torch.zeros_like(self._seen(weight), requires_grad=False)
                 values = {"momentum_buffer": zeros}
             for key, value in values.items():
                 if key in names and isinstance(value, torch.Tensor):
@@ -213,7 +234,8 @@ class DeviceOptimizer:
                 if prefix + name in state:
                     value = state[prefix + name].detach()
                     value = value[seen[name]] if copies[name] > 1 else value
-                    self.state.setdefault(weight, {})[key] = value.clone()
+                    kept = self.state.setdefault(self._seen(weight), {})
+                    kept[key] = value.float() if _is_half(value) else value.clone()
             seen[name] += 1
 
     def read_params(self) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 # ruff: noqa: N802 - PopTorch's names
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import sys
@@ -21,6 +22,15 @@ _NUMBERED = ("TRACE", "DEBUG", "INFO", "WARN", "ERR")
 logger = logging.getLogger("poptorch::python")
 
 
+class _Formatter(logging.Formatter):
+    """Levels in small letters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        record = copy.copy(record)
+        record.levelname = record.levelname.lower()
+        return super().format(record)
+
+
 class _Stderr(logging.StreamHandler):
     """Writes to the `sys.stderr` of the moment, so that captured output is seen."""
 
@@ -34,7 +44,7 @@ def install() -> None:
     if not logger.handlers:
         handler = _Stderr()
         handler.setFormatter(
-            logging.Formatter(
+            _Formatter(
                 "[%(asctime)s.%(msecs)03d] [%(name)s] [%(levelname)s] %(message)s",
                 "%H:%M:%S",
             )

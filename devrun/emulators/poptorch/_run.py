@@ -8,7 +8,7 @@ update. The first dimension of each input is laid out `[D, G, R / group, micro-b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ import torch
 from poptorch import _rules, enums
 from poptorch._compile import Executable, micro, micro_batches
 from poptorch._device_optimizer import DeviceOptimizer
+from poptorch._half import FloatPartials
 from poptorch._tape import Slot, last_reads
 from poptorch._weights import DeviceWeights
 from poptorch.poptorch_core import Error
@@ -51,6 +52,7 @@ class Runner:
         self.loss_scale = torch.tensor(1.0)
         self._last = last_reads(graph.tape.nodes)
         self._keep = {slot.index for slot in graph.outputs if isinstance(slot, Slot)}
+        self._products = FloatPartials() if graph.half else nullcontext()
         self._finite = bool(
             options.Precision._values.get("enable_floating_point_exceptions")
         )
@@ -65,9 +67,10 @@ class Runner:
         for iteration in range(options.device_iterations):
             done = []
             for step in range(iteration * steps, (iteration + 1) * steps):
-                done.append(
-                    [self._micro_batch(inputs, tensors, step, r) for r in replicas]
-                )
+                with self._products:
+                    done.append(
+                        [self._micro_batch(inputs, tensors, step, r) for r in replicas]
+                    )
             if self.optimizer is not None:
                 self._update(steps * len(replicas))
             results.append(done)

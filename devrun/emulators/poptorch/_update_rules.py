@@ -12,7 +12,6 @@ def lamb_update(
     weight: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: Any
 ) -> None:
     """One LAMB update of one weight (You et al., 2020, algorithm 2)."""
-    grad = grad.float()
     beta1, beta2 = group["betas"]
     state["step"] += 1
     state["exp_avg"].mul_(beta1).add_(grad, alpha=1 - beta1)
@@ -23,10 +22,10 @@ def lamb_update(
         mean = mean / (1 - beta1**step)
         square = square / (1 - beta2**step)
     update = mean / (square.sqrt() + group["eps"]) + group["weight_decay"] * weight
-    norm = weight.float().norm().clamp(max=group["max_weight_norm"])
+    norm = weight.norm().clamp(max=group["max_weight_norm"])
     change = update.norm()
     ratio = norm / change if norm > 0 and change > 0 else torch.ones(())
-    weight.sub_((group["lr"] * ratio * update).to(weight.dtype))
+    weight.sub_(group["lr"] * ratio * update)
 
 
 @torch.no_grad()

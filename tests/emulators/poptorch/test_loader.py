@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import poptorch
 import pytest
@@ -140,14 +145,116 @@ def test_what_cannot_work_is_refused():
         poptorch.AsynchronousDataAccessor(loader)
 
 
-def test_a_failing_first_element_shows_at_once():
-    class Broken(Numbers):
-        def __getitem__(self, index):
-            raise RuntimeError("no such file")
+class Pids(Numbers):
+    """Tells which process reads."""
 
-    loader = poptorch.DataLoader(options(), Broken(8))
-    with pytest.raises(poptorch.Error, match="worker thread failed to start"):
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0], torch.tensor(os.getpid())
+
+
+class Broken(Numbers):
+    """The last sample cannot be read."""
+
+    def __getitem__(self, index):
+        if index == self.count - 1:
+            raise OSError(f"no such file: {index}")
+        return super().__getitem__(index)[0]
+
+
+def test_the_error_of_an_element_reaches_the_caller():
+    loader = poptorch.DataLoader(options(1, 1), Broken(1))
+    with pytest.raises(poptorch.Error, match="worker thread failed to start") as first:
         poptorch.AsynchronousDataAccessor(loader)
+    assert "no such file: 0" in str(first.value.__cause__)
+    accessor = iter(poptorch.AsynchronousDataAccessor(Broken(5)))
+    assert [next(accessor).item() for _ in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(AssertionError, match="OSError: no such file: 4") as late:
+        next(accessor)
+    assert isinstance(late.value.__cause__, OSError)
+    with pytest.raises(AssertionError, match="exit code 1"):
+        next(accessor)
+    with pytest.raises(poptorch.Error, match="flat 1D container"):
+        poptorch.AsynchronousDataAccessor([(torch.ones(1), 2)])
+
+
+@pytest.mark.parametrize("strategy", list(poptorch.SharingStrategy))
+def test_a_process_loads(strategy):
+    accessor = poptorch.AsynchronousDataAccessor(
+        Pids(7), buffer_size=2, sharing_strategy=strategy, load_indefinitely=False
+    )
+    assert len(accessor) == 7
+    process = int(next(iter(accessor))[1])  # broken off; the next pass begins anew
+    assert process != os.getpid()
+    for _ in range(2):
+        seen = [(value.item(), pid.item()) for value, pid in accessor]
+        assert seen == [(value, process) for value in range(7)]
+    accessor.terminate()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    with pytest.raises(AssertionError, match="terminated"):
+        iter(accessor)
+
+
+class Slowly(Numbers):
+    """Notes in shared memory how far it was read."""
+
+    def __init__(self, count):
+        super().__init__(count)
+        self.read = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def __getitem__(self, index):
+        self.read += 1
+        return super().__getitem__(index)[0]
+
+
+@pytest.mark.parametrize(("early", "count"), [(False, 1), (True, 5)])
+def test_the_ring_is_filled_before_it_is_asked_for(early, count):
+    data = Slowly(9)
+    accessor = poptorch.AsynchronousDataAccessor(
+        data,
+        buffer_size=4,
+        early_preload=early,
+        sharing_strategy=poptorch.SharingStrategy.Fork,
+    )
+    until = time.monotonic() + 30
+    while data.read < count and time.monotonic() < until:
+        time.sleep(0.01)
+    assert data.read == count  # four in the ring, and one in hand
+    assert len(list(accessor)) == 9
+    accessor.terminate()
+
+
+LEAVES = """
+import os, sys, poptorch, torch
+from torch.utils.data import TensorDataset
+if __name__ == "__main__":
+    loader = poptorch.DataLoader(
+        poptorch.Options(), TensorDataset(torch.ones(50)), num_workers=1,
+        mode=poptorch.DataLoaderMode.Async,
+    )
+    next(iter(loader))
+    print("loading", flush=True)
+    os.kill(os.getpid(), int(sys.argv[1])) if len(sys.argv) > 1 else None
+"""
+
+
+@pytest.mark.parametrize(
+    "number", [(), pytest.param(("9",), marks=pytest.mark.slow)], ids=["ends", "killed"]
+)
+def test_no_process_is_left_behind(tmp_path, number):
+    """They all hold the pipe of standard output, which is read to its end."""
+    script = tmp_path / "leaves.py"
+    script.write_text(LEAVES)
+    paths = [str(Path(poptorch.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, str(script), *number],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == b"loading\n"
+    assert done.returncode == (-9 if number else 0), done.stderr.decode()
 
 
 def test_a_loader_feeds_a_model():

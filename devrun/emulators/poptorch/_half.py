@@ -1,0 +1,69 @@
+"""Products of half-precision tensors, summed in float32 as an IPU sums them.
+
+The terms of a product (PopTorch: partials) are float32 on an IPU unless
+`Options.Precision.setPartialsType` says otherwise, and the sum is rounded to half once.
+Half-precision partials are not modelled: which sums are rounded when depends on how a
+product is laid out over the tiles. CPU torch has no fast product of halves either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_aten = torch.ops.aten
+_PRODUCTS = frozenset(
+    {
+        _aten.addbmm.default,
+        _aten.addmm.default,
+        _aten.addmv.default,
+        _aten.baddbmm.default,
+        _aten.bmm.default,
+        _aten.convolution.default,
+        _aten.convolution_backward.default,
+        _aten.dot.default,
+        _aten.mm.default,
+        _aten.mv.default,
+        _aten._scaled_dot_product_flash_attention_for_cpu.default,
+        _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    }
+)
+_FLOAT = {_aten._scaled_dot_product_flash_attention_for_cpu.default: (1,)}
+"""Results that stay float32: attention's logarithms of sums."""
+
+
+class FloatPartials(TorchDispatchMode):
+    """Computes products of halves, forward and backward, in float32."""
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Carry out one of PyTorch's operators."""
+        kwargs = kwargs or {}
+        if func not in _PRODUCTS or not any(map(_is_half, args)):
+            return func(*args, **kwargs)
+        given, named = pytree.tree_map(_widened, (args, kwargs))
+        result = func(*given, **named)
+        if isinstance(result, torch.Tensor):
+            return result.half()
+        kept = _FLOAT.get(func, ())
+        return tuple(
+            value if place in kept or value is None else value.half()
+            for place, value in enumerate(result)
+        )
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float16
+
+
+def _widened(value: Any) -> Any:
+    return value.float() if _is_half(value) else value
