@@ -11,8 +11,7 @@ turn. On poptorch the whole step is one call, as it is there.
 
     python benchmarks/emulators.py [hpu-lazy hpu-eager ipu] [--pairs 60] [--batch 64]
 
-With `--clock cpu` other programs disturb less, but the two threads that autograd uses
-for an emulated Gaudi both count.
+With `--clock cpu` other programs disturb less.
 """
 
 from __future__ import annotations

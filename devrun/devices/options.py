@@ -72,7 +72,8 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
         )
     for key, value in values.items():
         if key not in fields:
-            hint = nearest(key, fields)
+            section = _ELSEWHERE.get(key)
+            hint = f"it belongs to {section}" if section else nearest(key, fields)
             raise ConfigError(f"device {device!r} has no option {key!r}; {hint}")
         kinds = fields[key].metadata["kinds"]
         # bool is an int to Python, not to whoever wrote `index: true`
@@ -91,6 +92,12 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
     return options_type(**values)
 
 
+_ELSEWHERE = {
+    "precision": "optimizer_config: {precision: bf16}",
+    "grad_clip": "optimizer_config: {grad_clip: {max_norm: 1}}",
+    "cumulative_iters": "optimizer_config: {cumulative_iters: 2}",
+}
+"""What is asked of every device alike, where an option of the device is expected."""
 _KIND_NAMES = {
     bool: "true or false",
     Mapping: "a mapping",

@@ -1,4 +1,4 @@
-"""Trains a small GPT on the emulated device, in lazy mode: with buckets, then without.
+"""Trains a small GPT on the emulated device: with buckets, then without.
 
 A first run on batches of one other size compiles all that does not depend on it. For
 each of the others it prints [size of the batch, graphs compiled] of every update, and
@@ -20,14 +20,12 @@ from devrun.runners.training import build_training
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "gpt"
 OPTIONS = {
     "device": {"type": "hpu", "emulate": True},
-    "hpu": {"mode": "lazy"},
     "model": {"block_size": 64, "n_layer": 1, "n_head": 2, "n_embd": 16},
     "data.train.block_size": 64,
     "data.train.max_bytes": 60_000,
     "data.samples_per_gpu": 4,
     "data.buckets.max_length": 64,
     "data.buckets.too_long": "truncate",
-    "runner.max_iters": 50,
     "checkpoint_config": None,
     "log_config.interval": 1000,
 }
@@ -66,9 +64,9 @@ def compiled():
     return dict(metrics.metric_global("graph_compilation").stats())["TotalNumber"]
 
 
-def run(name, work_dir, options=()):
+def run(name, work_dir, options):
     cfg = Config.fromfile(CONFIGS / f"gpt_tiny_stdlib_{name}.yaml")
-    cfg.merge_from_dict({**OPTIONS, "work_dir": f"{work_dir}/{name}", **dict(options)})
+    cfg.merge_from_dict({**OPTIONS, "work_dir": f"{work_dir}/{name}", **options})
     hook, warned = Compilations(), Warnings()
     training = build_training(cfg, validate=False, progress=False)
     training.runner.register_hook(hook)
@@ -79,11 +77,12 @@ def run(name, work_dir, options=()):
     return {"updates": hook.found, "warned": warned.lines}
 
 
-def main(work_dir):
+def main(mode, updates, work_dir):
     one = {"data.buckets.sizes": [9], "data.buckets.max_length": 9}
-    run("buckets", work_dir, {**one, "runner.max_iters": 3})
-    runs = {name: run(name, work_dir) for name in ("buckets", "varlen")}
+    options = {"hpu": {"mode": mode}, "runner.max_iters": int(updates)}
+    run("buckets", work_dir, {**options, **one, "runner.max_iters": 3})
+    runs = {name: run(name, work_dir, options) for name in ("buckets", "varlen")}
     sys.stdout.write("\n" + json.dumps(runs))
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from tests import zygote
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -19,14 +19,7 @@ def run_python(arguments, timeout=240, paths=(), **environment):
     """Run Python on the repository; the finished process."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PT_", "DEVRUN_"))}
     env["PYTHONPATH"] = os.pathsep.join([*map(str, paths), str(ROOT)])
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=ROOT,
-        env=env | environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+    return zygote.run(arguments, env | environment, cwd=ROOT, timeout=timeout)
 
 
 @pytest.fixture(scope="session")

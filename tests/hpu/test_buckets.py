@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 SCRIPT = Path(__file__).with_name("bucket_runs.py")
-ROOT = SCRIPT.parents[2]
+UPDATES = 50
+"""Of the run with buckets and of the one without."""
+GRAPHS = {"lazy": 1, "compile": 2}
+"""Of each shape: one for the whole update, or the region's forward and backward."""
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Updates and warnings of the run with buckets and of the one without."""
-    work_dir = tmp_path_factory.mktemp("runs")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(work_dir)],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def runs(python, tmp_path_factory):
+    """mode -> updates and warnings of the run with buckets and of the one without."""
+    folders = {mode: tmp_path_factory.mktemp(mode) for mode in GRAPHS}
+
+    def results(mode):
+        done = python([SCRIPT, mode, UPDATES, folders[mode]])
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(folders, pool.map(results, folders), strict=True))
 
 
 def compiled_at(updates):
@@ -34,22 +34,26 @@ def compiled_at(updates):
     return [size for size, graphs in updates for _ in range(graphs)]
 
 
-def test_with_buckets_there_is_one_compilation_for_each(runs):
-    updates = runs["buckets"]["updates"]
+@pytest.mark.parametrize("mode", list(GRAPHS))
+def test_with_buckets_there_is_one_compilation_for_each(runs, mode):
+    updates = runs[mode]["buckets"]["updates"]
     compiled = compiled_at(updates)
-    assert len(updates) == 50
-    assert sorted(compiled) == sorted({size for size, _ in updates})
-    assert 4 <= len(compiled) <= 8
-    assert runs["buckets"]["warned"] == []
+    assert len(updates) == UPDATES
+    sizes = {size for size, _ in updates}
+    assert sorted(compiled) == sorted([*sizes] * GRAPHS[mode])
+    assert 4 <= len(sizes) <= 8
+    assert runs[mode]["buckets"]["warned"] == []
 
 
-def test_without_buckets_every_new_length_compiles_and_the_report_says_so(runs):
-    updates = runs["varlen"]["updates"]
-    shared = {size for size, _ in runs["buckets"]["updates"]}
+@pytest.mark.parametrize("mode", list(GRAPHS))
+def test_without_buckets_every_new_length_compiles_and_the_report_says_so(runs, mode):
+    updates = runs[mode]["varlen"]["updates"]
+    shared = {size for size, _ in runs[mode]["buckets"]["updates"]}
     lengths = {size for size, _ in updates} - shared
-    assert sorted(set(compiled_at(updates)) - shared) == sorted(lengths)
+    compiled = [size for size in compiled_at(updates) if size not in shared]
+    assert sorted(compiled) == sorted([*lengths] * GRAPHS[mode])
     assert len(lengths) > 8
-    (report,) = runs["varlen"]["warned"]
+    (report,) = runs[mode]["varlen"]["warned"]
     assert "compiled again" in report
     assert "batch: " in report
     assert "buckets" in report

@@ -27,6 +27,7 @@ from tests.docs.blocks import codes, table
         ({"strict": True, "report": False}, "report: true"),
         ({"strickt": True}, "did you mean 'strict'"),
         ({"emulate": False, "memory_mb": 5}, "the emulator's"),
+        ({"precision": "bf16"}, "belongs to optimizer_config: {precision: bf16}"),
     ],
 )
 def test_an_option_that_cannot_be_is_one_line(options, words):

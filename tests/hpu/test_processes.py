@@ -115,8 +115,9 @@ class hpu:
         ("assert False, 'torch 2.9 is required'", "refuses torch"),
         pytest.param(NO_DEVICE, "sees no Gaudi; check", marks=pytest.mark.slow),
         (BUSY, "no Gaudi is free (synStatus=8"),
+        ("raise RuntimeError('PT_X=9: no.')", "does not start: PT_X=9: no; check"),
     ],
-    ids=["other torch", "no device", "no free device"],
+    ids=["other torch", "no device", "no free device", "bad variable"],
 )
 def test_an_sdk_that_cannot_be_used_is_one_line(python, tmp_path, source, words):
     code = (

@@ -107,12 +107,10 @@ class HPUAdapter(EagerAdapter):
         optimizer: Any,
         on_grads: Callable[[], None] | None = None,
     ) -> StepOutput:
-        watch = None if self._report is None else self._report.watch
-        if watch is None:
+        if self._report is None:
             outputs = super().train_step(model, batch, optimizer, on_grads)
         else:
-            watch.begin(batch)
-            with watch:
+            with self._report.watching(batch):
                 outputs = super().train_step(model, batch, optimizer, on_grads)
         if self._trial is not None:
             self._trial.after_update()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +55,7 @@ class Report:
         self.shapes = 1
         """Shapes of batches that the data loader promises, by its buckets."""
         self._seen = OpWatch()
-        # torch compiles nothing, then or later, while something stands in its way
-        self.watch = None if mode == "compile" else self._seen
+        self._watches = True
         self._compiled_in: list[int] = []
         self._start: dict[Any, int] = {}
         self.restart()
@@ -75,9 +75,17 @@ class Report:
         if now > self._compilations:
             self._compiled_in.append(self.updates)
         self._compilations = now
-        if self.updates >= self._window and self.watch is not None:
-            self.watch.begin(None)
-            self.watch = None
+        if self.updates >= self._window and self._watches:
+            self._seen.begin(None)
+            self._watches = False
+
+    def watching(self, batch: Any) -> AbstractContextManager[object]:
+        """Around an update on `batch`: operators are watched in the first ones."""
+        if not self._watches:
+            return nullcontext()
+        self._seen.begin(batch)
+        # torch compiles nothing, then or later, while something stands in its way
+        return nullcontext() if self._mode == "compile" else self._seen
 
     @property
     def compilations(self) -> int:
@@ -121,8 +129,7 @@ class Report:
 
     def _graphs(self) -> list[Row]:
         """Why graphs are still compiled in the later half of the updates, if so."""
-        if self._mode == "compile":
-            return self._regions()
+        rows = self._regions() if self._mode == "compile" else []
         half = self.updates // 2
         late = sum(update > half for update in self._compiled_in)
         # the first updates meet most shapes for the first time, also with buckets
@@ -130,7 +137,9 @@ class Report:
         usual = (self.updates - half) * (1 if early else STEADY)
         # a shape of the loader may come for the first time at any update
         if self._mode == "eager" or late < max(2, usual, self.shapes + 1):
-            return []
+            return rows
+        if any(row.kind == RECOMPILATION for row in rows):
+            return rows  # torch's own reason for the same
         what, site = "a graph", Site("not in the first updates", 0)
         for (name, place), change in self._seen.varying.items():
             if place == LOADER or not is_own(place.file):
@@ -138,7 +147,7 @@ class Report:
                 site = place
                 break
         remedy = remedy_for(RECOMPILATION, "batch" if site == LOADER else what)
-        return [Row(RECOMPILATION, what, site, len(self._compiled_in), remedy)]
+        return [*rows, Row(RECOMPILATION, what, site, len(self._compiled_in), remedy)]
 
     def _regions(self) -> list[Row]:
         """Where torch.compile broke off, and what it compiled again and again."""
@@ -168,12 +177,13 @@ class Report:
         """The rows as text, under one line of counts."""
         emulated = " (emulated: counts, never times)" if self._sdk.emulated else ""
         lines = [
-            f"hpu report after {self.updates} updates{emulated}: "
-            f"{self.compilations} graphs compiled, {len(rows)} findings"
+            f"hpu report after {_number(self.updates, 'update')}{emulated}: "
+            f"{_number(self.compilations, 'graph')} compiled, "
+            f"{_number(len(rows), 'finding')}"
         ]
         launches = (self._launched() - self._launches) // max(1, self.updates)
         if launches:
-            lines[0] += f", {launches} launches an update"
+            lines[0] += f", {_number(launches, 'launch', 'es')} an update"
         for row in rows:
             lines.append(f"  {row.kind:<14} {row.times:>6} x  {row.what}")
             lines.append(f"  {'':<14} {'':>6}    at {row.site}: {row.remedy}")
@@ -189,6 +199,10 @@ def _row(kind: str, what: str, site: Site, times: int) -> Row | None:
     return Row(kind, what, site, times, remedy_for(kind, what))
 
 
+def _number(count: int, noun: str, plural: str = "s") -> str:
+    return f"{count} {noun}{'' if count == 1 else plural}"
+
+
 class ReportHook(Hook):
     """Writes the table after the first updates and at the end of a run."""
 
@@ -198,7 +212,6 @@ class ReportHook(Hook):
         self.report = report
         self.after = after
         self.strict = strict
-        self._told: list[Row] | None = None
 
     def before_run(self, runner: BaseRunner) -> None:
         self.report.restart()
@@ -216,7 +229,8 @@ class ReportHook(Hook):
         logger.log(logging.WARNING if rows else logging.INFO, self.report.table(rows))
         if rows and self.strict:
             first = rows[0]
+            which = ", the first" if rows[1:] else ""
             raise UnsupportedFeatureError(
-                f"hpu strict: {len(rows)} findings (all are in the log), the first: "
-                f"{first.kind}, {first.what} at {first.site}: {first.remedy}"
+                f"hpu strict: {_number(len(rows), 'finding')} (in full in the log)"
+                f"{which}: {first.kind}, {first.what} at {first.site}: {first.remedy}"
             )

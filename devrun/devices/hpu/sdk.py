@@ -110,12 +110,21 @@ def load(emulate: bool) -> SDK:
             f"device 'hpu' is not here: habana_frameworks cannot be imported "
             f"({error}); {GET_IT}"
         ) from error
-    except (AssertionError, RuntimeError, OSError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
+    except (AssertionError, OSError) as error:
         raise DeviceUnavailableError(
             f"device 'hpu' is not here: habana_frameworks {_release()} refuses torch "
-            f"{torch.__version__}: {said}; install the torch it was built for"
+            f"{torch.__version__}: {_said(error)}; install the torch it was built for"
         ) from error
+    except RuntimeError as error:
+        raise DeviceUnavailableError(
+            f"device 'hpu' is not here: habana_frameworks {_release()} does not start: "
+            f"{_said(error)}; check the variables that it reads (option env)"
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    """Its text in one line, or its kind where it has none."""
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def _import() -> SDK:

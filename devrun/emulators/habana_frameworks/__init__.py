@@ -9,12 +9,12 @@ Emulated: the device `hpu` (tensors, autograd, modules, optimizers, random strea
 memory statistics with a settable limit), the lazy graph with its cache and every
 cause of a flush, eager launch counts, CPU fallbacks by the bridge's 1.19 operator
 list, the metrics and event API, HPU graphs, autocast, the fused optimizers, clipping
-and moving average, HCCL over gloo, and `hpu_backend` as a pass-through backend of
-`torch.compile`.
+and moving average, HCCL over gloo, `hpu_backend` of `torch.compile` with the
+launches and compilations of its regions, and GPU Migration.
 
 Not emulated: time, the numbers of Gaudi's kernels (arithmetic is the CPU's), float8,
 refusals and crashes of the graph compiler, fragmentation of the device memory, the
-profiler's device rows, GPU migration, FSDP and DeepSpeed.
+profiler's device rows, FSDP and DeepSpeed.
 """
 
 from __future__ import annotations

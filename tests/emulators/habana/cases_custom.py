@@ -106,3 +106,28 @@ def case_lamb_in_phases_takes_the_steps_of_its_formula():
     rate = torch.tensor(-0.1, device="hpu")
     OPS.optimizer_lamb_phase2([w], lengths[1:], lengths[:1], [step], rate, 0.01, False)
     equal(w, weight - 0.1 * wanted * weight.norm() / wanted.norm())
+
+
+def case_a_mixture_of_experts():
+    x, router = torch.randn(6, 4), torch.randn(6, 3)
+    weights, table = router.topk(2)
+    w1, w2 = torch.randn(3, 4, 5), torch.randn(3, 4, 5)
+    w3 = torch.randn(3, 5, 4)
+    gated = torch.relu(x @ w1) * (x @ w2)  # experts, tokens, inner
+    shares = torch.zeros(6, 3).scatter(1, table, weights)
+    expected = ((gated @ w3) * shares.t().unsqueeze(-1)).sum(0)
+
+    def split(matrices, permuted):
+        return [(m.t() if permuted else m).to("hpu") for m in matrices]
+
+    operands = x.to("hpu"), table.to("hpu"), weights.to("hpu")
+    for permuted in (False, True):
+        first, gate, last = (split(w, permuted) for w in (w1, w2, w3))
+        choice = permuted, "relu", 0, 2
+        ours = OPS.mixture_of_experts(*operands, first, gate, last, *choice)
+        equal(ours, expected, rtol=1e-4, atol=1e-4)
+        pairs = zip(first, gate, strict=True)
+        both = [torch.cat(pair, 0 if permuted else 1) for pair in pairs]
+        ours, most = OPS.mixture_of_experts(*operands, both, last, *choice, True)
+        equal(ours, expected, rtol=1e-4, atol=1e-4)
+        equal(most, gated.amax((1, 2)), rtol=1e-4, atol=1e-4)

@@ -224,6 +224,39 @@ def case_pinned_batches_from_a_loader():
     assert not torch.ones(1).is_pinned()
 
 
+def case_host_tensors_are_made_pinned():
+    pinned = torch.empty(4, 4, pin_memory=True)
+    assert pinned.is_pinned() and pinned[1].is_pinned() and pinned.t().is_pinned()
+    assert not pinned.clone().is_pinned() and not torch.empty(2).is_pinned()
+    device = torch.ones(2, device="hpu")
+    for made in (
+        torch.zeros(2, pin_memory=True),
+        torch.full((2,), 1.0, pin_memory=True),
+        torch.arange(3, pin_memory=True),
+        torch.tensor([1, 2], pin_memory=True),
+        torch.empty_like(device, device="cpu", pin_memory=True),
+        device.new_zeros(2, device="cpu", pin_memory=True),
+        torch.ones(2).pin_memory(),
+    ):
+        assert made.device.type == "cpu" and made.is_pinned()
+    assert torch.zeros(2, pin_memory=True).to("hpu", non_blocking=True).sum() == 0
+    for function in (torch.zeros, torch.Tensor.new_zeros):
+        assert pickle.loads(pickle.dumps(function)) is function
+    for wrong in (
+        lambda: torch.zeros(2, device="hpu", pin_memory=True),
+        lambda: device.pin_memory(),
+    ):
+        with raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+            wrong()
+
+
+def case_a_copy_in_form_may_be_of_another_device():
+    device = torch.ones(2, device="hpu")
+    assert torch.zeros_like(device, device="cpu").device.type == "cpu"
+    assert torch.empty_like(device, device="meta").device.type == "meta"
+    assert torch.zeros_like(device).is_hpu
+
+
 def case_bytes_survive_the_way_through_another_type():
     x = torch.randn(8)
     assert torch.equal(x.view(torch.bool).to("hpu").view(torch.float).cpu(), x)

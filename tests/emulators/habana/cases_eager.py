@@ -61,15 +61,83 @@ def case_graphs_are_absent():
     assert not hasattr(torch.hpu, "HPUGraph") and not hasattr(torch.hpu, "ModuleCacher")
 
 
-def case_compiled_regions_are_graphs():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).to("hpu")
+class Ramp(nn.Module):
+    """Adds the number of its row to each row; then, if asked, what breaks a region."""
+
+    def __init__(self, trouble=None):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.trouble = trouble
+
+    def forward(self, x):
+        y = self.first(x).relu()
+        y = y + torch.arange(x.shape[0], device=x.device)[:, None]
+        if self.trouble == "break":
+            torch._dynamo.graph_break()
+        if self.trouble == "host":  # no kernel, forward or backward
+            y = torch.digamma(y.abs() + 1)
+        return self.last(y) + x
+
+
+def passes(trouble, sizes):
+    """For each batch: launches and compilations of forward, those of backward."""
+    torch.compiler.reset()
+    model = Ramp(trouble).to("hpu")
+    compiled = torch.compile(model, backend="hpu_backend", fullgraph=trouble != "break")
+    found = []
+    for size in sizes:
+        x = torch.randn(size, 4, device=HPU)
+        ones = torch.ones(size, 4, device=HPU)
+        emulator.reset()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            out = compiled(x)
+        forward = counts()
+        model.zero_grad(set_to_none=True)
+        out.backward(ones)
+        found.append((forward, tuple(map(int.__sub__, counts(), forward))))
+        expected = model(x).detach()
+        assert torch.equal(out.detach().cpu(), expected.cpu())
+        assert model.first.weight.grad.is_hpu
+    return found
+
+
+def counts():
+    totals = emulator.report().totals
+    return totals.get("launch", 0), totals.get("compilation", 0)
+
+
+def case_a_compiled_region_is_one_launch_and_one_for_its_backward():
+    assert passes(None, [2, 2]) == [((1, 1), (1, 1)), ((1, 0), (1, 0))]
+    passes(None, [3])
+    forward, backward = emulator.report().of("compilation")
+    assert {forward.site.file, backward.site.file} == {__file__}
+
+
+def case_each_shape_of_a_compiled_region_is_compiled_once():
+    found = passes(None, [2, 3, 5, 7, 5, 3])
+    once, again = ((1, 1), (1, 1)), ((1, 0), (1, 0))
+    assert found == [once, once, once, once, again, again]
+
+
+def case_a_graph_break_splits_a_compiled_region():
+    assert passes("break", [2, 2]) == [((2, 2), (2, 2)), ((2, 0), (2, 0))]
+
+
+def case_an_operator_on_the_host_splits_a_compiled_region():
+    assert passes("host", [2, 2]) == [((2, 2), (2, 2)), ((2, 0), (2, 0))]
+    fallbacks = {f.what for f in emulator.report().of("cpu_fallback")}
+    assert fallbacks == {"aten::digamma", "aten::polygamma"}
+
+
+def case_what_is_not_compiled_is_a_launch_for_each_operator_still():
+    compiled = torch.compile(nn.Linear(4, 4).to("hpu"), backend="hpu_backend")
     x = torch.randn(2, 4, device=HPU)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compiled = torch.compile(model, backend="hpu_backend", fullgraph=True)
-        out = compiled(x)
-    assert torch.equal(out.detach().cpu(), model(x).detach().cpu())
-    out.sum().backward()
-    assert model[0].weight.grad.is_hpu
-    (finding,) = emulator.report().of("compilation")
-    assert finding.count == 1 and finding.site.file == __file__
+    compiled(x).sum().backward()
+    compiled(x)
+    emulator.reset()
+    loss = (compiled(x) * 2).exp()
+    assert launches() == 3
+    loss.sum().backward()
+    # sum, its backward, exp's, mul's, the region's, two gradients added
+    assert launches() == 3 + 1 + 1 + 1 + 1 + 1 + 2

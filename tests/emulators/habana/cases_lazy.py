@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import tempfile
 import warnings
+from pathlib import Path
 
 import habana_frameworks.torch as ht
 import habana_frameworks.torch.core as htcore
 import torch
 from habana_frameworks import emulator
 from habana_frameworks.torch.utils.event_dispatcher import EventDispatcher, EventId
+from habana_frameworks.torch.utils.experimental import (
+    const_shape_dataloader,
+    data_dynamicity,
+    detect_recompilation_auto_model,
+)
 from pytest import raises
 from torch import nn
 
@@ -237,3 +246,44 @@ def case_compiling_excludes_lazy_mode():
         compiled = torch.compile(lambda x: x + 1, backend="hpu_backend")
         with raises(Exception, match="PT_HPU_LAZY_MODE=0"):
             compiled(torch.ones(2, device=HPU))
+
+
+class Uneven(nn.Module):
+    """Of two layers the second one sees as many rows as are above 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.whole, self.part = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        rows = self.whole(x)
+        return self.part(rows[x[:, 0] > 0])
+
+
+def case_recompilations_are_told_by_submodule():
+    with tempfile.TemporaryDirectory() as folder:
+        net = Uneven().to("hpu")
+        net = detect_recompilation_auto_model(net, csv_out=f"{folder}/out")
+        positive, fewer = torch.ones(4, 2), torch.ones(4, 2)
+        fewer[0] = -1
+        for x in (positive, positive, fewer):
+            net(x.to("hpu"))
+        last = {line.split("]")[0][1:]: line for line in net.raw_logs()[-3:]}
+        assert "new input and output signature, recompilation" in last["Net/part"]
+        assert "0 graphs" in last["Net/whole"]
+        assert "new output signature" in last["Net"]
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            net.analyse_dynamicity()
+        assert "x  Net/part" in said.getvalue()
+        assert "Net/part" in Path(folder, "out_2.csv").read_text("utf-8")
+
+
+def case_shapes_of_batches_are_counted():
+    batches = [torch.ones(n, 2) for n in (3, 4, 4, 3, 4)]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert data_dynamicity(batches) == {(3, 2): 2, (4, 2): 3}
+    assert "unique shapes:  2" in said.getvalue()
+    same = [len(batch) for batch in const_shape_dataloader(batches, 2)]
+    assert same == [4, 4]

@@ -11,21 +11,24 @@ from pathlib import Path
 
 import pytest
 
+from tests import zygote
+
 HERE = Path(__file__).parent
 EMULATORS = HERE.parents[2] / "devrun" / "emulators"
 
 
-def run_emulated(arguments, **environment):
-    """Run Python with the emulators on the path; the finished process."""
+def run_emulated(arguments, imports_torch=False, **environment):
+    """Run Python with the emulators on the path; the finished process.
+
+    `imports_torch`: with these settings, which its import is to see.
+    """
     env = {k: v for k, v in os.environ.items() if not k.startswith("PT_")}
     env |= {"PYTHONPATH": str(EMULATORS), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=env | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    if imports_torch:
+        command = [sys.executable, *arguments]
+        options = {"capture_output": True, "text": True, "timeout": 240}
+        return subprocess.run(command, env=env | environment, **options)
+    return zygote.run(arguments, env | environment, cwd=HERE, timeout=240)
 
 
 @pytest.fixture(scope="session")

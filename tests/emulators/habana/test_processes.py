@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
 
 PRELUDE = "import torch, habana_frameworks.torch as ht\n"
 DDP = """
@@ -83,7 +88,7 @@ def test_the_list_of_operators_may_be_given(emulated, tmp_path):
         "print(ht.utils.debug._get_fallback_op_count(), shutil.which('hl-smi'))"
     )
     settings = {"DEVRUN_HPU_OPS": str(listed), "PT_HPU_LAZY_MODE": "0"}
-    done = emulated(["-c", code], **settings)
+    done = emulated(["-c", code], imports_torch=True, **settings)
     assert "'aten::exp': 1" in done.stdout and "add" not in done.stdout
     assert "hl-smi" in done.stdout
 
@@ -96,6 +101,46 @@ def test_an_unknown_mode_is_refused(emulated):
 def test_two_processes_over_hccl(emulated, tmp_path):
     script = tmp_path / "ddp.py"
     script.write_text(DDP, encoding="utf-8")
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = emulated([*launcher, str(script)])
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+
+    def rank(number):  # with what launchers set
+        local = {"RANK": str(number), "LOCAL_RANK": str(number)}
+        return emulated([str(script)], **common, **local)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in pool.map(rank, range(2)):
+            assert done.returncode == 0, done.stderr
+
+
+def test_a_training_written_for_cuda_is_migrated_and_logged(emulated, tmp_path):
+    script = Path(__file__).with_name("migrated.py")
+    settings = {
+        "PT_HPU_LAZY_MODE": "0",
+        "PT_HPU_GPU_MIGRATION": "1",
+        "GPU_MIGRATION_LOG_LEVEL": "2",
+        "HABANA_LOGS": str(tmp_path),
+    }
+    done = emulated([str(script), str(tmp_path)], **settings)
     assert done.returncode == 0, done.stderr
+    (log,) = (tmp_path / "gpu_migration_logs").glob("gpu_migration_*.log")
+    said = log.read_text("utf-8")
+    line = next(
+        number
+        for number, text in enumerate(script.read_text("utf-8").splitlines(), 1)
+        if text.startswith("torch.cuda.synchronize")
+    )
+    assert f"{script}:{line}\n    [context]: torch.cuda.synchronize()\n" in said
+    assert "[hpu_match]: torch.cuda.synchronize() --> torch.hpu.synchronize" in said
+    assert "[hpu_mismatch]: torch.cuda.empty_cache() --> nothing" in said
+    assert "[hpu_modified]: torch.cuda.set_device(3)" in said
+
+
+def test_another_torch_or_a_stock_one_in_lazy_mode_may_be_rehearsed(emulated):
+    here = torch.__version__
+    done = emulated(["-c", PRELUDE], DEVRUN_HPU_TORCH="1.2")
+    assert f"version 1.2 differs from run-time {here}" in done.stderr
+    done = emulated(["-c", PRELUDE], DEVRUN_HPU_TORCH=here)
+    assert "is not supported in Lazy mode" in done.stderr

@@ -1,4 +1,4 @@
-"""A pass-through backend of torch.compile: counts graphs, runs them uncompiled."""
+"""A backend of torch.compile: counts what would be compiled, runs it uncompiled."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from habana_frameworks._emulation.recorder import RECORDER
+from torch import Tensor
+
+from habana_frameworks._emulation.pinning import METHODS
+from habana_frameworks._emulation.regions import Region, watch_backward
 from habana_frameworks._emulation.settings import SETTINGS
-from habana_frameworks._emulation.sites import user_site
 
 WATCHERS: list[list[Counter[str]]] = []
 """Lists that get the operators of each graph, by `FxGraphAnalyzer`."""
+_regions: list[Region] = []
 NAMES = ("hpu_backend", "aot_hpu_training_backend", "aot_hpu_inference_backend")
 
 
 def hpu_backend(
     graph_module: Any, example_inputs: Any, **options: Any
 ) -> Callable[..., Any]:
-    """Count one compilation; RuntimeError in lazy mode, which excludes compiling."""
+    """Run `graph_module` as one region; RuntimeError in lazy mode."""
     if SETTINGS.lazy:
         raise RuntimeError(
             "hpu_backend needs PT_HPU_LAZY_MODE=0, set before the SDK is imported"
@@ -26,11 +29,14 @@ def hpu_backend(
     calls = [n for n in graph_module.graph.nodes if n.op.startswith("call")]
     for watcher in WATCHERS:
         watcher.append(Counter(str(n.target) for n in calls))
-    number = RECORDER.totals["compilation"]
-    site = user_site()
-    RECORDER.compilation("torch.compile", f"compiled_{number}", len(calls), site)
-    forward: Callable[..., Any] = graph_module.forward
-    return forward
+    watch_backward()
+    region = Region(len(_regions), len(calls))
+    _regions.append(region)
+
+    def run(*args: Any) -> Any:
+        return region.run(graph_module.forward, args)
+
+    return run
 
 
 def install() -> None:
@@ -38,10 +44,11 @@ def install() -> None:
 
     Called at the first torch.compile: loading torch._dynamo takes a second.
     """
-    from torch._dynamo import list_backends, register_backend, trace_rules
+    from torch._dynamo import allow_in_graph, list_backends, register_backend
+    from torch._dynamo.trace_rules import add
 
-    trace_rules.add("habana_frameworks")
-
+    add("habana_frameworks")
+    allow_in_graph([getattr(Tensor, name) for name in METHODS])
     known = set(list_backends(exclude_tags=()))
     for name in NAMES:
         if name not in known:

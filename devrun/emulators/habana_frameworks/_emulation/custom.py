@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["OPERATORS", "install"]
+__all__ = ["OPERATORS", "install", "operator"]
 
 OPERATORS: dict[str, Callable[..., Any]] = {}
 """By schema."""
 
 
-def _operator(schema: str) -> Callable[[Any], Any]:
+def operator(schema: str) -> Callable[[Any], Any]:
+    """Decorator: the function is the operator of this schema."""
+
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         OPERATORS[schema] = function
         return function
@@ -70,28 +72,28 @@ def _dequantized(
 _QUANTIZED = "(Tensor input, Tensor scale, Tensor? zero_point, ScalarType out_dtype)"
 
 
-@_operator(f"convert_from_int4{_QUANTIZED} -> Tensor")
+@operator(f"convert_from_int4{_QUANTIZED} -> Tensor")
 def _from_int4(input: Tensor, scale: Tensor, zero: Any, dtype: Any) -> Tensor:
     return _dequantized(input, scale, zero, dtype, signed=True)
 
 
-@_operator(f"convert_from_uint4{_QUANTIZED} -> Tensor")
+@operator(f"convert_from_uint4{_QUANTIZED} -> Tensor")
 def _from_uint4(input: Tensor, scale: Tensor, zero: Any, dtype: Any) -> Tensor:
     return _dequantized(input, scale, zero, dtype, signed=False)
 
 
-_operator("exp_fast_math(Tensor self) -> Tensor")(torch.exp)
-_operator("sqrt_fast_math(Tensor self) -> Tensor")(torch.sqrt)
-_operator("rsqrt_fast_math(Tensor self) -> Tensor")(torch.rsqrt)
+operator("exp_fast_math(Tensor self) -> Tensor")(torch.exp)
+operator("sqrt_fast_math(Tensor self) -> Tensor")(torch.sqrt)
+operator("rsqrt_fast_math(Tensor self) -> Tensor")(torch.rsqrt)
 
 
-@_operator("plain_index(Tensor self, Tensor[] indices) -> Tensor")
+@operator("plain_index(Tensor self, Tensor[] indices) -> Tensor")
 def _plain_index(self: Tensor, indices: list[Tensor]) -> Tensor:
     found: Tensor = torch.ops.aten.index(self, indices)
     return found
 
 
-@_operator("scaled_masked_softmax(Tensor input, Tensor mask, float scale) -> Tensor")
+@operator("scaled_masked_softmax(Tensor input, Tensor mask, float scale) -> Tensor")
 def _masked_softmax(input: Tensor, mask: Tensor, scale: float) -> Tensor:
     return torch.softmax(input * scale + mask, -1)
 
@@ -104,7 +106,7 @@ def _triangular(x: Tensor, scale: float) -> Tensor:
     return (x.float() * scale).masked_fill(~seen, float("-inf"))
 
 
-@_operator(
+@operator(
     "scaled_triangular_softmax(Tensor self, float inv_scale_attn, "
     "Tensor? exp_sum_recpr=None, Tensor? max=None) -> Tensor"
 )
@@ -121,7 +123,7 @@ def _triangular_softmax(
     return found.to(self.dtype)
 
 
-@_operator(
+@operator(
     "scaled_triangular_softmax_retain(Tensor self, float inv_scale_attn) "
     "-> (Tensor, Tensor, Tensor)"
 )
@@ -134,7 +136,7 @@ def _retained(self: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     return (exponentials * reciprocal).to(self.dtype), reciprocal, greatest
 
 
-@_operator(
+@operator(
     "scaled_masked_triangular_softmax(Tensor self, Tensor start_end, "
     "float inv_scale_attn, int grouped_batch_size, bool use_max, int mode, "
     "ScalarType? out_dtype=None) -> Tensor"
@@ -156,7 +158,7 @@ def _masked_triangular_softmax(
     return torch.softmax(scores, -1).nan_to_num(0.0).to(dtype or self.dtype)
 
 
-@_operator(
+@operator(
     "kv_reorder(Tensor self, Tensor start, Tensor end, Tensor beam_idx) -> Tensor"
 )
 def _reordered(self: Tensor, start: Tensor, end: Tensor, beams: Tensor) -> Tensor:
@@ -171,7 +173,7 @@ def _reordered(self: Tensor, start: Tensor, end: Tensor, beams: Tensor) -> Tenso
     return torch.where((position >= first) & (position < last), taken, self)
 
 
-@_operator(
+@operator(
     "kv_reorder_(Tensor(a!) self, Tensor start, Tensor end, Tensor beam_idx) "
     "-> Tensor(a!)"
 )
@@ -179,14 +181,14 @@ def _reorder(self: Tensor, start: Tensor, end: Tensor, beams: Tensor) -> Tensor:
     return self.copy_(_reordered(self, start, end, beams))
 
 
-@_operator("optimizer_lamb_fused_norm(Tensor[] grad, float max_norm) -> Tensor")
+@operator("optimizer_lamb_fused_norm(Tensor[] grad, float max_norm) -> Tensor")
 def _lamb_norm(gradients: list[Tensor], limit: float) -> Tensor:
     """What to divide gradients by so that their norm is at most `limit`: (1,)."""
     norm = torch.stack([g.pow(2).sum() for g in gradients]).sum().sqrt()
     return torch.where(norm > limit, norm / limit, torch.ones_like(norm)).reshape(1)
 
 
-@_operator(
+@operator(
     "optimizer_lamb_phase1(Tensor[] gradients, Tensor[] weights, Tensor(a!)[] exp_avg, "
     "Tensor(b!)[] exp_avg_sq, Tensor(c!)[] out_weight_norms, "
     "Tensor(d!)[] out_adam_norms, Tensor(e!)[] out_adam_steps, "
@@ -223,7 +225,7 @@ def _lamb_step(
         step_norms[i].copy_(steps[i].norm().expand_as(step_norms[i]))
 
 
-@_operator(
+@operator(
     "optimizer_lamb_phase2(Tensor(a!)[] weights, Tensor[] adam_norms, "
     "Tensor[] weight_norms, Tensor[] adam_steps, Tensor neg_step, float wd, "
     "bool use_lamb) -> ()"

@@ -16,6 +16,7 @@ from habana_frameworks._emulation.plans import (
     FRESH,
     IN_PLACE,
     PLANS,
+    SEVERAL,
     SLOW,
     VIEW,
     Kernel,
@@ -23,6 +24,12 @@ from habana_frameworks._emulation.plans import (
     plan_of,
 )
 from habana_frameworks._emulation.recorder import DYNAMIC_OP, HOST_SYNC, RECORDER
+from habana_frameworks._emulation.regions import (
+    LAUNCHERS,
+    inside_kernel,
+    launch,
+    split,
+)
 from habana_frameworks._emulation.settings import SETTINGS
 from habana_frameworks._emulation.streams import GENERATOR, DeviceStream
 from habana_frameworks._emulation.support import may_fall_back
@@ -35,17 +42,17 @@ from habana_frameworks._emulation.tensor import (
 )
 
 LAZY = SETTINGS.lazy
-FUSED: list[bool] = []
-"""Not empty while operators stand for the inside of one fused kernel."""
 NUMBERS = frozenset((float, int, bool, type(None)))
 
 
 class Call:
     """The operands of one call, told apart."""
 
-    __slots__ = ("host_tensors", "operands", "scalars")
+    __slots__ = ("elsewhere", "host_tensors", "operands", "scalars")
 
     def __init__(self) -> None:
+        self.elsewhere = False
+        """The result is asked for on another device."""
         self.operands: list[HpuTensor] = []
         self.host_tensors: list[Tensor] = []
         self.scalars: list[Any] = []
@@ -67,7 +74,10 @@ class Call:
             self.host_tensors.append(value)
             return value
         if kind is torch.device:
-            return HOST
+            if value.type == "hpu":
+                return HOST
+            self.elsewhere = True
+            return value
         if kind is torch.Generator:
             if value is not GENERATOR:
                 raise RuntimeError(
@@ -89,20 +99,16 @@ def _host_stand_in(traced: Tensor) -> Tensor:
 
 
 def run(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """The entry: every operator with a device tensor among its operands."""
-    plan = PLANS.get(id(func)) or plan_of(func)
-    if plan.handler is not None:
-        return plan.handler(plan, args, kwargs or {})
-    if plan.shape is SLOW or CAPTURE.active is not None:
-        return execute(plan, args, kwargs or {})
-    return _run_plain(plan, args, kwargs)
+    """The entry: every operator with a device tensor among its operands.
 
-
-def _run_plain(plan: Plan, args: Any, kwargs: Any) -> Any:
-    """`execute` for what most calls are: positional tensors and numbers, one result.
-
-    This is the emulator's cost for each operator, hence flat and without helpers.
+    Most calls are of positional tensors and numbers, with new tensors, a view or the
+    first operand as a result: these are run here, flat and without helpers, which is
+    the emulator's cost for each operator. The others go to `execute`.
     """
+    plan = PLANS.get(id(func)) or plan_of(func)
+    shape = plan.shape
+    if shape is SLOW or CAPTURE.active is not None:
+        return (plan.handler or execute)(plan, args, kwargs or {})
     host = []
     operands = []
     scalars: Any = ()
@@ -127,7 +133,8 @@ def _run_plain(plan: Plan, args: Any, kwargs: Any) -> Any:
         out = plan.op(*host, **kwargs)
     else:
         out = plan.op(*host)
-    shape = plan.shape
+    if shape is SEVERAL:
+        return _several(plan, operands, scalars, out)
     if shape is IN_PLACE:
         result = operands[0]
         if type(result._host) is not Tensor:
@@ -141,9 +148,26 @@ def _run_plain(plan: Plan, args: Any, kwargs: Any) -> Any:
     plan.launches += 1
     if LAZY:
         GRAPH.append_plain(plan, operands, scalars, result)
-    elif shape is not VIEW and not FUSED:
-        RECORDER.totals["launch"] += 1
+    elif shape is not VIEW:
+        if LAUNCHERS:
+            LAUNCHERS[-1].launch()
+        else:
+            RECORDER.totals["launch"] += 1
     return result
+
+
+def _several(plan: Plan, operands: list[HpuTensor], scalars: Any, out: Any) -> Any:
+    """The end of `run` for a tuple of new tensors, some of which may be left out."""
+    made = tuple([None if tensor is None else wrap(tensor) for tensor in out])
+    if type(operands[0]._host) is not Tensor:  # a compiler traces
+        return made
+    plan.launches += 1
+    if LAZY:
+        results = [tensor for tensor in made if tensor is not None]
+        GRAPH.append(plan, operands, scalars if plan.keyed else (), results)
+    else:
+        launch()
+    return made
 
 
 def execute(plan: Plan, args: Any, kwargs: Any, dynamic: bool = False) -> Any:
@@ -162,15 +186,18 @@ def execute(plan: Plan, args: Any, kwargs: Any, dynamic: bool = False) -> Any:
     host_kwargs = {k: call.host(v) for k, v in kwargs.items()} if kwargs else {}
     if call.host_tensors:
         _check_devices(plan, call)
-    if not plan.supported:
+    traced = bool(call.operands) and is_traced(call.operands[0])
+    if not plan.supported and not traced:
         _fall_back(plan, call)
     if plan.draws:
         out = _draw(plan, host_args, host_kwargs)
     else:
         out = plan.op(*host_args, **host_kwargs)
+    if call.elsewhere:
+        return out
     results: list[HpuTensor] = []
     made = _outputs(plan, out, call, args, kwargs, results)
-    if call.operands and is_traced(call.operands[0]):
+    if traced:
         return made
     if plan.mutated:
         _mutated(plan, args, kwargs, results)
@@ -186,8 +213,8 @@ def account(
     """One launch in eager mode (none for a view), one node of the graph in lazy."""
     plan.launches += 1
     if not LAZY:
-        if not plan.is_view and not FUSED:
-            RECORDER.totals["launch"] += 1
+        if not plan.is_view and plan.supported:
+            launch()
         if dynamic:
             RECORDER.note(DYNAMIC_OP, plan.full_name)
         return
@@ -223,6 +250,8 @@ def _fall_back(plan: Plan, call: Call) -> None:
     nbytes = sum(t._host.nbytes for t in call.operands)
     if LAZY:
         GRAPH.flush("cpu fallback")
+    else:
+        split()
     RECORDER.fallback(plan.full_name, nbytes)
 
 
@@ -289,19 +318,10 @@ def _mutated(plan: Plan, args: Any, kwargs: Any, results: list[HpuTensor]) -> No
 @contextmanager
 def one_launch() -> Iterator[None]:
     """What runs inside is one kernel on the device."""
-    RECORDER.totals["launch"] += not LAZY and not FUSED
+    if not LAZY:
+        launch()
     with inside_kernel():
         yield
-
-
-@contextmanager
-def inside_kernel() -> Iterator[None]:
-    """What runs inside is no launch of its own."""
-    FUSED.append(True)
-    try:
-        yield
-    finally:
-        FUSED.pop()
 
 
 def run_kernel(
@@ -325,8 +345,8 @@ def run_kernel(
     if LAZY:
         results = [tensor for tensors in written for tensor in tensors]
         GRAPH.append(kernel, flat, (), results)
-    elif not FUSED:
-        RECORDER.totals["launch"] += 1
+    else:
+        launch()
 
 
 def _is_real(tensor: Tensor) -> bool:

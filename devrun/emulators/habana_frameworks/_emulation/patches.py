@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._library import simple_registry
 
-from habana_frameworks._emulation import compiling, updates
+from habana_frameworks._emulation import compiling, pinning, updates
 from habana_frameworks._emulation.dispatch import fetch
 from habana_frameworks._emulation.tensor import HpuTensor, adopt
 
@@ -17,7 +17,7 @@ _done: list[bool] = []
 _data: Any = torch._C.TensorBase.data
 
 
-def _replace(owner: Any, name: str, value: Any) -> None:
+def replace(owner: Any, name: str, value: Any) -> None:
     """An SDK's import has side effects; this is the only door to them."""
     setattr(owner, name, value)
 
@@ -39,23 +39,6 @@ def _set_data(tensor: Tensor, value: Tensor) -> None:
         torch.utils.swap_tensors(tensor, _twin(tensor, value))
     else:
         _data.__set__(tensor, value)
-
-
-def _pin_memory(tensor: Tensor, device: Any = None) -> Tensor:
-    """A copy marked as pinned: the host's memory is the device's here."""
-    if type(tensor) is HpuTensor:
-        raise RuntimeError(
-            "cannot pin 'hpu' memory: only dense CPU tensors can be pinned"
-        )
-    if _is_pinned(tensor):
-        return tensor
-    pinned = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-    pinned._hpu_pinned = True  # type: ignore[attr-defined]
-    return pinned
-
-
-def _is_pinned(tensor: Tensor, device: Any = None) -> bool:
-    return bool(getattr(tensor, "_hpu_pinned", False))
 
 
 def to_host(value: Any) -> Any:
@@ -144,17 +127,16 @@ def install() -> None:
     torch._C._set_multithreading_enabled(False)
     # Parameters stay the objects they were when a module moves, for optimizers' sake.
     torch.__future__.set_swap_module_params_on_conversion(True)
-    _replace(Tensor, "data", property(_data.__get__, _set_data))
-    _replace(Tensor, "pin_memory", _pin_memory)
-    _replace(Tensor, "is_pinned", _is_pinned)
-    _replace(torch, "save", _saver(torch.save))
-    _replace(torch, "load", _loader(torch.load))
-    _replace(torch, "compile", _compiler(torch.compile))
+    replace(Tensor, "data", property(_data.__get__, _set_data))
+    replace(torch, "save", _saver(torch.save))
+    replace(torch, "load", _loader(torch.load))
+    replace(torch, "compile", _compiler(torch.compile))
     finder = simple_registry.find_torch_dispatch_rule
-    _replace(simple_registry, "find_torch_dispatch_rule", _rule_finder(finder))
-    updates.install(_replace)
+    replace(simple_registry, "find_torch_dispatch_rule", _rule_finder(finder))
+    updates.install(replace)
+    pinning.install(replace)
     fork = torch.random.fork_rng
     fork_on_device = functools.wraps(fork)(
         lambda *args, **kwargs: fork(*args, **{"device_type": "hpu", **kwargs})
     )
-    _replace(torch.random, "fork_rng", fork_on_device)
+    replace(torch.random, "fork_rng", fork_on_device)

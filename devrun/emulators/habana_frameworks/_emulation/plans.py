@@ -14,8 +14,9 @@ from habana_frameworks._emulation.support import (
 )
 
 Handler = Any  # (plan, args, kwargs) -> result
-SLOW, FRESH, VIEW, IN_PLACE = range(4)
-"""What a call returns: anything, or one tensor that is new, a view, or an operand."""
+SLOW, FRESH, VIEW, IN_PLACE, SEVERAL = range(5)
+"""What a call returns: anything, or one tensor that is new, a view, or an operand, or
+a tuple of new tensors."""
 HOST_OPERANDS = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
 """Operators that accept index tensors of the host."""
 
@@ -96,8 +97,12 @@ class Plan:
 
     def _shape(self) -> int:
         careful = self.draws or self.data_dependent or self.reshapes
-        if careful or not self.supported or not self.single or self.host_operands:
+        if careful or not self.supported or self.host_operands:
             return SLOW
+        if not self.single:
+            returns = [str(r.type) for r in self.func._schema.returns]
+            fresh = not self.mutated and not self.is_view and set(returns) == {"Tensor"}
+            return SEVERAL if fresh else SLOW
         if self.mutated:
             return IN_PLACE if self.mutated == [0] == self.returns else SLOW
         return VIEW if self.is_view else FRESH
@@ -147,6 +152,8 @@ def plan_of(func: Any) -> Plan:
     if plan is None:
         plan = PLANS[id(func)] = Plan(func, len(PLANS))
         plan.handler = HANDLERS.get(plan.base)
+        if plan.handler is not None:
+            plan.shape = SLOW
     return plan
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 # Registering handlers is what importing these two is for.
-from habana_frameworks._emulation import autocast, cells, custom, handlers
+from habana_frameworks._emulation import autocast, cells, custom, experts, handlers
 from habana_frameworks._emulation.bus import acquire
 from habana_frameworks._emulation.device import KEY
 from habana_frameworks._emulation.dispatch import execute, run
@@ -102,4 +102,4 @@ def install(module: ModuleType) -> None:
     rest = torch.library.Library("_", "IMPL")
     rest.fallback(_factory, KEY)
     rest.fallback(torch.library.fallthrough_kernel, autocast.KEY)
-    _kept.extend((aten, rest, autocast.install(), custom.install()))
+    _kept.extend((aten, rest, experts, autocast.install(), custom.install()))

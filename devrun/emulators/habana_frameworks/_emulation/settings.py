@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import torch
+
 GIB = 1 << 30
 MEMORY = {"GAUDI": 32 * GIB, "GAUDI2": 96 * GIB, "GAUDI3": 128 * GIB}
 """Device memory by generation, in bytes."""
@@ -29,7 +31,9 @@ def _lazy() -> bool:
 def _generation() -> str:
     name = os.environ.get("DEVRUN_HPU_GENERATION", "GAUDI2").upper()
     if name not in MEMORY:
-        raise RuntimeError(f"DEVRUN_HPU_GENERATION={name}: known are {list(MEMORY)}")
+        raise RuntimeError(
+            f"DEVRUN_HPU_GENERATION={name}: known are {', '.join(MEMORY)}"
+        )
     return name
 
 
@@ -44,7 +48,13 @@ def _memory(generation: str) -> int:
 
 def _compound() -> float:
     text = os.environ.get("PT_HPU_MAX_COMPOUND_OP_SIZE")
-    return float("inf") if text is None else int(text)
+    if text is None:
+        return float("inf")
+    if not text.isdigit() or int(text) == 0:
+        raise RuntimeError(
+            f"PT_HPU_MAX_COMPOUND_OP_SIZE={text}: a number of 1 or more is expected"
+        )
+    return int(text)
 
 
 @dataclass
@@ -92,6 +102,26 @@ def read_environment() -> Settings:
         compile_details=flag("PT_HPU_METRICS_GC_DETAILS"),
         ops_file=os.environ.get("DEVRUN_HPU_OPS"),
     )
+
+
+def check_torch() -> None:
+    """Refuse this torch as an SDK does that was built for DEVRUN_HPU_TORCH.
+
+    The emulator itself runs on any torch that it can, unless that is rehearsed.
+    """
+    built_for = os.environ.get("DEVRUN_HPU_TORCH")
+    if built_for is None:
+        return
+    here = torch.__version__
+    if here.split(".")[:2] != built_for.split(".")[:2]:
+        raise AssertionError(
+            f"Error: Compile-time major/minor PyTorch version {built_for} differs from "
+            f"run-time {here}."
+        )
+    if SETTINGS.lazy:
+        raise AssertionError(
+            f"Stock PyTorch version {here} is not supported in Lazy mode."
+        )
 
 
 SETTINGS = read_environment()

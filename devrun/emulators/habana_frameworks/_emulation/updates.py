@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from habana_frameworks._emulation.capture import CAPTURE
-from habana_frameworks._emulation.dispatch import FUSED, LAZY
+from habana_frameworks._emulation.dispatch import LAZY
 from habana_frameworks._emulation.lazy import GRAPH
 from habana_frameworks._emulation.memory import COUNTERS
 from habana_frameworks._emulation.plans import PLANS, Plan
 from habana_frameworks._emulation.recorder import RECORDER
+from habana_frameworks._emulation.regions import is_inside
 from habana_frameworks._emulation.tensor import HpuTensor
 
 LOOPS = {
@@ -72,7 +73,7 @@ def _taped(loop: Any) -> Any:
 
 def _plain(kwargs: dict[str, Any]) -> bool:
     """Whether nothing else is under way and every option is a number."""
-    if FUSED or CAPTURE.active is not None or torch.is_grad_enabled():
+    if is_inside() or CAPTURE.active is not None or torch.is_grad_enabled():
         return False
     if GRAPH.is_cutting() or torch.compiler.is_compiling():
         return False

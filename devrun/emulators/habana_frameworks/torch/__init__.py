@@ -13,7 +13,10 @@ if shutil.which("hl-smi") is None:  # tools ask it for the release
     os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", ""), _programs))
 
 from habana_frameworks._emulation import patches, register
+from habana_frameworks._emulation.settings import check_torch, flag
 from habana_frameworks.torch import hpu
+
+check_torch()
 
 register.install(hpu)
 patches.install()
@@ -22,3 +25,6 @@ from habana_frameworks.torch import core, distributed, dynamo, hpex, utils  # no
 from habana_frameworks.torch.distributed import hccl  # noqa: E402
 
 __all__ = ["core", "distributed", "dynamo", "hccl", "hpex", "hpu", "utils"]
+
+if flag("PT_HPU_GPU_MIGRATION"):
+    from habana_frameworks.torch import gpu_migration  # noqa: F401

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from habana_frameworks._emulation.dispatch import inside_kernel, one_launch, run_kernel
+from habana_frameworks._emulation.dispatch import one_launch, run_kernel
 from habana_frameworks._emulation.plans import Kernel
+from habana_frameworks._emulation.regions import inside_kernel
 from habana_frameworks.torch.core.step_closure import _mark_step_if_lazy
 
 Closure = Callable[[], Any]

@@ -5,6 +5,18 @@ from __future__ import annotations
 import enum
 
 from habana_frameworks._emulation.settings import SETTINGS
+from habana_frameworks.torch.utils.experimental.recompilation import (
+    const_shape_dataloader,
+    data_dynamicity,
+    detect_recompilation_auto_model,
+)
+
+__all__ = [
+    "const_shape_dataloader",
+    "data_dynamicity",
+    "detect_recompilation_auto_model",
+    "synDeviceType",
+]
 
 
 class synDeviceType(enum.IntEnum):  # noqa: N801 - the SDK's name
