@@ -13,9 +13,11 @@ so that a change of the disk's speed meets all of them:
 What is timed is the time that training stands still. Of the two asynchronous ways the
 time until the checkpoint is complete is shown as well; the next way begins after that.
 Every way saves twice in a round and the second one counts: memory that is kept for
-copies is claimed in the first.
+copies is claimed in the first, whose stall is shown by itself.
 
 Then the resume: the file is in the page cache, the model and its optimizer exist.
+Beside it stand the time that the sha256 of the same bytes takes alone, which devrun
+compares, and the memory that each way needs beyond the state that is there already.
 Then what the data loader costs that can start at any update, in turns of 200 batches
 against a plain DataLoader on the same samples, and as a share of a small CNN's step.
 
@@ -26,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import logging
 import os
 import shutil
@@ -35,6 +38,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +60,8 @@ SAVES = 2
 TURN = 200
 """Batches of one turn of the loaders."""
 BASE = "torch.save"
+ASYNC = "devrun async"
+FIRST = "devrun async, first"
 Timed = tuple[float, float]
 """Seconds that training stood still, and until all was on the disk."""
 clock = time.perf_counter
@@ -154,9 +160,7 @@ def saving_ways(
             lambda root: with_dcp(model, optimizer, root, wait=False)
         ),
         "devrun": lambda root: with_devrun(model, optimizer, root, {}),
-        "devrun async": lambda root: with_devrun(
-            model, optimizer, root, {"async": True}
-        ),
+        ASYNC: lambda root: with_devrun(model, optimizer, root, {"async": True}),
     }
 
 
@@ -174,9 +178,9 @@ def emptied(place: Path) -> Iterator[Path]:
 def time_saving(
     model: nn.Module, optimizer: Any, place: Path, rounds: int
 ) -> dict[str, list[Timed]]:
-    """Way -> its figures, one a round."""
+    """Way -> its figures, one a round; of `FIRST`, of the first save of a run."""
     ways = saving_ways(model, optimizer)
-    figures: dict[str, list[Timed]] = {name: [] for name in ways}
+    figures: dict[str, list[Timed]] = {name: [] for name in [*ways, FIRST]}
     for index in range(rounds):
         names = list(ways)
         shift = index % len(names)
@@ -185,23 +189,48 @@ def time_saving(
                 continue
             with emptied(place) as root:
                 try:
-                    figures[name].append(ways[name](root)[-1])
+                    saves = ways[name](root)
+                    figures[name].append(saves[-1])
+                    if name == ASYNC:
+                        figures[FIRST].append(saves[0])
                 except (DevrunError, TypeError) as error:
                     sys.stdout.write(f"  {name}: left out, {error}\n")
                     del figures[name]
     return figures
 
 
-def time_resuming(
-    parameters: float, place: Path, rounds: int
-) -> dict[str, list[float]]:
-    """Seconds until weights and optimizer are back, verified where that is done."""
+@dataclass
+class Resumed:
+    """What one way took: seconds, and MiB beyond what was there before."""
+
+    seconds: list[float] = field(default_factory=list)
+    mebibytes: list[float] = field(default_factory=list)
+
+    def measure(self, load: Callable[[], None]) -> None:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = resident("VmHWM")
+        start = clock()
+        load()
+        self.seconds.append(clock() - start)
+        self.mebibytes.append(resident("VmHWM") - before)
+
+
+def resident(field_name: str) -> float:
+    """A field of /proc/self/status, in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(field_name))
+    return int(line.split()[1]) / 1024
+
+
+def time_resuming(parameters: float, place: Path, rounds: int) -> dict[str, Resumed]:
+    """What it takes until weights and optimizer are back."""
     model, optimizer = build(parameters)
-    figures: dict[str, list[float]] = {BASE: [], "dcp": [], "devrun": []}
     with emptied(place) as root:
         with_torch(model, optimizer, root)
         with_dcp(model, optimizer, root / "dcp", wait=True)
         with_devrun(model, optimizer, root / "devrun", {"max_keep_ckpts": 1})
+        newest = find_latest(root / "devrun")
+        assert newest is not None
         runner = IterBasedRunner(model, optimizer=optimizer, max_iters=1, device="cpu")
 
         def from_torch() -> None:
@@ -214,22 +243,26 @@ def time_resuming(
             dcp.load(state, checkpoint_id=root / "dcp", no_dist=True)
             optimizer.load_state_dict(state["optimizer"])
 
-        def from_devrun() -> None:
-            latest = find_latest(root / "devrun")
-            assert latest is not None
-            runner.resume(latest)
+        def only_sha256() -> None:
+            for path in newest.iterdir():
+                sha256 = hashlib.sha256()
+                with path.open("rb") as file:
+                    while piece := file.read(1 << 20):
+                        sha256.update(piece)
 
-        for _ in range(rounds):
-            for name, load in (
-                (BASE, from_torch),
-                ("dcp", from_dcp),
-                ("devrun", from_devrun),
-            ):
-                start = clock()
-                load()
-                figures[name].append(clock() - start)
+        ways = {
+            BASE: from_torch,
+            "dcp": from_dcp,
+            "devrun": lambda: runner.resume(newest),
+            "sha256 alone": only_sha256,
+        }
+        resumed = {name: Resumed() for name in ways}
+        for index in range(rounds):
+            shift = index % len(ways)
+            for name in [*ways][shift:] + [*ways][:shift]:
+                resumed[name].measure(ways[name])
         runner.close()
-    return figures
+    return resumed
 
 
 def time_loading(workers: int, rounds: int) -> tuple[list[float], list[float]]:
@@ -308,7 +341,7 @@ def report_saving(figures: dict[str, list[Timed]]) -> str:
             shares = [v[0] / b for v, b in zip(values, base, strict=True)]
             lines.append(spread(name, shares, "x"))
     lines.append("until it is on the disk\n")
-    for name in ("dcp.async", "devrun async"):
+    for name in ("dcp.async", ASYNC):
         if name in figures:
             lines.append(spread(name, [total for _, total in figures[name]], "s"))
     return "".join(lines)
@@ -332,11 +365,15 @@ def main() -> int:
     del model, optimizer
     out.write("resume from the page cache\n")
     resumed = time_resuming(args.parameters, args.dir, args.rounds)
-    for name, seconds in resumed.items():
-        out.write(spread(name, seconds, "s"))
-    for name in ("dcp", "devrun"):
-        shares = [a / b for a, b in zip(resumed[name], resumed[BASE], strict=True)]
-        out.write(spread(f"{name} / {BASE}", shares, "x"))
+    for name, way in resumed.items():
+        out.write(spread(name, way.seconds, "s"))
+    pairs = zip(resumed[BASE].seconds, resumed["sha256 alone"].seconds, strict=True)
+    both = [load + digest for load, digest in pairs]
+    for name, base in ((BASE, resumed[BASE].seconds), (f"{BASE} + sha256", both)):
+        shares = [a / b for a, b in zip(resumed["devrun"].seconds, base, strict=True)]
+        out.write(spread(f"devrun / {name}", shares, "x"))
+    for name in (BASE, "dcp", "devrun"):
+        out.write(f"  {name:<22}{max(resumed[name].mebibytes):8.0f} MiB more at most\n")
     step = small_step()
     out.write(f"loading 32 small samples; a small CNN's step on 32: {step:.0f} us\n")
     for workers in (0, 2):

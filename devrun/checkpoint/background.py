@@ -95,10 +95,23 @@ class BackgroundWriter:
         self.wait()
         self._buffers.reuse()
         snapshot = Snapshot.take(parts, meta, self._buffers.copy)
+
+        def write() -> None:
+            snapshot.write(root, name)
+            if then is not None:
+                then()
+
+        self.call(write)
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call it in the thread, once that is free; it fails as a write does.
+
+        Raises:
+            StorageError: the write before failed; nothing is called.
+        """
+        self.wait()
         self._thread = threading.Thread(
-            target=self._write,
-            args=(snapshot, root, name, then),
-            name=f"devrun-save-{name}",
+            target=self._work, args=(function,), name="devrun-save"
         )
         self._thread.start()
 
@@ -119,17 +132,9 @@ class BackgroundWriter:
             thread.join()
         self.check()
 
-    def _write(
-        self,
-        snapshot: Snapshot,
-        root: str | os.PathLike[str],
-        name: str,
-        then: Callable[[], None] | None,
-    ) -> None:
+    def _work(self, function: Callable[[], None]) -> None:
         try:
-            snapshot.write(root, name)
-            if then is not None:
-                then()
+            function()
         except Exception as error:  # noqa: BLE001 - raised in the main thread
             _LOGGER.error("%s", error)
             self._failure = error

@@ -18,9 +18,10 @@ import io
 import os
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "create",
@@ -31,6 +32,7 @@ __all__ = [
     "make_directory",
     "names",
     "read_file",
+    "reading",
     "remove_directory",
     "rename",
     "reserve",
@@ -43,6 +45,7 @@ __all__ = [
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK = 1 << 24
+_NO_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_RESERVATION = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV}
 _reached: dict[str, int] = {}
 
@@ -126,7 +129,11 @@ def write(fd: int, data: bytes | bytearray | memoryview) -> None:
 def sync(fd: int) -> None:
     """Return when a file's content, or a directory's entries, are on the disk."""
     reach("fsync")
-    os.fsync(fd)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_SYNC or not stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise  # else this file system knows of no sync of a directory
 
 
 def rename(old: str, new: str, parent: int) -> None:
@@ -176,6 +183,36 @@ def read_file(name: str, parent: int, size: int | None = None, *, limit: int) ->
     if len(data) != found:
         raise OSError(errno.EIO, f"{len(data)} bytes read of {found}")
     return data
+
+
+@contextmanager
+def reading(
+    name: str,
+    parent: int,
+    size: int | None = None,
+    seen: Callable[[memoryview], Any] | None = None,
+) -> Iterator[tuple[Callable[[memoryview], None], int]]:
+    """A function that fills memory with what comes next in a regular file; its size.
+
+    `seen` is called with each piece of the memory once that is filled, in order.
+
+    Raises:
+        OSError: not a regular file, another size than `size`, or unreadable; of the
+            function also that the file ends before.
+    """
+    with _regular(name, parent, size) as (file, found):
+
+        def fill(memory: memoryview) -> None:
+            position = 0
+            while position < len(memory):
+                count = file.readinto(memory[position : position + _CHUNK])
+                if not count:
+                    raise OSError(errno.EIO, "the file ends too early")
+                if seen is not None:
+                    seen(memory[position : position + count])
+                position += count
+
+        yield fill, found
 
 
 def digest(name: str, parent: int, size: int) -> str:

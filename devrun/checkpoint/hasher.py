@@ -1,35 +1,33 @@
-"""`Hasher`: hashes in a thread of its own, beside the writes."""
+"""`Hasher`: a sha256 that is taken beside the reads or writes."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any
 
-__all__ = ["Hasher"]
+__all__ = ["Hasher", "Piece"]
+
+Piece = bytes | bytearray | memoryview
+_SMALL = 1 << 16
 
 
 class Hasher:
-    """Context manager with a thread that makes the calls it is given, in order.
+    """Context manager: a sha256, which takes large pieces in a thread of its own.
 
     hashlib lets go of the interpreter's lock over large data, so that the hash takes
-    no time of the writer's. (concurrent.futures would refuse work while the
+    no time of who reads or writes. (concurrent.futures would refuse work while the
     interpreter waits at exit for the last write in the background.)
     """
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._sha256 = hashlib.sha256()
+        self._pieces: SimpleQueue[Piece | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Hasher:
-        thread = threading.Thread(target=self._work, name="devrun-sha256")
-        try:
-            thread.start()
-        except RuntimeError:  # no thread begins while the interpreter ends
-            return self
-        self._thread = thread
         return self
 
     def __exit__(
@@ -38,24 +36,35 @@ class Hasher:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._thread is not None:
-            self._calls.put(None)
-            self._thread.join()
+        self._finish()
 
-    def call(self, function: Callable[[Any], Any], argument: Any) -> None:
-        """Call it soon."""
+    def update(self, piece: Piece) -> None:
+        """Hash it soon: it must not change before `hexdigest`."""
+        if self._thread is None and len(piece) > _SMALL:
+            self._start()
         if self._thread is None:
-            function(argument)
+            self._sha256.update(piece)
         else:
-            self._calls.put(lambda: function(argument))
+            self._pieces.put(piece)
 
-    def wait(self) -> None:
-        """Return when all calls so far have been made."""
-        if self._thread is not None:
-            done = threading.Event()
-            self._calls.put(done.set)
-            done.wait()
+    def hexdigest(self) -> str:
+        """Of all pieces so far."""
+        self._finish()
+        return self._sha256.hexdigest()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._work, name="devrun-sha256")
+        # none begins while the interpreter ends: then without
+        with suppress(RuntimeError):
+            thread.start()
+            self._thread = thread
+
+    def _finish(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._pieces.put(None)
+            thread.join()
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
+        while (piece := self._pieces.get()) is not None:
+            self._sha256.update(piece)

@@ -181,9 +181,12 @@ def _from_directory(path: Path, map_location: Any) -> dict[str, Any]:
 
 def _from_safetensors(path: Path, map_location: Any) -> Any:
     try:
-        with fileops.directory(path.resolve().parent) as parent:
-            data = fileops.read_file(path.resolve().name, parent, limit=1 << 62)
-        return _moved(tensorfile.parse(data), map_location)
+        place = path.resolve()
+        with (
+            fileops.directory(place.parent) as parent,
+            fileops.reading(place.name, parent) as (fill, size),
+        ):
+            return _moved(tensorfile.read(fill, size), map_location)
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointError(f"{str(path)!r} cannot be read: {reason}") from error

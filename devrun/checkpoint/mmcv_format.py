@@ -19,7 +19,7 @@ from torch import nn
 
 from devrun import __version__
 from devrun.checkpoint.pickled import load_pickled, save_pickled
-from devrun.checkpoint.reader import read_checkpoint
+from devrun.checkpoint.reader import Checkpoint, read_checkpoint
 from devrun.checkpoint.state import (
     load_optimizer_state_by_name,
     named_optimizer_state,
@@ -30,6 +30,7 @@ from devrun.errors import CheckpointError
 __all__ = [
     "EMA_STATE",
     "MmcvCheckpoint",
+    "averaged_weights",
     "export_mmcv",
     "load_mmcv_optimizer",
     "mmcv_optimizer_tree",
@@ -167,6 +168,14 @@ def write_mmcv_checkpoint(
     save_pickled(content, path)
 
 
+def averaged_weights(found: Checkpoint) -> Mapping[str, Any] | None:
+    """The weights that an EMAHook evaluated with, of what `read_checkpoint` gave."""
+    hooks = found.get("hooks")
+    kept = hooks.get(EMA_STATE) if isinstance(hooks, Mapping) else None
+    weights = kept.get("model") if isinstance(kept, Mapping) else None
+    return weights if isinstance(weights, Mapping) else None
+
+
 def export_mmcv(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -188,12 +197,12 @@ def export_mmcv(
     found = read_checkpoint(source)
     weights: Any = found["model"]
     if averaged:
-        kept = found.get("hooks", {}).get(EMA_STATE)
-        if not isinstance(kept, Mapping) or "model" not in kept:
+        kept = averaged_weights(found)
+        if kept is None:
             raise CheckpointError(
                 f"{str(source)!r} has no averaged weights: its run had no EMAHook"
             )
-        weights = {**weights, **kept["model"]}
+        weights = {**weights, **kept}
     optimizer: Any = None
     if "optimizer" in found and not averaged:
         optimizer = positional_optimizer_state(found["optimizer"])

@@ -1,21 +1,23 @@
 """`read_checkpoint` and `verify_checkpoint`: nothing is used before all of it is right.
 
 A file is read once; its size and sha256 are compared with the manifest, and what is
-parsed are those very bytes.
+used are those very bytes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from devrun.checkpoint import fileops, strict_json, tensorfile
 from devrun.checkpoint.decode import decode_tree
+from devrun.checkpoint.hasher import Hasher
 from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST
 from devrun.errors import CheckpointError, nearest
@@ -116,21 +118,17 @@ def read_checkpoint(
                 raise CheckpointError(
                     f"{str(path)!r} has no part {part!r}; {nearest(part, known)}"
                 )
-        data = {
-            entry.name: _read_file(fd, entry, verify=verify)
-            for entry in manifest.files
-            if entry.part in wanted
-        }
+        entries = [entry for entry in manifest.files if entry.part in wanted]
+        data = _read_files(fd, entries, verify=verify)
         return Checkpoint(
             path, manifest, {part: _decode(part, data) for part in wanted}
         )
 
 
-def _decode(part: str, data: dict[str, bytes]) -> Any:
+def _decode(part: str, data: dict[str, Any]) -> Any:
     try:
         tree = strict_json.loads(data[f"{part}.json"])
-        packed = data.pop(f"{part}.safetensors", None)
-        tensors = {} if packed is None else tensorfile.parse(packed)
+        tensors = data.pop(f"{part}.safetensors", {})
     except KeyError as error:
         raise CheckpointError(f"part {part!r} has no {error.args[0]}") from error
     except ValueError as error:
@@ -176,22 +174,52 @@ def _check_listing(fd: int, manifest: Manifest) -> None:
             raise CheckpointError(f"{name} has {size} bytes instead of {entry.size}")
 
 
-def _read_file(fd: int, entry: FileEntry, *, verify: bool) -> bytes:
-    limit = _MAX_JSON if entry.name.endswith(".json") else entry.size
-    data: bytes = _from_file(fileops.read_file, fd, entry, limit=limit)
-    if verify:
-        _check_digest(entry, hashlib.sha256(data).hexdigest())
+def _read_files(
+    fd: int, entries: Iterable[FileEntry], *, verify: bool
+) -> dict[str, bytes | dict[str, Tensor]]:
+    """Name -> what is in it; each piece is hashed while the next ones are read."""
+    data: dict[str, bytes | dict[str, Tensor]] = {}
+    hashers: list[tuple[FileEntry, Hasher]] = []
+    with ExitStack() as stack:
+        for entry in entries:
+            read = _read_text if entry.name.endswith(".json") else _read_tensors
+            seen = None
+            if verify:
+                hashers.append((entry, stack.enter_context(Hasher())))
+                seen = hashers[-1][1].update
+            data[entry.name] = _from_file(read, fd, entry, seen)
+        for entry, hasher in hashers:
+            _check_digest(entry, hasher.hexdigest())
     return data
 
 
+Seen = Callable[[bytes | memoryview], None]
+
+
+def _read_text(name: str, fd: int, size: int, seen: Seen | None) -> bytes:
+    text = fileops.read_file(name, fd, size, limit=_MAX_JSON)
+    if seen is not None:
+        seen(text)
+    return text
+
+
+def _read_tensors(
+    name: str, fd: int, size: int, seen: Seen | None
+) -> dict[str, Tensor]:
+    with fileops.reading(name, fd, size, seen) as (fill, _):
+        return tensorfile.read(fill, size)
+
+
 def _from_file(
-    read: Callable[..., Any], fd: int, entry: FileEntry, **options: Any
+    read: Callable[..., Any], fd: int, entry: FileEntry, *arguments: Any
 ) -> Any:
     try:
-        return read(entry.name, fd, entry.size, **options)
+        return read(entry.name, fd, entry.size, *arguments)
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointError(f"{entry.name} cannot be read: {reason}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{entry.name} is damaged: {error}") from error
 
 
 def _check_digest(entry: FileEntry, sha256: str) -> None:

@@ -34,9 +34,10 @@ def prune(
     """Delete all but the newest `keep` whole checkpoints; the paths deleted.
 
     Only names that match `pattern` are counted and deleted. The one `best.json`
-    points at and those in `protect` (names or paths) are neither. Damaged ones are
-    not counted and not deleted. Nothing is deleted before a newer one that stays has
-    been verified again, byte by byte. `keep` of 0 or less keeps everything.
+    points at and those in `protect` (names or paths) are neither. Nothing is deleted
+    before a newer one that stays has been verified again, byte by byte; of the others
+    the manifest and the sizes are looked at. Those found damaged are not counted and
+    not deleted. `keep` of 0 or less keeps everything.
 
     Raises:
         StorageError: the disk refused.

@@ -122,20 +122,23 @@ def positional_optimizer_state(tree: Mapping[str, Any]) -> dict[str, Any]:
 def load_optimizer_state_by_name(
     model: nn.Module, optimizer: Any, tree: Mapping[str, Any]
 ) -> None:
-    """Put back what `optimizer_state_by_name` gave; the tree is not kept.
+    """Put back what `optimizer_state_by_name` gave; nothing of the tree is kept.
 
     Groups are matched by their names, in any order. Nothing changes unless all fits.
 
     Raises:
         CheckpointError: other parameters, shapes, groups or optimizers; names them.
     """
-    prepare_optimizer_state(model, optimizer, tree)()
+    prepare_optimizer_state(model, optimizer, _copied(tree))()
 
 
 def prepare_optimizer_state(
     model: nn.Module, optimizer: Any, tree: Mapping[str, Any]
 ) -> Callable[[], None]:
     """Check that the tree fits; what is returned loads it.
+
+    The optimizer takes the tensors of the tree, and changes them in place: no copy of
+    the state is made where it was read for this alone.
 
     Raises:
         CheckpointError: as `load_optimizer_state_by_name`.
@@ -179,7 +182,7 @@ def _fitted(
     if saved_type != now_type:
         raise CheckpointError(
             f"the checkpoint has the state of {saved_type}, the run uses {now_type}; "
-            "resume without the optimizer, or go back to it"
+            "go back to it, or take only the weights with load_from"
         )
     names = _group_names(model, optimizer)
     renamed = _present_names(model, tree["parameters"])
@@ -199,14 +202,11 @@ def _fitted(
     _check_order(state, names, [saved_names[index] for index in chosen], parameters)
     groups: list[dict[str, Any]] = []
     for index, group_names in zip(chosen, names, strict=True):
-        group = _copied(_hyper_parameters(tree["groups"][index]))
+        group = _hyper_parameters(tree["groups"][index])
         _check_complete(optimizer, len(groups), group, group_names, state)
         groups.append({**group, "params": [position[name] for name in group_names]})
-    moved = {position[name]: _copied(value) for name, value in state.items()}
-    return {
-        "state": {**moved, **_copied(tree["extra"])},
-        "param_groups": groups,
-    }
+    moved = {position[name]: value for name, value in state.items()}
+    return {"state": {**moved, **tree["extra"]}, "param_groups": groups}
 
 
 def _check_complete(
@@ -343,7 +343,7 @@ def _hyper_parameters(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copied(value: Any) -> Any:
-    """Own tensors and containers: the optimizer changes them in place."""
+    """The same in tensors and containers of its own."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, dict):

@@ -74,7 +74,8 @@ def write_file(
 def make_durable(root: Path) -> None:
     """Make `root`; a new directory counts once the one it lies in is synced.
 
-    So do those above it: whoever made them, a moment ago perhaps, has not.
+    So do those above it: whoever made them, a moment ago perhaps, has not. One that
+    this user may not read was there before.
     """
     if root.is_dir():
         return
@@ -85,7 +86,7 @@ def make_durable(root: Path) -> None:
     with fileops.directory(parent) as fd:
         fileops.sync(fd)
     for directory in above:
-        with suppress(OSError), fileops.directory(directory) as fd:
+        with suppress(PermissionError), fileops.directory(directory) as fd:
             fileops.sync(fd)
 
 

@@ -16,11 +16,10 @@ never touched. `fileops` does every step, so that a test can stop at any of them
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from torch import Tensor
 
 from devrun.checkpoint import fileops, strict_json, tensorfile
 from devrun.checkpoint.codec import encode_tree, shared_memory
-from devrun.checkpoint.hasher import Hasher
+from devrun.checkpoint.hasher import Hasher, Piece
 from devrun.checkpoint.manifest import FileEntry, Manifest
 from devrun.checkpoint.names import (
     FILE,
@@ -179,7 +178,7 @@ def _check_room(files: Mapping[str, Content], parent: int) -> None:
     if needed * _SPARE > free:
         raise OSError(
             errno.ENOSPC,
-            f"{needed / 2**20:.1f} MiB needed, {free / 2**20:.1f} MiB free on the disk",
+            f"{needed >> 10} KiB needed, {free >> 10} KiB free on the disk",
         )
 
 
@@ -190,14 +189,15 @@ def _write_temporary(
     temp = temporary("tmp", name)
     fileops.make_directory(temp, parent)
     try:
-        with (
-            fileops.subdirectory(temp, parent) as fd,
-            Hasher() as hasher,
-        ):
+        with fileops.subdirectory(temp, parent) as fd, ExitStack() as stack:
             fileops.try_lock(fd)
-            entries = [_write_one(file, files[file], fd, hasher) for file in files]
-            complete = replace(manifest, files=tuple(entries))
-            _write_one(MANIFEST, complete.render(), fd, hasher)
+            written = []
+            for file, content in files.items():
+                hasher = stack.enter_context(Hasher())
+                written.append((file, _write_one(file, content, fd, hasher), hasher))
+            entries = [FileEntry(n, size, h.hexdigest()) for n, size, h in written]
+            complete = replace(manifest, files=tuple(entries)).render()
+            _write_one(MANIFEST, complete, fd, Hasher())
             fileops.sync(fd)
     except BaseException:
         with suppress(OSError):
@@ -206,23 +206,22 @@ def _write_temporary(
     return temp
 
 
-def _write_one(name: str, content: Content, parent: int, hasher: Hasher) -> FileEntry:
-    """Write one file; `hasher` takes the hash meanwhile.
+def _write_one(name: str, content: Content, parent: int, hasher: Hasher) -> int:
+    """Write one file, while `hasher` takes the hash; its size.
 
     The hash is of the bytes that the kernel was given, so that whatever happens to
     them on the way to the disk shows when the file is read.
     """
-    pieces: Iterable[bytes | bytearray | memoryview]
+    pieces: Iterable[Piece]
     if isinstance(content, bytes):
         size, pieces = len(content), [content]
     else:
         size, pieces = tensorfile.size_of(content), tensorfile.pieces(content)
-    sha256 = hashlib.sha256()
     fd = fileops.create(name, parent)
     try:
         fileops.reserve(fd, size)
         for piece in pieces:
-            hasher.call(sha256.update, piece)
+            hasher.update(piece)
             fileops.write(fd, piece)
         fileops.sync(fd)
         written = os.fstat(fd).st_size
@@ -230,8 +229,7 @@ def _write_one(name: str, content: Content, parent: int, hasher: Hasher) -> File
         os.close(fd)
     if written != size:
         raise OSError(errno.EIO, f"{name} has {written} bytes instead of {size}")
-    hasher.wait()
-    return FileEntry(name, size, sha256.hexdigest())
+    return size
 
 
 def _publish(root: Path, temp: str, name: str, parent: int) -> None:

@@ -226,14 +226,13 @@ class Persistence(Saving):
 
     def _optimizer_load(self, state: Any, path: Path) -> Any:
         """The function that loads the state, once it is known to fit."""
-        if isinstance(state, Mapping):
-            return prepare_optimizer_state(self.model, self.optimizer, state)
         if state is None:
             raise CheckpointError(
                 f"{str(path)!r} has no optimizer state; resume with "
                 "resume_optimizer=False, or take its weights with load_from"
             )
-        state = mmcv_optimizer_tree(self.model, self.optimizer, state)
+        if not isinstance(state, Mapping):
+            state = mmcv_optimizer_tree(self.model, self.optimizer, state)
         return prepare_optimizer_state(self.model, self.optimizer, state)
 
     def _newest(self) -> Checkpoint | None:

@@ -111,7 +111,8 @@ class Saving(LoopState):
             name: of the directory; `step-` and the number of updates by default.
             background: return once the state is copied, and write meanwhile;
                 `save_in_background` by default. A `.pth` file is always waited for.
-            then: called on rank 0 when it is durable, in the background maybe.
+            then: called on rank 0 when it is durable, in the background, and waited
+                for as such a write is.
 
         Raises:
             StorageError: it could not be written, or the one before in the
@@ -141,20 +142,20 @@ class Saving(LoopState):
                     self.work_dir,
                 )
             about = {**facts, "step": position["iter"], "run_id": self.run_id}
+            self._writer = self._writer or BackgroundWriter()
             if filename_tmpl is not None:
                 optimizer = self.optimizer if save_optimizer else None
                 save_checkpoint(self.model, str(path), optimizer, meta=facts)
             elif background:
-                self._writer = self._writer or BackgroundWriter()
                 self._writer.save(root, path.name, tree, about, then)
                 return
             else:
                 write_checkpoint(root, path.name, tree, about)
             if then is not None:
-                then()
+                self._writer.call(then)
 
         dist.on_main(write)
-        self._in_flight = background and filename_tmpl is None
+        self._in_flight = then is not None or (background and filename_tmpl is None)
         if name is None:
             self._saved_at = position["iter"]
         return str(path)

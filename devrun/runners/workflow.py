@@ -56,8 +56,11 @@ class Workflow:
         self.repeat += 1
 
     def position(self, *, completed: bool) -> list[int]:
-        """[phase, repeat] to save; `completed` when the present repeat is over."""
-        return [self.phase, self.repeat + 1 if completed else self.repeat]
+        """[phase, repeat] that comes next; `completed` when the present one is over."""
+        repeat = self.repeat + completed
+        if repeat < self.flow[self.phase][1]:
+            return [self.phase, repeat]
+        return [(self.phase + 1) % len(self.flow), 0]
 
     def seek(self, position: Sequence[int]) -> bool:
         """Go to a saved position; False when this workflow has no such place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import io
 import math
 import random
 
@@ -21,7 +22,9 @@ def round_trip(tree):
     text = strict_json.dumps(encoded.tree)
     packed = b"".join(bytes(piece) for piece in tensorfile.pieces(encoded.tensors))
     assert len(packed) == tensorfile.size_of(encoded.tensors)
-    return decode_tree(strict_json.loads(text), tensorfile.parse(packed))
+    file = io.BytesIO(packed)
+    tensors = tensorfile.read(file.readinto, len(packed))
+    return decode_tree(strict_json.loads(text), tensors)
 
 
 SCALARS = [

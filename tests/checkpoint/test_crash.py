@@ -7,11 +7,14 @@ import os
 import resource
 import shutil
 import subprocess
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 
 from devrun.checkpoint import (
+    fileops,
     find_latest,
     prune,
     read_checkpoint,
@@ -39,6 +42,21 @@ def put(root):
         return write_checkpoint(root, step_name(step), parts, {"step": step})
 
     return write
+
+
+@pytest.fixture
+def armed(monkeypatch):
+    """A failpoint in this process."""
+
+    @contextmanager
+    def arm(failpoint):
+        fileops._reached.clear()
+        with monkeypatch.context() as patch:
+            patch.setenv("DEVRUN_TEST_MODE", "1")
+            patch.setenv("DEVRUN_FAILPOINT", failpoint)
+            yield
+
+    return arm
 
 
 def until_it_survives(in_child, function, action, prepare, check):
@@ -198,7 +216,7 @@ def small_disk(tmp_path):
 def test_a_full_disk_keeps_the_old_one(small_disk, save):
     old = save(1, root=small_disk)
     big = {"model": {"w": torch.zeros(300_000)}}
-    with pytest.raises(StorageError, match="MiB needed") as caught:
+    with pytest.raises(StorageError, match="KiB needed") as caught:
         write_checkpoint(small_disk, step_name(2), big, {"step": 2})
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.exit_code == 8
@@ -265,3 +283,21 @@ def test_removal_refuses_what_is_no_checkpoint(save, tmp_path):
     (path / "My File").unlink()
     remove_checkpoint(path)
     assert not path.exists()
+
+
+def test_a_directory_above_that_may_not_be_read_is_left_unsynced(put, armed):
+    with armed("fsync:2:EACCES"):
+        assert verify_checkpoint(put(1)).step == 1
+
+
+def test_an_error_of_the_disk_above_is_reported(put, root, armed):
+    with armed("fsync:2:EIO"), pytest.raises(StorageError, match="Input/output error"):
+        put(1)
+    assert find_latest(root) is None
+
+
+def test_a_file_system_without_sync_of_directories_is_no_error():
+    with fileops.directory(Path("/proc")) as fd:  # one of these
+        with pytest.raises(OSError, match="Invalid argument"):
+            os.fsync(fd)
+        fileops.sync(fd)

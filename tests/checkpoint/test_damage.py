@@ -328,7 +328,7 @@ def test_a_hostile_tensor_file_is_refused_even_without_hashes(save, content):
         if entry["name"] == "model.safetensors":
             entry["size"] = len(content)
     forged(path, files=record["files"])
-    with pytest.raises(CheckpointError, match="'model' is damaged") as caught:
+    with pytest.raises(CheckpointError, match="model.safetensors is damaged") as caught:
         read_checkpoint(path, verify=False)
     assert "\n" not in str(caught.value)
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from devrun.devices.cpu import CPUAdapter
-from devrun.devices.finite import MAX_SKIPPED_IN_A_ROW
+from devrun.devices.finite import MAX_SKIPPED_IN_A_ROW, FiniteGuard
 from devrun.errors import ConfigError, DivergedError
 from devrun.step import MicroBatches
 from tests.devices.tiny import Prepared, batch, same, weights
@@ -167,3 +167,17 @@ def test_skip_on_a_queued_device_is_decided_at_each_step():
 def test_an_unknown_policy_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'stop'"):
         Prepared(nonfinite="stpo")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.complex64])
+def test_weights_are_judged_one_by_one(dtype):
+    """A sum that overflows is no alarm."""
+    model = nn.Linear(4, 4, dtype=dtype)
+    guard = FiniteGuard("stop", host_shared=True)
+    with torch.no_grad():
+        largest = torch.finfo(dtype).max
+        model.weight.fill_(largest)
+        guard.flush(model)
+        model.bias[1] = math.nan
+    with pytest.raises(DivergedError, match="'bias' has nan"):
+        guard.flush(model)

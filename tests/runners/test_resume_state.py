@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
-from devrun.checkpoint import find_latest, read_checkpoint, write_checkpoint
+from devrun.checkpoint import fileops, find_latest, read_checkpoint, write_checkpoint
 from devrun.errors import CheckpointError, ConfigError
 from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
 from tests.runners.test_resume import StopAt
@@ -77,6 +77,25 @@ def assert_exact(folder, by_epoch, limit, stop, make=dict, **options):
 def test_the_place_in_the_workflow_and_its_counters(tmp_path, by_epoch, interval, stop):
     limit = 4 if by_epoch else 18
     assert_exact(tmp_path, by_epoch, limit, stop, flow=TRAIN_VAL, interval=interval)
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+def test_a_last_save_that_failed_is_made_up_for(tmp_path, monkeypatch, by_epoch):
+    """What is saved when all is over is what should have been saved before."""
+    trained(tmp_path / "whole", by_epoch, 2)
+    monkeypatch.setenv("DEVRUN_TEST_MODE", "1")
+    monkeypatch.setenv("DEVRUN_FAILPOINT", "reserve:1:ENOSPC")
+    fileops._reached.clear()
+    trained(tmp_path / "failed", by_epoch, 2)
+    monkeypatch.delenv("DEVRUN_FAILPOINT")
+    expected, found = (
+        read_checkpoint(find_latest(tmp_path / name / "checkpoints"))
+        for name in ("whole", "failed")
+    )
+    assert found["trainer"]["position"] == expected["trainer"]["position"]
+    assert found["rng-rank00000"] == expected["rng-rank00000"]
+    longer = [trained(tmp_path / name, by_epoch, 4)[1] for name in ("whole", "failed")]
+    assert longer[0] == longer[1]
 
 
 @pytest.mark.parametrize("by_epoch", [True, False])

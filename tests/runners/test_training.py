@@ -9,6 +9,7 @@ import torch
 
 from devrun.config import Config
 from devrun.errors import ConfigError, DeviceUnavailableError
+from devrun.registry import HOOKS
 from devrun.runners.training import build_training
 
 CONFIG = {
@@ -241,6 +242,21 @@ def test_fp16_beside_a_hook_of_ones_own_is_refused():
     assert (policy.precision, policy.loss_scale) == ("fp16", 512.0)
     with pytest.raises(ConfigError, match="'Mine', which does not read .* fp16"):
         build_training({**cfg, "optimizer_config": {"type": "Mine"}})
+
+
+def test_the_backend_of_every_mmcv_config_does_not_choose_the_device():
+    training = build_training(config(dist_params={"backend": "nccl"}), progress=False)
+    assert training.runner.adapter.options.backend is None
+    training.runner.close()
+
+
+def test_a_custom_hook_that_is_no_hook_is_refused():
+    HOOKS.register_module(name="NoHook", module=type("NoHook", (), {}), force=True)
+    try:
+        with pytest.raises(ConfigError, match="must be an instance of devrun.hooks"):
+            build_training(config(custom_hooks=[{"type": "NoHook"}]), progress=False)
+    finally:
+        del HOOKS.module_dict["NoHook"]
 
 
 def test_the_threads_of_an_operation_are_the_configs():
