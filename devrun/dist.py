@@ -21,7 +21,7 @@ from devrun.errors import (
     UnsupportedFeatureError,
     nearest,
 )
-from devrun.gloo import let_gloo_finish
+from devrun.gloo import addresses_of_this_start, let_gloo_finish
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -154,7 +154,7 @@ def _join(backend: str | None, kwargs: Mapping[str, Any]) -> bool:
         backend = _WITH_HOST.get(backend, backend)
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
-        group.init_process_group(backend, **options)
+        group.init_process_group(backend, **options, **addresses_of_this_start())
     except (RuntimeError, ValueError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise DeviceUnavailableError(

@@ -1,11 +1,27 @@
-"""A clean end for processes that used gloo."""
+"""A clean start and a clean end for processes that use gloo."""
 
 from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
-__all__ = ["let_gloo_finish"]
+__all__ = ["addresses_of_this_start", "let_gloo_finish"]
+
+
+def addresses_of_this_start() -> dict[str, Any]:
+    """Arguments of `init_process_group` by which the processes find each other.
+
+    torchrun starts failed processes again with the same store: without a name of its
+    own, a start reads the addresses of the one before, and cannot form the group.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return {}
+    from torch.distributed import PrefixStore, rendezvous
+
+    store, rank, world_size = next(rendezvous("env://"))
+    name = f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return {"store": PrefixStore(name, store), "rank": rank, "world_size": world_size}
 
 
 def let_gloo_finish(seconds: float = 5.0) -> None:
