@@ -45,7 +45,7 @@ bench-gpu: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py --device cuda $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The build back end is pinned too, hence installed first and used without isolation.

@@ -117,7 +117,9 @@ def clean_repository():
     """No test leaves a file at the top of the repository."""
     before = set(os.listdir(ROOT))
     yield
-    left = set(os.listdir(ROOT)) - before - {".pytest_cache", "__pycache__"}
+    left = (
+        set(os.listdir(ROOT)) - before - {".pytest_cache", ".hypothesis", "__pycache__"}
+    )
     if left:
         pytest.fail(f"the test left {sorted(left)} in the repository")
 

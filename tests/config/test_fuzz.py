@@ -1,13 +1,14 @@
-"""Random damage to configs: always a config or a ConfigError of one line."""
-
-import random
+"""Damaged configs: always a config or a ConfigError of one line."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from devrun.config import Config, check_config
 from devrun.errors import ConfigError
+from tests.fuzzing import damaged, examples
 
-SEEDS = {
+TEXTS = {
     ".py": [
         "norm = dict(type='BN')\nmodel = dict(type='A', layers=[dict(n=norm)] * 2)\n"
         "lr = 0.1 * 8 / 16\noptimizer = dict(type='SGD', lr=lr, api_key='x')\n",
@@ -29,53 +30,50 @@ PIECES = [
     "${env:", "${env:NONE_SUCH}", "\\x00", "\\ud800", "é", "\x07", "dict(", "while 1:",
     "range(10**9)", "for i in range(99999):", "x = [x, x]\n", "<<: ", "%999999999d",
     "1e999", "9" * 30, "_delete_=True", "yield", "del ", ".format(", ".a.b", "break\n",
-    "globals().update({1: 2})\n", "nan", ".inf", "not ", "else",
+    "globals().update({1: 2})\n", "nan", ".inf", "not ", "else", "\ud800",
 ]  # fmt: skip
 
 
-def damaged(draw, text):
-    for _ in range(draw.randint(1, 6)):
-        at = draw.randrange(len(text) + 1)
-        end = min(len(text), at + draw.randint(1, 30))
-        kind = draw.random()
-        if kind < 0.4:
-            text = text[:at] + draw.choice(PIECES) + text[at:]
-        elif kind < 0.6:
-            text = text[:at] + text[end:]
-        elif kind < 0.8:
-            text = text[:end] + text[at:end] * draw.randint(1, 4) + text[end:]
-        else:
-            text = text[:at] + chr(draw.randint(1, 0x2FF)) + text[at + 1 :]
-    return text
+def configs(suffix):
+    """Texts of that kind, damaged."""
+    return damaged(TEXTS[suffix], PIECES)
 
 
-@pytest.mark.parametrize("suffix", SEEDS)
+@pytest.mark.parametrize("suffix", TEXTS)
 def test_damaged_configs_are_read_or_refused_in_one_line(suffix):
-    draw = random.Random(suffix)
     read = refused = 0
-    for _ in range(400):
-        text = damaged(draw, draw.choice(SEEDS[suffix]))
+
+    @examples(200)
+    @given(configs(suffix))
+    def reads(text):
+        nonlocal read, refused
         try:
             cfg = Config.fromstring(text, suffix, import_custom_modules=False)
             again = Config.fromstring(cfg.pretty_text, ".py", False)
-            assert repr(again) == repr(cfg), text
+            assert repr(again) == repr(cfg)
             read += 1
             check_config(cfg)
         except ConfigError as error:
-            assert str(error).isprintable(), text
+            assert str(error).isprintable()
             assert len(str(error)) < 1200
             refused += 1
+
+    reads()
     assert read > 5
-    assert refused > 100
+    assert refused > 50
 
 
-@pytest.mark.parametrize("suffix", SEEDS)
+@pytest.mark.parametrize("suffix", TEXTS)
 def test_random_bytes_are_refused_in_one_line(suffix, tmp_path):
-    draw = random.Random(suffix)
     path = tmp_path / f"c{suffix}"
-    for _ in range(100):
-        path.write_bytes(draw.randbytes(draw.randint(1, 60)))
+
+    @examples(60)
+    @given(st.binary(max_size=60))
+    def reads(data):
+        path.write_bytes(data)
         try:
             Config.fromfile(path)
         except ConfigError as error:
             assert str(error).isprintable()
+
+    reads()

@@ -6,8 +6,10 @@ import atexit
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devrun.checkpoint import list_checkpoints, verify_checkpoint
+from devrun.checkpoint import fileops, list_checkpoints, verify_checkpoint
 from devrun.checkpoint.names import parse_leftover
 from devrun.errors import CheckpointError
 
@@ -66,6 +68,18 @@ def command(*words):
         return stop.code
 
 
+def counted(*words):
+    """`devrun WORDS`, which then says how many file operations it has come to."""
+    status = command(*words)
+    print("file operations:", sum(fileops._reached.values()))
+    return status
+
+
+def operations(said):
+    """How many that were, from what it said."""
+    return int(said.split("file operations: ")[1].split()[0])
+
+
 def train(place, *words, work_dir=None):
     """The words of a run in `place` that goes on with what is there."""
     place = Path(place)
@@ -81,13 +95,23 @@ def numbers(sample, full):
     return [sample, pytest.param(full, marks=pytest.mark.faults)]
 
 
+def later(*values):
+    """For the long run only."""
+    return [pytest.param(value, marks=pytest.mark.faults) for value in values]
+
+
 class Child:
-    """A function in a process, and a session, of its own; its output goes to a file."""
+    """A function in a process, and a session, of its own; its output goes to a file.
+
+    Temporary files go to a directory of its own, in which it must leave none.
+    """
 
     def __init__(self, function, *args, output=os.devnull, environment=None):
         self.output = Path(output)
+        self._folder = tempfile.mkdtemp(prefix="faults-")
+        environment = {"TMPDIR": self._folder, **(environment or {})}
         self._process = FORKED.Process(
-            target=_run, args=(function, args, str(output), environment or {})
+            target=_run, args=(function, args, str(output), environment)
         )
         self._process.start()
         self.pid = self._process.pid
@@ -109,6 +133,9 @@ class Child:
             self.kill(group=True)
             self._process.join()
             raise AssertionError(f"still running after {seconds} s: {self.said()}")
+        left = os.listdir(self._folder) if os.path.isdir(self._folder) else []
+        shutil.rmtree(self._folder, ignore_errors=True)
+        assert self._process.exitcode == -signal.SIGKILL or left == [], left
         return self._process.exitcode
 
     def said(self):
@@ -123,6 +150,7 @@ def _run(function, args, output, environment):
         os.dup2(fd, target)
     os.close(fd)
     os.environ.update(environment)
+    tempfile.tempdir = None  # it knows that of the server
     multiprocessing.set_start_method("fork", force=True)  # as a run of its own has it
     status = function(*args)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):

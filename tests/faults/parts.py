@@ -20,20 +20,22 @@ from devrun.registry import DATASETS, MODELS
 class Noisy(Dataset):
     """Samples with noise from the three global streams.
 
-    `fault` is what happens at the sample `at`: a method of this class.
+    `fault` is what happens at the sample `at`, the `nth` time: a method of this class.
     """
 
-    def __init__(self, length=12, at=-1, fault="raises", every=0):
+    def __init__(self, length=12, at=-1, fault="raises", every=0, nth=1):
         generator = torch.Generator().manual_seed(7)
         self.inputs = torch.randn(length, 4, generator=generator)
         self.labels = (self.inputs.sum(1) > 0).long()
-        self.at, self.fault, self.every = at, fault, every
+        self.at, self.fault, self.every, self.left = at, fault, every, nth
 
     def __len__(self):
         return len(self.inputs)
 
     def __getitem__(self, index):
-        if index == self.at or (self.every and index % self.every == 0):
+        self.left -= index == self.at
+        at = index == self.at and self.left <= 0
+        if at or (self.every and index % self.every == 0):
             getattr(self, self.fault)()
         noise = torch.rand(4) + random.random() + numpy.random.rand()
         return self.inputs[index] + 0.1 * noise, self.labels[index]
@@ -105,8 +107,43 @@ class WhichSamples(Hook):
 
     def after_train_iter(self, runner):
         numbers = [round(100 * float(row[0])) for row in runner.data_batch[0]]
-        with open(self.path.format(rank=runner.rank), "a") as file:
+        path = self.path.format(rank=runner.rank, start=starts_before())
+        with open(path, "a") as file:
             file.write(" ".join(map(str, [runner.iter + 1, *numbers])) + "\n")
+
+
+def starts_before():
+    """How often torchrun has started this group of processes anew."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+
+
+@HOOKS.register_module()
+class OneRank(Hook):
+    """Lets one process fail at its update `at`, in its first start only.
+
+    `fault` is a method of this class; the file `path` says that it comes now.
+    """
+
+    def __init__(self, rank, at, fault, path):
+        self.rank, self.at = rank, at
+        self.fault, self.path = fault, path
+
+    def before_train_iter(self, runner):
+        if (runner.rank, runner.iter, starts_before()) == (self.rank, self.at, 0):
+            open(self.path, "w").close()
+            getattr(self, self.fault)()
+
+    def dies(self):
+        os.kill(os.getpid(), 9)
+
+    def raises(self):
+        raise ValueError("one process alone fails")
+
+    def is_slow(self):
+        time.sleep(3)
+
+    def stalls(self):
+        time.sleep(1000)
 
 
 @HOOKS.register_module()
@@ -134,6 +171,9 @@ class Poison(Hook):
         if self.where == "weight":
             with torch.no_grad():
                 next(runner.model.parameters()).fill_(self.value)
+        elif self.where == "gradient":
+            weight = next(runner.model.parameters())
+            weight.register_hook(lambda gradient: gradient * self.value)
         elif self.where == "input":
             batch = runner.data_batch
             while not isinstance(batch, torch.Tensor):  # micro-batches of (x, y)

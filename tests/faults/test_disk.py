@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from devrun.checkpoint import fileops, find_latest
+from devrun.checkpoint import find_latest
 from tests.faults import harness
 from tests.faults.harness import Child, run
 
@@ -65,13 +65,6 @@ def test_a_full_disk_ends_with_status_8_and_the_old_one_whole(
     figures("F8", "full disk: status 8, the old checkpoints whole, no leftovers")
 
 
-def counted(*words):
-    """`devrun WORDS`, which then says how many file operations it has come to."""
-    status = harness.command(*words)
-    print("file operations:", sum(fileops._reached.values()))
-    return status
-
-
 ERRORS = ["ENOSPC", "EDQUOT", "EIO", "EROFS", "EACCES", "EMFILE"]
 
 
@@ -97,13 +90,13 @@ def test_an_error_at_any_file_operation_of_a_run(
         }
         words = harness.train(place)
         output = place / "output"
-        status, said = run(counted, *words, output=output, environment=armed)
+        status, said = run(harness.counted, *words, output=output, environment=armed)
         root = place / "work" / "checkpoints"
         steps = harness.published(root)
         assert max(steps, default=-1) >= harness.acknowledged(place)
         assert "Traceback" not in said
         assert status in (0, 8), said
-        if int(said.split("file operations: ")[1].split()[0]) < nth:
+        if harness.operations(said) < nth:
             assert status == 0
             break
         points += 1

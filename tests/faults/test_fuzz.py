@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import copy
 import os
-import random
 import resource
 import shutil
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from devrun.checkpoint import (
     find_latest,
@@ -23,9 +34,10 @@ from devrun.checkpoint import (
 from devrun.cli.main import parser_of
 from devrun.config import Config, check_config
 from devrun.errors import ConfigError
-from tests.config.test_fuzz import SEEDS, damaged
+from tests.config.test_fuzz import PIECES, TEXTS, configs
 from tests.faults import harness
 from tests.faults.harness import numbers, run
+from tests.fuzzing import damaged, examples
 
 SECONDS, MEMORY = 2, 512 << 20
 
@@ -33,26 +45,34 @@ SECONDS, MEMORY = 2, 512 << 20
 @pytest.mark.parametrize("count", numbers(150, 20_000))
 def test_damaged_configs(count, tmp_path, figures):
     report = tmp_path / "report"
-    status, said = run(read_configs, count, report, output=tmp_path / "o", seconds=1500)
+    status, said = run(read_configs, count, report, output=tmp_path / "o", seconds=3000)
     assert status == 0, said
     figures("F21", report.read_text())
 
 
 def read_configs(count, report):
     """In a child of its own, which is killed for using too much memory or time."""
-    draw, read, refused, slowest = random.Random(1), 0, 0, 0.0
+    read, refused, slowest = 0, 0, 0.0
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    for number in range(count):
-        suffix = draw.choice(list(SEEDS))
-        text = damaged(draw, draw.choice(SEEDS[suffix]))
+    one = st.sampled_from(list(TEXTS)).flatmap(
+        lambda suffix: st.tuples(st.just(suffix), configs(suffix))
+    )
+
+    @examples(count)
+    @given(one)
+    def reads(config):
+        nonlocal read, refused, slowest
+        suffix, text = config
         start = time.process_time()
         try:
             check_config(Config.fromstring(text, suffix, import_custom_modules=False))
             read += 1
         except ConfigError as error:
-            assert str(error).isprintable(), (number, text)
+            assert str(error).isprintable()
             refused += 1
         slowest = max(slowest, time.process_time() - start)
+
+    reads()
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) - before
     assert slowest < SECONDS, slowest
     assert grown < MEMORY, grown
@@ -73,18 +93,19 @@ VALUES = ["1", "1e-3", "null", "[1,2", "{a: 1}", "dict(a=1)", "[" * 500, "9" * 5
           "range(10**9)", "1,2,3", "(1,)", "True", "~", "0x", "1_000"]  # fmt: skip
 
 
-@pytest.mark.parametrize("count", numbers(300, 5000))
+@pytest.mark.parametrize("count", numbers(200, 5000))
 def test_options_of_the_command(count, tmp_path, capsys, figures):
     path = harness.write_config(tmp_path)
     whole = Config.fromfile(path, import_custom_modules=False)
-    draw = random.Random(2)
     read = refused = 0
-    for _ in range(count):
-        key, value = draw.choice(KEYS), draw.choice(VALUES)
-        if draw.random() < 0.3:
-            key = damaged(draw, key or "k")
-        if draw.random() < 0.3:
-            value = damaged(draw, value)
+
+    @examples(count)
+    @given(
+        st.sampled_from(KEYS) | damaged(KEYS, PIECES),
+        st.sampled_from(VALUES) | damaged(VALUES, PIECES),
+    )
+    def taken(key, value):
+        nonlocal read, refused
         words = [str(path), "--cfg-options", f"{key}={value}"]
         try:
             arguments = parser_of("train").parse_args(words)
@@ -93,13 +114,14 @@ def test_options_of_the_command(count, tmp_path, capsys, figures):
             check_config(cfg)
             read += 1
         except ConfigError as error:
-            assert str(error).isprintable(), words
+            assert str(error).isprintable()
             refused += 1
         except SystemExit as stop:
             assert stop.code == 2
-            said = capsys.readouterr().err
-            assert "Traceback" not in said
+            assert "Traceback" not in capsys.readouterr().err
             refused += 1
+
+    taken()
     assert read > count // 20
     figures(
         "F22",
@@ -107,70 +129,80 @@ def test_options_of_the_command(count, tmp_path, capsys, figures):
     )
 
 
-class Directory:
-    """Random saves, damage and removals; a whole checkpoint is never lost."""
+class Directory(RuleBasedStateMachine):
+    """Saves, damage and removals in any order; a whole checkpoint is never lost."""
 
-    def __init__(self, root, draw):
-        self.root, self.draw = root, draw
-        self.step, self.keep = 0, draw.randint(1, 5)
-        self.had_one = False
-        self.foreign = []
+    @initialize(keep=st.integers(1, 5), saved=st.integers(0, 12))
+    def begin(self, keep, saved):
+        self.root = Path(tempfile.mkdtemp(prefix="faults-"))
+        self.keep, self.step = keep, 0
+        self.whole, self.foreign = [], []
+        """Steps that must verify, and files of somebody else."""
+        for _ in range(saved):
+            self.save(best=False)
 
-    def save(self):
+    def teardown(self):
+        shutil.rmtree(self.root)
+
+    @rule(best=st.booleans())
+    def save(self, best):
         self.step += 1
-        parts = {"model": {"w": self.draw.random()}}
-        write_checkpoint(self.root, step_name(self.step), parts, {"step": self.step})
-        self.had_one = True
+        about = {"step": self.step}
+        parts = {"model": {"w": self.step}}
+        write_checkpoint(self.root, step_name(self.step), parts, about)
+        if best:
+            write_pointer(self.root, "best", step_name(self.step), self.step)
+        self.whole.append(self.step)
 
-    def save_best(self):
-        self.save()
-        write_pointer(self.root, "best", step_name(self.step), self.step)
-
+    @rule()
     def tidy(self):
-        prune(self.root, self.keep)
+        removed = {path.name for path in prune(self.root, self.keep)}
+        gone = [step for step in self.whole if step_name(step) in removed]
+        self.whole = [step for step in self.whole if step not in gone]
+        good = [info for info in list_checkpoints(self.root) if not info.problem]
+        assert not gone or len(good) >= self.keep > 0
+        assert max(gone, default=0) < max(self.whole, default=1)
 
+    @rule()
     def sweep(self):
         sweep_leftovers(self.root)
+        assert harness.leftovers(self.root) == []
 
-    def damage(self):
-        whole = self.whole()
-        if len(whole) > 1:  # somebody damages all but one
-            path = self.draw.choice(whole)
-            file = self.draw.choice(sorted(path.iterdir()))
-            file.write_bytes(file.read_bytes()[:-1])
+    @precondition(lambda self: len(self.whole) > 1)
+    @rule(newest=st.booleans(), shorter=st.booleans())
+    def damage(self, newest, shorter):
+        """The newest or the oldest, of all but one."""
+        step = self.whole.pop(-1 if newest else 0)
+        path = self.root / step_name(step) / "model.json"
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] if shorter else data[:-1] + b" ")
 
-    def die_in_a_write(self):
-        name = f".tmp-{step_name(self.step + 1)}-{self.draw.randbytes(6).hex()}"
-        (self.root / name).mkdir(parents=True)
-        (self.root / name / "model.json").write_text("{")
+    @rule(number=st.integers(0, 3))
+    def die_in_a_write(self, number):
+        place = self.root / f".tmp-{step_name(self.step + 1)}-{number:012x}"
+        place.mkdir(exist_ok=True)
+        (place / "model.json").write_text("{")
 
+    @rule()
     def put_a_stranger(self):
-        path = self.root / f"notes-{len(self.foreign)}"
-        path.mkdir(parents=True)
-        (path / "My Notes.txt").write_text("keep")
-        self.foreign.append(path / "My Notes.txt")
+        path = self.root / f"notes-{len(self.foreign)}" / "My Notes.txt"
+        path.parent.mkdir()
+        path.write_text("keep")
+        self.foreign.append(path)
 
-    def whole(self):
-        return harness.whole(self.root)
+    @invariant()
+    def nothing_is_lost(self):
+        found = [int(path.name[5:]) for path in harness.whole(self.root)]
+        assert found == self.whole
+        if found:
+            assert find_latest(self.root).name == step_name(found[-1])
+        assert all(path.read_text() == "keep" for path in self.foreign)
 
 
-@pytest.mark.parametrize("count", numbers(15, 2000))
-def test_retention(count, tmp_path, caplog, figures):
-    for number in range(count):
-        draw = random.Random(number)
-        place = Directory(tmp_path / str(number), draw)
-        place.root.mkdir()
-        moves = [place.save, place.save, place.save_best, place.tidy, place.tidy,
-                 place.sweep, place.damage, place.die_in_a_write,
-                 place.put_a_stranger]  # fmt: skip
-        for _ in range(draw.randint(3, 14)):
-            draw.choice(moves)()
-            caplog.clear()
-            if place.had_one:
-                assert place.whole(), number
-                assert find_latest(place.root) == place.whole()[-1]
-            assert all(path.read_text() == "keep" for path in place.foreign)
-        shutil.rmtree(place.root)
+@pytest.mark.parametrize("count", numbers(30, 2000))
+def test_retention(count, tmp_path, monkeypatch, figures):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run_state_machine_as_test(Directory, settings=examples(count, steps=14))
     figures("F27", f"{count} of {count} random histories kept a whole checkpoint")
 
 

@@ -115,7 +115,9 @@ def test_the_watchdog_sees_through_c_code(tmp_path, figures):
     figures("F19", "C code that holds the interpreter's lock: ended with the stacks")
 
 
-@pytest.mark.parametrize("where", harness.numbers("weight", "input"))
+@pytest.mark.parametrize(
+    "where", [*harness.numbers("weight", "input"), *harness.later("gradient")]
+)
 @pytest.mark.parametrize("value", harness.numbers("nan", "inf"))
 def test_a_number_that_is_none_stops_the_run_unsaved(where, value, tmp_path, figures):
     """The last checkpoint is that of before, and finite."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -148,12 +149,39 @@ def gets_through(place, reference):
     same_end(place, reference)
 
 
+EPOCHS = {
+    "data": {**harness.CONFIG["data"], "val": {"type": "Noisy", "length": 4}},
+    "workflow": [["train", 1]],
+    "runner": {"type": "EpochBasedRunner", "max_epochs": 3},
+    "checkpoint_config": {"interval": 1},
+    "evaluation": {"metric": "accuracy", "save_best": "accuracy"},
+}
+
+
+def at_stage(stage, nth=1):
+    """Changes of the config by which a run ends there, a bit later each time."""
+
+    def changes(number):
+        cut = {"type": "KillAt", "stage": stage, "nth": nth, "after": number / 2e3}
+        return {"custom_hooks": [*harness.CONFIG["custom_hooks"], cut]}
+
+    return changes
+
+
+def in_an_evaluation(number):
+    """At one of its four samples, in the first, second or third evaluation."""
+    val = {"at": number % 4, "nth": 1 + number // 4 % 3, "fault": "dies"}
+    data = EPOCHS["data"]
+    return {"data": {**data, "val": {**data["val"], **val}}}
+
+
 PHASES = {
-    "first iteration": "before_train_iter:1",
-    "an update": "after_train_iter:7",
-    "end of an epoch": "after_train_epoch:1",
-    "end of the run": "after_run:1",
-    "start of the run": "before_run:1",
+    "start of the run": at_stage("before_run"),
+    "first iteration": at_stage("before_train_iter"),
+    "an update": at_stage("after_train_iter", 7),
+    "an evaluation": in_an_evaluation,
+    "end of an epoch": at_stage("after_train_epoch"),
+    "end of the run": at_stage("after_run"),
 }
 
 
@@ -161,29 +189,89 @@ PHASES = {
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("times", [20])
 def test_killed_in_each_phase(phase, times, undisturbed, tmp_path, figures):
-    stage, _, nth = PHASES[phase].partition(":")
-    changes = {
-        "data": {
-            **harness.CONFIG["data"],
-            "val": {"type": "Noisy", "length": 4},
-        },
-        "workflow": [["train", 1]],
-        "runner": {"type": "EpochBasedRunner", "max_epochs": 3},
-        "checkpoint_config": {"interval": 1},
-        "evaluation": {"metric": "accuracy", "save_best": "accuracy"},
-    }
-    reference = undisturbed(**changes)
+    reference = undisturbed(**EPOCHS)
     for number in range(times):
         place = tmp_path / str(number)
         place.mkdir()
-        cut = {"type": "KillAt", "stage": stage, "nth": int(nth), "after": number / 2e3}
-        hooks = [*harness.CONFIG["custom_hooks"], cut]
-        harness.write_config(place, **changes, custom_hooks=hooks)
+        harness.write_config(place, **{**EPOCHS, **PHASES[phase](number)})
         assert go_on(place).wait() == -9
         checked(place, 0)
-        harness.write_config(place, **changes)
+        harness.write_config(place, **EPOCHS)
         gets_through(place, reference)
     figures("F4", f"{times} of {times} kills in the phase '{phase}' resumed exactly")
+
+
+def ended_by_a_file(nth, work_dir, *words):
+    """`devrun WORDS`, killed when it opens or renames its nth file in `work_dir`."""
+    left = nth
+
+    def audit(event, arguments):
+        nonlocal left
+        if event in ("open", "os.mkdir", "os.rename", "os.remove", "os.truncate"):
+            left -= str(arguments[0]).startswith(str(work_dir))
+            if left == 0:
+                os.kill(os.getpid(), 9)
+
+    sys.addaudithook(audit)
+    return harness.command(*words)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("times", [20])
+def test_killed_while_its_files_are_made(times, undisturbed, tmp_path, figures):
+    """The config, the record, the logs and the lock of a run, and of one resumed."""
+    reference, points = undisturbed(**SHORT), 0
+    for number in range(2 * times):
+        place = tmp_path / str(number)
+        place.mkdir()
+        harness.write_config(place, **SHORT)
+        if number % 2:
+            armed = {**FAILPOINT, "DEVRUN_FAILPOINT": "any:150:kill"}
+            assert go_on(place, environment=armed).wait() == -9
+            harness.forget_updates(place)
+        words = harness.train(place)
+        before = max(harness.published(place / "work" / "checkpoints"), default=0)
+        how = (ended_by_a_file, 1 + number // 2, place / "work")
+        status = Child(*how, *words, output=place / "output").wait()
+        points += status == -9
+        checked(place, before)
+        gets_through(place, reference)
+    assert points > times
+    figures("F4", f"{points} of {points} kills while files of the run were made")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("what", "saving"), [("background save", {"async": True}), ("last save", {})]
+)
+@pytest.mark.parametrize("times", [20])
+def test_killed_in_a_save(what, saving, times, undisturbed, tmp_path, figures):
+    """At 20 file operations: of the last save, or of saves beside the training."""
+    config = {"checkpoint_config": {**SHORT["checkpoint_config"], **saving}}
+    reference = undisturbed(**SHORT)
+    count = undisturbed_operations(tmp_path, **{**SHORT, **config})
+    for number in range(times):
+        place = tmp_path / str(number)
+        place.mkdir()
+        harness.write_config(place, **{**SHORT, **config})
+        nth = count - number if not saving else 1 + number * count // times
+        armed = {**FAILPOINT, "DEVRUN_FAILPOINT": f"any:{nth}:kill"}
+        assert go_on(place, environment=armed).wait() == -9
+        checked(place, 0, in_flight=1 if saving else 0)
+        gets_through(place, reference)
+    figures("F4", f"{times} of {times} kills in a {what} resumed exactly")
+
+
+def undisturbed_operations(tmp_path, **changes):
+    """How many file operations such a run comes to."""
+    place = tmp_path / "counted"
+    place.mkdir()
+    harness.write_config(place, **changes)
+    armed = {**FAILPOINT, "DEVRUN_FAILPOINT": "any:0:kill"}
+    words = harness.train(place)
+    child = Child(harness.counted, *words, output=place / "output", environment=armed)
+    assert child.wait() == 0, child.said()
+    return harness.operations(child.said())
 
 
 WRITE = """

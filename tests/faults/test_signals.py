@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import re
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
-import yaml
 
 from devrun.checkpoint import find_latest
 from tests.faults import harness
@@ -131,94 +124,3 @@ def test_a_signal_inside_a_write(times, undisturbed, tmp_path, figures):
             harness.newest(reference / "work" / "checkpoints")
         )
     figures("F10", f"{times} of {times} signals at a write saved ({inside} inside it)")
-
-
-def two_ranks(place, **changes):
-    """torchrun on two processes, with a session of its own."""
-    cfg = {
-        **json.loads(json.dumps(harness.CONFIG)),
-        "optimizer_config": {},
-        "runner": {"type": "IterBasedRunner", "max_iters": 400},
-        "launcher": "pytorch",
-        **changes,
-    }
-    cfg["custom_hooks"] += [
-        {"type": "Acknowledge", "path": str(place / "said-{rank}")},
-        {"type": "Slow", "seconds": 0.02},
-    ]
-    (place / "run.yaml").write_text(yaml.safe_dump(cfg))
-    words = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-        "--master-port", str(random.randint(20_000, 50_000)), "-m", "devrun",
-        *map(str, harness.train(place)),
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(harness.ROOT)}
-    with open(place / "output", "ab") as output:
-        return subprocess.Popen(
-            words, stdout=output, stderr=output, start_new_session=True,
-            env=environment,
-        )  # fmt: skip
-
-
-def ranks_of(process):
-    """Process ids of the two ranks."""
-    out = subprocess.run(
-        ["ps", "-o", "pid=,args=", "--ppid", str(process.pid)],
-        capture_output=True, text=True, check=False,
-    ).stdout  # fmt: skip
-    return [int(line.split()[0]) for line in out.splitlines() if "train" in line]
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("times", [10])
-def test_one_rank_is_signalled_and_both_stop_at_the_same_update(
-    rank, times, tmp_path, figures
-):
-    for number in range(times):
-        place = tmp_path / str(number)
-        place.mkdir()
-        process = two_ranks(place)
-        try:
-            harness.wait_for(lambda: (place / "said-0").exists(), 60)  # noqa: B023
-            time.sleep(random.random())
-            os.kill(sorted(ranks_of(process))[rank], signal.SIGTERM)
-            process.wait(60)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
-        said = Path(place / "output").read_text()
-        done = [len((place / f"said-{r}").read_text().splitlines()) for r in (0, 1)]
-        assert done[0] == done[1], said
-        newest = find_latest(place / "work" / "checkpoints")
-        assert int(newest.name[5:]) == done[0]
-        assert re.search(r"stopped by SIGTERM", said)
-    figures("F11", f"{times} of {times} signals to rank {rank} stopped both together")
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("times", [10])
-def test_one_rank_is_killed_and_the_run_goes_on_later(times, tmp_path, figures):
-    for number in range(times):
-        place = tmp_path / str(number)
-        place.mkdir()
-        process = two_ranks(place)
-        try:
-            root = place / "work" / "checkpoints"
-            harness.wait_for(lambda: root.exists() and harness.published(root), 60)  # noqa: B023
-            start = time.monotonic()
-            os.kill(sorted(ranks_of(process))[number % 2], signal.SIGKILL)
-            assert process.wait(60) != 0
-            assert time.monotonic() - start < 40
-        finally:
-            os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
-        before = max(harness.published(root))
-        for rank in (0, 1):
-            (place / f"said-{rank}").unlink(missing_ok=True)
-        process = two_ranks(
-            place, runner={"type": "IterBasedRunner", "max_iters": before + 5}
-        )
-        assert process.wait(60) == 0, Path(place / "output").read_text()[-2000:]
-        for rank in (0, 1):
-            first = (place / f"said-{rank}").read_text().split()[0]
-            assert int(first) == before + 1
-    figures("F11", f"{times} of {times} times a rank was killed: no hang, went on")

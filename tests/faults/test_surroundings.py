@@ -8,7 +8,9 @@ import random
 import resource
 import shutil
 import signal
+import statistics
 import time
+from pathlib import Path
 
 import pytest
 
@@ -20,12 +22,14 @@ from tests.faults.parts import NASTY
 SHORT = {"runner": {"type": "IterBasedRunner", "max_iters": 4}}
 
 
-def finished(place, function=harness.command, work_dir=None, **changes):
+def finished(
+    place, function=harness.command, work_dir=None, environment=None, **changes
+):
     """(status, output) of a short run."""
     place.mkdir(parents=True, exist_ok=True)
     harness.write_config(place, **{**SHORT, **changes})
     words = harness.train(place, work_dir=work_dir)
-    return run(function, *words, output=place / "output")
+    return run(function, *words, output=place / "output", environment=environment)
 
 
 def test_names_cannot_forge_log_lines(tmp_path, figures):
@@ -46,26 +50,43 @@ def test_names_cannot_forge_log_lines(tmp_path, figures):
     )
 
 
-SECRETS = ["password", "passwd", "api_key", "apikey", "access_token", "auth_token",
-           "secret", "client_secret", "private_key", "secret_key",
-           "credentials"]  # fmt: skip
-INNOCENT = ["cls_token", "num_tokens", "tokenizer", "keypoints", "max_tokens"]
+SECRETS = ["password", "passwd", "passphrase", "pwd", "api_key", "apikey", "apiKey",
+           "api_token", "access_token", "auth_token", "refresh_token", "hf_token",
+           "wandbToken", "token", "secret", "client_secret", "private_key",
+           "secret_key", "ssh_key", "encryption_key", "credentials", "webhook",
+           "authorization", "bearer", "db.password"]  # fmt: skip
+INNOCENT = ["cls_token", "num_tokens", "tokenizer", "keypoints", "max_tokens",
+            "pad_token", "mask_token", "eos_token", "tokens_per_batch", "key_dim",
+            "num_keys", "query_key_value", "token_type_ids", "keyboard", "monkey",
+            "hotkey", "passes", "author", "secretary", "compass"]  # fmt: skip
 
 
 def test_secrets_are_nowhere(tmp_path, figures):
+    """By their key, under one, in a list, in an address, and from the environment."""
     planted = {key: f"Sesame{number}x" for number, key in enumerate(SECRETS)}
     shown = {key: f"Plain{number}x" for number, key in enumerate(INNOCENT)}
-    status, said = finished(tmp_path, **{"x-notes": {**planted, **shown}})
+    hidden = {
+        "deep": {"secrets": {"a": {"b": "SesameDeep"}}},
+        "many": [{"password": "SesameMany"}, {"tokens": {"api_key": ["SesameList"]}}],
+        "address": "postgres://somebody:SesameUser@example.org/base",
+        "environment": {"password": "${env:SESAME}"},
+    }
+    values = [*planted.values(), "SesameDeep", "SesameMany", "SesameList",
+              "SesameUser", "SesameOutside"]  # fmt: skip
+    status, said = finished(
+        tmp_path,
+        environment={"SESAME": "SesameOutside"},
+        **{"x-notes": {**planted, **shown, **hidden}},
+    )
     assert status == 0, said
     text = said.encode() + b"".join(
         path.read_bytes() for path in (tmp_path / "work").rglob("*") if path.is_file()
     )
-    found = [key for key, value in planted.items() if value.encode() in text]
-    assert found == []
+    assert [value for value in values if value.encode() in text] == []
     assert [k for k, v in shown.items() if v.encode() not in text] == []
     figures(
         "F24",
-        f"0 of {len(planted)} planted secrets in logs, config and checkpoints; "
+        f"0 of {len(values)} planted secrets in logs, config and checkpoints; "
         f"{len(shown)} of {len(shown)} innocent values kept",
     )
 
@@ -96,11 +117,6 @@ def plain_locale(*words):
     return harness.command(*words)
 
 
-def later(*values):
-    """For the long run only."""
-    return [pytest.param(value, marks=pytest.mark.faults) for value in values]
-
-
 PLACES = [
     "with space",
     "ünïcødé",
@@ -114,7 +130,10 @@ PLACES = [
 
 @pytest.mark.parametrize(
     "how",
-    [*harness.numbers(few_files, tight_mask), *later(wide_mask, no_home, plain_locale)],
+    [
+        *harness.numbers(few_files, tight_mask),
+        *harness.later(wide_mask, no_home, plain_locale),
+    ],
 )
 def test_unusual_processes(how, tmp_path, figures):
     status, said = finished(tmp_path, how)
@@ -142,14 +161,64 @@ def test_a_clock_that_goes_back(tmp_path, figures):
     figures("F26", "file times in reverse: the newest by number is taken")
 
 
+SECONDS = int(os.environ.get("DEVRUN_SOAK_SECONDS", 600))
+
+
+def used(pid):
+    """KiB of memory, descriptors and threads of a process."""
+    status = dict(
+        line.split(":", 1)
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    memory = int(status["VmRSS"].split()[0])
+    return memory, len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"])
+
+
+@pytest.mark.faults
+def test_a_long_run_does_not_grow(tmp_path, figures):
+    """One process that saves in the background all the time, and has loader workers."""
+    data = {**harness.CONFIG["data"], "workers_per_gpu": 2}
+    data["train"] = {"type": "Noisy", "length": 2000}
+    saving = {**harness.CONFIG["checkpoint_config"], "interval": 20, "async": True}
+    harness.write_config(
+        tmp_path, data=data, checkpoint_config=saving, optimizer_config={},
+        runner={"type": "IterBasedRunner", "max_iters": 10**9},
+        log_config={"interval": 500, "hooks": [{"type": "TextLoggerHook"}]},
+    )  # fmt: skip
+    root = tmp_path / "work" / "checkpoints"
+    child = Child(harness.command, *harness.train(tmp_path), output=tmp_path / "output")
+    harness.wait_for(lambda: root.exists() and harness.whole(root), 60)
+    found = []
+    for _ in range(SECONDS):
+        time.sleep(1)
+        found.append(used(child.pid))
+        assert len(list(root.glob("step-*"))) <= 5
+    child.kill(signal.SIGTERM)
+    assert child.wait() == 75, child.said()
+    quarter = len(found) // 4
+    early, late = found[quarter : 2 * quarter], found[-quarter:]
+    growth = statistics.median(row[0] for row in late) - statistics.median(
+        row[0] for row in early
+    )
+    assert growth < 1024
+    for column in (1, 2):
+        most = [max(row[column] for row in rows) for rows in (early, late)]
+        assert most[0] == most[1]
+    steps = harness.newest(root).name
+    figures(
+        "F31",
+        f"one run of {SECONDS} s to {steps}, saving each 20th update: its memory grew "
+        f"by {growth:.0f} KiB in the second half, descriptors and threads by none",
+    )
+
+
 ACTIONS = ["kill", "kill", "SIGTERM", "SIGINT", "SIGUSR1", "ENOSPC", "EIO", "damage"]
 
 
 @pytest.mark.faults
 def test_a_soak(undisturbed, tmp_path, figures):
     """Faults at random for minutes; one run after the other ends with the same bits."""
-    seconds = int(os.environ.get("DEVRUN_SOAK_SECONDS", 600))
-    end, draw = time.monotonic() + seconds, random.Random(3)
+    end, draw = time.monotonic() + SECONDS, random.Random(3)
     reference, lasted = undisturbed(), undisturbed.seconds
     counts, runs = dict.fromkeys(ACTIONS, 0), 0
     theirs = harness.fingerprint(harness.newest(reference / "work" / "checkpoints"))
@@ -166,7 +235,7 @@ def test_a_soak(undisturbed, tmp_path, figures):
         runs += 1
     faults = sum(counts.values())
     figures(
-        "F31", f"{faults} faults in {seconds} s: {runs} of {runs} runs bit-identical"
+        "F31", f"{faults} faults in {SECONDS} s: {runs} of {runs} runs bit-identical"
     )
 
 

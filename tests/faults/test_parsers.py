@@ -1,0 +1,319 @@
+"""What reads a checkpoint or a command line, given anything at all."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devrun.checkpoint import decode_tree, encode_tree, strict_json
+from devrun.checkpoint.loader import load_any
+from devrun.checkpoint.manifest import FileEntry, Manifest, _self_hash
+from devrun.checkpoint.names import FILE
+from devrun.cli.main import COMMANDS, parser_of
+from devrun.errors import CheckpointError, ConfigError
+from tests.faults.harness import numbers
+from tests.fuzzing import JSON, damaged_bytes, examples, json_of
+
+
+def one_line(error):
+    text = str(error)
+    assert text.isprintable()
+    assert len(text) < 2000
+
+
+@pytest.mark.parametrize("count", numbers(60, 5000))
+def test_json(count, figures):
+    """What is written is read; what else is read means one thing only."""
+
+    @examples(count)
+    @given(JSON)
+    def written(value):
+        for write in (strict_json.dumps, strict_json.render, strict_json.canonical):
+            assert strict_json.loads(write(value)) == value
+
+    @examples(count)
+    @given(JSON.map(strict_json.dumps).flatmap(damaged_bytes) | st.binary(max_size=40))
+    def read(data):
+        try:
+            value = strict_json.loads(data)
+        except ValueError:
+            return
+        assert strict_json.loads(strict_json.dumps(value)) == value
+        assert json.loads(data) == value
+
+    written()
+    read()
+    figures("F20", f"JSON: {2 * count} texts read as what they are, or refused")
+
+
+def manifest_record():
+    files = tuple(FileEntry(f"{n}.json", 3, "0" * 64) for n in ("model", "trainer"))
+    described = Manifest.describe({"step": 3, "run_id": "run", "note": "x"})
+    facts = {**vars(described), "files": files}
+    return strict_json.loads(Manifest(**facts).render())
+
+
+RECORD = manifest_record()
+HOSTILE = st.sampled_from(
+    ["../x", "/etc/passwd", ".", "..", "a\x00b", "a\n", "", "CON"]
+)
+PATHS = st.sampled_from(
+    [(key,) for key in RECORD]
+    + [("files", 0, key) for key in ("name", "size", "sha256")]
+    + [
+        ("files", 0),
+        ("files", 1),
+        ("required", 1),
+        ("environment", "x"),
+        ("meta", "$t"),
+    ]
+)
+
+
+@pytest.mark.parametrize("count", numbers(150, 5000))
+def test_manifests(count, figures):
+    """Damaged ones are refused; forged ones, whose own hash fits, name plain files."""
+    whole = strict_json.render(RECORD)
+    assert Manifest.parse(whole).render() == whole
+    read = 0
+
+    @examples(count)
+    @given(damaged_bytes(whole))
+    def damaged(data):
+        if data != whole:
+            with pytest.raises(CheckpointError) as caught:
+                Manifest.parse(data)
+            one_line(caught.value)
+
+    @examples(count)
+    @given(st.lists(st.tuples(PATHS, JSON | HOSTILE), min_size=1, max_size=3))
+    def forged(changes):
+        nonlocal read
+        record = json.loads(whole)
+        for path, value in changes:
+            place = record
+            for key in path[:-1]:
+                place = place[key] if isinstance(place[key], (dict, list)) else {0: {}}
+            if isinstance(place, dict) or path[-1] < len(place):
+                place[path[-1]] = value
+        record.pop("self_sha256", None)
+        record["self_sha256"] = _self_hash(record)
+        try:
+            manifest = Manifest.parse(strict_json.render(record))
+        except CheckpointError as error:
+            one_line(error)
+            return
+        assert all(FILE.fullmatch(entry.name) for entry in manifest.files)
+        assert all(entry.size >= 0 for entry in manifest.files)
+        read += 1
+
+    damaged()
+    forged()
+    assert read
+    figures(
+        "F20", f"manifests: {2 * count} damaged or forged ones, {read} of them read"
+    )
+
+
+KINDS = [
+    "F32",
+    "F64",
+    "BF16",
+    "I64",
+    "U8",
+    "BOOL",
+    "F8_E4M3",
+    "C64",
+    "F4",
+    "X",
+    3,
+    None,
+]
+SMALL = st.integers(0, 5)
+SIZES = SMALL | st.sampled_from([-1, 1 << 31, 1 << 62, 1 << 63, 10**400, 1.0, "1"])
+ENTRY = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(KINDS),
+        "shape": st.lists(SIZES, max_size=3) | st.just({}) | st.just("2"),
+        "data_offsets": st.lists(SMALL | SIZES, min_size=1, max_size=3),
+    },
+    optional={"more": SMALL},
+)
+
+
+@st.composite
+def tensor_files(draw):
+    """Headers that are right, nearly right or nonsense, before some bytes."""
+    header, end = {}, 0
+    for name in draw(st.lists(st.text(max_size=3), max_size=3, unique=True)):
+        shape = draw(st.lists(SMALL, max_size=3))
+        begin, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    if draw(st.booleans()):
+        header[draw(st.text(max_size=3))] = draw(ENTRY | JSON)
+    text = json.dumps(header if draw(st.integers(0, 9)) else draw(JSON)).encode()
+    text += b" " * draw(st.sampled_from([0, 1, -len(text) % 8]))
+    length = draw(st.sampled_from([len(text)] * 4 + [0, len(text) + 1, 1 << 60]))
+    data = length.to_bytes(8, "little") + text + bytes(end)
+    return draw(st.just(data) | damaged_bytes(data))
+
+
+@pytest.mark.parametrize("count", numbers(200, 5000))
+def test_tensor_files(count, tmp_path, figures):
+    """Read as the format's own library reads it, or refused in one line."""
+    path = tmp_path / "x.safetensors"
+    same = stricter = refused = 0
+
+    @examples(count)
+    @given(tensor_files())
+    def read(data):
+        nonlocal same, stricter, refused
+        path.write_bytes(data)
+        try:
+            theirs = safetensors.torch.load(data)
+        except (safetensors.SafetensorError, KeyError, ValueError, OverflowError):
+            theirs = None
+        try:
+            ours = load_any(path)
+        except CheckpointError as error:
+            one_line(error)
+            refused += theirs is None
+            stricter += theirs is not None
+            return
+        assert theirs is not None
+        assert ours.keys() == theirs.keys()
+        for name, tensor in ours.items():
+            assert tensor.dtype == theirs[name].dtype
+            assert tensor.shape == theirs[name].shape
+            flat = (x.reshape(-1).view(torch.uint8) for x in (tensor, theirs[name]))
+            assert torch.equal(*flat)
+        same += 1
+
+    read()
+    assert same > count // 20
+    figures(
+        "F20",
+        f"tensor files: {same} read as safetensors reads them, {refused} refused by "
+        f"both, {stricter} by devrun alone",
+    )
+
+
+TAGS = ["$tensor", "$float", "$int", "$bytes", "$tuple", "$size", "$set", "$frozenset",
+        "$deque", "$dict", "$odict", "$counter", "$array", "$scalar", "stride", "dtype",
+        "shape", "data", "metadata", "$other"]  # fmt: skip
+WORDS = ["t", "b", "nan", "0x1f", "AAAA", "complex64", "<f4", "<U3", "|O", "<M8[D]"]
+TREE = json_of(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 9)
+    | st.sampled_from([1 << 60, 0.5, *WORDS]),
+    st.sampled_from(TAGS) | st.text(max_size=2),
+)
+
+
+@pytest.mark.parametrize("count", numbers(300, 5000))
+def test_trees(count, figures):
+    """JSON that speaks the tags of a part: a value, or one line."""
+    tensors = {"t": torch.zeros(2, 2), "b": torch.zeros(8, dtype=torch.uint8)}
+    read = 0
+
+    @examples(count)
+    @given(TREE)
+    def decoded(tree):
+        nonlocal read
+        try:
+            decode_tree(tree, tensors)
+            read += 1
+        except CheckpointError as error:
+            one_line(error)
+
+    decoded()
+    assert read > count // 20
+    figures("F20", f"parts: {count} trees read ({read}) or refused in one line")
+
+
+@pytest.mark.parametrize("count", numbers(200, 5000))
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_lines(command, count, capsys, figures):
+    """Words of the command and others: arguments, or one line and status 2."""
+    parser = parser_of(command)
+    flags = sorted(parser._option_string_actions)
+    word = st.sampled_from([*flags, "a.yaml", "1", "a=1", "--", "cpu", "none", "auto"])
+
+    @examples(count)
+    @given(st.lists(word | st.text(max_size=6), max_size=6))
+    def parsed(words):
+        try:
+            parser.parse_args(words)
+        except ConfigError as error:
+            one_line(error)
+        except SystemExit as stop:
+            said = capsys.readouterr()
+            if stop.code:
+                assert stop.code == 2
+                assert "Traceback" not in said.err
+                assert len(said.err.splitlines()) == 1, said.err
+
+    parsed()
+    figures("F22", f"{count} of {count} command lines of `{command}`")
+
+
+@pytest.mark.parametrize("count", numbers(150, 5000))
+def test_what_hooks_may_save(count, figures):
+    """Any state comes back field by field, through what the files hold."""
+    numeric = st.sampled_from([numpy.float32, numpy.int64, numpy.bool_])
+    shapes = st.lists(st.integers(0, 3), max_size=3)
+    leaf = (
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text()
+        | st.binary(max_size=9)
+        | st.builds(lambda kind, x: kind(x), numeric, st.integers(-9, 9))
+        | st.builds(torch.ones, shapes)
+        | st.builds(lambda s, k: numpy.ones(s, k), shapes, numeric)
+    )
+    key = st.text(max_size=4) | st.integers() | st.none() | st.tuples(st.integers())
+    state = st.recursive(
+        leaf,
+        lambda x: (
+            st.lists(x, max_size=3)
+            | st.lists(x, max_size=3).map(tuple)
+            | st.dictionaries(key, x, max_size=3)
+        ),
+        max_leaves=10,
+    )
+
+    @examples(count)
+    @given(state)
+    def comes_back(value):
+        encoded = encode_tree(value)
+        text = strict_json.dumps(encoded.tree)
+        back = decode_tree(strict_json.loads(text), encoded.tensors)
+        assert described(back) == described(value)
+
+    comes_back()
+    figures("F15", f"{count} of {count} random states came back field by field")
+
+
+def described(value):
+    """A value, with types and bits of all that is in it, as plain text."""
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__}({', '.join(map(described, value))})"
+    if isinstance(value, dict):
+        pairs = (f"{k!r}: {described(v)}" for k, v in value.items())
+        return f"{type(value).__name__}({', '.join(pairs)})"
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}{list(value.shape)}{value.tolist()}"
+    if isinstance(value, numpy.ndarray):
+        return f"{value.dtype}{value.shape}{value.tolist()}"
+    return f"{type(value).__name__} {value!r}"
