@@ -35,6 +35,7 @@ __all__ = [
     "short",
     "unshared",
     "where",
+    "where_named",
 ]
 
 Buildable: TypeAlias = Callable[..., Any]
@@ -58,7 +59,7 @@ def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any
     try:
         return target(**args)
     except DevrunError as error:
-        locate(error, where(cfg), name)
+        locate(error, where_named(cfg, str(error)), name)
         raise
     except Exception as error:
         kind: type[DevrunError] = ConfigError
@@ -69,9 +70,18 @@ def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any
         elif isinstance(error, KeyError):
             kind = UnknownNameError
         cause = " ".join(str(error).split())
-        failure = kind(f"{name} failed: {type(error).__name__}: {cause}")
-        locate(failure, where(cfg))
+        reason = f"{name} failed: {type(error).__name__}: {cause}{_texts(error, args)}"
+        failure = kind(reason)
+        locate(failure, where_named(cfg, reason))
         raise failure from error
+
+
+def _texts(error: Exception, args: Mapping[str, Any]) -> str:
+    """The arguments that are text, when `error` may be about one that should not be."""
+    texts = [f"{key}={value!r}" for key, value in args.items() if type(value) is str]
+    if not (isinstance(error, TypeError) and texts and "str" in str(error)):
+        return ""
+    return f" (text was given as {', '.join(texts)}; a number has no quotes)"
 
 
 def _check_arguments(
@@ -220,6 +230,16 @@ def where(cfg: Mapping[str, Any], key: str | None = None) -> str:
     from devrun.config import tree
 
     return tree.where(cfg, key)
+
+
+def where_named(cfg: Mapping[str, Any], reason: str) -> str:
+    """`where` of the one key of `cfg` that `reason` names, else of `cfg` itself.
+
+    The argument that a constructor refuses may stand in another file than `type`.
+    """
+    words = set(re.findall(r"\w+", reason))
+    named = [key for key in cfg if key in words and key != "type"]
+    return where(cfg, named[0] if len(named) == 1 else None)
 
 
 def locate(error: DevrunError, prefix: str, name: str = "") -> None:

@@ -10,7 +10,7 @@ from devrun.config import DictAction
 from devrun.config.merge import DELETE
 from devrun.errors import ConfigError
 
-__all__ = ["add_train_flags", "device_entry", "overrides"]
+__all__ = ["add_device_flags", "add_train_flags", "device_entry", "overrides"]
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 
@@ -18,14 +18,20 @@ LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 def add_train_flags(parser: argparse.ArgumentParser) -> None:
     """Every flag of `devrun train`, in the groups that its help shows."""
     parser.add_argument("config", metavar="CONFIG", help="a .yaml, .json or .py file")
-    _device_flags(parser.add_argument_group("device"))
+    add_device_flags(parser.add_argument_group("device"))
     _state_flags(parser.add_argument_group("what is kept and continued"))
     _run_flags(parser.add_argument_group("run"))
 
 
-def _device_flags(group: argparse._ArgumentGroup) -> None:
+def add_device_flags(group: argparse._ArgumentGroup) -> None:
+    """The flags that say where to run; `overrides` reads them."""
     add = group.add_argument
-    add("--device", metavar="D", help="cpu, cuda, cuda:1, auto, ... (devrun devices)")
+    add(
+        "--device",
+        type=_word,
+        metavar="D",
+        help="cpu, cuda, cuda:1, auto, ... (devrun devices)",
+    )
     add("--ipu-replicas", type=_positive, metavar="N", help="ipu with N replicas")
     add("--gpu-id", type=_index, metavar="N", help="MMCV's flag: --device cuda:N")
     add("--emulate", action="store_true", help="run on the device's emulator")
@@ -42,9 +48,19 @@ def _device_flags(group: argparse._ArgumentGroup) -> None:
 
 def _state_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--work-dir", metavar="DIR", help="default: work_dirs/<name of the config>")
-    add("--resume-from", metavar="PATH|auto", help="go on; auto: the newest good one")
-    add("--load-from", metavar="PATH", help="start with these weights")
+    add(
+        "--work-dir",
+        type=_word,
+        metavar="DIR",
+        help="default: work_dirs/<name of the config>",
+    )
+    add(
+        "--resume-from",
+        type=_word,
+        metavar="PATH|auto",
+        help="go on; auto: the newest good one",
+    )
+    add("--load-from", type=_word, metavar="PATH", help="start with these weights")
     add("--allow-changes", action="store_true", help="go on with a changed config")
     add("--allow-pickle", metavar="FILE", help="run the code that this old .pth names")
     add("--overwrite", action="store_true", help="set the run in work_dir aside")
@@ -153,6 +169,12 @@ def _implied(args: argparse.Namespace) -> list[tuple[str, str, dict[str, Any]]]:
 
 def _type(name: str) -> str:
     return name.split(":")[0]
+
+
+def _word(text: str) -> str:
+    if not text.strip():  # `--load-from $WEIGHTS` must not start without them
+        raise argparse.ArgumentTypeError("is empty; was a variable not set?")
+    return text
 
 
 def _index(text: str) -> int:

@@ -33,6 +33,7 @@ class CommandModule(Protocol):
 
 COMMANDS = {
     "train": Command("devrun.cli.train", "train what a config describes"),
+    "test": Command("devrun.cli.test", "evaluate a checkpoint"),
     "devices": Command("devrun.cli.devices", "list the devices that are here"),
     "export": Command("devrun.cli.export", "write a checkpoint in another format"),
     "emulate": Command("devrun.cli.emulate", "run a program on the SDKs' emulators"),
@@ -47,10 +48,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "devrun") -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] not in COMMANDS:
         _top_level(prog, words)
-    parser = parser_of(words[0], f"{prog} {words[0]}")
-    command = cast(CommandModule, import_module(COMMANDS[words[0]].module))
 
-    def run(session: Session) -> int:
+    def run(session: Session) -> int:  # the imports too: Ctrl-C may come there
+        parser = parser_of(words[0], f"{prog} {words[0]}")
+        command = cast(CommandModule, import_module(COMMANDS[words[0]].module))
         return command.run(parser.parse_args(words[1:]), session)
 
     return guarded(run, words)

@@ -22,12 +22,12 @@ class LineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(UNKNOWN):
-            message = self._about_unknown(message.removeprefix(UNKNOWN).split())
+            message = self._about_unknown(message.removeprefix(UNKNOWN))
         complain(f"{message}; see: {self.prog} --help")
         sys.exit(2)
 
-    def _about_unknown(self, arguments: list[str]) -> str:
-        flag = arguments[0].split("=")[0]
+    def _about_unknown(self, arguments: str) -> str:
+        flag = (arguments.split() or [""])[0].split("=")[0]
         if not flag.startswith("-"):
             return f"unexpected argument {flag!r}"
         hint = nearest(flag, flags_of(self))

@@ -1,9 +1,11 @@
-"""Ctrl-C and SIGTERM: the first asks the run to stop in order, the second ends it."""
+"""Signals that end a run: the first asks it to stop in order, the second ends it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import stat
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn, Protocol
@@ -12,7 +14,8 @@ from devrun.errors import RunInterrupted
 
 __all__ = ["StartInterrupted", "StopSignals"]
 
-WATCHED = ("SIGINT", "SIGTERM", "SIGUSR1")  # schedulers warn by SIGUSR1
+WATCHED = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
+"""Schedulers warn by SIGUSR1; SIGHUP says that the terminal is gone."""
 
 
 class StartInterrupted(KeyboardInterrupt):
@@ -46,7 +49,7 @@ class StopSignals:
         self._runner: Stoppable | None = None
         self._before: dict[int, Any] = {}
         self._pid = os.getpid()
-        self.on_leave: Callable[[int, str], None] | None = None
+        self.on_leave: list[Callable[[int, str], None]] = []
         """Called with status and message before a second signal ends the process."""
 
     def __enter__(self) -> StopSignals:
@@ -76,8 +79,8 @@ class StopSignals:
     def interruption(self, reached: str, saved: str | None) -> RunInterrupted:
         """The error that ends a run which a signal stopped.
 
-        Status 75 when it was saved and may be started again at once (SIGTERM,
-        SIGUSR1); 130 after Ctrl-C; 143 when nothing could be saved.
+        Status 75 when it was saved and may be started again at once (all but
+        SIGINT); 130 after Ctrl-C; 143 when nothing could be saved.
         """
         number = self.received or signal.SIGTERM
         what = f"stopped by {number.name} after {reached}"
@@ -93,6 +96,10 @@ class StopSignals:
             os.kill(os.getpid(), number)
             return
         name = signal.Signals(number)
+        if name.name == "SIGHUP":
+            _let_go_of_the_terminal()
+            if self.received is not None:  # the kernel and the shell both send it
+                return
         if self.received is not None:
             _note(f"{name.name} again: left at once")
             self._tell_leave(_unsaved(number), f"{name.name} again: left at once")
@@ -106,12 +113,11 @@ class StopSignals:
         _note(f"{name.name}: finishing this iteration; once more leaves at once")
 
     def _tell_leave(self, status: int, message: str) -> None:
-        if self.on_leave is None:
-            return
-        try:
-            self.on_leave(status, message)
-        except OSError as error:
-            _note(f"could not record it: {error}")
+        for call in self.on_leave:
+            try:
+                call(status, message)
+            except OSError as error:
+                _note(f"could not record it: {error}")
 
 
 def _unsaved(number: int) -> int:
@@ -130,6 +136,16 @@ def _leave(status: int) -> NoReturn:
     for child in children:
         child.join(1)
     os._exit(status)
+
+
+def _let_go_of_the_terminal() -> None:
+    """From now on every write to it would fail, and end the run before it is saved."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # it may be closed
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                os.dup2(null, descriptor)
+    os.close(null)
 
 
 def _note(text: str) -> None:

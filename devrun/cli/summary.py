@@ -9,7 +9,7 @@ from typing import Any
 
 from devrun.config.redact import MASK, is_secret_key, redacted
 
-__all__ = ["last_validation", "masked", "results", "summary"]
+__all__ = ["last_validation", "listed", "masked", "results", "summary"]
 
 NOT_METRICS = ("mode", "epoch", "iter", "step", "lr", "momentum", "time", "data_time")
 
@@ -44,11 +44,15 @@ def last_validation(log: Path) -> dict[str, Any]:
     if not log.is_file():
         return {}
     found: dict[str, Any] = {}
+    at = None
     with log.open(encoding="utf-8") as lines:
         for line in lines:
             record = json.loads(line)
             if record.get("mode") == "val":
-                found = {k: v for k, v in record.items() if k not in NOT_METRICS}
+                metrics = {k: v for k, v in record.items() if k not in NOT_METRICS}
+                # an evaluation and a val phase after the same update are one
+                found = {**found, **metrics} if record.get("step") == at else metrics
+                at = record.get("step")
     return found
 
 
@@ -61,7 +65,7 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
     if dry_run:
         return "\n".join([*lines, "dry run: nothing was written"])
     if facts["metrics"]:
-        lines.append(f"last validation: {_listed(facts['metrics'])}")
+        lines.append(f"last validation: {listed(facts['metrics'])}")
     if facts["best"]:
         best = facts["best"]
         score = f"{best['metric'] or ''} {_shown(best['score'])}".lstrip()
@@ -83,7 +87,8 @@ def masked(words: Sequence[str]) -> list[str]:
     return shown
 
 
-def _listed(metrics: Mapping[str, Any]) -> str:
+def listed(metrics: Mapping[str, Any]) -> str:
+    """`loss 0.0119, accuracy 0.9972`."""
     return ", ".join(f"{name} {_shown(value)}" for name, value in metrics.items())
 
 

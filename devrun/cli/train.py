@@ -17,7 +17,7 @@ from devrun.cli.flags import add_train_flags, overrides
 from devrun.cli.record import RunRecord, git_revision, versions
 from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
-from devrun.cli.workdir import choose_work_dir, claim, keep_aside
+from devrun.cli.workdir import check_checkpoint, choose_work_dir, claim, keep_aside
 from devrun.config import Config, check_config
 from devrun.config.imports import import_custom
 from devrun.dist import launched
@@ -58,6 +58,9 @@ def _plan(args: argparse.Namespace) -> Plan:
     cfg.merge_from_dict(args.cfg_options or {})
     cfg.merge_from_dict(overrides(args, cfg))
     check_config(cfg)
+    for key in ("resume_from", "load_from"):
+        if cfg.get(key):
+            check_checkpoint(key, cfg[key])
     work_dir = choose_work_dir(
         cfg.get("work_dir"),
         Path(args.config).stem,
@@ -81,7 +84,7 @@ def _train(
     logger = _logger(plan, session)
     record = _record(plan, session, writes)
     session.on_failure.append(record.fail)
-    signals.on_leave = record.fail
+    signals.on_leave.append(record.fail)
     # a vendor's torch would load its SDK before the adapter has set what that reads
     os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
     import_custom(plan.cfg.copy())  # the command line may have changed the list
@@ -105,7 +108,7 @@ def _train(
         )
         logger.info("Environment:\n%s\n%s", env_text(), record.text())
         signals.attach(runner)
-        _tell_hangs(runner, record)
+        _tell_hangs(runner, record, signals)
         training.run()
         if signals.stopped(runner.stop_reason):
             raise signals.interruption(_reached(runner), _save(runner, plan.cfg))
@@ -168,7 +171,7 @@ def _save(runner: Any, cfg: Any) -> str | None:
     return str(runner.save_checkpoint(background=False))
 
 
-def _tell_hangs(runner: Any, record: RunRecord) -> None:
+def _tell_hangs(runner: Any, record: RunRecord, signals: StopSignals) -> None:
     """A hang ends the process where it stands: what is left to say is said before."""
     from devrun.hooks.watchdog import WatchdogHook
 
@@ -179,3 +182,4 @@ def _tell_hangs(runner: Any, record: RunRecord) -> None:
     for hook in runner.hooks:
         if isinstance(hook, WatchdogHook):
             hook.on_hang.append(tell)
+            signals.on_leave.append(lambda *_, hook=hook: hook.remove_files())

@@ -9,10 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from devrun.errors import ConfigError
+from devrun.errors import CheckpointError, ConfigError, nearest
 from devrun.lock import lock_directory
 
-__all__ = ["choose_work_dir", "claim", "holds_run", "keep_aside"]
+__all__ = ["check_checkpoint", "choose_work_dir", "claim", "holds_run", "keep_aside"]
 
 DEFAULT_ROOT = "work_dirs"
 RUN_FILES = re.compile(
@@ -69,6 +69,37 @@ def choose_work_dir(
     return taken if resume_from == "auto" and taken is not None else work_dir
 
 
+def check_checkpoint(key: str, path: str) -> None:
+    """Refuse a checkpoint that is not there before anything slow or written.
+
+    Args:
+        key: `resume_from` or `load_from`, for the message.
+        path: its value; `auto` and addresses with a scheme are not looked at.
+
+    Raises:
+        CheckpointError: nothing is there, or the work_dir of a run.
+    """
+    place = Path(path).expanduser()
+    if path == "auto" or "://" in path:
+        return
+    if holds_run(place) and not (place / "MANIFEST.json").exists():
+        raise CheckpointError(
+            f"{key}: {path!r} is the work_dir of a run: name one of its checkpoints, "
+            f"or go on with the newest by --work-dir {path} --resume-from auto"
+        )
+    if not os.path.lexists(place):
+        folders = (place.parent, place.parent / "checkpoints")
+        names = [
+            str(entry)
+            for folder in folders
+            for pattern in ("*/MANIFEST.json", "*.pth", "*.safetensors")
+            for entry in folder.glob(pattern)
+        ]
+        known = [name.removesuffix("/MANIFEST.json") for name in names]
+        hint = nearest(path, known) or "no checkpoint is in that folder"
+        raise CheckpointError(f"{key}: there is no {path!r}; {hint}")
+
+
 def _run_of(checkpoint: str) -> Path | None:
     """The work_dir that `checkpoint` is in, if it is in one."""
     parent = Path(checkpoint).expanduser().parent
@@ -95,9 +126,12 @@ def claim(work_dir: Path, *, overwrite: bool) -> Path | None:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise
+        reason = error.strerror
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
+            reason = "a file stands there"
         raise ConfigError(
-            f"work_dir {str(work_dir)!r} is not writable ({error.strerror}); choose "
-            "another with --work-dir"
+            f"work_dir {str(work_dir)!r} is not writable ({reason}); choose another "
+            "with --work-dir"
         ) from error
     return None
 

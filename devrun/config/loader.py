@@ -58,6 +58,9 @@ class Loader:
             return finish(tree, path)
         except RecursionError:
             raise config_error("nested too deeply to be read", Origin(path)) from None
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise config_error(f"{half!r} is no character", Origin(path)) from None
 
     def _read(self, text: str, path: str, chain: tuple[str, ...]) -> ConfigDict:
         self.files.append(path)

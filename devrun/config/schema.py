@@ -147,6 +147,7 @@ KEYS: dict[str, str | Section] = {
             "max_iters": "count?",
             "constructor": "text",
             "ipu_model_cfg": "dict",
+            "modules_to_record": "list",
             "options_cfg": "dict",
             "fp16_cfg": "dict?",
         },
@@ -207,6 +208,7 @@ _MOVED = {
     "total_epochs": "runner = dict(type='EpochBasedRunner', max_epochs=...)",
     "total_iters": "runner = dict(type='IterBasedRunner', max_iters=...)",
 }
+_NUMBER = re.compile(r"[-+]?\d+\.?\d*(e[-+]?\d+)?", re.IGNORECASE)
 _USUAL_HELPERS = re.compile(
     r"(ann_file|data_root|dataset_type|img_norm_cfg|norm_cfg|classes|class_names"
     r"|CLASSES|crop_size|img_scale|img_size|\w+_pipeline)(_\w+)?"
@@ -243,7 +245,10 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "list": ("a list", lambda value: isinstance(value, (list, tuple))),
     "dict": ("a dict", lambda value: isinstance(value, dict)),
     "any": ("anything", lambda value: True),
-    "workflow": ("a list such as [('train', 1), ('val', 1)]", _is_workflow),
+    "workflow": (
+        "a list of phases and counts from 1, such as [('train', 1), ('val', 1)]",
+        _is_workflow,
+    ),
 }
 
 
@@ -289,7 +294,7 @@ def _check(
         ):
             return
         wanted = " or ".join(_KINDS[name][0] for name in names)
-        reason = f"takes {wanted}, not {shown_value(value, path)}"
+        reason = f"takes {wanted}, not {shown_value(value, path)}{_number_hint(value)}"
         raise config_error(reason, origin_of(node, key), path, ConfigTypeError)
     if value is None and rule.optional:
         return
@@ -302,6 +307,15 @@ def _check(
             _check(value, name, child, rule.keys[name], (*path, name))
         elif not (rule.open or foreign):
             _unknown(value, name, rule.keys, (*path, name))
+
+
+def _number_hint(value: Any) -> str:
+    if not (isinstance(value, str) and _NUMBER.fullmatch(value)):
+        return ""
+    return (
+        ", which is text; a number has no quotes, and is ${env.int:NAME} or "
+        "${env.float:NAME} from the environment"
+    )
 
 
 def _unknown(

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from devrun.construct import locate, where
 from devrun.data.bucketing import with_buckets
 from devrun.data.datasets.wrappers import ConcatDataset, built
-from devrun.data.resumable import ERROR_POLICIES
+from devrun.data.resumable import ERROR_POLICIES, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 from devrun.registry import DATASETS, Registry
 
@@ -101,8 +101,8 @@ def build_dataloader(
         options["multiprocessing_context"] = multiprocessing_context
     if isinstance(dataset, IterableDataset):
         shuffle = False
-    elif len(dataset) == 0:
-        raise ConfigError(f"the data set {type(dataset).__name__} is empty")
+    else:
+        check_samples(dataset)
     sampler = sampler if sampler_cfg is None else sampler_cfg
     options.update(_order(dataset, sampler, shuffle, seed))
     loader = DataLoader(

@@ -244,6 +244,11 @@ def _tensor(value: Any, key: str) -> Tensor:
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
+        if not key:
+            raise ConfigError(
+                f"a sample is a {type(value).__name__}: pad takes the key of the part "
+                "to pad, such as {0: 0} or {input_ids: 0}"
+            ) from error
         raise ConfigError(
             f"{key!r} is a {type(value).__name__} that cannot be padded: it takes "
             "tensors, arrays and lists of numbers"

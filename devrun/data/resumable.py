@@ -20,7 +20,13 @@ from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import SeededCollate, SeededDataset
 from devrun.errors import ConfigError
 
-__all__ = ["ERROR_POLICIES", "ResumableLoader", "error_policy", "make_resumable"]
+__all__ = [
+    "ERROR_POLICIES",
+    "ResumableLoader",
+    "check_samples",
+    "error_policy",
+    "make_resumable",
+]
 
 ERROR_POLICIES = ("stop", "skip")
 _LOADER = 4  # salt
@@ -100,8 +106,7 @@ def make_resumable(
         options.update(batch_size=loader.batch_size, drop_last=loader.drop_last)
         options["collate_fn"] = loader.collate_fn
         return ResumableLoader(dataset, seed=seed, **options)
-    if len(dataset) == 0:  # type: ignore[arg-type]
-        raise ConfigError(f"the data set {type(dataset).__name__} has no samples")
+    check_samples(dataset)
     if loader.batch_sampler is None:
         options.update(batch_size=None, sampler=loader.sampler)
         options["collate_fn"] = loader.collate_fn
@@ -131,6 +136,18 @@ def make_resumable(
         collate_fn=SeededCollate(loader.collate_fn, seed),
         **options,
     )
+
+
+def check_samples(dataset: Any) -> None:
+    """Refuse a map-style data set that is empty or does not know its length."""
+    name = type(dataset).__name__
+    if not hasattr(type(dataset), "__len__"):
+        raise ConfigError(
+            f"the data set {name} has no length: give it a __len__, or derive it from "
+            "torch.utils.data.IterableDataset"
+        )
+    if len(dataset) == 0:
+        raise ConfigError(f"the data set {name} is empty; check its path and split")
 
 
 def _options(loader: DataLoader[Any], pin_memory: bool | None) -> dict[str, Any]:

@@ -176,11 +176,17 @@ class SeededCollate:
         except Exception as error:
             raise SampleError(
                 f"the batch that starts with sample {samples.key.index}{_where()}: "
-                f"it cannot be put together: {summary(error)}"
+                f"it cannot be put together: {summary(error)}{_remedy(error)}"
             ) from error
         if samples.skipped:
             return Fetched(batch=batch, skipped=samples.skipped)
         return batch
+
+
+def _remedy(error: Exception) -> str:
+    if "equal size" not in str(error):  # what torch says of samples to be stacked
+        return ""
+    return "; samples that differ in size are padded by data.buckets or a collate_fn"
 
 
 def summary(error: BaseException) -> str:

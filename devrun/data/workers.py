@@ -30,7 +30,7 @@ STACKS_SIGNAL = getattr(signal, "SIGUSR2", 0)
 
 _SIGNALS = [
     getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGUSR1")  # which end a run in order
+    for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")  # which end a run in order
     if hasattr(signal, name)
 ]
 _started: weakref.WeakSet[Any] = weakref.WeakSet()

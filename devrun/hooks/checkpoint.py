@@ -45,8 +45,9 @@ class CheckpointHook(Hook):
         save_optimizer: whether the optimizer's state is in it.
         out_dir: where; a folder named as `work_dir` is made in it. By default
             `work_dir/checkpoints`.
-        max_keep_ckpts: how many to keep; -1 keeps all. Older ones are deleted once
-            a newer one has been verified. The best one does not count.
+        max_keep_ckpts: how many to keep; -1 keeps all. Older ones are deleted in the
+            background, once a newer one has been verified. The best one does not
+            count.
         save_last: save at the end of the run whatever the interval.
         sync_buffer: average the buffers of all processes before saving.
         file_client_args: MMCV's remote storage; refused.

@@ -83,7 +83,7 @@ class EMAHook(Hook):
             )
             self._averaged.n_averaged.fill_(1)  # the copy is the first of the average
         if self._saved is not None:
-            self._take(self._saved)
+            self._take(self._averaged, self._saved)
         if self.swapped_in not in runner.eval_contexts:
             runner.eval_contexts.append(self.swapped_in)
 
@@ -137,18 +137,17 @@ class EMAHook(Hook):
         if self._averaged is None:
             self._saved = state
         else:
-            self._take(state)
+            self._take(self._averaged, state)
 
-    def _take(self, state: dict[str, Any]) -> None:
-        assert self._averaged is not None  # noqa: S101 - both callers made sure
+    def _take(self, averaged: AveragedModel, state: dict[str, Any]) -> None:
         try:
-            self.averaged_model.load_state_dict(state["model"])
+            averaged.module.load_state_dict(state["model"])
         except RuntimeError as error:
             cause = " ".join(str(error).split())
             raise CheckpointError(
                 f"the averaged weights in the checkpoint do not fit: {cause}"
             ) from error
-        self._averaged.n_averaged.fill_(state["n_averaged"])
+        averaged.n_averaged.fill_(state["n_averaged"])
         self._saved = None
 
     def _average(

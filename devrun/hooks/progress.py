@@ -93,7 +93,7 @@ class ProgressHook(Hook):
         now = perf_counter()
         if self._bar is not None and now - self._drawn >= self.refresh:
             self._drawn = now
-            self._draw(runner, done)
+            self._draw(self._bar, runner, done)
 
     def after_val_iter(self, runner: BaseRunner) -> None:
         now = perf_counter()
@@ -103,7 +103,7 @@ class ProgressHook(Hook):
 
     def after_run(self, runner: BaseRunner) -> None:
         if self._bar is not None:
-            self._draw(runner, runner.iter)
+            self._draw(self._bar, runner, runner.iter)
         self._close()
 
     def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
@@ -122,20 +122,19 @@ class ProgressHook(Hook):
         if loss is not None:
             self._loss = float(loss)
 
-    def _draw(self, runner: BaseRunner, done: int) -> None:
-        assert self._bar is not None  # noqa: S101 - the callers looked
+    def _draw(self, bar: _Bar, runner: BaseRunner, done: int) -> None:
         epoch = f"epoch {min(runner.epoch + 1, runner.max_epochs or sys.maxsize)}"
         if runner.max_epochs is not None:
             epoch += f"/{runner.max_epochs}"
         latest = runner.log_buffer.latest
         if runner.mode == "train" and "loss" in latest:
             self._loss = latest["loss"]
-        self._bar.set_description_str(epoch, refresh=False)
-        self._bar.set_postfix_str(", ".join(self._facts(runner)), refresh=False)
-        if done > self._bar.n:
-            self._bar.update(done - self._bar.n)  # draws, and knows the speed
+        bar.set_description_str(epoch, refresh=False)
+        bar.set_postfix_str(", ".join(self._facts(runner)), refresh=False)
+        if done > bar.n:
+            bar.update(done - bar.n)  # draws, and knows the speed
         else:
-            self._bar.refresh()
+            bar.refresh()
 
     def _facts(self, runner: BaseRunner) -> list[str]:
         facts = [] if self._loss is None else [f"loss {self._loss:.4f}"]

@@ -85,6 +85,10 @@ class WatchdogHook(Hook):
         self._thread.join()
         self._thread = None
         os.environ.pop(STACKS, None)
+        self.remove_files()
+
+    def remove_files(self) -> None:
+        """For whoever ends the process at once: nothing of it stays behind."""
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
@@ -117,6 +121,7 @@ class WatchdogHook(Hook):
         finally:
             for child in multiprocessing.active_children():
                 child.kill()
+            self.remove_files()
             os._exit(error.exit_code)
 
     def _stacks(self) -> str:

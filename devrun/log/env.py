@@ -28,7 +28,6 @@ def collect_env(
         "PyTorch": torch.__version__,
         "NumPy": numpy.__version__,
         "CPU threads": f"{torch.get_num_threads()} of {os.cpu_count()}",
-        "Distributed": str(torch.distributed.is_available()),
     }
     for name, listed in (devices or {}).items():
         shown = listed if isinstance(listed, str) else ", ".join(listed)

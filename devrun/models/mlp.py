@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from devrun.errors import ConfigTypeError
 from devrun.registry import MODELS
 
 __all__ = ["MLP"]
@@ -26,6 +27,10 @@ class MLP(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if not isinstance(hidden, (list, tuple)) or not all(
+            isinstance(size, int) for size in hidden
+        ):
+            raise ConfigTypeError(f"hidden must be a list of widths, got {hidden!r}")
         layers: list[nn.Module] = [nn.Flatten()]
         width = in_features
         for size in hidden:

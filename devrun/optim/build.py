@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from devrun.construct import where
-from devrun.errors import ConfigTypeError, UnknownNameError, nearest
+from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.optim.constructor import DefaultOptimizerConstructor
 from devrun.registry import OPTIMIZER_BUILDERS, OPTIMIZERS
 
@@ -63,6 +64,9 @@ def build_optimizer(
 
 
 def _build_one(model: nn.Module, cfg: dict[str, Any]) -> Optimizer:
+    for key, value in cfg.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{where(cfg, key)}takes a finite number, not {value}")
     optimizer_cfg = cfg.copy()
     constructor = build_optimizer_constructor(
         {

@@ -42,7 +42,10 @@ def check_arguments(
     if meta is not None and not isinstance(meta, dict):
         raise ConfigTypeError(f"meta must be a dict or None, got {type(meta).__name__}")
     if max_iters is not None and max_epochs is not None:
-        raise ConfigError("give max_epochs or max_iters, not both")
+        raise ConfigError(
+            "give max_epochs or max_iters, not both; where one is inherited, set it "
+            "to null (None)"
+        )
     check_limit("max_epochs", max_epochs, 0)
     check_limit("max_iters", max_iters, 0)
 

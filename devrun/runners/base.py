@@ -313,12 +313,21 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
             self._restore_position(flow)  # a hook may have resumed in before_run
             self._restore_hooks()
             self._table.refresh()  # hooks may narrow their stages in before_run
+            if finished():
+                self.logger.warning(
+                    "nothing is left to train: %d epochs and %d iterations are done; "
+                    "raise %s to go on",
+                    self._epoch,
+                    self._iter,
+                    "max_epochs" if self._by_epoch else "max_iters",
+                )
             self._before_phases()
             self._run_to_the_end(flow, finished, **kwargs)
             self._after_phases()
             self.adapter.sync_to_host(self._step_model)
             self.adapter.check_finite(self._step_model)
             self.call_hook("after_run")
+            self.finish_saving()
         except BaseException as error:
             self._table.tell(self, error)
             if (explained := self._explained(error)) is not None:

@@ -6,7 +6,8 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from devrun.errors import ConfigError, ConfigTypeError
+from devrun.construct import locate, where, where_named
+from devrun.errors import ConfigError, ConfigTypeError, DevrunError
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.dispatch import HookTable
 from devrun.hooks.lr.build import build_lr_hook, build_momentum_hook
@@ -114,8 +115,9 @@ class HookRegistration:
             )
         interval = log_config.get("interval", 10)
         for entry in log_config.get("hooks", ()):
-            if isinstance(entry, Mapping):
-                entry = {"interval": interval, **entry}
+            if isinstance(entry, dict):
+                entry = copy.copy(entry)  # keeps where it was written
+                entry.setdefault("interval", interval)
             self._register(entry, Priority.VERY_LOW, follow_runner=True)
 
     def register_timer_hook(self, timer_config: HookConfig) -> None:
@@ -198,16 +200,22 @@ class HookRegistration:
         if default_type is not None and "type" not in cfg:
             cfg["type"] = default_type
         if build is None and "type" not in cfg:
-            raise ConfigError(f"a hook config needs a 'type', got {dict(cfg)!r}")
+            raise ConfigError(
+                f"{where(config)}a hook config needs a 'type', got {dict(cfg)!r}"
+            )
         if (follow_runner or build is not None) and not self._by_epoch:
             cfg.setdefault("by_epoch", False)
         hook = build(cfg) if build is not None else build_from_cfg(cfg, HOOKS)
-        self.register_hook(
-            hook, _default_priority(hook, priority) if asked is None else asked
-        )
+        chosen = _default_priority(hook, priority) if asked is None else asked
+        try:
+            self.register_hook(hook, chosen)
+        except DevrunError as error:
+            locate(error, where_named(config, str(error)))
+            raise
         return hook
 
 
 def _default_priority(hook: Hook, default: Any) -> Any:
     """`default`, unless the class of `hook` says itself where it belongs."""
-    return default if type(hook).priority is Hook.priority else None
+    own = getattr(type(hook), "priority", Hook.priority)  # it may be no Hook at all
+    return default if own is Hook.priority else None

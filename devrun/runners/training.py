@@ -39,7 +39,7 @@ logger = logging.getLogger("devrun")
 _FP32 = ("OptimizerHook", "GradientCumulativeOptimizerHook")
 _FP16 = ("Fp16OptimizerHook", "GradientCumulativeFp16OptimizerHook")
 _FP16_OPTIONS = ("accum_type", "velocity_accum_type", "partials_type")
-_IN_RUNNER = {"ipu": ("options_cfg", "ipu_model_cfg")}
+_IN_RUNNER = {"ipu": ("options_cfg", "ipu_model_cfg", "modules_to_record")}
 """Device options that MMCV keeps in the `runner` section."""
 
 DRY_BATCHES = 2
@@ -85,6 +85,7 @@ def build_training(
     Raises:
         DevrunError: one line for whatever in `cfg` cannot be used.
     """
+    _check_sections(cfg)
     if ignored := [key for key in UNUSED if cfg.get(key)]:
         logger.warning("not used by devrun: %s", ", ".join(ignored))
     if cfg.get("omp_num_threads"):
@@ -117,12 +118,12 @@ def _built(
     dry_run = scratch is not None
     seed = shared_seed(cfg.get("seed"))
     seed_streams(seed, 0)  # the same first weights on every rank
-    model = build_model(_section(cfg, "model"))
+    model = build_model(cfg["model"])
     loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
-    loaders, val_loader = _loaders(_section(cfg, "data"), workflow, validate)
+    loaders, val_loader = _loaders(cfg["data"], workflow, validate)
     _check_data(cfg["model"], model, [*loaders, val_loader])
-    optimizer = build_optimizer(model, _section(cfg, "optimizer"))
+    optimizer = build_optimizer(model, cfg["optimizer"])
     runner_cfg, workflow = _runner_section(cfg, workflow, dry_run)
     runner = build_runner(
         runner_cfg,
@@ -148,10 +149,13 @@ def _built(
     return Training(runner, loaders, workflow, scratch)
 
 
-def _section(cfg: Mapping[str, Any], name: str) -> Any:
-    if cfg.get(name) is None:
-        raise ConfigError(f"the config has no section {name!r}, which training needs")
-    return cfg[name]
+def _check_sections(cfg: Mapping[str, Any]) -> None:
+    for name in ("model", "data", "optimizer", "runner"):
+        if cfg.get(name) is None:
+            raise ConfigError(
+                f"the config has no section {name!r}, which training needs; there "
+                f"are: {', '.join(key for key in cfg if cfg[key] is not None)}"
+            )
 
 
 def _adapter(cfg: Mapping[str, Any]) -> DeviceAdapter:
@@ -163,7 +167,8 @@ def _adapter(cfg: Mapping[str, Any]) -> DeviceAdapter:
         name = str(spec.get("type")).split(":")[0]
         section = next((key for key in (name, "device") if cfg.get(key)), None)
         place = "" if section is None else where(cfg, section)
-        raise type(error)(f"{place}{error}") from error
+        text = str(error).removeprefix(f"{section}: ")  # which `place` ends with
+        raise type(error)(f"{place}{text}") from error
 
 
 def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +189,8 @@ def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
         if cfg.get(name):
             spec.setdefault(name, cfg[name])
     backend = (cfg.get("dist_params") or {}).get("backend")
-    if backend is not None:
+    # MMCV's configs all say nccl: what CUDA takes anyway, and no other device can
+    if backend not in (None, "nccl"):
         spec.setdefault("backend", backend)
     return spec
 
@@ -192,7 +198,7 @@ def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
 def _runner_section(
     cfg: Mapping[str, Any], workflow: list[tuple[str, int]], dry_run: bool
 ) -> tuple[dict[str, Any], list[tuple[str, int]]]:
-    section = dict(_section(cfg, "runner"))
+    section = copy(cfg["runner"])  # keeps where it was written
     for key in ("fp16_cfg", *(k for keys in _IN_RUNNER.values() for k in keys)):
         section.pop(key, None)
     section.setdefault("type", "EpochBasedRunner")
@@ -200,9 +206,10 @@ def _runner_section(
         return section, workflow
     if "max_iters" in section:
         short = [(mode, min(times, 1) * DRY_BATCHES) for mode, times in workflow]
-        return {**section, "max_iters": DRY_BATCHES}, short
-    short = [(mode, min(times, 1)) for mode, times in workflow]
-    return {**section, "max_epochs": 1}, short
+        section["max_iters"] = DRY_BATCHES
+        return section, short
+    section["max_epochs"] = 1
+    return section, [(mode, min(times, 1)) for mode, times in workflow]
 
 
 def _register_hooks(
@@ -224,7 +231,7 @@ def _optimizer_section(cfg: Mapping[str, Any]) -> Mapping[str, Any] | None:
     fp16 = cfg.get("fp16") or (cfg.get("runner") or {}).get("fp16_cfg")
     if cfg.get("optimizer_config") is None and fp16 is None:
         return None
-    section = dict(cfg.get("optimizer_config") or {})
+    section = copy(cfg.get("optimizer_config") or {})  # keeps where it was written
     if fp16 is None:
         return section
     fp16 = dict(fp16)
@@ -238,7 +245,8 @@ def _optimizer_section(cfg: Mapping[str, Any]) -> Mapping[str, Any] | None:
             "which does not read the section fp16: give it those settings itself"
         )
     cumulative = "Cumulative" in kind or "cumulative_iters" in section
-    return {**section, "type": _FP16[cumulative], **fp16}
+    section.update({"type": _FP16[cumulative], **fp16})
+    return section
 
 
 def _log_section(cfg: Mapping[str, Any], dry_run: bool) -> Mapping[str, Any]:

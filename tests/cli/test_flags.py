@@ -109,6 +109,13 @@ def test_a_seed_is_a_whole_number(text, capsys):
     assert "not a number of 0 or more" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--device", "--work-dir", "--load-from"])
+def test_a_variable_that_is_not_set_is_not_taken_for_nothing(flag, capsys):
+    with pytest.raises(SystemExit):
+        parsed(flag, "")
+    assert "is empty; was a variable not set?" in capsys.readouterr().err
+
+
 def test_local_rank_is_known_in_both_spellings():
     assert parsed("--local_rank", "1").local_rank == 1
     assert parsed("--local-rank=1").local_rank == 1

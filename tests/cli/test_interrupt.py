@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -95,3 +96,21 @@ def test_a_signal_to_the_whole_group_with_workers_saves_too(config):
     os.killpg(process.pid, signal.SIGTERM)
     found, err = ended(process)
     assert found == 75, err
+
+
+def test_a_closed_terminal_saves(config):
+    path = config(runner=ENDLESS, evaluation={"interval": 100000})
+    child, terminal = pty.fork()
+    if child == 0:
+        words = ["-m", "devrun", "train", path, "--work-dir", "out"]
+        os.execv(sys.executable, [sys.executable, *words])
+    shown = b""
+    while b"Epoch [2]" not in shown:
+        shown = shown[-100:] + os.read(terminal, 1000)
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 75
+    facts = json.loads(Path("out/run.json").read_text())
+    assert "stopped by SIGHUP" in facts["error"]
+    reached = int(re.search(r"(\d+) iterations", facts["error"])[1])
+    assert Path(f"out/checkpoints/step-{reached:08d}").is_dir()

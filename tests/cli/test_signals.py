@@ -18,7 +18,7 @@ class Loop:
         self.reason = reason
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"])
 def test_the_first_signal_asks_the_runner_to_stop(name, capfd):
     loop = Loop()
     with StopSignals() as signals:
@@ -141,7 +141,8 @@ def test_the_second_signal_is_recorded():
     script = SECOND.replace(
         "    signals.attach(Loop())",
         "    signals.attach(Loop())\n"
-        "    signals.on_leave = lambda status, text: print(status, text, flush=True)",
+        "    signals.on_leave.append("
+        "lambda status, text: print(status, text, flush=True))",
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False

@@ -32,8 +32,8 @@ def problem(cfg):
         ("seed: x", "c.yaml:8: seed: takes an integer, not 'x'"),
         ("seed: true", "seed: takes an integer, not True"),
         ("seed: 1.0", "seed: takes an integer, not 1.0"),
-        ("workflow: [[train]]", "workflow: takes a list such as [('train', 1)"),
-        ("workflow: [[train, 0]]", "workflow: takes a list such as"),
+        ("workflow: [[train]]", "workflow: takes a list of phases and counts from 1"),
+        ("workflow: [[train, 0]]", "workflow: takes a list of phases"),
         ("optimizer: SGD", "optimizer: takes a dict, not 'SGD'"),
         ("model: 3", "given twice"),
         (

@@ -467,6 +467,7 @@ def test_a_config_pads_every_loader_and_groups_training_alone() -> None:
         ({"pad": {"input_id": 0}}, "no 'input_id' in a dict.*did you mean 'input_ids'"),
         ({"pad": {"labels": "x"}}, "pad takes numbers by key"),
         ({"pad": {"labels.0": 0}}, "no '0' in a Tensor"),
+        ({"pad": 0}, r"a sample is a dict: pad takes the key .* \{input_ids: 0\}"),
         ({**SPEC, "dim": {"ids": 1}}, "dim has 'ids', which pad has not"),
         ({**SPEC, "dim": 1}, "'input_ids' has the shape .* no dimension 1"),
         ({**SPEC, "sizes": "quantile"}, "sizes is a list or one of .*: 'quantile'"),

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import RandomSampler, SequentialSampler, WeightedRandomSampler
+from torch.utils.data import (
+    Dataset,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
 from devrun.data import build_dataloader, build_dataset, build_loaders
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
@@ -84,6 +89,15 @@ def test_the_callers_config_is_not_changed() -> None:
 def test_what_cannot_be_used_is_told(more: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         build_loaders(section(**more))
+
+
+def test_a_data_set_without_a_length_is_told_what_to_do() -> None:
+    class Endless(Dataset[int]):
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    with pytest.raises(ConfigError, match=r"Endless has no length: give it a __len__"):
+        build_dataloader(Endless(), 2)
 
 
 def test_a_seed_fixes_the_order_of_a_loader_read_on_its_own() -> None:

@@ -62,7 +62,9 @@ def test_samples_that_make_no_batch_are_named(workers: int) -> None:
         def __getitem__(self, index: int) -> torch.Tensor:
             return torch.zeros(index)
 
-    with pytest.raises(DataError, match=r"batch that starts with sample 0.*together"):
+    with pytest.raises(
+        DataError, match=r"batch that starts with sample 0.*together.*buckets"
+    ):
         read(prepared(Ragged(), num_workers=workers), 0)
 
 

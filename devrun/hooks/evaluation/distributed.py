@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from devrun.hooks.base import HOOKS
@@ -36,9 +37,8 @@ class DistEvalHook(EvalHook):
         self.tmpdir = tmpdir
         self.gpu_collect = gpu_collect
 
-    def _call_test_fn(self, runner: BaseRunner) -> Any:
-        assert self.test_fn is not None  # noqa: S101 - the caller looked
+    def _call_test_fn(self, runner: BaseRunner, test_fn: Callable[..., Any]) -> Any:
         loader = runner.prepare_eval_loader(self.dataloader)
-        return self.test_fn(
+        return test_fn(
             runner.model, loader, tmpdir=self.tmpdir, gpu_collect=self.gpu_collect
         )

@@ -171,6 +171,14 @@ class EvalHook(Hook):
         runner.log_buffer.clear()
         self._do_evaluate(runner)
 
+    def evaluate_now(self, runner: BaseRunner) -> dict[str, Any]:
+        """The named results of one evaluation outside of a run; nothing is logged."""
+        self._do_evaluate(runner, save=False)
+        named = dict(runner.log_buffer.output)
+        runner.log_buffer.clear_output()
+        named.pop("eval_iter_num", None)
+        return named
+
     def evaluate(self, runner: BaseRunner, results: Any) -> Any:
         """Results of each sample -> score to compare by, all values in the log buffer.
 
@@ -245,7 +253,7 @@ class EvalHook(Hook):
     def _score(self, runner: BaseRunner) -> Any:
         with runner.evaluating():
             if self.test_fn is not None:
-                results = self._call_test_fn(runner)
+                results = self._call_test_fn(runner, self.test_fn)
                 batches = length_of(self.dataloader) or 0
             else:
                 judged = callable(getattr(self.dataset, "evaluate", None))
@@ -259,9 +267,8 @@ class EvalHook(Hook):
         runner.log_buffer.output["eval_iter_num"] = batches
         return self.evaluate(runner, results)
 
-    def _call_test_fn(self, runner: BaseRunner) -> Any:
-        assert self.test_fn is not None  # noqa: S101 - the caller looked
-        return self.test_fn(runner.model, runner.prepare_eval_loader(self.dataloader))
+    def _call_test_fn(self, runner: BaseRunner, test_fn: Callable[..., Any]) -> Any:
+        return test_fn(runner.model, runner.prepare_eval_loader(self.dataloader))
 
     def _publish(self, runner: BaseRunner, named: Mapping[str, Any]) -> Any:
         self.evaluated_at = (runner.epoch, runner.iter)

@@ -113,7 +113,8 @@ class TextLoggerHook(LoggerHook):
         super().after_run(runner)
         self._close()
         if self.out_dir is not None and runner.work_dir and runner.rank == 0:
-            self._copy_logs(runner, Path(runner.work_dir))
+            work_dir = Path(runner.work_dir)
+            self._copy_logs(runner, work_dir, Path(self.out_dir) / work_dir.name)
 
     def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
         self._close()
@@ -193,9 +194,7 @@ class TextLoggerHook(LoggerHook):
             if at_end or self.every_n_iters(runner, self.interval_exp_name):
                 runner.logger.info("Exp name: %s", escape(runner.meta["exp_name"]))
 
-    def _copy_logs(self, runner: BaseRunner, work_dir: Path) -> None:
-        assert self.out_dir is not None  # noqa: S101 - the caller looked
-        target = Path(self.out_dir) / work_dir.name
+    def _copy_logs(self, runner: BaseRunner, work_dir: Path, target: Path) -> None:
         logs = [
             p for p in sorted(work_dir.iterdir()) if p.name.endswith(self.out_suffix)
         ]

@@ -1,0 +1,137 @@
+"""`devrun test CONFIG CHECKPOINT`: how good saved weights are."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from devrun.cli.console import say
+from devrun.cli.exits import Session
+from devrun.cli.flags import add_device_flags, overrides
+from devrun.cli.summary import listed
+from devrun.cli.workdir import check_checkpoint
+from devrun.config import Config, DictAction, check_config
+from devrun.config.imports import import_custom
+from devrun.errors import ConfigError, StorageError, nearest
+from devrun.log.jsonlines import strict_line
+
+__all__ = ["add_arguments", "run"]
+
+SPLITS = ("test", "val")
+WEIGHTS = ("evaluated", "trained")
+OF_TRAINING = ("save_best", "rule", "start", "interval", "max_keep_best", "out_dir")
+"""Arguments of an `evaluation` that say when to evaluate and what to keep."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `devrun test`; those of `train` about devices are the same."""
+    add = parser.add_argument
+    add("config", metavar="CONFIG", help="the config that it was trained with")
+    add("checkpoint", metavar="CHECKPOINT", help="a directory, .pth or .safetensors")
+    add("--split", choices=SPLITS, default="test", help="data.test (default) or val")
+    add(
+        "--weights",
+        choices=WEIGHTS,
+        default="evaluated",
+        help="evaluated: the averaged ones, where an EMAHook kept some",
+    )
+    add("--out", metavar="FILE", help="also write the results as JSON")
+    add("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE")
+    add("--trust-config", action="store_true", help="execute a .py config as Python")
+    add_device_flags(parser.add_argument_group("device"))
+    parser.set_defaults(  # what `overrides` looks at besides
+        **dict.fromkeys(("work_dir", "resume_from", "load_from", "seed")),
+        **dict.fromkeys(("overwrite", "allow_changes", "deterministic"), False),
+        allow_pickle=None,
+    )
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """Evaluate as the training did, once, and write nothing but `--out`."""
+    check_checkpoint("CHECKPOINT", args.checkpoint)
+    cfg: Any = Config.fromfile(
+        args.config, import_custom_modules=False, trust=args.trust_config
+    )
+    cfg.merge_from_dict(args.cfg_options or {})
+    cfg.merge_from_dict(overrides(args, cfg))
+    check_config(cfg)
+    _reduce(cfg, args.split)
+    if args.local_rank is not None:
+        os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
+    # a vendor's torch would load its SDK before the adapter has set what that reads
+    os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
+    import_custom(cfg.copy())
+    from devrun.checkpoint import read_checkpoint
+    from devrun.checkpoint.mmcv_format import averaged_weights
+    from devrun.hooks.evaluation import EvalHook
+    from devrun.log.logger import get_logger
+    from devrun.runners.training import build_training
+
+    get_logger(log_level=cfg.get("log_level") or "INFO")
+    training = build_training(cfg, progress=False)
+    with closing(training.runner) as runner:
+        runner.load_checkpoint(args.checkpoint, strict=True)
+        place = Path(args.checkpoint).expanduser()
+        if args.weights == "evaluated" and place.is_dir():
+            averaged = averaged_weights(read_checkpoint(place, parts=["hooks"]))
+            if averaged is not None:
+                runner.model.load_state_dict(averaged, strict=False)
+                runner.logger.info("evaluated are the averaged weights of its EMAHook")
+        (hook,) = (hook for hook in runner.hooks if isinstance(hook, EvalHook))
+        found = hook.evaluate_now(runner)
+        if runner.rank == 0:
+            say(f"{args.split}: {listed(found)}")
+            _write(args, found)
+    return 0
+
+
+def _reduce(cfg: Any, split: str) -> None:
+    """Leave of `cfg` what an evaluation of `split` needs.
+
+    The data set of the split stands for all, so that no other has to be there.
+    """
+    data = cfg["data"]
+    if data.get(split) is None:
+        there = [name for name in SPLITS if data.get(name) is not None]
+        raise ConfigError(
+            f"the config has no data.{split}; "
+            + (f"choose --split {there[0]}" if there else nearest(split, data))
+        )
+    section = f"{split}_dataloader"
+    data["val_dataloader"] = copy.deepcopy(data.get(section) or {})
+    data["train_dataloader"] = {}
+    for name in ("val", "train"):
+        data[name] = copy.deepcopy(data[split])
+    evaluation = cfg.get("evaluation") or {}
+    for name in OF_TRAINING:
+        evaluation.pop(name, None)
+    cfg["log_config"] = {"hooks": []}
+    cfg["workflow"] = [["train", 1]]
+    for name in ("work_dir", "load_from", "resume_from", "auto_resume", "watchdog"):
+        cfg[name] = None
+    for name in ("checkpoint_config", "custom_hooks", "lr_config", "momentum_config"):
+        cfg[name] = None
+
+
+def _write(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    if args.out is None:
+        return
+    facts = {
+        "config": args.config,
+        "checkpoint": args.checkpoint,
+        "weights": args.weights,
+        "split": args.split,
+        "results": found,
+    }
+    text = json.dumps(json.loads(strict_line(facts)), indent=2)
+    try:
+        Path(args.out).write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(
+            f"--out {args.out!r} cannot be written: {error.strerror}"
+        ) from error
