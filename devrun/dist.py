@@ -21,7 +21,7 @@ from devrun.errors import (
     UnsupportedFeatureError,
     nearest,
 )
-from devrun.gloo import addresses_of_this_start, let_gloo_finish
+from devrun.peers import addresses_of_this_start, let_gloo_finish
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

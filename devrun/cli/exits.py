@@ -31,7 +31,7 @@ STATUSES = {
     "4": "data",
     "5": "diverged or not finite",
     "6": "out of memory",
-    "7": "hang",
+    "7": "hang, or another process of the run was lost",
     "8": "disk or I/O",
     "9": "device or SDK not here",
     "75": "stopped by a signal and saved: start it again",

@@ -97,7 +97,9 @@ class EagerAdapter(DeviceAdapter):
             self._determinism.apply()
         if launched():
             backend = self.options.backend or self.dist_backend
-            self._joined = init_dist("pytorch", backend) or self._joined
+            timeout = self.options.timeout
+            limit = {} if timeout is None else {"timeout": timeout}
+            self._joined = init_dist("pytorch", backend, **limit) or self._joined
         if seed is not None:
             self.data_seed = seed
             seed_streams(seed, get_dist_info()[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -37,6 +38,8 @@ class EagerOptions:
     """Further arguments of DistributedDataParallel."""
     backend: str | None = _option(None, str, type(None))
     """Of `torch.distributed`; None takes the usual one of the device."""
+    timeout: float | None = _option(None, int, float, type(None))
+    """Seconds that the processes wait for each other; None keeps torch's limit."""
     tf32: bool | None = _option(None, bool, type(None))
     """TF32 in matrix products and convolutions; None keeps torch's setting."""
     cudnn_benchmark: bool | None = _option(None, bool, type(None))
@@ -86,9 +89,13 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
             raise ConfigTypeError(
                 f"option {key!r} of device {device!r} must be {accepted}, got {value!r}"
             )
-    index = values.get("index")
+    index, timeout = values.get("index"), values.get("timeout")
     if index is not None and index < 0:
         raise ConfigError(f"option 'index' of device {device!r} is negative: {index}")
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise ConfigError(
+            f"option 'timeout' of device {device!r} must be above 0 seconds: {timeout}"
+        )
     return options_type(**values)
 
 
@@ -103,5 +110,6 @@ _KIND_NAMES = {
     Mapping: "a mapping",
     type(None): "null",
     int: "an integer",
+    float: "a number",
     str: "a string",
 }

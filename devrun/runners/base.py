@@ -29,6 +29,7 @@ from devrun.log.buffer import LogBuffer
 from devrun.log.logger import get_logger
 from devrun.models.fp16 import wrap_fp16_model
 from devrun.models.step_module import StepModule
+from devrun.peers import lost_peer
 from devrun.runners.arguments import (
     check_arguments,
     check_limit,
@@ -346,6 +347,7 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
         """`error` in words, when the loader knows better, and where the run was."""
         explain = getattr(self.data_loader, "explain", None)
         known = explain(error) if explain is not None else None
+        known = known or lost_peer(error)
         told = error if known is None else known
         if isinstance(told, (DivergedError, DeviceMemoryError, DataError, HangError)):
             place = f"(epoch {self._epoch + 1}, iteration {self._iter + 1})"

@@ -23,7 +23,7 @@ from devrun.devices.base import DeviceAdapter
 from devrun.devices.resolve import resolve_device
 from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, nearest
 from devrun.hooks.base import Priority
 from devrun.models.build import build_loss, build_model
 from devrun.optim.build import build_optimizer
@@ -41,6 +41,8 @@ _FP16 = ("Fp16OptimizerHook", "GradientCumulativeFp16OptimizerHook")
 _FP16_OPTIONS = ("accum_type", "velocity_accum_type", "partials_type")
 _IN_RUNNER = {"ipu": ("options_cfg", "ipu_model_cfg", "modules_to_record")}
 """Device options that MMCV keeps in the `runner` section."""
+_GROUP = ("backend", "timeout")
+"""Device options that MMCV keeps in `dist_params`."""
 
 DRY_BATCHES = 2
 """Batches of each phase and of the evaluation in a dry run."""
@@ -188,10 +190,16 @@ def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("find_unused_parameters", "cudnn_benchmark", "deterministic"):
         if cfg.get(name):
             spec.setdefault(name, cfg[name])
-    backend = (cfg.get("dist_params") or {}).get("backend")
-    # MMCV's configs all say nccl: what CUDA takes anyway, and no other device can
-    if backend not in (None, "nccl"):
-        spec.setdefault("backend", backend)
+    group = cfg.get("dist_params") or {}
+    for key, value in group.items():
+        if key not in _GROUP:
+            raise ConfigError(
+                f"{where(group, key)}dist_params takes {' and '.join(_GROUP)}; "
+                f"{nearest(str(key), _GROUP)}"
+            )
+        # MMCV's configs all say nccl: what CUDA takes anyway, and no other device can
+        if (key, value) != ("backend", "nccl"):
+            spec.setdefault(key, value)
     return spec
 
 

@@ -16,7 +16,7 @@ LAYERS = {
     "config": 1,
     "dist": 1,
     "lock": 1,
-    "gloo": 1,
+    "peers": 1,
     "log": 2,
     "data": 2,
     "optim": 2,

@@ -172,7 +172,7 @@ def test_11_no_assert_and_no_swallowed_exception(modules):
     [
         (("print",), lambda m: False),
         # gloo: its threads can only be watched, nothing tells when they are idle
-        (("time.sleep", "sleep"), lambda m: m.room == "gloo"),
+        (("time.sleep", "sleep"), lambda m: m.room == "peers"),
         (("exec", "eval", "compile"), lambda m: m.path in EXECUTES),
         (
             (

@@ -69,3 +69,23 @@ def test_a_signal_to_one_rank_stops_and_saves_the_run(tmp_path, kind, rank):
     assert json.loads((tmp_path / "out/run.json").read_text())["status"] == (
         "interrupted"
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGSTOP, "did not answer in time"), (signal.SIGKILL, "has ended")],
+    ids=["silent", "gone"],
+)
+def test_a_lost_process_ends_the_other_with_one_line(tmp_path, number, said):
+    path = tmp_path / "config.yaml"
+    group = {"backend": "nccl", "timeout": 4}  # MMCV's, which is the device's own
+    config = {**CONFIG, "runner": RUNNERS["epochs"], "dist_params": group}
+    path.write_text(yaml.safe_dump(config))
+    first, second = started(path, tmp_path / "out")
+    second.send_signal(number)
+    text = first.communicate(timeout=60)[1]
+    second.kill()
+    second.communicate(timeout=60)
+    assert first.returncode == 7, text
+    (line,) = (line for line in text.splitlines() if line.startswith("devrun: error"))
+    assert f"another process of the run {said}" in line

@@ -34,7 +34,7 @@ SECTIONS = (
     "_Popart",
 )
 """Options that have options of their own."""
-_ELSEWHERE = ("find_unused_parameters", "cudnn_benchmark", "backend")
+_ELSEWHERE = ("find_unused_parameters", "cudnn_benchmark", "backend", "timeout")
 """Said to other devices in the same config; there is nothing to set here."""
 _MODEL_KEYS = ("train_split_edges", "eval_split_edges", "train_ckpt_nodes")
 

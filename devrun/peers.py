@@ -1,4 +1,4 @@
-"""A clean start and a clean end for processes that use gloo."""
+"""The other processes of a run: how they are found, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import os
 import time
 from typing import Any
 
-__all__ = ["addresses_of_this_start", "let_gloo_finish"]
+from devrun.errors import HangError
+
+__all__ = ["addresses_of_this_start", "let_gloo_finish", "lost_peer"]
+
+_SILENT = ("Timed out waiting", "collective operation timeout", "timed out after")
+_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""What gloo and NCCL say."""
 
 
 def addresses_of_this_start() -> dict[str, Any]:
@@ -22,6 +28,24 @@ def addresses_of_this_start() -> dict[str, Any]:
     store, rank, world_size = next(rendezvous("env://"))
     name = f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     return {"store": PrefixStore(name, store), "rank": rank, "world_size": world_size}
+
+
+def lost_peer(error: BaseException) -> HangError | None:
+    """The failure of a collective because of another process, in words."""
+    text = str(error)
+    if not isinstance(error, RuntimeError) or "WORLD_SIZE" not in os.environ:
+        return None
+    if any(word in text for word in _SILENT):
+        return HangError(
+            "another process of the run did not answer in time; its log says where it "
+            "stood, and dist_params: {timeout: SECONDS} gives it longer"
+        )
+    if any(word in text for word in _GONE):
+        return HangError(
+            "another process of the run has ended; what it said, or the launcher of "
+            "it, is the cause"
+        )
+    return None
 
 
 def let_gloo_finish(seconds: float = 5.0) -> None:
