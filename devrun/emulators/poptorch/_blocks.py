@@ -42,11 +42,13 @@ class Block:
         recorder = _capture.current()
         if recorder is None:
             return
-        name = self._user_id
-        if name is None:
-            name = str(Block._next_auto_id)
-            Block._next_auto_id += 1
+        name = Block._auto_id() if self._user_id is None else self._user_id
         recorder.placement.open(name, self._ipu_id)
+
+    @staticmethod
+    def _auto_id() -> str:
+        Block._next_auto_id += 1
+        return str(Block._next_auto_id - 1)
 
     def __enter__(self) -> Block:
         recorder = _capture.current()
@@ -76,6 +78,8 @@ class _BeginBlockHook:
         self._ipu_id = ipu_id
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
+        if self._user_id is None and _capture.current() is not None:
+            self._user_id = Block._auto_id()  # and keeps it
         user_id = None if self._user_id is None else str(self._user_id)
         Block.start(user_id, self._ipu_id)
 

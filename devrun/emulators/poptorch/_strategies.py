@@ -138,6 +138,13 @@ class PipelinedExecution(_IExecutionStrategy):
                     f"Block {block_id!r} needs an ipu_id: AutoStage.SameAsIpu makes "
                     "the IPU the stage",
                 )
+                if self.pipelined and ipu_id is not None and ipu_id < current:
+                    raise Error(
+                        f"Block {block_id!r} goes back from IPU {current} to IPU "
+                        f"{ipu_id}: AutoStage.SameAsIpu makes the IPU the stage, and "
+                        "the stages of a pipeline ascend; AutoStage.AutoIncrement "
+                        "numbers them anew"
+                    )
             elif ipu_id is None:
                 return current + 1
         return super().ipu_of(block_id, ipu_id, current)

@@ -80,6 +80,29 @@ def test_neighbours_on_one_ipu_are_one_stage():
     poptorch.inferenceModel(chain(4, [0, 0, 1, 1]), opts)(torch.ones(2, 2))
 
 
+def test_the_stages_of_a_pipeline_ascend():
+    back = chain(3, [0, 1, 0])
+    opts = poptorch.Options().deviceIterations(3)
+    with pytest.raises(poptorch.Error, match="'B2' goes back from IPU 1 to IPU 0"):
+        poptorch.inferenceModel(back, opts)(torch.ones(3, 2))
+    for strategy in (
+        poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement),
+        poptorch.ShardedExecution(),
+    ):
+        opts = opts.clone().setExecutionStrategy(strategy)
+        poptorch.inferenceModel(back, opts)(torch.ones(3, 2))
+
+
+def test_a_block_without_a_name_keeps_its_number():
+    layer = torch.nn.Linear(2, 2)
+    model = torch.nn.Sequential(poptorch.BeginBlock(layer, ipu_id=0), layer)
+    poptorch.inferenceModel(model)(torch.ones(1, 2))
+    first = poptorch.module_repr(model)
+    assert "user_id='0'" in first
+    poptorch.inferenceModel(model)(torch.ones(1, 2))
+    assert poptorch.module_repr(model) == first
+
+
 def test_memory_is_an_estimate_against_a_limit(emulator):
     opts = poptorch.Options().deviceIterations(2)
     inference = poptorch.inferenceModel(chain(2), opts)
