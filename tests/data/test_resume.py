@@ -170,7 +170,7 @@ def test_persistent_workers_tell_the_data_set_of_the_epoch() -> None:
 
 
 def test_an_empty_data_set_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Draws has no samples"):
+    with pytest.raises(ConfigError, match="Draws is empty"):
         prepared(Draws(0))
 
 

@@ -78,6 +78,21 @@ PATHS = st.sampled_from(
 )
 
 
+def put(place, path, value):
+    """Set what `path` leads to, if a change before has left such a place."""
+    *way, last = path
+    for key in way:
+        place = place[key] if has(place, key) else None
+    if has(place, last) or (isinstance(place, dict) and isinstance(last, str)):
+        place[last] = value
+
+
+def has(place, key):
+    if isinstance(place, list):
+        return isinstance(key, int) and key < len(place)
+    return isinstance(place, dict) and key in place
+
+
 @pytest.mark.parametrize("count", numbers(150, 5000))
 def test_manifests(count, figures):
     """Damaged ones are refused; forged ones, whose own hash fits, name plain files."""
@@ -99,11 +114,7 @@ def test_manifests(count, figures):
         nonlocal read
         record = json.loads(whole)
         for path, value in changes:
-            place = record
-            for key in path[:-1]:
-                place = place[key] if isinstance(place[key], (dict, list)) else {0: {}}
-            if isinstance(place, dict) or path[-1] < len(place):
-                place[path[-1]] = value
+            put(record, path, value)
         record.pop("self_sha256", None)
         record["self_sha256"] = _self_hash(record)
         try:
