@@ -33,7 +33,7 @@ CHANGES = {
 
 
 @contextmanager
-def two_ranks(place, *hooks, updates=UPDATES):
+def two_ranks(place, *hooks, updates=UPDATES, restarts=3):
     """torchrun on two processes, in a session of its own."""
     hooks = [
         *harness.CONFIG["custom_hooks"],
@@ -45,7 +45,7 @@ def two_ranks(place, *hooks, updates=UPDATES):
     harness.write_config(place, **CHANGES, runner=runner, custom_hooks=hooks)
     words = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-        "--max-restarts", "3", "--standalone", "-m", "devrun",
+        "--max-restarts", str(restarts), "--standalone", "-m", "devrun",
         *map(str, harness.train(place)),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(harness.ROOT)}
@@ -153,7 +153,7 @@ def test_one_rank_is_signalled_and_both_stop_at_the_same_update(
     for number in range(times):
         place = tmp_path / str(number)
         place.mkdir()
-        with two_ranks(place, updates=10_000) as process:
+        with two_ranks(place, updates=10_000, restarts=0) as process:
             harness.wait_for(lambda: began(place, 0), PATIENCE)  # noqa: B023
             time.sleep(random.random())
             os.kill(ranks_of(process)[rank], signal.SIGTERM)

@@ -203,7 +203,7 @@ def test_a_long_run_does_not_grow(tmp_path, figures):
     assert growth < 1024
     for column in (1, 2):
         most = [max(row[column] for row in rows) for rows in (early, late)]
-        assert most[0] == most[1]
+        assert most[1] <= most[0] + 2  # one look may fall into a write, another not
     steps = harness.newest(root).name
     figures(
         "F31",
