@@ -284,7 +284,7 @@ _MODULE = _lazily("torch.nn", "Module")
 RUNNERS = Registry(
     "runner",
     home="devrun.runners",
-    expects=_lazily("devrun.runners.base", "BaseRunner"),
+    expects=_lazily("devrun.runners.runner", "BaseRunner"),
 )
 RUNNER_BUILDERS = Registry("runner builder", home="devrun.runners")
 HOOKS = Registry(

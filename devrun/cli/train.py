@@ -162,10 +162,10 @@ def _save(runner: Any, cfg: Any) -> str | None:
     if runner.work_dir is None or not cfg.get("checkpoint_config"):
         return None
     try:
-        runner.finish_saving()
+        runner.checkpointer.finish()
     except StorageError as error:  # it is tried once more below
         complain(str(error), "warning")
-    if runner.last_saved_iter == runner.iter:
+    if runner.checkpointer.last_saved_iter == runner.iter:
         last = runner.meta.get("hook_msgs", {}).get("last_ckpt")
         return str(last or f"after {runner.iter} iterations")
     return str(runner.save_checkpoint(background=False))

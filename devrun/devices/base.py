@@ -16,19 +16,28 @@ optimizer and the loaders, and never asks which device it has.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 
+from devrun.checkpoint import (
+    MmcvCheckpoint,
+    fits,
+    load_state_dict,
+    mmcv_optimizer_tree,
+    optimizer_state_by_name,
+    prepare_optimizer_state,
+)
+from devrun.hooks.base import Hook
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
-if TYPE_CHECKING:
-    from devrun.hooks.base import Hook
-
 __all__ = ["DeviceAdapter", "DeviceInfo"]
+
+logger = logging.getLogger("devrun")
 
 
 @dataclass(frozen=True)
@@ -47,8 +56,7 @@ class DeviceAdapter(ABC):
     dist_backend: ClassVar[str | None] = None
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     emulated: bool = False
-    data_seed: int = 0
-    """Of the data order and of the randomness inside samples; set by the runner."""
+    _is_set_up = False
 
     @classmethod
     @abstractmethod
@@ -84,6 +92,12 @@ class DeviceAdapter(ABC):
             DeviceUnavailableError: the device or its SDK is not here.
         """
 
+    def ensure_setup(self) -> None:
+        """`setup`, without a seed, unless this was called before."""
+        if not self._is_set_up:
+            self.setup(None)
+            self._is_set_up = True
+
     @abstractmethod
     def prepare(
         self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
@@ -98,10 +112,14 @@ class DeviceAdapter(ABC):
         """
 
     @abstractmethod
-    def prepare_dataloader(self, loader: Any, *, training: bool) -> Any:
+    def prepare_dataloader(
+        self, loader: Any, *, training: bool, seed: int | None = None
+    ) -> Any:
         """A loader whose every item is one update's (or one evaluation step's) data.
 
-        Its `len` is the number of iterations; preparing twice changes nothing.
+        Its `len` is the number of iterations; preparing twice changes nothing. `seed`
+        is that of the data order and of the randomness inside samples; where it is
+        None, that of `setup`.
         """
 
     @abstractmethod
@@ -137,17 +155,50 @@ class DeviceAdapter(ABC):
     def unwrap_model(self, model: Any) -> nn.Module:
         """The user's module, whose `state_dict` keys are the canonical ones."""
 
+    def model_state(self, model: Any) -> dict[str, Any]:
+        """The weights and buffers that a checkpoint keeps, after `sync_to_host`."""
+        state: dict[str, Any] = self.unwrap_model(model).state_dict()
+        return state
+
+    def fits(self, model: Any, state: Any) -> bool:
+        """Whether `state` has the model's own names and shapes."""
+        return fits(self.unwrap_model(model), state)
+
+    def load_model_state(self, model: Any, state: Any, source: str) -> None:
+        """The model takes what `model_state` of any device gave, all of it.
+
+        Raises:
+            CheckpointError: it does not fit; `source` says where it is from.
+        """
+        load_state_dict(
+            self.unwrap_model(model), state, strict=True, logger=logger, source=source
+        )
+
+    def optimizer_state(self, model: Any, optimizer: Any) -> dict[str, Any]:
+        """The optimizer's state by the names of the parameters."""
+        return optimizer_state_by_name(self.unwrap_model(model), optimizer)
+
+    def load_optimizer_state(
+        self, model: Any, optimizer: Any, state: Any
+    ) -> Callable[[], None]:
+        """The function that loads what `optimizer_state` gave, or an MMCV file's.
+
+        Raises:
+            CheckpointError: it does not fit; nothing was changed.
+        """
+        module = self.unwrap_model(model)
+        if isinstance(state, MmcvCheckpoint):
+            state = mmcv_optimizer_tree(module, optimizer, state)
+        return prepare_optimizer_state(module, optimizer, state)
+
     def sync_to_host(self, model: Any) -> None:
         """Host weights and optimizer state are current on return."""
 
     def sync_to_device(self, model: Any) -> None:
         """Device copies are current after the host wrote weights (load, resume)."""
 
-    def push_optimizer(self, model: Any, optimizer: Any) -> None:
-        """The device sees the present `param_groups`; no weights move."""
-
-    def sync_hooks(self) -> list[Hook]:
-        """Hooks that bind the three verbs above to stages; none where not needed."""
+    def hooks(self) -> list[Hook]:
+        """Hooks that the device needs in a run, registered once it is prepared."""
         return []
 
     def memory_stats(self) -> Mapping[str, float]:

@@ -73,7 +73,7 @@ class EagerAdapter(DeviceAdapter):
         self.options = options if options is not None else self.options_type()
         self.device = torch.device("cpu")
         """Where tensors go; final after `setup`."""
-        self.data_seed = 0
+        self._seed = 0
         self._joined = False
         self._determinism = Determinism()
         self._policy = UpdatePolicy()
@@ -101,7 +101,7 @@ class EagerAdapter(DeviceAdapter):
             limit = {} if timeout is None else {"timeout": timeout}
             self._joined = init_dist("pytorch", backend, **limit) or self._joined
         if seed is not None:
-            self.data_seed = seed
+            self._seed = seed
             seed_streams(seed, get_dist_info()[0])
 
     def prepare(
@@ -127,13 +127,15 @@ class EagerAdapter(DeviceAdapter):
             self._step = self._first_step
         return prepared, optimizer
 
-    def prepare_dataloader(self, loader: Any, *, training: bool) -> Any:
+    def prepare_dataloader(
+        self, loader: Any, *, training: bool, seed: int | None = None
+    ) -> Any:
         if isinstance(loader, PreparedLoader):
             return loader
         rank, world_size = get_dist_info()
         resumable = make_resumable(
             loader,
-            seed=self.data_seed,
+            seed=self._seed if seed is None else seed,
             rank=rank,
             world_size=world_size,
             training=training,

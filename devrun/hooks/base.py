@@ -15,14 +15,12 @@ on_exception(exception)             whenever one leaves the loop
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.registry import HOOKS
+from devrun.run import Run
 from devrun.step import Capability
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
 
 __all__ = [
     "GENERIC",
@@ -112,65 +110,61 @@ class Hook:
     priority: Any = Priority.NORMAL
     stages: ClassVar[tuple[str, ...]] = STAGES
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         """Once, when the model is on the device and before the first batch."""
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Run) -> None:
         """Once, at the normal end."""
 
-    def before_epoch(self, runner: BaseRunner) -> None:
+    def before_epoch(self, runner: Run) -> None:
         """Before a train or a val epoch."""
 
-    def after_epoch(self, runner: BaseRunner) -> None:
+    def after_epoch(self, runner: Run) -> None:
         """After a train or a val epoch."""
 
-    def before_iter(self, runner: BaseRunner) -> None:
+    def before_iter(self, runner: Run) -> None:
         """Before a train or a val iteration."""
 
-    def after_iter(self, runner: BaseRunner) -> None:
+    def after_iter(self, runner: Run) -> None:
         """After a train or a val iteration."""
 
-    def before_train_epoch(self, runner: BaseRunner) -> None:
+    def before_train_epoch(self, runner: Run) -> None:
         self.before_epoch(runner)
 
-    def before_val_epoch(self, runner: BaseRunner) -> None:
+    def before_val_epoch(self, runner: Run) -> None:
         self.before_epoch(runner)
 
-    def after_train_epoch(self, runner: BaseRunner) -> None:
+    def after_train_epoch(self, runner: Run) -> None:
         self.after_epoch(runner)
 
-    def after_val_epoch(self, runner: BaseRunner) -> None:
+    def after_val_epoch(self, runner: Run) -> None:
         self.after_epoch(runner)
 
-    def before_train_iter(self, runner: BaseRunner) -> None:
+    def before_train_iter(self, runner: Run) -> None:
         self.before_iter(runner)
 
-    def before_val_iter(self, runner: BaseRunner) -> None:
+    def before_val_iter(self, runner: Run) -> None:
         self.before_iter(runner)
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Run) -> None:
         self.after_iter(runner)
 
-    def after_val_iter(self, runner: BaseRunner) -> None:
+    def after_val_iter(self, runner: Run) -> None:
         self.after_iter(runner)
 
-    def after_backward(self, runner: BaseRunner) -> None:
+    def after_backward(self, runner: Run) -> None:
         """Gradients are complete and unscaled; clipping and the update come next.
 
         Only on devices with `Capability.GRAD_ACCESS`.
         """
 
-    def before_save_checkpoint(
-        self, runner: BaseRunner, checkpoint: dict[str, Any]
-    ) -> None:
+    def before_save_checkpoint(self, runner: Run, checkpoint: dict[str, Any]) -> None:
         """`checkpoint` is the tree about to be written; it may be changed."""
 
-    def after_load_checkpoint(
-        self, runner: BaseRunner, checkpoint: dict[str, Any]
-    ) -> None:
+    def after_load_checkpoint(self, runner: Run, checkpoint: dict[str, Any]) -> None:
         """`checkpoint` is the tree just read, before the model takes it."""
 
-    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
         """An exception is leaving the loop; it is raised again afterwards."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -180,22 +174,22 @@ class Hook:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
 
-    def every_n_epochs(self, runner: BaseRunner, n: int) -> bool:
+    def every_n_epochs(self, runner: Run, n: int) -> bool:
         return (runner.epoch + 1) % n == 0 if n > 0 else False
 
-    def every_n_iters(self, runner: BaseRunner, n: int) -> bool:
+    def every_n_iters(self, runner: Run, n: int) -> bool:
         return (runner.iter + 1) % n == 0 if n > 0 else False
 
-    def every_n_inner_iters(self, runner: BaseRunner, n: int) -> bool:
+    def every_n_inner_iters(self, runner: Run, n: int) -> bool:
         return (runner.inner_iter + 1) % n == 0 if n > 0 else False
 
-    def end_of_epoch(self, runner: BaseRunner) -> bool:
+    def end_of_epoch(self, runner: Run) -> bool:
         return runner.inner_iter + 1 == len(runner.data_loader)
 
-    def is_last_epoch(self, runner: BaseRunner) -> bool:
+    def is_last_epoch(self, runner: Run) -> bool:
         return runner.epoch + 1 == runner.max_epochs
 
-    def is_last_iter(self, runner: BaseRunner) -> bool:
+    def is_last_iter(self, runner: Run) -> bool:
         return runner.iter + 1 == runner.max_iters
 
     def get_triggered_stages(self) -> list[str]:

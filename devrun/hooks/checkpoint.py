@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.checkpoint.names import STEP_PATTERN
 from devrun.checkpoint.pickled import prune_files
@@ -23,13 +23,17 @@ from devrun.errors import (
 )
 from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.lock import lock_directory, unlock_directory
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["CheckpointHook"]
 
 STORAGE_POLICIES = ("continue", "stop")
+
+
+def saves_in_background(runner: Run) -> bool:
+    """Whether the run was asked to write its checkpoints while it trains on."""
+    hooks = (hook for hook in runner.hooks if isinstance(hook, CheckpointHook))
+    return any(hook.in_background for hook in hooks)
 
 
 @HOOKS.register_module()
@@ -152,15 +156,14 @@ class CheckpointHook(Hook):
             return self.out_dir
         return str(Path(self.out_dir).expanduser().absolute() / Path(work_dir).name)
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         self.out_dir = self.directory(runner.work_dir)
         self._placed = True
         self._saved_at = runner.iter
-        runner.save_in_background = runner.save_in_background or self.in_background
         on_main(lambda: self._make_ready(runner))
         runner.logger.info("Checkpoints will be saved to %s", self.out_dir)
 
-    def _make_ready(self, runner: BaseRunner) -> None:
+    def _make_ready(self, runner: Run) -> None:
         """Claim the places that this run writes in, and clear up what is there."""
         out_dir = Path(str(self.out_dir))
         with storage_errors(f"cannot write in {self.out_dir!r}"):
@@ -171,12 +174,13 @@ class CheckpointHook(Hook):
                 self._lock(str(out_dir))
         for name in sweep_leftovers(out_dir):
             runner.logger.info("Removed %s, left by a run that was killed", name)
-        if place := set_others_aside(out_dir, runner.run_id, runner.rewound_to):
+        saver = runner.checkpointer
+        if place := set_others_aside(out_dir, saver.run_id, saver.rewound_to):
             runner.logger.warning(
                 "the checkpoints in %s of another run, or of later than update %s of "
                 "this one, are now in %s",
                 out_dir,
-                runner.rewound_to,
+                saver.rewound_to,
                 place,
             )
 
@@ -188,7 +192,7 @@ class CheckpointHook(Hook):
         while self._locked:
             unlock_directory(self._locked.pop())
 
-    def after_train_epoch(self, runner: BaseRunner) -> None:
+    def after_train_epoch(self, runner: Run) -> None:
         if self.by_epoch and (
             self.every_n_epochs(runner, self.interval)
             or (self.save_last and self.is_last_epoch(runner))
@@ -196,10 +200,10 @@ class CheckpointHook(Hook):
             runner.logger.info("Saving checkpoint at %d epochs", runner.epoch + 1)
             self._save_checkpoint(runner)
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Run) -> None:
         if self.in_background:
             with self._storage_policy(runner):
-                runner.check_saving()
+                runner.checkpointer.check()
         if not self.by_epoch and (
             self.every_n_iters(runner, self.interval)
             or (self.save_last and self.is_last_iter(runner))
@@ -207,31 +211,31 @@ class CheckpointHook(Hook):
             runner.logger.info("Saving checkpoint at %d iterations", runner.iter + 1)
             self._save_checkpoint(runner)
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Run) -> None:
         # A run that was asked to stop never reaches its last epoch or iteration.
         if self.save_last and self._saved_at == runner.iter:
             with self._storage_policy(runner):
-                runner.finish_saving()
+                runner.checkpointer.finish()
         if self.save_last and self._saved_at != runner.iter:
             runner.logger.info("Saving checkpoint at the end, %d updates", runner.iter)
             self._save(runner)
-        runner.finish_saving()
+        runner.checkpointer.finish()
         self._unlock()
 
-    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
         try:  # alone: the other ranks may never come here
-            runner.wait_for_writer()
+            runner.checkpointer.wait_for_writer()
         finally:
             self._unlock()
 
-    def _save_checkpoint(self, runner: BaseRunner) -> None:
+    def _save_checkpoint(self, runner: Run) -> None:
         """Save now and delete what is too old; called on every rank."""
         with self._storage_policy(runner):
-            runner.finish_saving()
+            runner.checkpointer.finish()
         with self._storage_policy(runner):
             self._save(runner)
 
-    def _save(self, runner: BaseRunner) -> None:
+    def _save(self, runner: Run) -> None:
         if self.sync_buffer:
             allreduce_params(runner.model.buffers())
         messages = runner.meta.setdefault("hook_msgs", {})
@@ -240,11 +244,12 @@ class CheckpointHook(Hook):
             runner.save_checkpoint(
                 self.out_dir,
                 save_optimizer=self.save_optimizer,
+                background=self.in_background,
                 then=lambda: self._prune(best),
                 **self.args,
             )
         )
-        self._saved_at = runner.last_saved_iter
+        self._saved_at = runner.checkpointer.last_saved_iter
         messages["last_ckpt"] = str(path)
 
     def _prune(self, best: str | None) -> None:
@@ -258,7 +263,7 @@ class CheckpointHook(Hook):
             prune_files(root, keep, [best] if best else [], pattern=self._pattern)
 
     @contextmanager
-    def _storage_policy(self, runner: BaseRunner) -> Iterator[None]:
+    def _storage_policy(self, runner: Run) -> Iterator[None]:
         """What a refusal of the disk does: the same on every rank."""
         try:
             yield

@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError, nearest
 from devrun.hooks.base import (
@@ -17,10 +17,8 @@ from devrun.hooks.base import (
     get_priority,
     overrides,
 )
+from devrun.run import Run
 from devrun.step import Capability
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
 
 __all__ = ["HookTable"]
 
@@ -105,7 +103,7 @@ class HookTable:
         for call in calls:
             call(*args)
 
-    def tell(self, runner: BaseRunner, error: BaseException) -> None:
+    def tell(self, runner: Run, error: BaseException) -> None:
         """Call `on_exception` of every hook; one that fails is logged.
 
         `error` is what the user must see, and the hooks behind have files to close.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook
 from devrun.hooks.evaluation.best import as_score, infer_rule, is_better
 from devrun.hooks.evaluation.hook import EvalHook
 from devrun.hooks.logger.base import average_over_ranks
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["EarlyStoppingHook"]
 
@@ -58,14 +56,14 @@ class EarlyStoppingHook(Hook):
         self.best: float | None = None
         self.waited = 0
 
-    def after_train_epoch(self, runner: BaseRunner) -> None:
+    def after_train_epoch(self, runner: Run) -> None:
         self._look(runner)
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Run) -> None:
         if runner.log_buffer.ready:
             self._look(runner)
 
-    def after_val_epoch(self, runner: BaseRunner) -> None:
+    def after_val_epoch(self, runner: Run) -> None:
         if not any(isinstance(hook, EvalHook) for hook in runner.hooks):
             average_over_ranks(runner, 0)
             self._take(runner)
@@ -77,7 +75,7 @@ class EarlyStoppingHook(Hook):
         if state["monitor"] == self.monitor:
             self.best, self.waited = state["best"], state["waited"]
 
-    def _look(self, runner: BaseRunner) -> None:
+    def _look(self, runner: Run) -> None:
         """Take the results of an evaluation, if there was one."""
         now = (runner.epoch, runner.iter)
         evaluated = any(
@@ -87,7 +85,7 @@ class EarlyStoppingHook(Hook):
         if evaluated and "eval_iter_num" in runner.log_buffer.output:
             self._take(runner)
 
-    def _take(self, runner: BaseRunner) -> None:
+    def _take(self, runner: Run) -> None:
         output = runner.log_buffer.output
         if self.monitor not in output:
             names = [name for name in output if name != "eval_iter_num"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,8 @@ from torch.optim.swa_utils import AveragedModel
 from devrun.errors import CheckpointError, ConfigError
 from devrun.hooks.base import HOOKS, Hook
 from devrun.hooks.schedules.checks import positive_int
+from devrun.run import Run
 from devrun.step import Capability
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
 
 __all__ = ["EMAHook"]
 
@@ -71,7 +69,7 @@ class EMAHook(Hook):
         module: nn.Module = self._averaged.module
         return module
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         if self.resume_from is not None:
             runner.resume(self.resume_from)
             self.resume_from = None
@@ -87,7 +85,7 @@ class EMAHook(Hook):
         if self.swapped_in not in runner.eval_contexts:
             runner.eval_contexts.append(self.swapped_in)
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Run) -> None:
         if self._averaged is None or runner.iter % self.interval:
             return
         self._weight = min(
@@ -97,7 +95,7 @@ class EMAHook(Hook):
         self._averaged.update_parameters(runner.model)
 
     @contextlib.contextmanager
-    def swapped_in(self, runner: BaseRunner) -> Iterator[None]:
+    def swapped_in(self, runner: Run) -> Iterator[None]:
         """The model has the averaged weights inside this context."""
         if self._depth == 0:
             self._fetch(runner)
@@ -110,9 +108,7 @@ class EMAHook(Hook):
             if self._depth == 0:
                 self._swap(runner)
 
-    def before_save_checkpoint(
-        self, runner: BaseRunner, checkpoint: dict[str, Any]
-    ) -> None:
+    def before_save_checkpoint(self, runner: Run, checkpoint: dict[str, Any]) -> None:
         if self._depth:
             raise CheckpointError(
                 "a checkpoint cannot be saved during evaluation: the model has the "
@@ -160,12 +156,12 @@ class EMAHook(Hook):
             for old, value in zip(averaged, new, strict=True):
                 old.copy_(value)
 
-    def _fetch(self, runner: BaseRunner) -> None:
+    def _fetch(self, runner: Run) -> None:
         if Capability.HOST_WEIGHTS not in runner.adapter.capabilities:
             runner.adapter.sync_to_host(runner.model)
 
     @torch.no_grad()
-    def _swap(self, runner: BaseRunner) -> None:
+    def _swap(self, runner: Run) -> None:
         # Contents, not storages: optimizers, wrappers and captured graphs hold those.
         for mine, theirs in zip(
             self._tensors(self.averaged_model), self._tensors(runner.model), strict=True

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from devrun.hooks.base import GENERIC, HOOKS, Hook
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["EmptyCacheHook"]
 
@@ -32,13 +28,13 @@ class EmptyCacheHook(Hook):
             "after_iter": after_iter,
         }
 
-    def before_epoch(self, runner: BaseRunner) -> None:
+    def before_epoch(self, runner: Run) -> None:
         self._empty(runner, "before_epoch")
 
-    def after_epoch(self, runner: BaseRunner) -> None:
+    def after_epoch(self, runner: Run) -> None:
         self._empty(runner, "after_epoch")
 
-    def after_iter(self, runner: BaseRunner) -> None:
+    def after_iter(self, runner: Run) -> None:
         self._empty(runner, "after_iter")
 
     def get_triggered_stages(self) -> list[str]:
@@ -51,6 +47,6 @@ class EmptyCacheHook(Hook):
         }
         return [stage for stage in super().get_triggered_stages() if stage not in idle]
 
-    def _empty(self, runner: BaseRunner, point: str) -> None:
+    def _empty(self, runner: Run, point: str) -> None:
         if self._wanted[point]:
             runner.adapter.empty_cache()

@@ -5,16 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import profiler
 
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook
 from devrun.hooks.schedules.checks import positive_int
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["ProfilerHook"]
 
@@ -82,7 +80,7 @@ class ProfilerHook(Hook):
         self._left = 0
         self._written = 0
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         total = runner.max_epochs if self.by_epoch else runner.max_iters
         unit = "epochs" if self.by_epoch else "iterations"
         if total is None:
@@ -105,25 +103,25 @@ class ProfilerHook(Hook):
         self.profiler.start()
         runner.logger.info("profiling the first %d %s", self._left, unit)
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Run) -> None:
         if self.profiler is None:
             return
         self._step()
         if not self.by_epoch:
             self._count(runner)
 
-    def after_val_iter(self, runner: BaseRunner) -> None:
+    def after_val_iter(self, runner: Run) -> None:
         if self.profiler is not None:
             self._step()
 
-    def after_train_epoch(self, runner: BaseRunner) -> None:
+    def after_train_epoch(self, runner: Run) -> None:
         if self.by_epoch and self.profiler is not None:
             self._count(runner)
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Run) -> None:
         self._finish(runner)
 
-    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._finish(runner)
 
     def _step(self) -> None:
@@ -136,18 +134,18 @@ class ProfilerHook(Hook):
             running.step()  # when it fails, stopping it afterwards crashes the process
         self.profiler = running
 
-    def _count(self, runner: BaseRunner) -> None:
+    def _count(self, runner: Run) -> None:
         self._left -= 1
         if self._left == 0:
             self._finish(runner)
 
-    def _finish(self, runner: BaseRunner) -> None:
+    def _finish(self, runner: Run) -> None:
         running, self.profiler = self.profiler, None
         if running is not None:
             runner.logger.info("writing the profile; this may take a while")
             running.stop()
 
-    def _usable_activities(self, runner: BaseRunner) -> list[Any]:
+    def _usable_activities(self, runner: Run) -> list[Any]:
         if self.activities == "auto":
             own = runner.adapter.profiler_activities()
             wanted = list(dict.fromkeys([profiler.ProfilerActivity.CPU, *own]))
@@ -168,7 +166,7 @@ class ProfilerHook(Hook):
             )
         return usable
 
-    def _handler(self, runner: BaseRunner) -> Handler:
+    def _handler(self, runner: Run) -> Handler:
         given = self.on_trace_ready
         if given is None:
             return self._json_writer(runner)
@@ -183,7 +181,7 @@ class ProfilerHook(Hook):
 
         return both
 
-    def _json_writer(self, runner: BaseRunner) -> Handler:
+    def _json_writer(self, runner: Run) -> Handler:
         if self.json_trace_path is not None:
             path = Path(self.json_trace_path)
         elif runner.work_dir is not None:
@@ -239,7 +237,7 @@ def _checked_handler(given: Any, json_trace_path: str | None) -> Any:
     return dict(given)
 
 
-def _configured(given: Mapping[str, Any], runner: BaseRunner) -> Handler:
+def _configured(given: Mapping[str, Any], runner: Run) -> Handler:
     options = {key: value for key, value in given.items() if key != "type"}
     if given["type"] == "log_trace":
         return lambda running: runner.logger.info(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import datetime
 import sys
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.hooks.logger.text import TextLoggerHook
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["ProgressHook"]
 
@@ -66,7 +64,7 @@ class ProgressHook(Hook):
             return ["before_run"]
         return stages
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         stream = self.stream if self.stream is not None else sys.stderr
         bar = stream.isatty() if self.bar is None else self.bar
         others = any(isinstance(hook, TextLoggerHook) for hook in runner.hooks)
@@ -84,7 +82,7 @@ class ProgressHook(Hook):
                 unit="it",
             )
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Run) -> None:
         done = runner.iter + 1
         if done % self.interval == 0:
             self._read_loss(runner)
@@ -95,18 +93,18 @@ class ProgressHook(Hook):
             self._drawn = now
             self._draw(self._bar, runner, done)
 
-    def after_val_iter(self, runner: BaseRunner) -> None:
+    def after_val_iter(self, runner: Run) -> None:
         now = perf_counter()
         if self._bar is not None and now - self._drawn >= self.refresh:
             self._drawn = now
             self._bar.set_description_str(f"val [{runner.inner_iter + 1}]")
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Run) -> None:
         if self._bar is not None:
             self._draw(self._bar, runner, runner.iter)
         self._close()
 
-    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._close()
 
     def _close(self) -> None:
@@ -114,7 +112,7 @@ class ProgressHook(Hook):
             self._bar.close()
             self._bar = None
 
-    def _read_loss(self, runner: BaseRunner) -> None:
+    def _read_loss(self, runner: Run) -> None:
         latest = runner.log_buffer.latest
         loss: Any = latest.get("loss")
         if loss is None and not latest:
@@ -122,7 +120,7 @@ class ProgressHook(Hook):
         if loss is not None:
             self._loss = float(loss)
 
-    def _draw(self, bar: _Bar, runner: BaseRunner, done: int) -> None:
+    def _draw(self, bar: _Bar, runner: Run, done: int) -> None:
         epoch = f"epoch {min(runner.epoch + 1, runner.max_epochs or sys.maxsize)}"
         if runner.max_epochs is not None:
             epoch += f"/{runner.max_epochs}"
@@ -136,12 +134,12 @@ class ProgressHook(Hook):
         else:
             bar.refresh()
 
-    def _facts(self, runner: BaseRunner) -> list[str]:
+    def _facts(self, runner: Run) -> list[str]:
         facts = [] if self._loss is None else [f"loss {self._loss:.4f}"]
         memory = runner.adapter.memory_stats().get("peak_mib")
         return facts if memory is None else [*facts, f"memory {memory:.0f} MiB"]
 
-    def _write_line(self, runner: BaseRunner, done: int) -> None:
+    def _write_line(self, runner: Run, done: int) -> None:
         speed = (done - self._first) / max(perf_counter() - self._began, 1e-9)
         line = [f"{done} iterations"]
         if runner.max_iters:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from devrun.hooks.base import HOOKS, Hook
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["DistSamplerSeedHook"]
 
@@ -21,7 +17,7 @@ class DistSamplerSeedHook(Hook):
     samplers of one's own, and calling `set_epoch` twice changes nothing.
     """
 
-    def before_epoch(self, runner: BaseRunner) -> None:
+    def before_epoch(self, runner: Run) -> None:
         loader = runner.data_loader  # None in an iteration runner that has not begun
         batch_sampler = getattr(loader, "batch_sampler", None)
         for owner in (

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.dist import gather_objects
 from devrun.hooks.base import HOOKS, Hook, Priority
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["StopTogetherHook"]
 
@@ -34,22 +32,22 @@ class StopTogetherHook(Hook):
         self._left = self._span = 1
         self._since = 0.0
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         self._left = self._span = 1
         self._since = perf_counter()
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Run) -> None:
         self._left -= 1
         if self._left == 0:
             self._ask(runner)
 
-    def after_train_epoch(self, runner: BaseRunner) -> None:
+    def after_train_epoch(self, runner: Run) -> None:
         self._ask(runner)
 
-    def after_val_epoch(self, runner: BaseRunner) -> None:
+    def after_val_epoch(self, runner: Run) -> None:
         self._ask(runner)
 
-    def _ask(self, runner: BaseRunner) -> None:
+    def _ask(self, runner: Run) -> None:
         done = self._span - self._left
         pace = (perf_counter() - self._since) / max(done, 1)
         reasons, paces = zip(*gather_objects((runner.stop_wanted, pace)), strict=True)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from devrun.dist import allreduce_params
 from devrun.hooks.base import HOOKS, Hook
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["SyncBuffersHook"]
 
@@ -24,6 +20,6 @@ class SyncBuffersHook(Hook):
     def __init__(self, distributed: bool = True) -> None:
         self.distributed = distributed
 
-    def after_epoch(self, runner: BaseRunner) -> None:
+    def after_epoch(self, runner: Run) -> None:
         if self.distributed:
             allreduce_params(runner.model.buffers())

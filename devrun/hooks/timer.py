@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.hooks.base import HOOKS, Hook, Priority
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["IterTimerHook", "exclude_time"]
 
@@ -27,16 +25,16 @@ class IterTimerHook(Hook):
         self._start = perf_counter()
         self._data_time = 0.0
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         self._start = perf_counter()
 
-    def before_epoch(self, runner: BaseRunner) -> None:
+    def before_epoch(self, runner: Run) -> None:
         self._start = perf_counter()
 
-    def before_iter(self, runner: BaseRunner) -> None:
+    def before_iter(self, runner: Run) -> None:
         self._data_time = perf_counter() - self._start
 
-    def after_iter(self, runner: BaseRunner) -> None:
+    def after_iter(self, runner: Run) -> None:
         now = perf_counter()
         times = {"data_time": self._data_time, "time": now - self._start}
         self._start = now
@@ -47,7 +45,7 @@ class IterTimerHook(Hook):
         self._start += seconds
 
 
-def exclude_time(runner: BaseRunner, seconds: float) -> None:
+def exclude_time(runner: Run, seconds: float) -> None:
     """Tell the timers of a run that `seconds` just spent were not training.
 
     For hooks that stop at an iteration for long: evaluation, saving.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,8 @@ from torch import Tensor, nn
 from devrun.dist import allreduce_grads
 from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
 from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.run import Run
 from devrun.step import Capability, UpdatePolicy
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
 
 __all__ = [
     "Fp16OptimizerHook",
@@ -56,9 +54,6 @@ class OptimizerHook(Hook):
     """
 
     priority = Priority.ABOVE_NORMAL
-    own_loop = False
-    """Set by a runner whose class has its own `train` or `run_iter`: those of MMCV
-    leave the update to this hook."""
 
     def __init__(
         self,
@@ -88,6 +83,8 @@ class OptimizerHook(Hook):
             self.micro_batch = _checked_count(micro_batch, "micro_batch")
         self._scaler: torch.amp.GradScaler | None = None
         self._saved: dict[str, Any] = {}
+        self._helps = False  # known when a run begins
+        self._seen_steps = 0
         if self.updates_itself:
             self.requires |= {Capability.HOOK_UPDATE}
 
@@ -115,9 +112,13 @@ class OptimizerHook(Hook):
         )
 
     def get_triggered_stages(self) -> list[str]:
-        # A shipped hook only describes the update: nothing to call in the loop.
-        called = self.updates_itself or self.own_loop
-        return super().get_triggered_stages() if called else []
+        # A shipped hook only describes the update: nothing to call in the loop,
+        # but in that of a user's runner, which leaves the update to it as in MMCV.
+        called = self.updates_itself or self._helps
+        return super().get_triggered_stages() if called else ["before_run"]
+
+    def before_run(self, runner: Run) -> None:
+        self._helps = runner.own_loop
 
     def clip_grads(self, params: Iterable[nn.Parameter]) -> Tensor | None:
         """Clip the gradients in `params`; their total norm, or None if none has one."""
@@ -130,11 +131,11 @@ class OptimizerHook(Hook):
             return None
         return nn.utils.clip_grad_norm_(with_grad, **clip)
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Run) -> None:
         """One MMCV-style update, for subclasses and for loops of a user's own."""
         if not self.updates_itself:
-            done, runner.adapter_stepped = runner.adapter_stepped, False
-            if done:
+            before, self._seen_steps = self._seen_steps, runner.train_steps
+            if runner.train_steps != before:
                 return
             _require_hook_update(runner)
         loss = runner.outputs["loss"]
@@ -169,13 +170,13 @@ class OptimizerHook(Hook):
         """Taken at the next update, which makes the scaler."""
         self._saved, self._scaler = state["scaler"], None
 
-    def _batches_in_update(self, runner: BaseRunner) -> int:
+    def _batches_in_update(self, runner: Run) -> int:
         """Those that share the update in progress: the last of a run may have few."""
         count, total = self.cumulative_iters, runner.max_iters
         rest = 0 if total is None else total % count
         return rest if rest and total and runner.iter >= total - rest else count
 
-    def detect_anomalous_parameters(self, loss: Tensor, runner: BaseRunner) -> None:
+    def detect_anomalous_parameters(self, loss: Tensor, runner: Run) -> None:
         """Log, as errors, the parameters that are not in the graph of `loss`."""
         reached: set[int] = set()
         seen: set[Any] = set()
@@ -268,7 +269,7 @@ def scaler_arguments(loss_scale: float | str | Mapping[str, Any]) -> dict[str, A
     return {} if loss_scale == "dynamic" else {"init_scale": float(loss_scale)}
 
 
-def _require_hook_update(runner: BaseRunner) -> None:
+def _require_hook_update(runner: Run) -> None:
     if Capability.HOOK_UPDATE not in runner.adapter.capabilities:
         raise UnsupportedFeatureError(
             f"{type(runner).__name__} does the training step itself, which device "

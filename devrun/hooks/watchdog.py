@@ -9,14 +9,12 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from devrun.data.workers import STACKS, STACKS_SIGNAL
 from devrun.errors import ConfigError, HangError
 from devrun.hooks.base import HOOKS, Hook, Priority
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["WatchdogHook"]
 
@@ -61,7 +59,7 @@ class WatchdogHook(Hook):
         self._over = threading.Event()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         self._stop()
         self._folder = tempfile.TemporaryDirectory(prefix="devrun-stacks-")
         os.environ[STACKS] = self._folder.name  # the workers inherit it
@@ -72,10 +70,10 @@ class WatchdogHook(Hook):
         faulthandler.dump_traceback_later(2 * self.first_timeout, exit=True)
         self._thread.start()
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Run) -> None:
         self._stop()
 
-    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._stop()
 
     def _stop(self) -> None:
@@ -93,7 +91,7 @@ class WatchdogHook(Hook):
             self._folder.cleanup()
             self._folder = None
 
-    def _watch(self, runner: BaseRunner) -> None:
+    def _watch(self, runner: Run) -> None:
         start = seen = _moves(runner)
         waited, pause = 0.0, min(self.timeout, self.first_timeout) / _LOOKS
         try:
@@ -108,7 +106,7 @@ class WatchdogHook(Hook):
         finally:
             faulthandler.cancel_dump_traceback_later()
 
-    def _end(self, runner: BaseRunner, waited: float) -> NoReturn:
+    def _end(self, runner: Run, waited: float) -> NoReturn:
         error = HangError(
             f"no iteration for {waited:.0f} s (epoch {runner.epoch + 1}, iteration "
             f"{runner.iter + 1}): the run hangs; the stacks are in the log, and "
@@ -144,7 +142,7 @@ class WatchdogHook(Hook):
         return "\n".join(texts)
 
 
-def _moves(runner: BaseRunner) -> tuple[Any, ...]:
+def _moves(runner: Run) -> tuple[Any, ...]:
     return (
         runner.mode,
         runner.epoch,

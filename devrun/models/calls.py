@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+
+from torch import nn
 
 from devrun.errors import ConfigError
 
-if TYPE_CHECKING:
-    from devrun.models.step_module import StepModule
-
-__all__ = ["call_plain", "call_whole", "layout", "target_in"]
+__all__ = ["Wrapped", "call_plain", "call_whole", "layout", "target_in"]
 
 INPUT_KEYS = (
     "inputs",
@@ -27,6 +27,24 @@ INPUT_KEYS = (
 TARGET_KEYS = ("labels", "label", "targets", "target", "y", "gt_label", "gt_labels")
 
 
+class Wrapped(Protocol):
+    """A model as a step finds it: with what was learnt of it when it was wrapped.
+
+    `devrun.models.step_module.StepModule` says what each of these is.
+    """
+
+    model: nn.Module
+    model_name: str
+    signature: inspect.Signature
+    takes_return_loss: bool
+    call_forms: dict[Any, Any]
+    call_loss: Any
+    tensor_loss: bool
+    batch_processor: Any
+    optimizer: Any
+    step_kwargs: dict[str, Any]
+
+
 def target_in(batch: Any) -> Any:
     """The labels of a dict batch, by the usual names; None if there are none."""
     if isinstance(batch, Mapping):
@@ -36,7 +54,7 @@ def target_in(batch: Any) -> Any:
     return None
 
 
-def call_plain(step: StepModule, batch: Any) -> tuple[Any, Any]:
+def call_plain(step: Wrapped, batch: Any) -> tuple[Any, Any]:
     """The output of a model that takes no labels, and the labels or None."""
     if isinstance(batch, (tuple, list)):
         if not batch:
@@ -56,7 +74,7 @@ def call_plain(step: StepModule, batch: Any) -> tuple[Any, Any]:
 
 
 def _plain_form(
-    step: StepModule, batch: Mapping[str, Any]
+    step: Wrapped, batch: Mapping[str, Any]
 ) -> tuple[str | list[str], str | None]:
     """Which key, or which keyword arguments, are the inputs, and which the labels."""
     target_key = next((key for key in TARGET_KEYS if key in batch), None)
@@ -75,7 +93,7 @@ def _plain_form(
     )
 
 
-def call_whole(step: StepModule, batch: Any, mode: str) -> Any:
+def call_whole(step: Wrapped, batch: Any, mode: str) -> Any:
     """The output of a model that takes a whole batch, labels included."""
     extra = {"return_loss": mode != "predict"} if step.takes_return_loss else {}
     if isinstance(batch, Mapping):
@@ -97,7 +115,7 @@ def call_whole(step: StepModule, batch: Any, mode: str) -> Any:
     return step.model(*batch, **extra)
 
 
-def _spreads(step: StepModule, batch: Any, extra: dict[str, Any]) -> bool:
+def _spreads(step: Wrapped, batch: Any, extra: dict[str, Any]) -> bool:
     """Whether the parts of the batch are the arguments, or the batch is the one."""
     if isinstance(batch, Mapping):
         fits = all(isinstance(key, str) for key in batch)
@@ -113,7 +131,7 @@ def _spreads(step: StepModule, batch: Any, extra: dict[str, Any]) -> bool:
     )
 
 
-def _first_whole_call(step: StepModule, batch: Any, extra: dict[str, Any]) -> Any:
+def _first_whole_call(step: Wrapped, batch: Any, extra: dict[str, Any]) -> Any:
     """Tells a model that takes a batch as one from one that takes something else."""
     try:
         return step.model(batch, **extra)
@@ -135,7 +153,7 @@ def layout(batch: Any) -> str:
     return f"one {type(batch).__name__}"
 
 
-def _binds(step: StepModule, *args: Any, **kwargs: Any) -> bool:
+def _binds(step: Wrapped, *args: Any, **kwargs: Any) -> bool:
     try:
         step.signature.bind(*args, **kwargs)
     except TypeError:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from devrun.data.batch import batch_size_of
 from devrun.errors import ConfigError, ConfigTypeError
-from devrun.models.calls import call_plain, call_whole, layout, target_in
-
-if TYPE_CHECKING:
-    from devrun.models.step_module import StepModule
+from devrun.models.calls import Wrapped, call_plain, call_whole, layout, target_in
 
 __all__ = [
     "MODES",
@@ -28,7 +25,7 @@ __all__ = [
 MODES = ("train", "val", "predict")
 
 
-def plain_step(step: StepModule, batch: Any, mode: str) -> dict[str, Any]:
+def plain_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     """`loss(model(x), y)`.
 
     Runs in every iteration of most trainings: the usual case is written out, and
@@ -72,7 +69,7 @@ def plain_step(step: StepModule, batch: Any, mode: str) -> dict[str, Any]:
     return result
 
 
-def self_loss_step(step: StepModule, batch: Any, mode: str) -> dict[str, Any]:
+def self_loss_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     """`model(**batch)` that computes its own loss."""
     output = call_whole(step, batch, mode)
     fields = _fields(output)
@@ -100,7 +97,7 @@ def self_loss_step(step: StepModule, batch: Any, mode: str) -> dict[str, Any]:
     return result
 
 
-def own_step(step: StepModule, batch: Any, mode: str) -> dict[str, Any]:
+def own_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     """`model.train_step(batch, optimizer)` or `val_step`, as MMCV calls them."""
     model: Any = step.model
     if mode == "predict" and step.takes_return_loss:
@@ -113,7 +110,7 @@ def own_step(step: StepModule, batch: Any, mode: str) -> dict[str, Any]:
     return _mmcv_result(step, output, batch, name)
 
 
-def processor_step(step: StepModule, batch: Any, mode: str) -> dict[str, Any]:
+def processor_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     """`batch_processor(model, batch, train_mode)`."""
     if mode == "predict" and step.takes_return_loss:
         return _result(None, {}, batch, call_whole(step, batch, mode))
@@ -122,7 +119,7 @@ def processor_step(step: StepModule, batch: Any, mode: str) -> dict[str, Any]:
     return _mmcv_result(step, output, batch, "batch_processor")
 
 
-def check_gradient(step: StepModule, loss: Tensor | None) -> None:
+def check_gradient(step: Wrapped, loss: Tensor | None) -> None:
     """Refuse a training loss that no backward pass can start from.
 
     Models with a `train_step` are not asked here, as they may do the update
@@ -137,9 +134,7 @@ def check_gradient(step: StepModule, loss: Tensor | None) -> None:
         )
 
 
-def _mmcv_result(
-    step: StepModule, output: Any, batch: Any, source: str
-) -> dict[str, Any]:
+def _mmcv_result(step: Wrapped, output: Any, batch: Any, source: str) -> dict[str, Any]:
     if not isinstance(output, dict):
         raise ConfigTypeError(
             f"{source} of {step.model_name} must return a dict with loss, log_vars "
@@ -160,7 +155,7 @@ def _mmcv_result(
     return result
 
 
-def _scalar(step: StepModule, loss: Any, what: str) -> Tensor:
+def _scalar(step: Wrapped, loss: Any, what: str) -> Tensor:
     if not isinstance(loss, Tensor):
         raise ConfigTypeError(
             f"{step.model_name}: {what} must be a 0-d tensor, got {type(loss).__name__}"
@@ -210,7 +205,7 @@ def _logits(output: Any) -> Any:
     return output if logits is None else logits
 
 
-def _no_loss(step: StepModule, output: Any, fields: Mapping[str, Any] | None) -> str:
+def _no_loss(step: Wrapped, output: Any, fields: Mapping[str, Any] | None) -> str:
     got = type(output).__name__
     if fields is not None:
         got += f" with {', '.join(map(str, fields)) or 'nothing'}"

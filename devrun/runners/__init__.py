@@ -1,7 +1,6 @@
 """Runners: the loops, what they own, and how a config becomes one."""
 
 from devrun.hooks.base import Priority, get_priority
-from devrun.runners.base import BaseRunner
 from devrun.runners.build import (
     RUNNER_BUILDERS,
     RUNNERS,
@@ -9,9 +8,11 @@ from devrun.runners.build import (
     build_runner,
     build_runner_constructor,
 )
+from devrun.runners.endless import IterLoader
 from devrun.runners.epoch import EpochBasedRunner, Runner
 from devrun.runners.helpers import get_host_info, get_time_str, set_random_seed
-from devrun.runners.iter import IterBasedRunner, IterLoader
+from devrun.runners.iter import IterBasedRunner
+from devrun.runners.runner import BaseRunner
 
 __all__ = [
     "RUNNERS",

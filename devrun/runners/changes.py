@@ -7,14 +7,28 @@ are shown. What only says where things are written, or how fast, is passed over.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from devrun.checkpoint import environment
+from devrun.errors import CheckpointError
+from devrun.run import Device
+from devrun.runners.position import loader_facts
+from devrun.runners.saved import SavedRun
+from devrun.runners.workflow import Workflow
 
-__all__ = ["ALLOW", "Change", "config_changes", "environment_changes", "refusal"]
+__all__ = [
+    "ALLOW",
+    "Change",
+    "compare_config",
+    "compare_data",
+    "config_changes",
+    "environment_changes",
+]
 
 ALLOW = "go back to what it was, or give --allow-changes (allow_changes=True)"
 
@@ -69,27 +83,80 @@ def config_changes(
     ]
 
 
+def compare_config(
+    saved: SavedRun,
+    now: Mapping[str, Any] | None,
+    seed: int | None,
+    logger: logging.Logger,
+    *,
+    allowed: bool,
+) -> None:
+    """Show every difference between a run and the one it would go on with.
+
+    Args:
+        seed: that the run insists on; None where it takes the checkpoint's.
+        allowed: go on though this makes it another run.
+
+    Raises:
+        CheckpointError: it would be another run.
+    """
+    changes = config_changes(saved.config, now)
+    if seed is not None and saved.seed not in (None, seed):
+        changes.append(Change("seed", str(saved.seed), str(seed), fatal=True))
+    fatal = [change for change in changes if change.fatal]
+    if fatal and not allowed:
+        listed = ", ".join(map(str, fatal[:5]))
+        more = f" and {len(fatal) - 5} more" if len(fatal) > 5 else ""
+        raise CheckpointError(
+            f"this is not the run that wrote {str(saved.path)!r}: {listed}{more}; "
+            f"{ALLOW}, or take only its weights with load_from"
+        )
+    for change in changes:
+        level = logger.warning if change.fatal else logger.info
+        level("config changed: %s", change)
+
+
+def compare_data(
+    flow: Workflow, saved: Sequence[Mapping[str, Any]], path: Path
+) -> None:
+    """Refuse other training data, or another size of the updates.
+
+    Raises:
+        CheckpointError: naming what differs.
+    """
+    changes = []
+    for (mode, _), loader, old in zip(flow.flow, flow.loaders, saved, strict=False):
+        if "val" in (mode, old.get("mode")):
+            continue
+        new = loader_facts(loader, mode)
+        changes += [
+            Change(f"{name} of the training data", str(old[key]), str(new[key]), True)
+            for key, name in _DATA_FACTS.items()
+            if old.get(key) not in (None, new[key]) and new[key] is not None
+        ]
+    if changes:
+        listed = ", ".join(map(str, changes))
+        raise CheckpointError(
+            f"this is not the run that wrote {str(path)!r}: {listed}; {ALLOW}"
+        )
+
+
 def environment_changes(
-    saved: Mapping[str, Any], device: str, emulated: bool
+    saved: SavedRun, device: Device, world_size: int
 ) -> list[Change]:
     """What keeps a resumed run from having the bits of one never stopped."""
-    now = {**environment(), "device": device, "emulated": emulated}
+    before = saved.environment
+    now = {**environment(), "device": device.name, "emulated": device.emulated}
     keys = ("device", "emulated", "torch", "platform", "threads", "cpu_capability")
-    return [
-        Change(key, _shown(saved[key]), _shown(now[key]), fatal=False)
+    changes = [
+        Change(key, _shown(before[key]), _shown(now[key]), fatal=False)
         for key in keys
-        if saved.get(key) is not None and saved[key] != now[key]
+        if before.get(key) is not None and before[key] != now[key]
     ]
-
-
-def refusal(path: Any, changes: list[Change]) -> str:
-    """The one line that refuses `changes`."""
-    listed = ", ".join(map(str, changes[:5]))
-    more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
-    return (
-        f"this is not the run that wrote {str(path)!r}: {listed}{more}; {ALLOW}, "
-        "or take only its weights with load_from"
-    )
+    if saved.ranks not in (0, world_size):
+        ranks, size = str(saved.ranks), str(world_size)
+        changes.append(Change("processes", ranks, size, fatal=False))
+    return changes
 
 
 class _Absent:
@@ -98,6 +165,11 @@ class _Absent:
 
 
 _ABSENT = _Absent()
+_DATA_FACTS = {
+    "dataset": "class",
+    "samples": "number of samples",
+    "samples_per_update": "samples an update",
+}
 
 
 def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

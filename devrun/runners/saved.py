@@ -1,25 +1,36 @@
-"""`SavedRun`: what a checkpoint says about the run that wrote it, checked."""
+"""`SavedRun`: a checkpoint as one value: what its run was, and all that it kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devrun.checkpoint import MmcvCheckpoint
+from devrun.checkpoint import (
+    Checkpoint,
+    host_rng_state,
+    read_checkpoint,
+    read_mmcv_checkpoint,
+    set_host_rng_state,
+)
 from devrun.errors import CheckpointError, DevrunError
+from devrun.runners.position import check_position
 
-__all__ = ["SavedRun", "loader_facts", "malformed"]
+__all__ = ["SavedRun", "malformed"]
 
 _TRIPS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
+_REQUIRED = ("model", "trainer", "hooks", "adapter", "rng-rank00000")
 
 
 @dataclass(frozen=True)
 class SavedRun:
-    """The part `trainer` of a checkpoint, every field of the type it should have."""
+    """What a run can go on from, every field of the type it should have."""
 
+    path: Path
+    parts: dict[str, Any]
+    """`model`, `optimizer`, `hooks`, ...: what `after_load_checkpoint` is given."""
     position: Mapping[str, Any]
     """`epoch`, `iter` and `done`; maybe `workflow` and `loaders`."""
     meta: Mapping[str, Any]
@@ -27,42 +38,77 @@ class SavedRun:
     by_epoch: bool | None = None
     rollbacks: int = 0
     config: Mapping[str, Any] | None = None
+    run_id: str | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, trainer: Any, path: Path) -> SavedRun:
-        """From a checkpoint directory.
+    def read(cls, source: Path | Checkpoint, *, allow_pickle: bool = False) -> SavedRun:
+        """From a checkpoint directory, or a file of an MMCV runner.
 
         Raises:
-            CheckpointError: it says nothing of the kind.
+            CheckpointError: it is damaged, or no run can go on from it.
         """
+        if isinstance(source, Path) and source.suffix == ".pth":
+            mmcv = read_mmcv_checkpoint(source, allow_pickle=allow_pickle)
+            epoch, done = mmcv.progress
+            return cls(
+                source,
+                {"model": mmcv.state_dict, "optimizer": mmcv},
+                {"epoch": epoch, "iter": done, "done": 0},
+                {key: value for key, value in mmcv.meta.items() if key != "config"},
+            )
+        found = read_checkpoint(source) if isinstance(source, Path) else source
+        for part in _REQUIRED:
+            if part not in found.parts:
+                raise CheckpointError(
+                    f"{str(found.path)!r} has no part {part!r}: no run can go on from "
+                    "it; take its weights with load_from"
+                )
+        return cls._of_trainer(found)
+
+    @classmethod
+    def _of_trainer(cls, found: Checkpoint) -> SavedRun:
+        trainer = found.parts["trainer"]
         try:
             position = dict(trainer["position"])
-            _numbers(position, "epoch", "iter")
-            _numbers(position, "done")
-            _check_place(position)
+            check_position(position)
             config = trainer["config"]
             return cls(
-                position=position,
+                found.path,
+                dict(found.parts),
+                position,
                 meta=dict(trainer["meta"]),
                 seed=_optional(trainer["seed"], int),
                 by_epoch=_optional(trainer["by_epoch"], bool),
                 rollbacks=_optional(trainer["rollbacks"], int) or 0,
                 config=None if config is None else dict(config),
+                run_id=found.manifest.run_id,
+                environment=found.manifest.environment,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
-                f"{str(path)!r} does not say where its run stood ({error!r:.100}): it "
-                "was not written by save_checkpoint of a runner"
+                f"{str(found.path)!r} does not say where its run stood "
+                f"({error!r:.100}): it was not written by save_checkpoint of a runner"
             ) from error
 
-    @classmethod
-    def of_mmcv(cls, saved: MmcvCheckpoint) -> SavedRun:
-        """From a file of an MMCV runner."""
-        epoch, done = saved.progress
-        return cls(
-            {"epoch": epoch, "iter": done, "done": 0},
-            {key: value for key, value in saved.meta.items() if key != "config"},
-        )
+    @property
+    def ranks(self) -> int:
+        """Processes whose random streams are in it."""
+        return sum(part.startswith("rng-rank") for part in self.parts)
+
+    def random_state(self, rank: int) -> Any:
+        """The random streams of a process; None where they were not kept."""
+        return self.parts.get(f"rng-rank{rank:05d}")
+
+    def check_random_state(self, rank: int) -> None:
+        """Refuse streams that could not be put back when the loop starts."""
+        state = self.random_state(rank)
+        if state is not None:
+            before = host_rng_state()
+            with malformed("the state of the random streams"):
+                set_host_rng_state(state["host"])
+                set_host_rng_state(before)
+                dict(state["device"])
 
 
 @contextmanager
@@ -77,39 +123,6 @@ def malformed(what: str) -> Iterator[None]:
         raise CheckpointError(
             f"{what} in the checkpoint cannot be restored ({reason:.200})"
         ) from error
-
-
-def loader_facts(loader: Any, mode: str) -> dict[str, Any]:
-    """Where a loader stands, and what the order of its samples depends on."""
-    dataset = getattr(loader, "dataset", None)
-    try:
-        samples = None if dataset is None else len(dataset)
-    except TypeError:
-        samples = None
-    return {
-        "mode": mode,
-        "epoch": getattr(loader, "epoch", None),
-        "done": getattr(loader, "done", None),
-        "samples_per_update": getattr(loader, "samples_per_update", None),
-        "samples": samples,
-        "dataset": None if dataset is None else type(dataset).__name__,
-    }
-
-
-def _check_place(position: Mapping[str, Any]) -> None:
-    if "workflow" in position:
-        phase, repeat = position["workflow"]
-        _numbers({"phase": phase, "repeat": repeat}, "phase", "repeat")
-    for loader in position.get("loaders", ()):
-        for key in ("epoch", "done", "samples_per_update"):
-            if loader[key] is not None:
-                _numbers(loader, key)
-
-
-def _numbers(values: Mapping[str, Any], *names: str) -> None:
-    for name in names:
-        if type(values[name]) is not int or values[name] < 0:
-            raise ValueError(f"{name} is {values[name]!r}")
 
 
 def _optional(value: Any, kind: type) -> Any:

@@ -28,9 +28,9 @@ from devrun.hooks.base import Priority
 from devrun.models.build import build_loss, build_model
 from devrun.optim.build import build_optimizer
 from devrun.registry import HOOKS, build_from_cfg
-from devrun.runners.base import BaseRunner
 from devrun.runners.build import build_runner
-from devrun.runners.persistence import CHECKPOINTS
+from devrun.runners.checkpointer import CHECKPOINTS
+from devrun.runners.runner import BaseRunner
 
 __all__ = ["Training", "build_training"]
 
@@ -96,7 +96,7 @@ def build_training(
     adapter = _adapter(cfg)
     with ExitStack() as undo:
         undo.callback(adapter.teardown)
-        adapter.setup(None)  # the ranks must be joined before they agree on a seed
+        adapter.ensure_setup()  # the ranks must be joined to agree on a seed
         scratch = None
         if dry_run:
             scratch = tempfile.TemporaryDirectory(prefix="devrun-dry-")
@@ -140,8 +140,8 @@ def _built(
             "limit_batches": DRY_BATCHES if dry_run else None,
         },
     )
-    runner.keeps_seed = cfg.get("seed") is not None
-    runner.config = to_plain(cfg)
+    runner.session.keeps_seed = cfg.get("seed") is not None
+    runner.checkpointer.config = to_plain(cfg)
     _register_hooks(runner, cfg, dry_run=dry_run)
     if cfg.get("watchdog") is not None:
         section = {"type": "WatchdogHook", **cfg["watchdog"]}

@@ -106,7 +106,6 @@ def test_a_new_learning_rate_takes_effect(adapter):
     before = {name: value.clone() for name, value in before.items()}
     for group in session.optimizer.param_groups:
         group["lr"] = 0.0
-    adapter.push_optimizer(session.model, session.optimizer)
     session.train(data[1:])
     after, _ = session.host_state()
     assert all(torch.equal(before[name], after[name]) for name in before)

@@ -15,7 +15,6 @@ from devrun.data.resumable import make_resumable
 from devrun.devices.base import DeviceAdapter, DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.errors import ConfigError, UnsupportedFeatureError
-from devrun.hooks.base import Hook, Priority
 from devrun.models.step_module import StepModule
 from devrun.step import Capability, MicroBatches, StepOutput, UpdatePolicy
 
@@ -75,11 +74,13 @@ class MirrorAdapter(DeviceAdapter):
         self._host_optimizer = optimizer
         return model, optimizer
 
-    def prepare_dataloader(self, loader: Any, *, training: bool) -> Any:
+    def prepare_dataloader(
+        self, loader: Any, *, training: bool, seed: int | None = None
+    ) -> Any:
         if isinstance(loader, PreparedLoader):
             return loader
         return PreparedLoader(
-            make_resumable(loader, seed=self.data_seed, training=training),
+            make_resumable(loader, seed=seed or 0, training=training),
             accumulate=self._policy.accumulate if training else 1,
         )
 
@@ -91,6 +92,9 @@ class MirrorAdapter(DeviceAdapter):
         parts = batch if isinstance(batch, MicroBatches) else [batch]
         total = batch_size_of(batch)
         self._model.train(model.training)
+        mine = self._optimizer.param_groups
+        for here, there in zip(optimizer.param_groups, mine, strict=True):
+            there.update({k: v for k, v in here.items() if k != "params"})
         self._optimizer.zero_grad()
         loss, log_vars = 0.0, {}
         for part in parts:
@@ -128,14 +132,6 @@ class MirrorAdapter(DeviceAdapter):
             self._model.module.load_state_dict(weights)
             _copy_state(self._host_optimizer, self._optimizer)
 
-    def push_optimizer(self, model: Any, optimizer: Any) -> None:
-        mine = self._optimizer.param_groups
-        for here, there in zip(optimizer.param_groups, mine, strict=True):
-            there.update({k: v for k, v in here.items() if k != "params"})
-
-    def sync_hooks(self) -> list[Hook]:
-        return [PushHook(self)]
-
     def check_finite(self, model: Any = None) -> None:
         """Not watched here."""
 
@@ -148,15 +144,3 @@ def _copy_state(source: torch.optim.Optimizer, target: torch.optim.Optimizer) ->
     groups = target.state_dict()["param_groups"]
     state = copy.deepcopy(source.state_dict()["state"])
     target.load_state_dict({"state": state, "param_groups": groups})
-
-
-class PushHook(Hook):
-    """Learning rates written by other hooks reach the device before each update."""
-
-    priority = Priority.LOWEST
-
-    def __init__(self, adapter: MirrorAdapter) -> None:
-        self._adapter = adapter
-
-    def before_train_iter(self, runner: Any) -> None:
-        self._adapter.push_optimizer(runner.model, runner.optimizer)

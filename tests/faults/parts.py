@@ -93,7 +93,7 @@ class Acknowledge(Hook):
 
     def after_train_iter(self, runner):
         loss = float(runner.outputs["loss"])
-        line = f"{runner.iter + 1} {runner.last_saved_iter} {loss.hex()}\n"
+        line = f"{runner.iter + 1} {runner.checkpointer.last_saved_iter} {loss.hex()}\n"
         with open(self.path.format(rank=runner.rank), "a") as file:
             file.write(line)
 

@@ -77,7 +77,7 @@ def trained(kind, workers, optimizer, accumulate, precision, cuts, place):
             checkpoint = runner.save_checkpoint(place / str(stop))
         runner.close()
     state = runner.model.state_dict(), runner.optimizer.state_dict()
-    return frozen({"state": state, "hooks": runner._table.state_dict()}), said
+    return frozen({"state": state, "hooks": runner.table.state_dict()}), said
 
 
 CELLS = [

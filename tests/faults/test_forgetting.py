@@ -86,7 +86,7 @@ def finished(by_epoch, checkpoint=None, stop=None, seeds=(0, 0)):
     tree = {
         "model": runner.model.state_dict(),
         "optimizer": runner.optimizer.state_dict(),
-        "hooks": runner._table.state_dict(),
+        "hooks": runner.table.state_dict(),
         "counters": (runner.epoch, runner.iter),
         "python": random.getstate(),
         "numpy": numpy.random.get_state(legacy=False),

@@ -120,7 +120,7 @@ class Mark(Hook):
         self.mark = mark
 
     def after_train_iter(self, runner):
-        if runner.last_saved_iter == runner.iter + 1:
+        if runner.checkpointer.last_saved_iter == runner.iter + 1:
             self.mark(runner.iter + 1)
 
 

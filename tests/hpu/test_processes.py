@@ -21,7 +21,7 @@ rank_of = torch.distributed.get_rank
 runner, losses = make(device(graphs=True), epochs=2, optimizer=torch.optim.AdamW)
 size = 4 // runner.world_size
 runner.run([loader(batch_size=size)], [("train", 1)])
-ddp = runner._step_model
+ddp = runner.session.wrapped
 assert type(ddp).__name__ == "DistributedDataParallel"
 assert ddp.gradient_as_bucket_view and not ddp.broadcast_buffers
 assert ddp.device_ids is None and ddp.bucket_bytes_cap == 256 * 2**20

@@ -155,7 +155,7 @@ def test_a_batch_that_cannot_be_divided():
     runner, _ = make(ipu(replicas=2))
     runner.prepare()
     with pytest.raises(ConfigError, match="5 samples cannot be divided over 2"):
-        runner.adapter.train_step(runner._step_model, batch, runner.optimizer)
+        runner.adapter.train_step(runner.session.wrapped, batch, runner.optimizer)
 
 
 def test_a_data_set_smaller_than_one_update():

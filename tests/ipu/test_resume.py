@@ -100,6 +100,6 @@ def test_weights_loaded_between_two_runs_reach_the_device(tmp_path):
     trained = losses.values[0]
     runner.model.load_state_dict(first)
     runner.adapter.sync_to_device(runner.model)
-    outputs = runner.adapter.eval_step(runner._step_model, next(iter(data)))
+    outputs = runner.adapter.eval_step(runner.session.wrapped, next(iter(data)))
     assert float(outputs["loss"]) == pytest.approx(trained, rel=1e-5)
     runner.close()

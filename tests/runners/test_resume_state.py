@@ -254,7 +254,7 @@ def everything(run):
     return (
         weights(run),
         run.optimizer.state_dict()["param_groups"],
-        (run.epoch, run.iter, run.seed, run.run_id, dict(run.meta)),
+        (run.epoch, run.iter, run.seed, run.checkpointer.run_id, dict(run.meta)),
         torch.get_rng_state().tolist(),
     )
 

@@ -94,7 +94,7 @@ class HPUAdapter(EagerAdapter):
             self._markers.after_prepare()
         return prepared
 
-    def sync_hooks(self) -> list[Hook]:
+    def hooks(self) -> list[Hook]:
         if self._report is None:
             return []
         after, strict = self.options.report_after, self.options.strict
@@ -255,8 +255,10 @@ class HPUAdapter(EagerAdapter):
                 plan.zero = _zero_in_place
         return plan
 
-    def prepare_dataloader(self, loader: Any, *, training: bool) -> Any:
-        prepared = super().prepare_dataloader(loader, training=training)
+    def prepare_dataloader(
+        self, loader: Any, *, training: bool, seed: int | None = None
+    ) -> Any:
+        prepared = super().prepare_dataloader(loader, training=training, seed=seed)
         if training and self._report is not None:
             self._report.shapes = _bucketed_shapes(getattr(prepared, "loader", None))
         sampler = getattr(prepared, "sampler", None)

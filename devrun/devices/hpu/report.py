@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.devices.hpu.compiled import CompileLog
 from devrun.devices.hpu.remedies import remedy_for
@@ -18,9 +18,7 @@ from devrun.devices.hpu.sdk import SDK
 from devrun.devices.hpu.watch import LOADER, NOWHERE, OpWatch, Site, is_own
 from devrun.errors import UnsupportedFeatureError
 from devrun.hooks.base import Hook, Priority
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["Report", "ReportHook", "Row"]
 
@@ -213,15 +211,15 @@ class ReportHook(Hook):
         self.after = after
         self.strict = strict
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         self.report.restart()
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Run) -> None:
         self.report.count_update()
         if self.report.updates == self.after:
             self._tell()
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Run) -> None:
         self._tell()
 
     def _tell(self) -> None:

@@ -23,7 +23,6 @@ from devrun.devices.ipu.checks import (
 from devrun.devices.ipu.data import GlobalBatch, combined_loader
 from devrun.devices.ipu.evaluation import evaluate
 from devrun.devices.ipu.executors import Executor, Executors
-from devrun.devices.ipu.hooks import FullPrecisionHook
 from devrun.devices.ipu.optimizer import DeviceOptimizer
 from devrun.devices.ipu.options import (
     inference_options,
@@ -39,7 +38,6 @@ from devrun.devices.ipu.step import Call, DeviceStep, means, others_of
 from devrun.devices.seeding import seed_streams
 from devrun.dist import launched
 from devrun.errors import ConfigError, UnsupportedFeatureError
-from devrun.hooks.base import Hook
 from devrun.models.step_module import StepModule
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
@@ -62,7 +60,7 @@ class IPUAdapter(DeviceAdapter):
     def __init__(self, settings: IPUSettings, sdk: Any) -> None:
         self.settings, self.sdk = settings, sdk
         self.emulated = settings.emulate
-        self.data_seed = 0
+        self._seed: int | None = None
         self._said = False
         self._policy = UpdatePolicy()
         self._guard: FiniteGuard | None = None
@@ -115,7 +113,7 @@ class IPUAdapter(DeviceAdapter):
                 "plain PyTorch, and nothing is said about speed or memory"
             )
         if seed is not None:
-            self.data_seed = seed
+            self._seed = seed
             seed_streams(seed, 0)
 
     def prepare(
@@ -152,13 +150,19 @@ class IPUAdapter(DeviceAdapter):
             )
         return step, optimizer
 
-    def prepare_dataloader(self, loader: Any, *, training: bool) -> Any:
+    def prepare_dataloader(
+        self, loader: Any, *, training: bool, seed: int | None = None
+    ) -> Any:
         if isinstance(loader, PreparedLoader):
             return loader
         self._prepared()  # whose options say how large a batch is
         options = self._options if training else self._eval_options
         combined = combined_loader(
-            self.sdk, options, loader, seed=self.data_seed, training=training
+            self.sdk,
+            options,
+            loader,
+            seed=self._own_seed() if seed is None else seed,
+            training=training,
         )
         if training:
             batch = GlobalBatch(options, getattr(loader, "batch_size", None))
@@ -240,9 +244,6 @@ class IPUAdapter(DeviceAdapter):
         if self._executors is not None:
             self._executors.to_device()
 
-    def push_optimizer(self, model: Any, optimizer: Any) -> None:
-        """Nothing to do now: each update looks for changes, and sends them only."""
-
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {}
         if self._optimizer is not None and (own := self._optimizer.scalars()):
@@ -258,9 +259,13 @@ class IPUAdapter(DeviceAdapter):
         if spikes is not None and "spikes" in state:
             spikes.load_state_dict(state["spikes"])
 
-    def sync_hooks(self) -> list[Hook]:
-        """Syncs follow from what is asked for, so only half precision needs a hook."""
-        return [FullPrecisionHook()] if self._policy.precision == "fp16" else []
+    def model_state(self, model: Any) -> dict[str, Any]:
+        """Half weights as float32, which holds the same values, so that any device
+        can load them."""
+        return {
+            name: value.float() if value.dtype == torch.float16 else value
+            for name, value in super().model_state(model).items()
+        }
 
     def rng_state(self) -> dict[str, Any]:
         trainer = None if self._executors is None else self._executors.trainer
@@ -282,8 +287,12 @@ class IPUAdapter(DeviceAdapter):
             self._placing.remove()
         self._executors = self._optimizer = self._placing = None
 
+    def _own_seed(self) -> int:
+        """That of `setup`, else what the user may have seeded torch with."""
+        return torch.initial_seed() % 2**31 if self._seed is None else self._seed
+
     def _make_options(self, placing: Placing) -> None:
-        sdk, settings, seed = self.sdk, self.settings, self.data_seed
+        sdk, settings, seed = self.sdk, self.settings, self._own_seed()
         training, evaluation = placing.ipus(True), placing.ipus(False)
         most = max(training, evaluation) if training and evaluation else None
         popdist = poprun()

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.checkpoint.catalog import remove_checkpoint
 from devrun.checkpoint.writer import write_pointer
@@ -17,9 +17,8 @@ from devrun.errors import (
     UnknownNameError,
     nearest,
 )
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.hooks.checkpoint import saves_in_background
+from devrun.run import Run
 
 __all__ = ["GREATER_KEYS", "LESS_KEYS", "BestCheckpoints", "infer_rule", "is_better"]
 
@@ -108,7 +107,7 @@ class BestCheckpoints:
         """(score, name of the checkpoint), best first."""
 
     def offer(
-        self, runner: BaseRunner, metric: str, rule: str, score: float, when: str
+        self, runner: Run, metric: str, rule: str, score: float, when: str
     ) -> str | None:
         """Save if `score` is good enough; the path of a new checkpoint.
 
@@ -121,7 +120,7 @@ class BestCheckpoints:
             )
             return None
         try:
-            runner.finish_saving()
+            runner.checkpointer.finish()
         except StorageError as error:
             runner.logger.error("the checkpoint before is not saved: %s", error)
         full = len(self.entries) >= self.keep
@@ -134,7 +133,7 @@ class BestCheckpoints:
         ranked.sort(key=lambda entry: entry[0], reverse=rule == "greater")
         # known before it is saved: a run resumed from it must know its score
         self.entries = ranked[: self.keep]
-        best = runner.checkpoint_root(self.out_dir) / self.entries[0][1]
+        best = runner.checkpointer.root(self.out_dir) / self.entries[0][1]
         messages.update(best_score=self.entries[0][0], best_ckpt=str(best))
         try:
             root, first, done = str(best.parent), best.name, runner.iter
@@ -143,6 +142,7 @@ class BestCheckpoints:
                 self.out_dir,
                 name=name,
                 create_symlink=False,
+                background=saves_in_background(runner),
                 then=lambda: _replace(root, first, done, outdated),
             )
         except BaseException as error:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.hooks.base import HOOKS
 from devrun.hooks.evaluation.hook import EvalHook
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["DistEvalHook"]
 
@@ -37,7 +35,7 @@ class DistEvalHook(EvalHook):
         self.tmpdir = tmpdir
         self.gpu_collect = gpu_collect
 
-    def _call_test_fn(self, runner: BaseRunner, test_fn: Callable[..., Any]) -> Any:
+    def _call_test_fn(self, runner: Run, test_fn: Callable[..., Any]) -> Any:
         loader = runner.prepare_eval_loader(self.dataloader)
         return test_fn(
             runner.model, loader, tmpdir=self.tmpdir, gpu_collect=self.gpu_collect

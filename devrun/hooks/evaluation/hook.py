@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from devrun.dist import broadcast_tensors, on_main
 from devrun.errors import (
@@ -35,9 +35,7 @@ from devrun.hooks.logger.base import LoggerHook, plain_number
 from devrun.hooks.timer import exclude_time
 from devrun.metrics.base import StatefulMetric
 from devrun.metrics.build import build_metrics
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["EvalHook"]
 
@@ -144,24 +142,24 @@ class EvalHook(Hook):
             skipped |= {"before_train_epoch", "before_train_iter"}
         return [s for s in super().get_triggered_stages() if s not in skipped]
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         if self.save_best is not None:
             known = None if self.key_indicator == "auto" else self.key_indicator
             self.best.adopt(runner.meta.setdefault("hook_msgs", {}), known)
 
-    def before_train_epoch(self, runner: BaseRunner) -> None:
+    def before_train_epoch(self, runner: Run) -> None:
         if self.by_epoch:
             self._evaluate_first(runner, runner.epoch)
 
-    def before_train_iter(self, runner: BaseRunner) -> None:
+    def before_train_iter(self, runner: Run) -> None:
         if not self.by_epoch and self.initial_flag:
             self._evaluate_first(runner, runner.iter)
 
-    def after_train_epoch(self, runner: BaseRunner) -> None:
+    def after_train_epoch(self, runner: Run) -> None:
         if self.by_epoch and self._should_evaluate(runner):
             self._do_evaluate(runner)
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Run) -> None:
         if self.by_epoch or not self._should_evaluate(runner):
             return
         # Training values first, in a record of their own.
@@ -171,7 +169,7 @@ class EvalHook(Hook):
         runner.log_buffer.clear()
         self._do_evaluate(runner)
 
-    def evaluate_now(self, runner: BaseRunner) -> dict[str, Any]:
+    def evaluate_now(self, runner: Run) -> dict[str, Any]:
         """The named results of one evaluation outside of a run; nothing is logged."""
         self._do_evaluate(runner, save=False)
         named = dict(runner.log_buffer.output)
@@ -179,7 +177,7 @@ class EvalHook(Hook):
         named.pop("eval_iter_num", None)
         return named
 
-    def evaluate(self, runner: BaseRunner, results: Any) -> Any:
+    def evaluate(self, runner: Run, results: Any) -> Any:
         """Results of each sample -> score to compare by, all values in the log buffer.
 
         `results` may also be the named values themselves. On several ranks, those of
@@ -217,7 +215,7 @@ class EvalHook(Hook):
         self.best.entries = [(float(score), str(name)) for score, name in state["best"]]
         self.key_indicator, self.rule = state["key_indicator"], state["rule"]
 
-    def _evaluate_first(self, runner: BaseRunner, position: int) -> None:
+    def _evaluate_first(self, runner: Run, position: int) -> None:
         """Evaluation before training; logged at once: an epoch clears the buffer."""
         due = self.initial_flag and self.start is not None and position >= self.start
         self.initial_flag = False
@@ -229,13 +227,13 @@ class EvalHook(Hook):
                 hook.log_now(runner, step=runner.iter, mode="val", epoch=runner.epoch)
         runner.log_buffer.clear_output()
 
-    def _should_evaluate(self, runner: BaseRunner) -> bool:
+    def _should_evaluate(self, runner: Run) -> bool:
         done = (runner.epoch if self.by_epoch else runner.iter) + 1
         if self.start is None:
             return done % self.interval == 0
         return done >= self.start and (done - self.start) % self.interval == 0
 
-    def _do_evaluate(self, runner: BaseRunner, *, save: bool = True) -> None:
+    def _do_evaluate(self, runner: Run, *, save: bool = True) -> None:
         began = perf_counter()
         if self.broadcast_bn_buffer:  # a rank's own ones saw only its samples
             broadcast_tensors(
@@ -250,7 +248,7 @@ class EvalHook(Hook):
             self._save_ckpt(runner, score)
         exclude_time(runner, perf_counter() - began)
 
-    def _score(self, runner: BaseRunner) -> Any:
+    def _score(self, runner: Run) -> Any:
         with runner.evaluating():
             if self.test_fn is not None:
                 results = self._call_test_fn(runner, self.test_fn)
@@ -267,10 +265,10 @@ class EvalHook(Hook):
         runner.log_buffer.output["eval_iter_num"] = batches
         return self.evaluate(runner, results)
 
-    def _call_test_fn(self, runner: BaseRunner, test_fn: Callable[..., Any]) -> Any:
+    def _call_test_fn(self, runner: Run, test_fn: Callable[..., Any]) -> Any:
         return test_fn(runner.model, runner.prepare_eval_loader(self.dataloader))
 
-    def _publish(self, runner: BaseRunner, named: Mapping[str, Any]) -> Any:
+    def _publish(self, runner: Run, named: Mapping[str, Any]) -> Any:
         self.evaluated_at = (runner.epoch, runner.iter)
         output = runner.log_buffer.output
         for name, value in named.items():
@@ -304,7 +302,7 @@ class EvalHook(Hook):
             f"there are: {', '.join(sorted(names))}; name one of these, or 'auto'"
         )
 
-    def _save_ckpt(self, runner: BaseRunner, key_score: Any) -> None:
+    def _save_ckpt(self, runner: Run, key_score: Any) -> None:
         metric, rule = str(self.key_indicator), str(self.rule)
         done = (runner.epoch if self.by_epoch else runner.iter) + 1
         when = f"{'epoch' if self.by_epoch else 'iter'}_{done}"

@@ -13,11 +13,11 @@ from devrun.dist import gather_objects, get_dist_info, weighted_means
 from devrun.errors import ConfigError, DataError
 from devrun.log.buffer import LogBuffer
 from devrun.metrics.base import MeanMetric, StatefulMetric
+from devrun.run import Run
 from devrun.step import StepOutput
 
 if TYPE_CHECKING:
     from devrun.metrics.build import BuiltMetric
-    from devrun.runners.base import BaseRunner
 
 __all__ = ["Steps", "collect_predictions", "evaluate_means", "length_of"]
 
@@ -27,7 +27,7 @@ _METRIC = "\0metric\0"  # keeps a metric apart from a log value of the same name
 class Steps:
     """The outputs of `runner.eval_step` over a loader; `batches` counts them."""
 
-    def __init__(self, runner: BaseRunner, dataloader: Any, mode: str = "val") -> None:
+    def __init__(self, runner: Run, dataloader: Any, mode: str = "val") -> None:
         self._runner = runner
         self._mode = mode
         self._dataloader = dataloader

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.dist import all_reduce_mean, weighted_means
 from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["THROUGHPUT", "LoggerHook", "average_over_ranks", "plain_number"]
 
@@ -59,7 +57,7 @@ class LoggerHook(Hook, ABC):
         self._record: tuple[str | None, int | None, int | None] = (None, None, None)
 
     @abstractmethod
-    def log(self, runner: BaseRunner) -> Any:
+    def log(self, runner: Run) -> Any:
         """Write what is in `runner.log_buffer.output`; called on rank 0 only."""
 
     @staticmethod
@@ -73,7 +71,7 @@ class LoggerHook(Hook, ABC):
             return include_torch and val.numel() == 1
         return include_np and hasattr(val, "dtype") and getattr(val, "size", 0) == 1
 
-    def get_mode(self, runner: BaseRunner) -> str:
+    def get_mode(self, runner: Run) -> str:
         """`train` for averages of training iterations, else `val`.
 
         Raises:
@@ -91,13 +89,13 @@ class LoggerHook(Hook, ABC):
         averaged = buffer.tag is not None or "time" in buffer.output
         return "train" if averaged else "val"
 
-    def get_epoch(self, runner: BaseRunner) -> int:
+    def get_epoch(self, runner: Run) -> int:
         """The epoch, from 1, that a record belongs to."""
         if self._record[1] is not None:
             return self._record[1]
         return runner.epoch if runner.mode == "val" else runner.epoch + 1
 
-    def get_iter(self, runner: BaseRunner, inner_iter: bool = False) -> int:
+    def get_iter(self, runner: Run, inner_iter: bool = False) -> int:
         """Completed updates of the run; with `inner_iter`, within the epoch.
 
         A record of an evaluation has the number of the last update before it, so it
@@ -107,7 +105,7 @@ class LoggerHook(Hook, ABC):
             return runner.inner_iter + 1
         return runner.iter + 1 if self._record[2] is None else self._record[2]
 
-    def get_lr_tags(self, runner: BaseRunner) -> dict[str, float]:
+    def get_lr_tags(self, runner: Run) -> dict[str, float]:
         """`learning_rate` of the first group, of each optimizer if there are several.
 
         Where groups differ, `learning_rate_min` and `_max` say over what range.
@@ -123,7 +121,7 @@ class LoggerHook(Hook, ABC):
                 tags[f"{key}_min"], tags[f"{key}_max"] = min(values), max(values)
         return tags
 
-    def get_momentum_tags(self, runner: BaseRunner) -> dict[str, float]:
+    def get_momentum_tags(self, runner: Run) -> dict[str, float]:
         """`momentum` of the first group, of each optimizer if there are several."""
         if runner.optimizer is None:
             return {}
@@ -134,7 +132,7 @@ class LoggerHook(Hook, ABC):
 
     def get_loggable_tags(
         self,
-        runner: BaseRunner,
+        runner: Run,
         allow_scalar: bool = True,
         allow_text: bool = False,
         add_mode: bool = True,
@@ -156,31 +154,31 @@ class LoggerHook(Hook, ABC):
         tags.update(self.get_momentum_tags(runner))
         return tags
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         loggers = [hook for hook in runner.hooks if isinstance(hook, LoggerHook)]
         if loggers and loggers[-1] is self:
             self.reset_flag = True
         runner.log_buffer.select("train")
         runner.log_buffer.reserve(self.interval)
 
-    def before_epoch(self, runner: BaseRunner) -> None:
+    def before_epoch(self, runner: Run) -> None:
         runner.log_buffer.clear()
 
-    def before_val_epoch(self, runner: BaseRunner) -> None:
+    def before_val_epoch(self, runner: Run) -> None:
         self._in_val_epoch = True
         self.before_epoch(runner)
 
-    def before_val_iter(self, runner: BaseRunner) -> None:
+    def before_val_iter(self, runner: Run) -> None:
         if not self._in_val_epoch:
             runner.log_buffer.select("val")
 
-    def after_val_iter(self, runner: BaseRunner) -> None:
+    def after_val_iter(self, runner: Run) -> None:
         if not self._in_val_epoch:
             runner.log_buffer.select("train")
             self._val_iters += 1
             self._val_step = runner.iter
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Run) -> None:
         if self._val_iters:
             self._log_val_phase(runner)
         buffer = runner.log_buffer
@@ -192,23 +190,23 @@ class LoggerHook(Hook, ABC):
         if buffer.ready:
             self.log_now(runner, step=runner.iter + 1)
 
-    def after_train_epoch(self, runner: BaseRunner) -> None:
+    def after_train_epoch(self, runner: Run) -> None:
         if runner.log_buffer.ready:
             self.log_now(runner, step=runner.iter)
 
-    def after_val_epoch(self, runner: BaseRunner) -> None:
+    def after_val_epoch(self, runner: Run) -> None:
         self._in_val_epoch = False
         average_over_ranks(runner, 0)
         if runner.log_buffer.ready:
             self.log_now(runner, step=runner.iter)
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Run) -> None:
         if self._val_iters:
             self._log_val_phase(runner)
 
     def log_now(
         self,
-        runner: BaseRunner,
+        runner: Run,
         *,
         step: int,
         mode: str | None = None,
@@ -228,7 +226,7 @@ class LoggerHook(Hook, ABC):
         if self.reset_flag:
             runner.log_buffer.clear_output()
 
-    def _log_val_phase(self, runner: BaseRunner) -> None:
+    def _log_val_phase(self, runner: Run) -> None:
         """One record of the val iterations since the last training iteration."""
         buffer = runner.log_buffer
         means = weighted_means(buffer.totals("val"))
@@ -248,7 +246,7 @@ class LoggerHook(Hook, ABC):
             buffer.output, buffer.ready = held, ready
 
 
-def average_over_ranks(runner: BaseRunner, n: int) -> None:
+def average_over_ranks(runner: Run, n: int) -> None:
     """Average the buffer over the last `n` iterations and over the ranks.
 
     Training averages get the throughput of all ranks, in samples per second. Does

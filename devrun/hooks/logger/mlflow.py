@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import LoggerHook
 from devrun.hooks.logger.extra import import_extra
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["MlflowLoggerHook"]
 
@@ -53,7 +51,7 @@ class MlflowLoggerHook(LoggerHook):
         self.log_model = log_model
         self._started = False
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         super().before_run(runner)
         if runner.rank != 0:
             return
@@ -67,12 +65,12 @@ class MlflowLoggerHook(LoggerHook):
         if self.params is not None:
             self.mlflow.log_params(dict(self.params))
 
-    def log(self, runner: BaseRunner) -> None:
+    def log(self, runner: Run) -> None:
         tags = self.get_loggable_tags(runner)
         if tags:
             self.mlflow.log_metrics(tags, step=self.get_iter(runner))
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Run) -> None:
         super().after_run(runner)
         if self.log_model and runner.rank == 0:
             import torch
@@ -82,7 +80,7 @@ class MlflowLoggerHook(LoggerHook):
             )
         self._end("FINISHED")
 
-    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._end("FAILED")
 
     def _end(self, status: str) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import LoggerHook
 from devrun.hooks.logger.extra import import_extra
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["TensorboardLoggerHook"]
 
@@ -44,7 +42,7 @@ class TensorboardLoggerHook(LoggerHook):
         self.log_dir = log_dir
         self.writer: Any = None
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         super().before_run(runner)
         if runner.rank != 0:
             return
@@ -53,7 +51,7 @@ class TensorboardLoggerHook(LoggerHook):
         where = self.log_dir or os.path.join(str(runner.work_dir), "tf_logs")
         self.writer = self._writer_class(os.fspath(where))
 
-    def log(self, runner: BaseRunner) -> None:
+    def log(self, runner: Run) -> None:
         step = self.get_iter(runner)
         for tag, value in self.get_loggable_tags(runner, allow_text=True).items():
             if isinstance(value, str):
@@ -61,11 +59,11 @@ class TensorboardLoggerHook(LoggerHook):
             else:
                 self.writer.add_scalar(tag, value, step)
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Run) -> None:
         super().after_run(runner)
         self._close()
 
-    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._close()
 
     def _close(self) -> None:

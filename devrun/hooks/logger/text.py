@@ -7,16 +7,14 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.errors import ConfigError, StorageError, UnsupportedFeatureError
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import THROUGHPUT, LoggerHook, plain_number
 from devrun.log.jsonlines import JsonLines
 from devrun.log.text import escape
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["TextLoggerHook"]
 
@@ -80,7 +78,7 @@ class TextLoggerHook(LoggerHook):
         self._start = self._timed_until = 0
         self._seconds = 0.0
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         super().before_run(runner)
         self._start = self._timed_until = runner.iter
         self._seconds = 0.0
@@ -92,7 +90,7 @@ class TextLoggerHook(LoggerHook):
         if runner.meta is not None:
             self._json.write(runner.meta)
 
-    def log(self, runner: BaseRunner) -> dict[str, Any]:
+    def log(self, runner: Run) -> dict[str, Any]:
         """Write one record; it is returned."""
         record = self._make_record(runner)
         self._log_exp_name(runner)
@@ -109,14 +107,14 @@ class TextLoggerHook(LoggerHook):
             self._json.write(record)
         return record
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Run) -> None:
         super().after_run(runner)
         self._close()
         if self.out_dir is not None and runner.work_dir and runner.rank == 0:
             work_dir = Path(runner.work_dir)
             self._copy_logs(runner, work_dir, Path(self.out_dir) / work_dir.name)
 
-    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._close()
 
     def _close(self) -> None:
@@ -124,7 +122,7 @@ class TextLoggerHook(LoggerHook):
             self._json.close()
             self._json = None
 
-    def _make_record(self, runner: BaseRunner) -> dict[str, Any]:
+    def _make_record(self, runner: Run) -> dict[str, Any]:
         output = runner.log_buffer.output
         mode, step = self.get_mode(runner), self.get_iter(runner)
         if "eval_iter_num" in output:
@@ -150,7 +148,7 @@ class TextLoggerHook(LoggerHook):
                 record[key] = plain_number(value)
         return record
 
-    def _train_head(self, record: Mapping[str, Any], runner: BaseRunner) -> str:
+    def _train_head(self, record: Mapping[str, Any], runner: Run) -> str:
         if self.by_epoch:
             place = (
                 f"Epoch [{record['epoch']}][{record['iter']}/{len(runner.data_loader)}]"
@@ -173,12 +171,12 @@ class TextLoggerHook(LoggerHook):
             parts.append(f"memory: {record['memory']}")
         return f"{place}\t" + "".join(f"{part}, " for part in parts)
 
-    def _val_head(self, record: Mapping[str, Any], runner: BaseRunner) -> str:
+    def _val_head(self, record: Mapping[str, Any], runner: Run) -> str:
         if self.by_epoch:
             return f"Epoch(val) [{record['epoch']}][{record['iter']}]\t"
         return f"Iter(val) [{record['iter']}]\t"
 
-    def _eta(self, seconds: float, runner: BaseRunner) -> datetime.timedelta | None:
+    def _eta(self, seconds: float, runner: Run) -> datetime.timedelta | None:
         """Time left at the mean speed of the iterations logged so far."""
         done = runner.iter + 1
         self._seconds += seconds * (done - self._timed_until)
@@ -188,13 +186,13 @@ class TextLoggerHook(LoggerHook):
         left = self._seconds / max(done - self._start, 1) * (runner.max_iters - done)
         return datetime.timedelta(seconds=int(left))
 
-    def _log_exp_name(self, runner: BaseRunner) -> None:
+    def _log_exp_name(self, runner: Run) -> None:
         if runner.meta and "exp_name" in runner.meta:
             at_end = self.by_epoch and self.end_of_epoch(runner)
             if at_end or self.every_n_iters(runner, self.interval_exp_name):
                 runner.logger.info("Exp name: %s", escape(runner.meta["exp_name"]))
 
-    def _copy_logs(self, runner: BaseRunner, work_dir: Path, target: Path) -> None:
+    def _copy_logs(self, runner: Run, work_dir: Path, target: Path) -> None:
         logs = [
             p for p in sorted(work_dir.iterdir()) if p.name.endswith(self.out_suffix)
         ]
@@ -211,7 +209,7 @@ class TextLoggerHook(LoggerHook):
         runner.logger.info("%d log files were copied to %s", len(logs), escape(target))
 
 
-def _learning_rates(runner: BaseRunner) -> dict[str, Any]:
+def _learning_rates(runner: Run) -> dict[str, Any]:
     """`lr` as in MMCV, and its range over the groups where they differ."""
     if runner.optimizer is None:
         return {}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import LoggerHook
 from devrun.hooks.logger.extra import import_extra
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["WandbLoggerHook"]
 
@@ -60,7 +58,7 @@ class WandbLoggerHook(LoggerHook):
         self.define_metric_cfg = dict(define_metric_cfg or {})
         self.run: Any = None
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         super().before_run(runner)
         if runner.rank != 0:
             return
@@ -71,7 +69,7 @@ class WandbLoggerHook(LoggerHook):
         for metric, summary in self.define_metric_cfg.items():
             self.run.define_metric(metric, summary=summary)
 
-    def log(self, runner: BaseRunner) -> None:
+    def log(self, runner: Run) -> None:
         tags = self.get_loggable_tags(runner)
         if not tags:
             return
@@ -81,7 +79,7 @@ class WandbLoggerHook(LoggerHook):
         else:
             self.run.log({**tags, "global_step": step}, commit=self.commit)
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Run) -> None:
         super().after_run(runner)
         if self.run is None:
             return
@@ -93,7 +91,7 @@ class WandbLoggerHook(LoggerHook):
             self.run.log_artifact(artifact)
         self._finish(0)
 
-    def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._finish(1)
 
     def _finish(self, exit_code: int) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.hooks.base import HOOKS, Priority
 from devrun.hooks.schedules.base import ScheduleHook, Values, optimizers_of, write
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["LrUpdaterHook"]
 
@@ -28,11 +26,11 @@ class LrUpdaterHook(ScheduleHook):
     base_lr: Values = ()
     regular_lr: Values = ()
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         """The regular rate of a group whose initial rate is `base_lr`."""
         raise NotImplementedError(f"{type(self).__name__} must define get_lr")
 
-    def get_regular_lr(self, runner: BaseRunner) -> Values:
+    def get_regular_lr(self, runner: Run) -> Values:
         """`get_lr` of every group."""
         base = self.base_lr
         if isinstance(base, dict):
@@ -52,7 +50,7 @@ class LrUpdaterHook(ScheduleHook):
             }
         return [lr * factor for lr in regular]
 
-    def _set_lr(self, runner: BaseRunner, lr_groups: Values) -> None:
+    def _set_lr(self, runner: Run, lr_groups: Values) -> None:
         optimizer = runner.optimizer
         if isinstance(optimizer, dict):
             for name, one in optimizer.items():
@@ -62,7 +60,7 @@ class LrUpdaterHook(ScheduleHook):
         for group, lr in zip(optimizer.param_groups, lr_groups, strict=True):
             write(group, "lr", lr)
 
-    def _remember_base(self, runner: BaseRunner) -> None:
+    def _remember_base(self, runner: Run) -> None:
         rates = {}
         for name, optimizer in optimizers_of(runner).items():
             for group in optimizer.param_groups:
@@ -72,7 +70,7 @@ class LrUpdaterHook(ScheduleHook):
         several = isinstance(runner.optimizer, dict)
         self.base_lr = rates if several else next(iter(rates.values()))
 
-    def _refresh(self, runner: BaseRunner) -> Values:
+    def _refresh(self, runner: Run) -> Values:
         self.regular_lr = self.get_regular_lr(runner)
         return self.regular_lr
 
@@ -82,5 +80,5 @@ class LrUpdaterHook(ScheduleHook):
     def _warmed(self, cur_iters: int) -> Values:
         return self.get_warmup_lr(cur_iters)
 
-    def _write(self, runner: BaseRunner, values: Values) -> None:
+    def _write(self, runner: Run, values: Values) -> None:
         self._set_lr(runner, values)

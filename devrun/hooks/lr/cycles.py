@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import HOOKS
@@ -12,9 +12,7 @@ from devrun.hooks.lr.base import LrUpdaterHook
 from devrun.hooks.schedules.base import optimizers_of
 from devrun.hooks.schedules.checks import format_param, positive_int
 from devrun.hooks.schedules.cycles import CyclicSchedule, OneCycleSchedule
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["CyclicLrUpdaterHook", "OneCycleLrUpdaterHook"]
 
@@ -23,7 +21,7 @@ __all__ = ["CyclicLrUpdaterHook", "OneCycleLrUpdaterHook"]
 class CyclicLrUpdaterHook(CyclicSchedule, LrUpdaterHook):
     """Up and down `cyclic_times` times; see `CyclicSchedule` for the arguments."""
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         return self.value(runner, base_lr)
 
 
@@ -65,7 +63,7 @@ class OneCycleLrUpdaterHook(OneCycleSchedule, LrUpdaterHook):
         self.final_div_factor = final_div_factor
         super().__init__(pct_start, anneal_strategy, three_phase, **kwargs)
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         super().before_run(runner)
         run_steps = runner.max_iters or 0
         total = self.total_steps or run_steps
@@ -76,11 +74,11 @@ class OneCycleLrUpdaterHook(OneCycleSchedule, LrUpdaterHook):
             )
         self.plan(total)
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         levels = (base_lr, base_lr * self.div_factor, base_lr / self.final_div_factor)
         return self.value_between(runner, levels)
 
-    def _remember_base(self, runner: BaseRunner) -> None:
+    def _remember_base(self, runner: Run) -> None:
         rates = {}
         for name, optimizer in optimizers_of(runner).items():
             peaks = format_param(name, optimizer, self.max_lr)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.errors import ConfigError, nearest
 from devrun.hooks.base import HOOKS, Hook, Priority, get_priority
 from devrun.hooks.lr.torch_names import build_scheduler
 from devrun.hooks.lr.torch_scheduler import TorchSchedulerHook
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["PlateauSchedulerHook"]
 
@@ -46,7 +44,7 @@ class PlateauSchedulerHook(TorchSchedulerHook):
         self._taken = False
         self._warned = False
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         if get_priority(self.priority) <= Priority.LOW.value:
             raise ConfigError(
                 f"{self.policy} reads what evaluation (priority 70) found, so its own "
@@ -54,24 +52,24 @@ class PlateauSchedulerHook(TorchSchedulerHook):
             )
         super().before_run(runner)
 
-    def before_train_epoch(self, runner: BaseRunner) -> None:
+    def before_train_epoch(self, runner: Run) -> None:
         self._forget(runner)
 
-    def before_train_iter(self, runner: BaseRunner) -> None:
+    def before_train_iter(self, runner: Run) -> None:
         self._forget(runner)
 
-    def after_train_iter(self, runner: BaseRunner) -> None:
+    def after_train_iter(self, runner: Run) -> None:
         self._take(runner)
 
-    def after_train_epoch(self, runner: BaseRunner) -> None:
+    def after_train_epoch(self, runner: Run) -> None:
         self._take(runner)
 
-    def after_val_epoch(self, runner: BaseRunner) -> None:
+    def after_val_epoch(self, runner: Run) -> None:
         means = runner.log_buffer.means()
         if not self._taken and self.monitor in means:
             self._step(means[self.monitor])
 
-    def after_run(self, runner: BaseRunner) -> None:
+    def after_run(self, runner: Run) -> None:
         if not self.steps:
             runner.logger.warning(
                 "%s never got a value of %r, so the learning rate was never lowered",
@@ -90,7 +88,7 @@ class PlateauSchedulerHook(TorchSchedulerHook):
         # Its past cannot be stepped through: it goes on from the present rate.
         return build_scheduler(self._kind, optimizer, self.arguments)
 
-    def _forget(self, runner: BaseRunner) -> None:
+    def _forget(self, runner: Run) -> None:
         """Drop a value that was there before; only a new one counts."""
         runner.log_buffer.output.pop(self.monitor, None)
         self._taken = False
@@ -101,7 +99,7 @@ class PlateauSchedulerHook(TorchSchedulerHook):
         self.steps += 1
         self._taken = True
 
-    def _take(self, runner: BaseRunner) -> None:
+    def _take(self, runner: Run) -> None:
         found = runner.log_buffer.output
         if self._taken:
             return

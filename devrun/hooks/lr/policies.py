@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import HOOKS
@@ -16,9 +16,7 @@ from devrun.hooks.schedules.checks import (
     step_argument,
 )
 from devrun.optim import schedules
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = [
     "CosineAnnealingCooldownLrUpdaterHook",
@@ -40,7 +38,7 @@ class FixedLrUpdaterHook(LrUpdaterHook):
 
     follows_progress = False
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         return base_lr
 
 
@@ -60,7 +58,7 @@ class StepLrUpdaterHook(LrUpdaterHook):
         self.min_lr = min_lr
         super().__init__(**kwargs)
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         progress, _ = self.progress(runner)
         return schedules.step_decay(
             base_lr, progress, self.step, self.gamma, self.min_lr
@@ -75,7 +73,7 @@ class ExpLrUpdaterHook(LrUpdaterHook):
         self.gamma = gamma
         super().__init__(**kwargs)
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         progress, _ = self.progress(runner)
         return schedules.exponential(base_lr, progress, self.gamma)
 
@@ -89,7 +87,7 @@ class PolyLrUpdaterHook(LrUpdaterHook):
         self.min_lr = min_lr
         super().__init__(**kwargs)
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         progress, total = self.progress(runner)
         return schedules.polynomial(base_lr, progress, total, self.power, self.min_lr)
 
@@ -103,7 +101,7 @@ class InvLrUpdaterHook(LrUpdaterHook):
         self.power = power
         super().__init__(**kwargs)
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         progress, _ = self.progress(runner)
         return schedules.inverse(base_lr, progress, self.gamma, self.power)
 
@@ -127,7 +125,7 @@ class _ToMinimum(LrUpdaterHook):
 class CosineAnnealingLrUpdaterHook(_ToMinimum):
     """Half a cosine from the initial to the minimum rate over the run."""
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         progress, total = self.progress(runner)
         end = end_value(base_lr, self.min_lr, self.min_lr_ratio)
         return schedules.annealing_cos(base_lr, end, progress / total)
@@ -137,7 +135,7 @@ class CosineAnnealingLrUpdaterHook(_ToMinimum):
 class LinearAnnealingLrUpdaterHook(_ToMinimum):
     """A straight line from the initial to the minimum rate over the run."""
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         progress, total = self.progress(runner)
         end = end_value(base_lr, self.min_lr, self.min_lr_ratio)
         return schedules.annealing_linear(base_lr, end, progress / total)
@@ -157,7 +155,7 @@ class FlatCosineAnnealingLrUpdaterHook(_ToMinimum):
         self.start_percent = fraction("start_percent", start_percent)
         super().__init__(min_lr, min_lr_ratio, **kwargs)
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         progress, total = self.progress(runner)
         end = end_value(base_lr, self.min_lr, self.min_lr_ratio)
         return schedules.flat_cosine(base_lr, end, progress, total, self.start_percent)
@@ -184,7 +182,7 @@ class CosineRestartLrUpdaterHook(_ToMinimum):
         self.restart_weights = list(restart_weights)
         super().__init__(min_lr, min_lr_ratio, **kwargs)
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         super().before_run(runner)
         unit, total = (
             ("epochs", runner.max_epochs)
@@ -197,7 +195,7 @@ class CosineRestartLrUpdaterHook(_ToMinimum):
                 f"but the run has {total}"
             )
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         progress, _ = self.progress(runner)
         end = end_value(base_lr, self.min_lr, self.min_lr_ratio)
         return schedules.cosine_restart(
@@ -228,7 +226,7 @@ class CosineAnnealingCooldownLrUpdaterHook(_ToMinimum):
         self.cool_down_time = cool_down_time
         super().__init__(min_lr, min_lr_ratio, **kwargs)
 
-    def get_lr(self, runner: BaseRunner, base_lr: float) -> float:
+    def get_lr(self, runner: Run, base_lr: float) -> float:
         progress, total = self.progress(runner)
         end = end_value(base_lr, self.min_lr, self.min_lr_ratio)
         return schedules.cosine_cooldown(

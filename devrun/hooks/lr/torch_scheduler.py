@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.optim import lr_scheduler
 
@@ -16,9 +16,7 @@ from devrun.hooks.lr.torch_names import (
 )
 from devrun.hooks.lr.torch_state import encode, overlay
 from devrun.hooks.schedules.base import optimizers_of, write
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["TorchSchedulerHook", "find_scheduler", "scheduler_names"]
 
@@ -70,7 +68,7 @@ class TorchSchedulerHook(Hook):
 
     _takes_metric = False
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         if self.by_epoch and runner.max_epochs is None:
             raise ConfigError(
                 f"lr policy {self.policy} has by_epoch=True, but this run is counted "
@@ -84,11 +82,11 @@ class TorchSchedulerHook(Hook):
         if self._saved is not None:
             self._resume(self._saved)
 
-    def before_train_epoch(self, runner: BaseRunner) -> None:
+    def before_train_epoch(self, runner: Run) -> None:
         if self.by_epoch:
             self._step_to(runner.epoch)
 
-    def before_train_iter(self, runner: BaseRunner) -> None:
+    def before_train_iter(self, runner: Run) -> None:
         if not self.by_epoch:
             self._step_to(runner.iter)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import HOOKS, Priority
 from devrun.hooks.schedules.base import ScheduleHook, Values, optimizers_of, write
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["MomentumUpdaterHook", "momentum_of", "set_momentum"]
 
@@ -40,11 +38,11 @@ class MomentumUpdaterHook(ScheduleHook):
     ) -> None:
         super().__init__(by_epoch, warmup, warmup_iters, warmup_ratio, warmup_by_epoch)
 
-    def get_momentum(self, runner: BaseRunner, base_momentum: Any) -> float:
+    def get_momentum(self, runner: Run, base_momentum: Any) -> float:
         """The regular momentum of a group whose initial one is `base_momentum`."""
         raise NotImplementedError(f"{type(self).__name__} must define get_momentum")
 
-    def get_regular_momentum(self, runner: BaseRunner) -> Values:
+    def get_regular_momentum(self, runner: Run) -> Values:
         """`get_momentum` of every group."""
         base = self.base_momentum
         if isinstance(base, dict):
@@ -65,7 +63,7 @@ class MomentumUpdaterHook(ScheduleHook):
             }
         return [value / factor for value in regular]
 
-    def _set_momentum(self, runner: BaseRunner, momentum_groups: Values) -> None:
+    def _set_momentum(self, runner: Run, momentum_groups: Values) -> None:
         optimizer = runner.optimizer
         if isinstance(optimizer, dict):
             for name, one in optimizer.items():
@@ -76,7 +74,7 @@ class MomentumUpdaterHook(ScheduleHook):
         for group, value in zip(optimizer.param_groups, momentum_groups, strict=True):
             set_momentum(group, value)
 
-    def _remember_base(self, runner: BaseRunner) -> None:
+    def _remember_base(self, runner: Run) -> None:
         found = {}
         for name, optimizer in optimizers_of(runner).items():
             for group in optimizer.param_groups:
@@ -85,7 +83,7 @@ class MomentumUpdaterHook(ScheduleHook):
         several = isinstance(runner.optimizer, dict)
         self.base_momentum = found if several else next(iter(found.values()))
 
-    def _refresh(self, runner: BaseRunner) -> Values:
+    def _refresh(self, runner: Run) -> Values:
         self.regular_momentum = self.get_regular_momentum(runner)
         return self.regular_momentum
 
@@ -95,7 +93,7 @@ class MomentumUpdaterHook(ScheduleHook):
     def _warmed(self, cur_iters: int) -> Values:
         return self.get_warmup_momentum(cur_iters)
 
-    def _write(self, runner: BaseRunner, values: Values) -> None:
+    def _write(self, runner: Run, values: Values) -> None:
         self._set_momentum(runner, values)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import HOOKS
@@ -18,9 +18,7 @@ from devrun.hooks.schedules.checks import (
 )
 from devrun.hooks.schedules.cycles import CyclicSchedule, OneCycleSchedule
 from devrun.optim import schedules
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = [
     "CosineAnnealingMomentumUpdaterHook",
@@ -47,7 +45,7 @@ class StepMomentumUpdaterHook(MomentumUpdaterHook):
         self.min_momentum = min_momentum
         super().__init__(**kwargs)
 
-    def get_momentum(self, runner: BaseRunner, base_momentum: float) -> float:
+    def get_momentum(self, runner: Run, base_momentum: float) -> float:
         progress, _ = self.progress(runner)
         return schedules.step_decay(
             base_momentum, progress, self.step, self.gamma, self.min_momentum
@@ -73,7 +71,7 @@ class _ToMinimum(MomentumUpdaterHook):
 class CosineAnnealingMomentumUpdaterHook(_ToMinimum):
     """Half a cosine from the initial to the minimum momentum over the run."""
 
-    def get_momentum(self, runner: BaseRunner, base_momentum: float) -> float:
+    def get_momentum(self, runner: Run, base_momentum: float) -> float:
         progress, total = self.progress(runner)
         end = end_value(base_momentum, self.min_momentum, self.min_momentum_ratio)
         return schedules.annealing_cos(base_momentum, end, progress / total)
@@ -83,7 +81,7 @@ class CosineAnnealingMomentumUpdaterHook(_ToMinimum):
 class LinearAnnealingMomentumUpdaterHook(_ToMinimum):
     """A straight line from the initial to the minimum momentum over the run."""
 
-    def get_momentum(self, runner: BaseRunner, base_momentum: float) -> float:
+    def get_momentum(self, runner: Run, base_momentum: float) -> float:
         progress, total = self.progress(runner)
         end = end_value(base_momentum, self.min_momentum, self.min_momentum_ratio)
         return schedules.annealing_linear(base_momentum, end, progress / total)
@@ -113,7 +111,7 @@ class CyclicMomentumUpdaterHook(CyclicSchedule, MomentumUpdaterHook):
             **kwargs,
         )
 
-    def get_momentum(self, runner: BaseRunner, base_momentum: float) -> float:
+    def get_momentum(self, runner: Run, base_momentum: float) -> float:
         return self.value(runner, base_momentum)
 
 
@@ -154,11 +152,11 @@ class OneCycleMomentumUpdaterHook(OneCycleSchedule, MomentumUpdaterHook):
         self._given_max = max_momentum
         super().__init__(pct_start, anneal_strategy, three_phase, **kwargs)
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         super().before_run(runner)
         self.plan(runner.max_iters or 0)
 
-    def get_regular_momentum(self, runner: BaseRunner) -> Values:
+    def get_regular_momentum(self, runner: Run) -> Values:
         """`get_momentum` of every group, which is passed itself."""
         optimizer = runner.optimizer
         if isinstance(optimizer, dict):
@@ -168,11 +166,11 @@ class OneCycleMomentumUpdaterHook(OneCycleSchedule, MomentumUpdaterHook):
             }
         return [self.get_momentum(runner, group) for group in optimizer.param_groups]
 
-    def get_momentum(self, runner: BaseRunner, base_momentum: dict[str, Any]) -> float:
+    def get_momentum(self, runner: Run, base_momentum: dict[str, Any]) -> float:
         high, low = base_momentum["max_momentum"], base_momentum["base_momentum"]
         return self.value_between(runner, (high, low, high))
 
-    def _remember_base(self, runner: BaseRunner) -> None:
+    def _remember_base(self, runner: Run) -> None:
         for name, optimizer in optimizers_of(runner).items():
             lows = format_param(name, optimizer, self._given_base)
             highs = format_param(name, optimizer, self._given_max)

@@ -5,7 +5,7 @@ What it is written to (learning rate, momentum) is a subclass; which value, a po
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
@@ -13,9 +13,7 @@ from devrun.errors import ConfigError, nearest
 from devrun.hooks.base import Hook
 from devrun.hooks.schedules.checks import positive_int
 from devrun.optim.schedules import WARMUPS, warmup_factor
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["Values", "ScheduleHook", "optimizers_of", "write"]
 
@@ -64,7 +62,7 @@ class ScheduleHook(Hook):
         self.warmup_ratio = warmup_ratio
         self.warmup_by_epoch = warmup_by_epoch
 
-    def progress(self, runner: BaseRunner) -> tuple[int, int]:
+    def progress(self, runner: Run) -> tuple[int, int]:
         """Completed and total epochs or iterations, whichever the policy follows."""
         if self.by_epoch:
             return runner.epoch, runner.max_epochs  # type: ignore[return-value]
@@ -78,7 +76,7 @@ class ScheduleHook(Hook):
             self.warmup, cur_iters, self.warmup_iters, self.warmup_ratio
         )
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         # Where there are no epochs to count, nothing would ever set the value.
         if (
             self.by_epoch
@@ -93,12 +91,12 @@ class ScheduleHook(Hook):
             )
         self._remember_base(runner)
 
-    def before_train_epoch(self, runner: BaseRunner) -> None:
+    def before_train_epoch(self, runner: Run) -> None:
         self._resolve_warmup(runner)
         if self.by_epoch:
             self._write(runner, self._refresh(runner))
 
-    def before_train_iter(self, runner: BaseRunner) -> None:
+    def before_train_iter(self, runner: Run) -> None:
         if not self.by_epoch:
             values = self._refresh(runner)
             if self.warmup is not None and runner.iter < self._resolve_warmup(runner):
@@ -126,17 +124,17 @@ class ScheduleHook(Hook):
         method = getattr(self, stage)
         return getattr(method, "__func__", None) is getattr(ScheduleHook, stage)
 
-    def _resolve_warmup(self, runner: BaseRunner) -> int:
+    def _resolve_warmup(self, runner: Run) -> int:
         """Iterations of the warm-up, once the length of an epoch is known."""
         if self.warmup_iters is None:
             self.warmup_iters = (self.warmup_epochs or 0) * len(runner.data_loader)
         return self.warmup_iters
 
-    def _remember_base(self, runner: BaseRunner) -> None:
+    def _remember_base(self, runner: Run) -> None:
         """Take the initial value of each group."""
         raise NotImplementedError
 
-    def _refresh(self, runner: BaseRunner) -> Values:
+    def _refresh(self, runner: Run) -> Values:
         """Work out the regular values, keep and return them."""
         raise NotImplementedError
 
@@ -148,7 +146,7 @@ class ScheduleHook(Hook):
         """The regular values with the warm-up applied."""
         raise NotImplementedError
 
-    def _write(self, runner: BaseRunner, values: Values) -> None:
+    def _write(self, runner: Run, values: Values) -> None:
         """Put the values into the parameter groups."""
         raise NotImplementedError
 
@@ -169,7 +167,7 @@ def write(group: dict[str, Any], key: str, value: float) -> None:
         group[key] = value
 
 
-def optimizers_of(runner: BaseRunner) -> dict[str, Any]:
+def optimizers_of(runner: Run) -> dict[str, Any]:
     """The optimizers of a run by name; a single one under its class name."""
     optimizer = runner.optimizer
     if isinstance(optimizer, dict):

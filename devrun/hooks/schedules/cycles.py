@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.errors import ConfigError
 from devrun.hooks.schedules.base import ScheduleHook
@@ -14,9 +14,7 @@ from devrun.hooks.schedules.checks import (
     positive_int,
 )
 from devrun.optim.schedules import Phase, cyclic, one_cycle, one_cycle_phases
-
-if TYPE_CHECKING:
-    from devrun.runners.base import BaseRunner
+from devrun.run import Run
 
 __all__ = ["CyclicSchedule", "OneCycleSchedule"]
 
@@ -60,7 +58,7 @@ class CyclicSchedule(ScheduleHook):
         self.iter_up_phase = 0
         super().__init__(by_epoch=False, **kwargs)
 
-    def before_run(self, runner: BaseRunner) -> None:
+    def before_run(self, runner: Run) -> None:
         super().before_run(runner)
         self.max_iter_per_phase = (runner.max_iters or 0) // self.cyclic_times
         if self.max_iter_per_phase < 1:
@@ -70,7 +68,7 @@ class CyclicSchedule(ScheduleHook):
             )
         self.iter_up_phase = int(self.step_ratio_up * self.max_iter_per_phase)
 
-    def value(self, runner: BaseRunner, base: float) -> float:
+    def value(self, runner: Run, base: float) -> float:
         """The scheduled value of a group whose initial value is `base`."""
         return cyclic(
             base,
@@ -111,8 +109,6 @@ class OneCycleSchedule(ScheduleHook):
         """Lay the phases out over `total_steps`."""
         self.phases = one_cycle_phases(total_steps, self.pct_start, self.three_phase)
 
-    def value_between(
-        self, runner: BaseRunner, levels: tuple[float, float, float]
-    ) -> float:
+    def value_between(self, runner: Run, levels: tuple[float, float, float]) -> float:
         """The value now, between the (initial, peak, final) levels."""
         return one_cycle(levels, runner.iter, self.phases, self.anneal_func)

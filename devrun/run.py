@@ -1,0 +1,197 @@
+"""`RunState`: where a run is. `Run`: what hooks and device adapters may use of one.
+
+A hook is handed the runner; it is typed against `Run`, so that nothing it reads
+depends on how a runner is built. The loops alone write the `RunState`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+
+from devrun.log.buffer import LogBuffer
+from devrun.step import Capability, StepOutput, UpdatePolicy
+
+__all__ = ["Device", "Run", "RunState", "Saver"]
+
+
+@dataclass
+class RunState:
+    """The counters of a run. A checkpoint is always taken between two updates.
+
+    `iter` counts optimizer updates and grows after the hooks of `after_train_iter`;
+    `epoch` grows after those of `after_train_epoch`.
+    """
+
+    by_epoch: bool = True
+    """What the run's limit counts, and what intervals count unless they say so."""
+    max_epochs: int | None = None
+    max_iters: int | None = None
+    """Updates of the whole run; an epoch run derives it from its loader."""
+    mode: str | None = None
+    """`train` or `val`; None before the first phase."""
+    epoch: int = 0
+    """Completed train epochs."""
+    iter: int = 0
+    """Completed optimizer updates."""
+    inner_iter: int = 0
+    """Iteration inside the epoch, or inside the workflow phase where updates count."""
+    done: int = 0
+    """Updates of the present epoch."""
+    updates: int = 0
+    """Like `iter`, but right already while `after_train_iter` runs."""
+    phase_over: bool = False
+    """Whether the hooks of a phase's end are running."""
+    cut_short: bool = False
+    """Whether the phase ended before its data did."""
+    stop_reason: str | None = None
+    """Why the loop ends at the next iteration boundary."""
+    stop_wanted: str | None = None
+    """What this process alone was told to stop for, before the others know."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the limit of the run is reached."""
+        if self.by_epoch:
+            return self.epoch >= (self.max_epochs or 0)
+        return self.iter >= (self.max_iters or 0)
+
+    @property
+    def update_in_progress(self) -> bool:
+        """Whether a training step was begun that is not counted yet."""
+        return self.mode == "train" and self.updates == self.iter
+
+    @property
+    def last_stages(self) -> tuple[str, str]:
+        """The stages at the end of a phase."""
+        kind = "epoch" if self.by_epoch else "iter"
+        return f"after_train_{kind}", f"after_val_{kind}"
+
+    def request_stop(self, reason: str, *, alone: bool) -> None:
+        """Stop at the next boundary; `alone`, once the other ranks know of it."""
+        if alone:
+            self.stop_wanted = reason
+        else:
+            self.stop_reason = reason
+
+    def position(self) -> dict[str, int]:
+        """What has been done: whole `epoch`s, `done` updates of the next, `iter`."""
+        over = self.phase_over and self.mode == "train" and self.by_epoch
+        return {
+            "epoch": self.epoch + over,
+            "done": 0 if over else self.done,
+            "iter": max(
+                self.updates, self.iter
+            ),  # a loop of a user's counts no updates
+        }
+
+    def seek(self, epoch: int, iter: int, done: int) -> None:
+        """Stand where `position` said."""
+        self.epoch, self.iter, self.done = epoch, iter, done
+        self.updates = iter
+
+
+class Device(Protocol):
+    """What a hook may ask of the device adapter; see `devrun.devices.base`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def emulated(self) -> bool: ...
+    @property
+    def capabilities(self) -> frozenset[Capability]: ...
+    def sync_to_host(self, model: Any) -> None: ...
+    def sync_to_device(self, model: Any) -> None: ...
+    def check_finite(self, model: Any = None) -> None: ...
+    def memory_stats(self) -> Mapping[str, float]: ...
+    def profiler_activities(self) -> Any: ...
+    def empty_cache(self) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class Saver(Protocol):
+    """What a hook may ask of the writer; see `devrun.runners.checkpointer`."""
+
+    run_id: str
+    last_saved_iter: int
+    rewound_to: int | None
+
+    def root(self, out_dir: Any = None) -> Path: ...
+    def finish(self) -> None: ...
+    def check(self) -> None: ...
+    def wait_for_writer(self) -> None: ...
+
+
+class Run(Protocol):
+    """A run as its hooks see it; MMCV's names for what MMCV has."""
+
+    log_buffer: LogBuffer
+    logger: logging.Logger
+    meta: dict[str, Any]
+    outputs: StepOutput
+    """Of the last step."""
+    data_batch: Any
+    """Of the step in progress; there from `before_*_iter` to `after_*_iter`."""
+    data_loader: Any
+    """Of the phase in progress."""
+    work_dir: str | None
+    timestamp: str
+    eval_contexts: list[Callable[[Any], AbstractContextManager[Any]]]
+    """Called with the run and entered while it evaluates."""
+
+    @property
+    def state(self) -> RunState: ...
+    @property
+    def checkpointer(self) -> Saver: ...
+    @property
+    def adapter(self) -> Device: ...
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def model_name(self) -> str: ...
+    @property
+    def optimizer(self) -> Any: ...
+    @property
+    def policy(self) -> UpdatePolicy: ...
+    @property
+    def hooks(self) -> list[Any]: ...
+    @property
+    def mode(self) -> str | None: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def iter(self) -> int: ...
+    @property
+    def inner_iter(self) -> int: ...
+    @property
+    def max_epochs(self) -> int | None: ...
+    @property
+    def max_iters(self) -> int | None: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def should_stop(self) -> bool: ...
+    @property
+    def stop_wanted(self) -> str | None: ...
+    @property
+    def own_loop(self) -> bool: ...
+    @property
+    def train_steps(self) -> int: ...
+    @property
+    def eval_steps(self) -> int: ...
+    def request_stop(self, reason: Any, *, alone: bool = False) -> None: ...
+    def current_lr(self) -> Any: ...
+    def current_momentum(self) -> Any: ...
+    def evaluating(self) -> AbstractContextManager[None]: ...
+    def eval_step(self, data_batch: Any, mode: str = "val") -> StepOutput: ...
+    def prepare_eval_loader(self, data_loader: Any) -> Any: ...
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> str: ...
+    def resume(self, checkpoint: Any, *args: Any, **kwargs: Any) -> None: ...

@@ -1,0 +1,400 @@
+"""`Checkpointer`: a run becomes a checkpoint, and a checkpoint the state of a run."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from devrun import __version__, dist
+from devrun.checkpoint import (
+    BackgroundWriter,
+    Checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    step_name,
+    write_checkpoint,
+)
+from devrun.errors import CheckpointError, ConfigError, ConfigTypeError
+from devrun.hooks.checkpoint import CheckpointHook
+from devrun.hooks.dispatch import HookTable
+from devrun.run import Run
+from devrun.runners.arguments import file_name, plain_meta
+from devrun.runners.changes import compare_config, compare_data, environment_changes
+from devrun.runners.newest import newest_checkpoint
+from devrun.runners.position import position_of, take_position
+from devrun.runners.saved import SavedRun, malformed
+from devrun.runners.session import Session
+from devrun.runners.workflow import Workflow
+
+__all__ = ["CHECKPOINTS", "Checkpointer", "Owner"]
+
+CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints inside a work_dir."""
+
+
+class Owner(Run, Protocol):
+    """A run with its parts, as the checkpointer sees it."""
+
+    session: Session
+    table: HookTable
+    workflow: Workflow | None
+
+
+class Checkpointer:
+    """Writes the checkpoints of a run, and takes one up again.
+
+    `resume` reads and checks a checkpoint as one `SavedRun`, then gives the model, the
+    optimizer and the counters what it holds. The rest waits, in that same value, for
+    the loop to be there: the loaders' positions, the hooks' state and, last, the random
+    streams.
+    """
+
+    def __init__(self, run: Owner) -> None:
+        self._run = run
+        self.run_id = uuid.uuid4().hex
+        """What the checkpoints of this run have in common, also after a resume."""
+        self.config: Mapping[str, Any] | None = None
+        """The resolved config, without secrets, as it is kept in checkpoints."""
+        self.last_saved_iter = -1
+        """Updates done when the last checkpoint was written; -1 for none."""
+        self.rewound_to: int | None = None
+        """Updates done by a checkpoint that was named to resume from; later ones of
+        the same run belong to what is not gone on with."""
+        self.rollbacks = 0
+        """How often the run went back."""
+        self._resumed: SavedRun | None = None
+        self._positioned = True
+        self._allows_changes = False
+        self._writer: BackgroundWriter | None = None
+        self._in_flight = False  # on every rank: whether rank 0 may still be writing
+
+    def root(self, out_dir: str | os.PathLike[str] | None = None) -> Path:
+        """The directory that checkpoints go to: `out_dir`, or one in `work_dir`."""
+        if out_dir is not None:
+            return Path(out_dir)
+        if self._run.work_dir is None:
+            raise ConfigError(
+                "there is no work_dir to keep checkpoints in; give the runner one, "
+                "or pass out_dir"
+            )
+        return Path(self._run.work_dir) / CHECKPOINTS
+
+    def save(
+        self,
+        out_dir: str | os.PathLike[str] | None = None,
+        filename_tmpl: str | None = None,
+        save_optimizer: bool = True,
+        meta: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        background: bool = False,
+        then: Callable[[], None] | None = None,
+    ) -> str:
+        """Write a checkpoint; its path. See `BaseRunner.save_checkpoint`."""
+        if meta is not None and not isinstance(meta, Mapping):
+            raise ConfigTypeError(f"meta must be a dict or None, got {meta!r}")
+        run = self._run
+        self.finish()
+        root = self.root(out_dir)
+        run.session.sync_to_host()
+        position = position_of(run.state, run.workflow)
+        path = root / (name or self._file_name(position, filename_tmpl))
+        facts = self._facts(position, meta or {}, None if name else path)
+        tree: dict[str, Any] = {}
+        if filename_tmpl is None:
+            tree = self._tree(position, facts, save_optimizer)
+            run.table.call("before_save_checkpoint", run, tree)
+
+        def write() -> None:
+            if run.work_dir is not None and not os.path.isdir(run.work_dir):
+                run.logger.warning(
+                    "work_dir %s was removed under the run: it is made again, but what "
+                    "was in it is lost",
+                    run.work_dir,
+                )
+            about = {**facts, "step": position["iter"], "run_id": self.run_id}
+            self._writer = self._writer or BackgroundWriter()
+            if filename_tmpl is not None:
+                optimizer = run.optimizer if save_optimizer else None
+                save_checkpoint(run.model, str(path), optimizer, meta=facts)
+            elif background:
+                self._writer.save(root, path.name, tree, about, then)
+                return
+            else:
+                write_checkpoint(root, path.name, tree, about)
+            if then is not None:
+                self._writer.call(then)
+
+        dist.on_main(write)
+        self._in_flight = then is not None or (background and filename_tmpl is None)
+        if name is None:
+            self.last_saved_iter = position["iter"]
+        return str(path)
+
+    def finish(self) -> None:
+        """Return when nothing is being written; all ranks must call it together.
+
+        Raises:
+            StorageError: what was written in the background is not on the disk.
+        """
+        if self._in_flight:
+            self._in_flight, saved = False, self.last_saved_iter
+            self.last_saved_iter = -1
+            dist.on_main(self.wait_for_writer)
+            self.last_saved_iter = saved
+
+    def check(self) -> None:
+        """Look, without waiting, whether a write in the background has failed.
+
+        On several ranks nothing is done: they learn of it together, in the next save.
+
+        Raises:
+            StorageError: it has.
+        """
+        failed = self._writer is not None and self._writer.failed
+        if failed and self._run.world_size == 1:
+            self.finish()
+
+    def wait_for_writer(self) -> None:
+        """The part of `finish` that this process can do alone."""
+        if self._writer is not None:
+            self._writer.wait()
+
+    def load_weights(
+        self,
+        filename: str | os.PathLike[str],
+        map_location: Any,
+        strict: bool,
+        revise_keys: Sequence[tuple[str, str]],
+        *,
+        allow_pickle: bool,
+    ) -> Any:
+        """Load weights only. See `BaseRunner.load_checkpoint`."""
+        run = self._run
+        run.logger.info("load checkpoint from %s", filename)
+        loaded = load_checkpoint(
+            run.model,
+            str(filename),
+            map_location=map_location,
+            strict=strict,
+            logger=run.logger,
+            revise_keys=list(revise_keys),
+            allow_pickle=allow_pickle,
+        )
+        run.session.sync_to_device()
+        return loaded
+
+    def resume(
+        self,
+        checkpoint: str | os.PathLike[str],
+        resume_optimizer: bool = True,
+        *,
+        allow_changes: bool = False,
+        allow_pickle: bool = False,
+    ) -> None:
+        """Go on with the run that wrote `checkpoint`. See `BaseRunner.resume`."""
+        self.finish()
+        run = self._run
+        named = str(checkpoint) != "auto"
+        source = Path(checkpoint) if named else self.newest()
+        if source is None:
+            return
+        saved = SavedRun.read(source, allow_pickle=allow_pickle)
+        seed = run.session.seed if run.session.keeps_seed else None
+        compare_config(saved, self.config, seed, run.logger, allowed=allow_changes)
+        run.table.call("after_load_checkpoint", run, saved.parts)
+        self._load(saved, resume_optimizer)
+        self._adopt(saved)
+        self._allows_changes = allow_changes
+        self.rewound_to = run.iter if named else None
+        self._tell(saved)
+
+    def adapter_state(self) -> Mapping[str, Any]:
+        """What the adapter has to take back once it is prepared."""
+        return {} if self._resumed is None else self._resumed.parts.get("adapter", {})
+
+    def take_position(self, flow: Workflow) -> None:
+        """Take up, once, the saved place in the workflow and in the data."""
+        if self._positioned or self._resumed is None:
+            return
+        self._positioned = True
+        run, position = self._run, self._resumed.position
+        if not self._allows_changes:
+            compare_data(flow, position.get("loaders", []), self._resumed.path)
+        if take_position(position, run.state, flow, run.logger):
+            self.last_saved_iter = run.state.iter
+
+    def take_hooks_and_streams(self) -> bool:
+        """Take up the rest, once the hooks are ready; whether there was any.
+
+        The random streams come last: what opens a loader anew draws before.
+        """
+        saved, self._resumed = self._resumed, None
+        if saved is None:
+            return False
+        left = []
+        for key, state in saved.parts.get("hooks", {}).items():
+            with malformed(f"the state of the hook {key}"):
+                left += self._run.table.load_state_dict({key: state})
+        if left:
+            self._run.logger.warning(
+                "the checkpoint has state of hooks that are not here: %s",
+                ", ".join(left),
+            )
+        if self._run.workflow is not None:
+            for loader in self._run.workflow.loaders:
+                if getattr(loader, "done", 0):
+                    loader.open()
+        streams = saved.random_state(self._run.rank)
+        if streams is not None:
+            self._run.session.set_random_state(streams)
+        return True
+
+    def return_to(self, source: Path, place: tuple[int, int]) -> None:
+        """Take up `source`, but for its place in the data: that is `place`.
+
+        Args:
+            place: epoch, and updates of it, where the run goes on.
+        """
+        rewound = self.rewound_to
+        self.resume(source, allow_changes=self._allows_changes)
+        self.rewound_to, self._positioned = rewound, True
+        self.rollbacks += 1
+        state = self._run.state
+        state.epoch, state.done = place
+        self.take_hooks_and_streams()
+
+    def newest(self) -> Checkpoint | None:
+        """The newest whole checkpoint of the places that this run saves to."""
+        work_dir, hooks = self._run.work_dir, self._run.table.hooks
+        savers = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
+        places = [Path(hook.directory(work_dir)) for hook in savers]
+        if work_dir is not None or not places:
+            places.insert(0, self.root())
+        return newest_checkpoint(list(dict.fromkeys(places)), self._run.logger)
+
+    def _load(self, saved: SavedRun, optimizer: bool) -> None:
+        """Weights, optimizer and adapter take what was saved, or nothing does."""
+        session, parts = self._run.session, saved.parts
+        adapter, wanted = session.adapter, optimizer and session.optimizer is not None
+        saved.check_random_state(session.rank)
+
+        def optimizer_loader() -> Callable[[], None]:
+            if parts.get("optimizer") is None:
+                raise CheckpointError(
+                    f"{str(saved.path)!r} has no optimizer state; resume with "
+                    "resume_optimizer=False, or take its weights with load_from"
+                )
+            return adapter.load_optimizer_state(
+                session.wrapped, session.optimizer, parts["optimizer"]
+            )
+
+        fitting = adapter.fits(session.wrapped, parts["model"])
+        load = optimizer_loader() if wanted and fitting else None
+        with ExitStack() as undo:
+            if not fitting:  # a model with names of its own for them may take it
+                before = adapter.model_state(session.wrapped)
+                before = {name: value.clone() for name, value in before.items()}
+                undo.callback(session.model.load_state_dict, before)
+            adapter.load_model_state(session.wrapped, parts["model"], str(saved.path))
+            if wanted and not fitting:
+                load = optimizer_loader()
+            if session.prepared:
+                undo.callback(adapter.load_state_dict, adapter.state_dict())
+                with malformed("the state of the device adapter"):
+                    adapter.load_state_dict(parts.get("adapter", {}))
+            undo.pop_all()
+        if load is not None:
+            load()
+        session.sync_to_device()
+
+    def _adopt(self, saved: SavedRun) -> None:
+        """The counters and what else says which run this is."""
+        run = self._run
+        self.run_id = saved.run_id or self.run_id
+        run.meta.update(saved.meta)
+        counters = ("epoch", "iter", "done")
+        run.state.seek(*(saved.position[name] for name in counters))
+        self.last_saved_iter = run.state.iter
+        self.rollbacks = max(saved.rollbacks, self.rollbacks)
+        if saved.seed is not None and not run.session.keeps_seed:
+            # without a seed of its own, a run takes up the order of the data
+            run.session.seed = saved.seed
+        self._resumed, self._positioned = saved, False
+
+    def _tell(self, saved: SavedRun) -> None:
+        run = self._run
+        if saved.by_epoch not in (None, run.state.by_epoch):
+            counts = ("epochs", "iterations")
+            run.logger.warning(
+                "saved by a runner that counts %s, resumed by one that counts %s: the "
+                "updates and the samples seen are kept, epochs and phases begin anew",
+                *(counts if saved.by_epoch else reversed(counts)),
+            )
+        changes = environment_changes(saved, run.adapter, run.world_size)
+        if changes:
+            run.logger.warning(
+                "resumed at the same sample, but not bit for bit: %s",
+                ", ".join(map(str, changes)),
+            )
+        run.logger.info(
+            "resumed epoch: %d, iter: %d from %s", run.epoch, run.iter, saved.path
+        )
+
+    def _file_name(self, position: Mapping[str, Any], template: str | None) -> str:
+        if template is None:
+            return step_name(position["iter"])
+        by_epoch = self._run.state.by_epoch
+        return file_name(template, position["epoch" if by_epoch else "iter"])
+
+    def _facts(
+        self, position: Mapping[str, Any], meta: Mapping[str, Any], path: Path | None
+    ) -> dict[str, Any]:
+        """The `meta` of a checkpoint; one that is the latest names itself."""
+        run = self._run
+        messages = dict(run.meta.get("hook_msgs", {}))
+        if path is not None:
+            messages["last_ckpt"] = str(path)
+        return {
+            **plain_meta({**run.meta, **meta}),
+            "hook_msgs": messages,
+            "devrun_version": __version__,
+            "epoch": position["epoch"],
+            "iter": position["iter"],
+            "device": run.adapter.name,
+            "emulated": run.adapter.emulated,
+        }
+
+    def _tree(
+        self, position: dict[str, Any], facts: dict[str, Any], save_optimizer: bool
+    ) -> dict[str, Any]:
+        """Everything a resumed run needs, part by part; collective over the ranks."""
+        run, waiting = self._run, self._resumed
+        session, adapter = run.session, run.session.adapter
+        hooks = None if waiting is None else dict(waiting.parts.get("hooks", {}))
+        streams = None if waiting is None else waiting.random_state(run.rank)
+        tree: dict[str, Any] = {
+            "model": adapter.model_state(session.wrapped),
+            "adapter": adapter.state_dict(),
+            "hooks": run.table.state_dict() if hooks is None else hooks,
+            "trainer": {
+                "position": position,
+                "meta": facts,
+                "seed": session.seed,
+                "by_epoch": run.state.by_epoch,
+                "rollbacks": self.rollbacks,
+                "config": None if self.config is None else dict(self.config),
+            },
+        }
+        if save_optimizer and session.optimizer is not None:
+            tree["optimizer"] = adapter.optimizer_state(
+                session.wrapped, session.optimizer
+            )
+        mine = session.random_state() if streams is None else streams
+        for rank, state in enumerate(dist.gather_objects(mine)):
+            tree[f"rng-rank{rank:05d}"] = state
+        return tree

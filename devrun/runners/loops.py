@@ -1,0 +1,320 @@
+"""The loops: what happens between `before_run` and `after_run`, as text.
+
+    before_run
+    while not finished:
+        for mode, times in workflow:
+            repeat times: train or val      an epoch, or an iteration
+    after_run
+
+A loop writes the `RunState` and asks the runner for the step, so that a `run_iter`,
+`train` or `val` of a user's subclass takes part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from devrun.errors import (
+    ConfigError,
+    DataError,
+    DeviceMemoryError,
+    DivergedError,
+    HangError,
+    RollbackError,
+)
+from devrun.peers import lost_peer
+from devrun.runners.checkpointer import Checkpointer, Owner
+from devrun.runners.endless import IterLoader
+from devrun.runners.helpers import get_host_info
+from devrun.runners.rollback import roll_back
+from devrun.runners.workflow import Workflow
+
+__all__ = [
+    "Looped",
+    "run",
+    "step",
+    "train_epoch",
+    "train_iter",
+    "val_epoch",
+    "val_iter",
+]
+
+
+class Looped(Owner, Protocol):
+    """A runner as its loop sees it: with its parts, and what a user may override."""
+
+    checkpointer: Checkpointer
+    on_grads: Callable[[], None] | None
+    """Calls `after_backward`, where a hook has it."""
+
+    def run_iter(self, data_batch: Any, train_mode: bool, **kwargs: Any) -> None: ...
+    def call_hook(self, fn_name: str) -> None: ...
+    def loader(self, data_loader: Any, *, training: bool) -> Any: ...
+
+
+def step(run: Looped, batch: Any, train: bool, kwargs: dict[str, Any]) -> None:
+    """One step through the adapter; its values go to the log buffer."""
+    session = run.session
+    if kwargs:
+        session.step_module.step_kwargs = kwargs
+    if train:
+        outputs = session.adapter.train_step(
+            session.wrapped, batch, session.optimizer, run.on_grads
+        )
+        session.train_steps += 1
+    else:
+        outputs = session.adapter.eval_step(session.wrapped, batch)
+    run.outputs = outputs
+    run.log_buffer.update(outputs["log_vars"], outputs["num_samples"])
+
+
+def train_epoch(run: Looped, loader: Any, **kwargs: Any) -> None:
+    """One train epoch, from where a resumed run left it::
+
+    before_train_epoch
+    for batch in loader:
+        before_train_iter; step; after_train_iter
+    after_train_epoch
+    """
+    state = run.state
+    state.mode, run.data_loader = "train", loader
+    run.session.wrapped.train()
+    if state.max_epochs is not None:
+        state.max_iters = state.max_epochs * len(loader)
+    batches = _open_epoch(run, loader)
+    before = run.table.calls["before_train_iter"]
+    after = run.table.calls["after_train_iter"]
+    # unpacking no arguments in each iteration would cost as much as a hook
+    run_iter: Any = partial(run.run_iter, **kwargs) if kwargs else run.run_iter
+    for state.inner_iter, run.data_batch in batches:
+        for call in before:
+            call(run)
+        run_iter(run.data_batch, train_mode=True)
+        state.done += 1
+        state.updates += 1
+        for call in after:
+            call(run)
+        del run.data_batch
+        state.iter += 1
+        if state.stop_reason is not None:
+            state.cut_short = True
+            return
+    run.call_hook("after_train_epoch")
+    state.epoch += 1
+    state.done = 0
+
+
+@torch.no_grad()
+def val_epoch(run: Looped, loader: Any, **kwargs: Any) -> None:
+    """One pass over the data without training::
+
+    before_val_epoch
+    for batch in loader:
+        before_val_iter; step; after_val_iter
+    after_val_epoch
+    """
+    state = run.state
+    state.mode, run.data_loader = "val", loader
+    with run.evaluating():
+        run.call_hook("before_val_epoch")
+        for state.inner_iter, run.data_batch in enumerate(loader):
+            run.call_hook("before_val_iter")
+            run.run_iter(run.data_batch, train_mode=False, **kwargs)
+            run.call_hook("after_val_iter")
+            del run.data_batch
+            if state.stop_reason is not None:
+                state.cut_short = True
+                return
+        run.call_hook("after_val_epoch")
+
+
+def train_iter(run: Looped, loader: Any, **kwargs: Any) -> None:
+    """One update with the next batch: before_train_iter; step; after_train_iter."""
+    state = run.state
+    if state.mode != "train":
+        run.session.wrapped.train()
+    state.mode, run.data_loader = "train", loader
+    state.inner_iter = run.workflow.repeat if run.workflow is not None else 0
+    run.data_batch = next(loader)
+    state.epoch = loader.epoch
+    for call in run.table.calls["before_train_iter"]:
+        call(run)
+    run.run_iter(run.data_batch, train_mode=True, **kwargs)
+    state.updates += 1
+    state.phase_over = True
+    for call in run.table.calls["after_train_iter"]:
+        call(run)
+    state.phase_over = False
+    del run.data_batch
+    state.inner_iter += 1
+    state.iter += 1
+
+
+@torch.no_grad()
+def val_iter(run: Looped, loader: Any, **kwargs: Any) -> None:
+    """One step without training: before_val_iter; step; after_val_iter."""
+    state = run.state
+    state.mode, run.data_loader = "val", loader
+    state.inner_iter = run.workflow.repeat if run.workflow is not None else 0
+    run.data_batch = next(loader)
+    with run.evaluating():
+        run.call_hook("before_val_iter")
+        run.run_iter(run.data_batch, train_mode=False, **kwargs)
+        run.call_hook("after_val_iter")
+    del run.data_batch
+    state.inner_iter += 1
+
+
+def run(
+    run: Looped,
+    data_loaders: Sequence[Any],
+    workflow: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> None:
+    """Everything ready for `before_run`, then the loop.
+
+    Raises:
+        ConfigError: loaders and workflow do not fit, or no limit was given.
+    """
+    flow = _made_ready(run, data_loaders, workflow)
+    state, limit = run.state, _limit_name(run)
+    run.logger.info(
+        "Start running, host: %s, work_dir: %s",
+        get_host_info(),
+        run.work_dir or "nothing is written",
+    )
+    run.logger.info(
+        "Hooks will be executed in the following order:\n%s", run.table.describe()
+    )
+    run.logger.info(
+        "workflow: %s, max: %s %s",
+        flow.flow,
+        getattr(state, limit),
+        limit.removeprefix("max_"),
+    )
+    _run_phases(run, flow, kwargs)
+
+
+def _made_ready(
+    run: Looped, data_loaders: Sequence[Any], workflow: Sequence[Any]
+) -> Workflow:
+    name = _limit_name(run)
+    if getattr(run.state, name) is None:
+        raise ConfigError(f"{type(run).__name__} needs {name}; none was given")
+    flow = Workflow(workflow, data_loaders)
+    for mode, _ in flow.flow:
+        if not callable(getattr(run, mode, None)):
+            raise ConfigError(
+                f"{type(run).__name__} has no method named {mode!r} to run a "
+                "workflow phase; accepted: 'train', 'val'"
+            )
+    flow.loaders = [
+        run.loader(loader, training=mode != "val")
+        for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True)
+    ]
+    if run.state.by_epoch:
+        trains = (i for i, (mode, _) in enumerate(flow.flow) if mode == "train")
+        if (first := next(trains, None)) is not None:
+            epochs = run.state.max_epochs or 0
+            run.state.max_iters = epochs * len(flow.loaders[first])
+    else:  # one for all phases of a loader: they go through its data together
+        endless = {id(loader): IterLoader(loader) for loader in flow.loaders}
+        flow.loaders = [endless[id(loader)] for loader in flow.loaders]
+    return flow
+
+
+def _limit_name(run: Looped) -> str:
+    return "max_epochs" if run.state.by_epoch else "max_iters"
+
+
+def _run_phases(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
+    """Call `before_run`, the phases in turn, and `after_run`."""
+    run.workflow = flow
+    run.checkpointer.take_position(flow)
+    stage = run.table.calls["after_backward"]
+    run.on_grads = partial(run.call_hook, "after_backward") if stage else None
+    try:
+        run.call_hook("before_run")
+        run.checkpointer.take_position(flow)  # a hook may have resumed in before_run
+        resumed = run.checkpointer.take_hooks_and_streams()
+        run.table.refresh()  # hooks may narrow their stages in before_run
+        if run.state.finished:
+            run.logger.warning(
+                "nothing is left to train: %d epochs and %d iterations are done; "
+                "raise %s to go on",
+                run.epoch,
+                run.iter,
+                _limit_name(run),
+            )
+        if not run.state.by_epoch:
+            with _streams_kept(run, resumed):
+                run.call_hook("before_epoch")
+        _train_on(run, flow, kwargs)
+        if not run.state.by_epoch:
+            run.call_hook("after_epoch")
+        run.session.sync_to_host()
+        run.call_hook("after_run")
+        run.checkpointer.finish()
+    except BaseException as error:
+        run.table.tell(run, error)
+        if (explained := _explained(run, error)) is not None:
+            raise explained from error
+        raise
+    finally:
+        run.session.close_loaders()
+
+
+def _train_on(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
+    """The phases in turn, again from where a rollback leads."""
+    while True:
+        try:
+            for mode, loader in flow.steps(lambda: run.state.finished):
+                run.state.cut_short = False
+                getattr(run, mode)(loader, **kwargs)
+                if run.should_stop:
+                    if not run.state.cut_short:
+                        flow.advance()
+                    return
+        except RollbackError as error:
+            failure = error
+        else:
+            return
+        failure.__traceback__ = None  # its frames hold the batch and the graph
+        roll_back(run, run.checkpointer, failure)
+
+
+def _open_epoch(run: Looped, loader: Any) -> Iterator[tuple[int, Any]]:
+    """Call `before_train_epoch`, then give (inner_iter, batch) pairs.
+
+    An epoch that a resumed run goes on with was begun before: what its beginning drew
+    from the random streams is not drawn again.
+    """
+    start = run.state.done
+    with _streams_kept(run, start > 0):
+        loader.set_epoch(run.state.epoch)
+        run.call_hook("before_train_epoch")
+        if start:
+            run.state.inner_iter = start - 1  # maybe no batch is left in this epoch
+            loader.start_at(start)
+        return enumerate(iter(loader), start)
+
+
+def _streams_kept(run: Looped, kept: bool) -> contextlib.AbstractContextManager[None]:
+    return run.session.keeping_random_state() if kept else contextlib.nullcontext()
+
+
+def _explained(run: Looped, error: BaseException) -> BaseException | None:
+    """`error` in words, when the loader knows better, and where the run was."""
+    explain = getattr(run.data_loader, "explain", None)
+    known = explain(error) if explain is not None else None
+    known = known or lost_peer(error)
+    told = error if known is None else known
+    if isinstance(told, (DivergedError, DeviceMemoryError, DataError, HangError)):
+        place = f"(epoch {run.epoch + 1}, iteration {run.iter + 1})"
+        told.args = (f"{told} {place}",)
+    return known

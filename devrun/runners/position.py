@@ -1,0 +1,103 @@
+"""Where a run stands in its workflow and its data, as a checkpoint keeps it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from devrun.run import RunState
+from devrun.runners.workflow import Workflow
+
+__all__ = ["check_position", "loader_facts", "position_of", "take_position"]
+
+
+def position_of(state: RunState, flow: Workflow | None) -> dict[str, Any]:
+    """What has been done, and once the run has begun, where in it and in the data."""
+    position: dict[str, Any] = {**state.position()}
+    if flow is not None:
+        position["workflow"] = flow.position(completed=state.phase_over)
+        position["loaders"] = [
+            loader_facts(loader, mode)
+            for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True)
+        ]
+    return position
+
+
+def take_position(
+    position: Mapping[str, Any], state: RunState, flow: Workflow, logger: logging.Logger
+) -> bool:
+    """Go to the saved place; whether the updates are counted anew.
+
+    With another batch size they are: the place is that of the same global sample, and
+    `max_iters` counts updates of today's size.
+    """
+    if not flow.seek(position.get("workflow", (0, 0))):
+        logger.warning(
+            "the workflow %s is not the one of the checkpoint: it starts from its "
+            "first phase",
+            flow.flow,
+        )
+    sizes = None
+    places = zip(flow.loaders, position.get("loaders", []), strict=False)
+    for number, (loader, place) in enumerate(places):
+        before = place["samples_per_update"]
+        now = getattr(loader, "samples_per_update", None)
+        if not before or not now:
+            before = now = 1
+        if place["done"] is not None and hasattr(loader, "done"):
+            loader.epoch, loader.done = place["epoch"], place["done"] * before // now
+        elif number == flow.phase:
+            state.done = state.done * before // now
+        if before != now:
+            sizes = before, now
+            logger.warning(
+                "an update took %d samples when this was saved and takes %d now: the "
+                "run goes on at the same sample, but not bit for bit",
+                *sizes,
+            )
+    if sizes is None or not state.by_epoch:
+        return False
+    first = next(i for i, (mode, _) in enumerate(flow.flow) if mode != "val")
+    done = state.epoch * len(flow.loaders[first]) + state.done
+    state.seek(state.epoch, done, state.done)
+    return True
+
+
+def loader_facts(loader: Any, mode: str) -> dict[str, Any]:
+    """Where a loader stands, and what the order of its samples depends on."""
+    dataset = getattr(loader, "dataset", None)
+    try:
+        samples = None if dataset is None else len(dataset)
+    except TypeError:
+        samples = None
+    return {
+        "mode": mode,
+        "epoch": getattr(loader, "epoch", None),
+        "done": getattr(loader, "done", None),
+        "samples_per_update": getattr(loader, "samples_per_update", None),
+        "samples": samples,
+        "dataset": None if dataset is None else type(dataset).__name__,
+    }
+
+
+def check_position(position: Mapping[str, Any]) -> None:
+    """Refuse a position whose numbers are none.
+
+    Raises:
+        KeyError, TypeError, ValueError: naming what is wrong.
+    """
+    _numbers(position, "epoch", "iter", "done")
+    if "workflow" in position:
+        phase, repeat = position["workflow"]
+        _numbers({"phase": phase, "repeat": repeat}, "phase", "repeat")
+    for loader in position.get("loaders", ()):
+        for key in ("epoch", "done", "samples_per_update"):
+            if loader[key] is not None:
+                _numbers(loader, key)
+
+
+def _numbers(values: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        if type(values[name]) is not int or values[name] < 0:
+            raise ValueError(f"{name} is {values[name]!r}")

@@ -1,0 +1,201 @@
+"""`Session`: what a run trains, and on what: adapter, model, optimizer and loaders."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from devrun.checkpoint import host_rng_state, set_host_rng_state
+from devrun.devices.base import DeviceAdapter
+from devrun.devices.resolve import resolve_device
+from devrun.devices.seeding import seed_streams
+from devrun.dist import broadcast_object, get_dist_info
+from devrun.errors import ConfigError
+from devrun.hooks.base import Hook
+from devrun.models.fp16 import wrap_fp16_model
+from devrun.models.step_module import StepModule
+from devrun.runners.arguments import describe_loader, length
+from devrun.runners.limit import Limited
+from devrun.step import StepOutput, UpdatePolicy
+
+__all__ = ["Session"]
+
+
+class Session:
+    """The device adapter with the model, the optimizer and the loaders it was given.
+
+    They are placed and wrapped once, by `prepare`, when the policy of the update is
+    known; until then another model may take the place of the first.
+
+    Args:
+        model, optimizer, loss, batch_processor: as `BaseRunner` takes them.
+        device: what `resolve_device` takes; an adapter that is not set up yet is.
+        seed: of the random streams and of the data order. None leaves the streams
+            as they are and takes torch's present seed for the data.
+        limit_batches: items of an epoch, and of an evaluation, at the most.
+        needs_length: refuse loaders that do not know their number of items.
+
+    Raises:
+        ConfigError: an argument cannot be used.
+        DeviceUnavailableError: the device is not here.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        *,
+        device: Any = "auto",
+        loss: Callable[..., Any] | None = None,
+        batch_processor: Callable[..., Any] | None = None,
+        seed: int | None = None,
+        limit_batches: int | None = None,
+        needs_length: bool = False,
+    ) -> None:
+        self.loss, self.batch_processor = loss, batch_processor
+        self.optimizer = optimizer
+        self.prepared = False
+        self.model = model
+        self.policy = UpdatePolicy()
+        self.limit_batches, self.needs_length = limit_batches, needs_length
+        self.keeps_seed = seed is not None
+        """Whether a resumed run keeps its own seed, not that of its checkpoint."""
+        self.adapter: DeviceAdapter = resolve_device(device)
+        self.adapter.ensure_setup()
+        self.rank, self.world_size = get_dist_info()
+        if seed is not None:
+            seed_streams(seed, self.rank)
+        # Unseeded, the order still follows what the user may have seeded torch with.
+        own = torch.initial_seed() % 2**31 if seed is None else seed
+        self.seed: int = broadcast_object(own)
+        self.train_steps = 0
+        """Training steps that the adapter did."""
+        self.eval_steps = 0
+        """Evaluation steps, also those of hooks."""
+        self._loaders: dict[tuple[int, bool], tuple[Any, Any]] = {}
+
+    @property
+    def model(self) -> nn.Module:
+        """The user's module."""
+        return self._model
+
+    @model.setter
+    def model(self, model: nn.Module) -> None:
+        if self.prepared:
+            raise ConfigError(
+                "the model is on the device already and cannot be replaced; assign "
+                "runner.model before run(), or change its parts in place"
+            )
+        self.step_module = StepModule(model, self.loss, self.batch_processor)
+        self.wrapped: Any = self.step_module
+        """The step module as the adapter wrapped it: what a step is given."""
+        self._model = model
+
+    def prepare(self, adapter_state: Mapping[str, Any]) -> list[Hook]:
+        """Put model and optimizer on the device; the hooks that the adapter brings."""
+        if self.policy.precision != "fp32":
+            wrap_fp16_model(self.model)
+        self.wrapped, self.optimizer = self.adapter.prepare(
+            self.step_module, self.optimizer, self.policy
+        )
+        self._model = self.adapter.unwrap_model(self.wrapped)
+        self.adapter.load_state_dict(adapter_state)
+        self.prepared = True
+        return self.adapter.hooks()
+
+    def loader(self, data_loader: Any, *, training: bool) -> Any:
+        """`data_loader` as the device wants it; the same one each time.
+
+        Raises:
+            ConfigError: it is empty, or an epoch run needs a length that it has not.
+        """
+        key = (id(data_loader), training)
+        if key not in self._loaders:
+            prepared = self.adapter.prepare_dataloader(
+                data_loader, training=training, seed=self.seed
+            )
+            if length(prepared, needed=self.needs_length) == 0:
+                raise ConfigError(
+                    "the data loader yields nothing: "
+                    f"{describe_loader(data_loader)}; check the data set, its "
+                    "path, and drop_last"
+                )
+            if self.limit_batches is not None:
+                prepared = Limited(prepared, self.limit_batches)
+            self._loaders[key] = (data_loader, prepared)  # keeps the id alive
+            self._loaders[id(prepared), training] = (prepared, prepared)
+        return self._loaders[key][1]
+
+    def eval_step(self, batch: Any, mode: str) -> StepOutput:
+        """One step without gradients; `predict` asks for no loss."""
+        self.eval_steps += 1
+        return self.adapter.eval_step(self.wrapped, batch, mode)
+
+    def of_groups(
+        self, read: Callable[[Mapping[str, Any]], float]
+    ) -> list[float] | dict[str, list[float]]:
+        """What `read` gives for each parameter group, by name for several optimizers.
+
+        Raises:
+            RuntimeError: there is no optimizer.
+        """
+        if self.optimizer is None:
+            raise RuntimeError("the runner has no optimizer, so no lr or momentum")
+        if isinstance(self.optimizer, dict):
+            return {
+                name: [read(group) for group in optimizer.param_groups]
+                for name, optimizer in self.optimizer.items()
+            }
+        return [read(group) for group in self.optimizer.param_groups]
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode; a frozen BatchNorm stays frozen afterwards."""
+        was_training = self.wrapped.training
+        modes = [(module, module.training) for module in self.wrapped.modules()]
+        self.wrapped.eval()
+        try:
+            yield
+        finally:
+            self.wrapped.train(was_training)
+            for module, training in modes:
+                if module.training != training:
+                    module.training = training
+
+    def sync_to_host(self) -> None:
+        """Host weights and optimizer state are current on return, and finite."""
+        self.adapter.sync_to_host(self.wrapped)
+        self.adapter.check_finite(self.wrapped)
+
+    def sync_to_device(self) -> None:
+        """The device has the weights that the host was given, once there is a copy."""
+        if self.prepared:
+            self.adapter.sync_to_device(self.wrapped)
+
+    def random_state(self) -> dict[str, Any]:
+        """The random streams of this process, on the host and on its device."""
+        return {"host": host_rng_state(), "device": self.adapter.rng_state()}
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Put the streams back."""
+        set_host_rng_state(state["host"])
+        self.adapter.set_rng_state(state["device"])
+
+    @contextlib.contextmanager
+    def keeping_random_state(self) -> Iterator[None]:
+        """What is drawn inside leaves the streams as they were."""
+        state = self.random_state()
+        try:
+            yield
+        finally:
+            self.set_random_state(state)
+
+    def close_loaders(self) -> None:
+        """End worker processes that a loader kept for its next epoch."""
+        for _, prepared in self._loaders.values():
+            if hasattr(prepared, "close"):
+                prepared.close()
