@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from devrun.errors import CheckpointError
+from devrun.tensors import tensors_in
 
 __all__ = [
     "load_optimizer_state_by_name",
@@ -301,7 +302,7 @@ def _check_order(
             continue
         total = sum(parameters[name].numel() for name in names)
         for name in names:
-            if any(t.numel() == total for t in _tensors(state.get(name))):
+            if any(t.numel() == total for t in tensors_in(state.get(name))):
                 raise CheckpointError(
                     "this optimizer's state spans all parameters in their order, and "
                     f"the order changed from {_listed(before)} to {_listed(names)}; "
@@ -349,17 +350,6 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if isinstance(value, list) else value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _compare(what: str, now: Iterable[str], saved: Iterable[str]) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from devrun.devices.backends import BackendSettings
 from devrun.devices.base import DeviceInfo
@@ -17,6 +16,7 @@ from devrun.devices.options import EagerOptions, IndexedOptions
 from devrun.dist import local_rank
 from devrun.errors import ConfigError, DeviceUnavailableError
 from devrun.step import MicroBatches
+from devrun.tensors import tensors_in
 
 __all__ = ["CUDAAdapter"]
 
@@ -125,23 +125,10 @@ class _CopyAside:
         compute = torch.cuda.current_stream(self._device)
         compute.wait_event(item.done)
         # else its memory could be given to a later copy while compute still reads it
-        _record_use(item.batch, compute)
+        for tensor in tensors_in(item.batch):
+            if tensor.is_cuda:
+                tensor.record_stream(compute)
         return item.batch
-
-
-def _record_use(batch: Any, stream: torch.cuda.Stream) -> None:
-    if isinstance(batch, Tensor):
-        if batch.is_cuda:
-            batch.record_stream(stream)
-    elif isinstance(batch, Mapping):
-        for part in batch.values():
-            _record_use(part, stream)
-    elif isinstance(batch, (list, tuple)):
-        for part in batch:
-            _record_use(part, stream)
-    elif hasattr(batch, "__dict__"):
-        for part in vars(batch).values():
-            _record_use(part, stream)
 
 
 def _chosen_index(asked: int | None) -> int:

@@ -55,6 +55,7 @@ from devrun.dist import allreduce_grads, close_dist, get_dist_info, init_dist, l
 from devrun.errors import DeviceUnavailableError
 from devrun.models.step_module import StepModule
 from devrun.step import Capability, MicroBatches, StepOutput, UpdatePolicy
+from devrun.tensors import map_tensors
 
 __all__ = ["EagerAdapter"]
 
@@ -220,7 +221,9 @@ class EagerAdapter(DeviceAdapter):
 
     def _to_device(self, batch: Any) -> Any:
         batch = to_device(batch, self.device, non_blocking=True)
-        return _channels_last(batch) if self.options.channels_last else batch
+        if self.options.channels_last:
+            batch = map_tensors(_channels_last, batch)
+        return batch
 
     def _wrapped(self, model: StepModule) -> nn.Module:
         if self._plan.splitter is None:
@@ -344,17 +347,11 @@ class _Replay:
         return again
 
 
-def _channels_last(batch: Any) -> Any:
-    """The batch with image tensors (4-d, floating) in that memory format."""
-    if isinstance(batch, Tensor):
-        if batch.dim() == 4 and batch.is_floating_point():
-            return batch.contiguous(memory_format=torch.channels_last)
-        return batch
-    if type(batch) in (list, tuple, MicroBatches):
-        return type(batch)(_channels_last(part) for part in batch)
-    if type(batch) is dict:
-        return {key: _channels_last(part) for key, part in batch.items()}
-    return batch
+def _channels_last(tensor: Tensor) -> Tensor:
+    """An image tensor (4-d, floating) in that memory format."""
+    if tensor.dim() == 4 and tensor.is_floating_point():
+        return tensor.contiguous(memory_format=torch.channels_last)
+    return tensor
 
 
 def _not_prepared(

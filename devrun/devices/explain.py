@@ -17,6 +17,7 @@ from devrun.errors import (
     is_out_of_memory,
 )
 from devrun.step import MicroBatches
+from devrun.tensors import named_tensors
 
 __all__ = ["STEP_FAILURES", "explain"]
 
@@ -113,20 +114,9 @@ def _integers(batch: Any, position: int = 0) -> Iterator[tuple[int, str, Tensor]
         return
     found = [
         (position, name, tensor)
-        for name, tensor in _named(batch, "batch")
+        for name, tensor in named_tensors(batch, "batch")
         if not (tensor.is_floating_point() or tensor.is_complex())
         and tensor.dtype != torch.bool
     ]
     # targets come last in (input, target); inputs of a language model look alike
     yield from reversed(found)
-
-
-def _named(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _named(part, f"{name}[{key!r}]")
-    elif isinstance(value, (list, tuple)):
-        for place, part in enumerate(value):
-            yield from _named(part, f"{name}[{place}]")

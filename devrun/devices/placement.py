@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from devrun.data.batch import to_device
 from devrun.devices.options import EagerOptions
 from devrun.devices.ownership import optimizers_in
 from devrun.dist import broadcast_tensors, get_dist_info
@@ -73,15 +74,7 @@ def _move_state(optimizer: Optimizer) -> None:
             state = optimizer.state.get(param, {})
             for key, value in state.items():
                 if key != "step" or counter_moves:
-                    state[key] = _moved(value, param.device)
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, list):  # LBFGS keeps lists of tensors
-        return [_moved(part, device) for part in value]
-    return value
+                    state[key] = to_device(value, param.device)
 
 
 def compile_in_place(module: nn.Module, setting: bool | Mapping[str, Any]) -> None:

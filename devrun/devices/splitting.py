@@ -8,8 +8,6 @@ that a model takes of its batch (BatchNorm) are then those of smaller batches.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +25,7 @@ from devrun.errors import (
     is_out_of_memory,
 )
 from devrun.step import UpdatePolicy
+from devrun.tensors import INSIDE, replaced, tensors_in
 
 __all__ = ["Splitter", "split", "splitter_for"]
 
@@ -150,37 +149,17 @@ def split(batch: Any, size: int | None) -> list[Any]:
     return [_piece(batch, count, start, start + size) for start in starts]
 
 
-def _piece(value: Any, count: int, start: int, stop: int) -> Any:
-    if isinstance(value, Tensor):
-        cut = value.dim() > 0 and value.shape[0] == count
-        return value[start:stop] if cut else value
-    if isinstance(value, (list, tuple)):
-        if len(value) == count and not _has_samples(value, count):
+def _piece(batch: Any, count: int, start: int, stop: int) -> Any:
+    def cut(value: Any, _: str) -> Any:
+        if isinstance(value, Tensor):
+            sampled = value.dim() > 0 and value.shape[0] == count
+            return value[start:stop] if sampled else value
+        listed = isinstance(value, (list, tuple)) and len(value) == count
+        if listed and not any(t.shape[:1] == (count,) for t in tensors_in(value)):
             return value[start:stop]
-        parts = [_piece(part, count, start, stop) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if isinstance(value, Mapping):
-        result: Any = copy.copy(value)
-        for key, part in value.items():
-            result[key] = _piece(part, count, start, stop)
-        return result
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        result = copy.copy(value)
-        for field in dataclasses.fields(value):
-            part = _piece(getattr(value, field.name), count, start, stop)
-            object.__setattr__(result, field.name, part)  # it may be frozen
-        return result
-    return value
+        return INSIDE
 
-
-def _has_samples(value: Any, count: int) -> bool:
-    if isinstance(value, Tensor):
-        return value.dim() > 0 and value.shape[0] == count
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return isinstance(value, (list, tuple)) and any(
-        _has_samples(part, count) for part in value
-    )
+    return replaced(cut, batch)
 
 
 def _tried(

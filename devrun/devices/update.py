@@ -27,6 +27,7 @@ from devrun.devices.precision import LossScaler
 from devrun.devices.splitting import Splitter
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.step import MicroBatches, StepOutput
+from devrun.tensors import map_tensors
 
 __all__ = [
     "StepFunction",
@@ -226,18 +227,8 @@ def detached(outputs: dict[str, Any]) -> StepOutput:
         result["loss"] = loss.detach()
     if len(result) > 3:  # more than loss, log_vars and num_samples
         for key, value in result.items():
-            result[key] = _without_graph(value)
+            result[key] = map_tensors(Tensor.detach, value)
     return result
-
-
-def _without_graph(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach() if value.requires_grad else value
-    if type(value) in (list, tuple):
-        return type(value)(_without_graph(part) for part in value)
-    if type(value) is dict:
-        return {key: _without_graph(part) for key, part in value.items()}
-    return value
 
 
 def _gradients(plan: UpdatePlan, model: Any, batch: Any, reduce: OnGrads) -> StepOutput:

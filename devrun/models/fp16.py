@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from devrun.errors import ConfigTypeError
+from devrun.tensors import map_tensors, tensors_in
 
 __all__ = ["auto_fp16", "cast_tensor_type", "force_fp32", "wrap_fp16_model"]
 
@@ -47,7 +48,7 @@ def auto_fp16(
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not _enabled(args, supported_types, "auto_fp16"):
                 return function(*args, **kwargs)
-            device = _device_type((args, kwargs))
+            device = _device_type(args[0], (args[1:], kwargs))
             low = _low_precision(device)
             args, kwargs = _cast(function, args, kwargs, apply_to, torch.float32, low)
             with torch.autocast(device, dtype=low):
@@ -79,7 +80,7 @@ def force_fp32(
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not _enabled(args, (nn.Module,), "force_fp32"):
                 return function(*args, **kwargs)
-            device = _device_type((args, kwargs))
+            device = _device_type(args[0], (args[1:], kwargs))
             low = _low_precision(device)
             args, kwargs = _cast(function, args, kwargs, apply_to, low, torch.float32)
             with torch.autocast(device, enabled=False):
@@ -100,16 +101,7 @@ def wrap_fp16_model(model: nn.Module) -> None:
 
 def cast_tensor_type(inputs: Any, src_type: torch.dtype, dst_type: torch.dtype) -> Any:
     """`inputs` with its tensors of `src_type` in `dst_type`; others as they are."""
-    if isinstance(inputs, Tensor):
-        return inputs.to(dst_type) if inputs.dtype == src_type else inputs
-    if isinstance(inputs, Mapping):
-        pairs = {k: cast_tensor_type(v, src_type, dst_type) for k, v in inputs.items()}
-        return type(inputs)(pairs)  # type: ignore[call-arg]
-    if isinstance(inputs, tuple) and hasattr(inputs, "_fields"):
-        return type(inputs)(*(cast_tensor_type(v, src_type, dst_type) for v in inputs))
-    if isinstance(inputs, (list, tuple, set)):
-        return type(inputs)(cast_tensor_type(v, src_type, dst_type) for v in inputs)
-    return inputs
+    return map_tensors(lambda t: t.to(dst_type) if t.dtype == src_type else t, inputs)
 
 
 def _enabled(args: tuple[Any, ...], kinds: tuple[type, ...], name: str) -> bool:
@@ -147,20 +139,10 @@ def _cast(
     return (*positional, *args[len(positional) :]), named
 
 
-def _device_type(value: Any) -> str:
+def _device_type(module: nn.Module, arguments: Any) -> str:
     """Of the first tensor in the arguments, or of the module's first parameter."""
-    waiting = [value]
-    while waiting:
-        found = waiting.pop(0)
-        if isinstance(found, Tensor):
-            return found.device.type
-        if isinstance(found, Mapping):
-            waiting.extend(found.values())
-        elif isinstance(found, (list, tuple)):
-            waiting.extend(found)
-        elif isinstance(found, nn.Module):
-            waiting.append(next(found.parameters(), None))
-    return "cpu"
+    first = next(tensors_in(arguments), next(module.parameters(), None))
+    return "cpu" if first is None else first.device.type
 
 
 def _low_precision(device_type: str) -> torch.dtype:

@@ -12,6 +12,7 @@ LAYERS = {
     "errors": 0,
     "step": 0,
     "construct": 1,
+    "tensors": 1,
     "registry": 1,
     "config": 1,
     "dist": 1,

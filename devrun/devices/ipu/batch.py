@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from torch import Tensor
 
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.step import MicroBatches
+from devrun.tensors import INSIDE, replaced
 
 __all__ = [
     "Difference",
@@ -60,7 +59,15 @@ def flatten(batch: Any, half: bool = False) -> Flat:
     """
     tensors: list[Tensor] = []
     names: list[str] = []
-    template = _without_tensors(batch, "batch", tensors, names)
+
+    def placed(value: Any, path: str) -> Any:
+        if not isinstance(value, Tensor):
+            return INSIDE
+        tensors.append(value)
+        names.append(path)
+        return _Place(len(tensors) - 1)
+
+    template = replaced(placed, batch, "batch")
     if half:
         tensors = [t.half() if t.is_floating_point() else t for t in tensors]
     return Flat(template, tuple(tensors), tuple(names))
@@ -68,20 +75,10 @@ def flatten(batch: Any, half: bool = False) -> Flat:
 
 def rebuild(template: Any, tensors: Sequence[Any]) -> Any:
     """The template with `tensors` in their places."""
-    if isinstance(template, _Place):
-        return tensors[template.index]
-    if isinstance(template, (tuple, list)):
-        return _like(template, [rebuild(part, tensors) for part in template])
-    if isinstance(template, Mapping):
-        parts = {key: rebuild(part, tensors) for key, part in template.items()}
-        return _mapping_like(template, parts)
-    if dataclasses.is_dataclass(template) and not isinstance(template, type):
-        twin = copy.copy(template)
-        for each in dataclasses.fields(template):
-            part = rebuild(getattr(template, each.name), tensors)
-            object.__setattr__(twin, each.name, part)
-        return twin
-    return template
+    return replaced(
+        lambda value, _: tensors[value.index] if isinstance(value, _Place) else INSIDE,
+        template,
+    )
 
 
 def rows_of(flat: Flat, parts: int) -> int:
@@ -221,47 +218,3 @@ def _joined(parts: Sequence[Any]) -> Any:
 def whole(batch: Any) -> Any:
     """`batch`, its parts joined where it is a list of micro-batches."""
     return _joined(batch) if isinstance(batch, MicroBatches) else batch
-
-
-def _without_tensors(
-    value: Any, path: str, tensors: list[Tensor], names: list[str]
-) -> Any:
-    if isinstance(value, Tensor):
-        tensors.append(value)
-        names.append(path)
-        return _Place(len(tensors) - 1)
-    if isinstance(value, (tuple, list)):
-        parts = [
-            _without_tensors(part, f"{path}[{index}]", tensors, names)
-            for index, part in enumerate(value)
-        ]
-        return _like(value, parts)
-    if isinstance(value, Mapping):
-        found = {
-            key: _without_tensors(part, f"{path}[{key!r}]", tensors, names)
-            for key, part in value.items()
-        }
-        return _mapping_like(value, found)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        twin = copy.copy(value)
-        for each in dataclasses.fields(value):
-            part = getattr(value, each.name)
-            part = _without_tensors(part, f"{path}.{each.name}", tensors, names)
-            object.__setattr__(twin, each.name, part)
-        return twin
-    return value
-
-
-def _like(value: Any, parts: list[Any]) -> Any:
-    if hasattr(value, "_fields"):
-        return type(value)(*parts)
-    return type(value)(parts)
-
-
-def _mapping_like(value: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
-    if type(value) is dict:
-        return parts
-    twin: Any = copy.copy(value)
-    for key, part in parts.items():
-        twin[key] = part
-    return twin

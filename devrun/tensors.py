@@ -1,0 +1,117 @@
+"""The one walk over what batches and outputs are made of.
+
+Containers are lists, tuples, named tuples, sets, dicts and other mappings, dataclasses
+and any object that keeps its parts in `__dict__`, however deep; everything else is a
+leaf. What is changed gets a container of the same type; what is not stays the object
+it was, and the caller's containers are never written to.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+__all__ = ["INSIDE", "map_tensors", "named_tensors", "replaced", "tensors_in"]
+
+INSIDE: Final = object()
+"""What a `visit` returns to have the parts of a value visited in its place."""
+
+_OPAQUE = (type, nn.Module, types.ModuleType, types.FunctionType, types.MethodType)
+
+
+def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
+    """`value` with `function(tensor)` in the place of each tensor."""
+    if isinstance(value, Tensor):  # most often
+        return function(value)
+    return replaced(
+        lambda part, _: function(part) if isinstance(part, Tensor) else INSIDE, value
+    )
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in `value`, in order."""
+    return (tensor for _, tensor in named_tensors(value))
+
+
+def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """(path, tensor) of each tensor in `value`, such as `batch['image'][0]`."""
+    return _named(value, path, ())
+
+
+def replaced(visit: Callable[[Any, str], Any], value: Any, path: str = "") -> Any:
+    """`value` with `visit(part, path)` in the place of its parts.
+
+    Args:
+        visit: gives what takes the place of a part, or `INSIDE` to go on with the
+            parts of that; a leaf for which it does stays as it is.
+        path: how `value` is called; that of a part goes on from it.
+    """
+    return _replaced(visit, value, path, ())
+
+
+def _replaced(
+    visit: Callable[[Any, str], Any], value: Any, path: str, within: tuple[int, ...]
+) -> Any:
+    found = visit(value, path)
+    if found is not INSIDE:
+        return found
+    parts = _parts(value, within)
+    if not parts:
+        return value
+    within = (*within, id(value))
+    made = [_replaced(visit, part, path + label, within) for label, _, part in parts]
+    if all(new is old for new, (_, _, old) in zip(made, parts, strict=True)):
+        return value
+    return _rebuilt(value, [key for _, key, _ in parts], made)
+
+
+def _named(
+    value: Any, path: str, within: tuple[int, ...]
+) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+        return
+    for label, _, part in _parts(value, within):
+        yield from _named(part, path + label, (*within, id(value)))
+
+
+def _parts(value: Any, within: tuple[int, ...]) -> list[tuple[str, Any, Any]]:
+    """(label, key, part) of a container; none for a leaf, or one that holds itself."""
+    if value is None or isinstance(value, (str, bytes, int, float, Tensor)):
+        return []
+    if id(value) in within:
+        return []
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [(f".{k}", k, v) for k, v in zip(value._fields, value, strict=True)]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [(f"[{index}]", index, part) for index, part in enumerate(value)]
+    if isinstance(value, Mapping):
+        return [(f"[{key!r}]", key, part) for key, part in value.items()]
+    if isinstance(value, _OPAQUE):
+        return []
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return [(f".{name}", name, getattr(value, name)) for name in names]
+    own = getattr(value, "__dict__", {})
+    return [(f".{name}", name, part) for name, part in own.items()]
+
+
+def _rebuilt(value: Any, keys: list[Any], parts: list[Any]) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*parts)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return type(value)(parts)
+    if type(value) is dict:
+        return dict(zip(keys, parts, strict=True))
+    made = copy.copy(value)
+    for key, part in zip(keys, parts, strict=True):
+        if isinstance(value, Mapping):
+            made[key] = part
+        else:  # a frozen dataclass refuses plain assignment, also on a copy
+            object.__setattr__(made, key, part)
+    return made
