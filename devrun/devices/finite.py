@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from devrun.devices.spikes import SpikeDetector
 from devrun.dist import all_reduce_max, gather_objects, get_dist_info
 from devrun.errors import ConfigError, DivergedError, RollbackError, nearest
 
-__all__ = ["ACTIONS", "MAX_SKIPPED_IN_A_ROW", "FiniteGuard"]
+__all__ = ["ACTIONS", "MAX_SKIPPED_IN_A_ROW", "FiniteGuard", "not_finite"]
 
 ACTIONS = ("stop", "skip", "warn", "ignore", "rollback")
 MAX_SKIPPED_IN_A_ROW = 50
@@ -67,7 +68,10 @@ class FiniteGuard:
         self.agree = get_dist_info()[1] > 1
         self._pending: list[Tensor] = []
         self._fold_at = fold_at
-        self._skipped = 0
+        self.skipped = 0
+        """Updates that were left out."""
+        self.judges_gradients = False
+        """Whether `blocks_norm` follows `blocks` and decides on the update with it."""
         self._in_a_row = 0
         self._warned = 0
 
@@ -97,7 +101,8 @@ class FiniteGuard:
         if not bad:
             if self.spikes is not None and self._spike(value):
                 return True
-            self._in_a_row = 0
+            if not self.judges_gradients:
+                self._in_a_row = 0
             return False
         mine = value - value != 0
         return self._found(
@@ -105,14 +110,28 @@ class FiniteGuard:
         )
 
     def blocks_norm(self, norm: Tensor) -> bool:
-        """As `blocks`, for the total gradient norm that clipping measured."""
+        """As `blocks`, for the norm of all gradients, whichever was measured."""
         if not self.immediate:
             self._remember(norm)
             return False
         value: Any = norm.tolist()
         if value - value == 0:
+            if self.judges_gradients:
+                self._in_a_row = 0
             return False
         return self._found(f"the gradient norm is {value}")
+
+    def give_up(self, what: str) -> None:
+        """A run that gets nowhere for the reason `what`, as the policy has it.
+
+        Raises:
+            DivergedError: unless the policy is `warn` or `ignore`.
+        """
+        if self.action == "rollback":
+            raise RollbackError(what)
+        if self.action in ("stop", "skip"):
+            raise DivergedError(what)
+        logger.warning("%s", what)
 
     def flush(self, model: nn.Module | None = None) -> None:
         """Look at everything not looked at yet, and at the weights of `model`.
@@ -131,8 +150,8 @@ class FiniteGuard:
             self._report(
                 "a loss or gradient norm since the last check was nan or infinite"
             )
-        if model is not None and (name := _first_bad_parameter(model)):
-            self._report(f"parameter {name!r} has nan or infinite values")
+        if model is not None and (name := not_finite(model)):
+            self._report(f"{name} has nan or infinite values")
         if self.spikes is not None:
             self._flush_spikes()
 
@@ -167,7 +186,7 @@ class FiniteGuard:
 
     def _found(self, what: str, action: str | None = None) -> bool:
         if (action or self.action) == "skip":
-            self._skipped += 1
+            self.skipped += 1
             self._in_a_row += 1
             if self._in_a_row >= MAX_SKIPPED_IN_A_ROW:
                 raise DivergedError(
@@ -177,7 +196,7 @@ class FiniteGuard:
             logger.warning(
                 "%s: update skipped (%d so far, %d in a row)",
                 what,
-                self._skipped,
+                self.skipped,
                 self._in_a_row,
             )
             return True
@@ -195,13 +214,23 @@ class FiniteGuard:
             logger.warning("%s (seen %d times)", what, self._warned)
 
 
-def _first_bad_parameter(model: nn.Module) -> str | None:
+def not_finite(model: nn.Module) -> str | None:
+    """What of `model` has nan or infinite values, such as `parameter 'fc.bias'`.
+
+    Looked at is what training changes: its parameters, and the running statistics of
+    norm layers, which a bad batch spoils even where its update is left out.
+    """
     named = [
-        (name, parameter.detach())
+        (f"parameter {name!r}", parameter.detach())
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
         and (parameter.is_floating_point() or parameter.is_complex())
     ]
+    for name, module in model.named_modules():
+        if isinstance(module, _NormBase) and module.track_running_stats:
+            for kind in ("running_mean", "running_var"):
+                if (buffer := getattr(module, kind)) is not None:
+                    named.append((f"buffer {f'{name}.{kind}'.lstrip('.')!r}", buffer))
     if not named:
         return None
     # a sum is finite only if all of it is, and takes one pass; it may overflow, though

@@ -46,6 +46,9 @@ from devrun.step import StepOutput, UpdatePolicy
 
 __all__ = ["BaseRunner"]
 
+FEW_UPDATES = 10
+"""A run of fewer, such as a dry one, may end while a loss scale is still searched."""
+
 
 class BaseRunner(HookRegistration, RollingBack, ABC):
     """What the epoch and the iteration runner share.
@@ -121,6 +124,8 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
         self.outputs: StepOutput = StepOutput(loss=None, log_vars={}, num_samples=0)
         self.data_loader: Any = None
         self.eval_contexts: list[Callable[[BaseRunner], Any]] = []
+        self.not_finite: str | None = None
+        """What of the weights was not finite at the end of the run."""
         self.run_id = uuid.uuid4().hex
         self._pending_adapter: Mapping[str, Any] = {}
         self._loaders: dict[tuple[int, bool], tuple[Any, Any]] = {}
@@ -203,7 +208,12 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
         else:
             outputs = self.adapter.eval_step(self._step_model, data_batch)
         self.outputs = outputs
-        self.log_buffer.update(outputs["log_vars"], outputs["num_samples"])
+        items = outputs.get("num_items")
+        self.log_buffer.update(
+            outputs["log_vars"],
+            outputs["num_samples"],
+            None if items is None else {"loss": items},
+        )
 
     def eval_step(self, data_batch: Any, mode: str = "val") -> StepOutput:
         """One step without gradients, for hooks; `predict` asks for no loss."""
@@ -327,6 +337,7 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
             self._after_phases()
             self.adapter.sync_to_host(self._step_model)
             self.adapter.check_finite(self._step_model)
+            self._judge_the_result()
             self.call_hook("after_run")
             self.finish_saving()
         except BaseException as error:
@@ -336,6 +347,23 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
             raise
         finally:
             self._close_loaders()
+
+    def _judge_the_result(self) -> None:
+        """Weights that the policy let go bad are told of; none trained is an error."""
+        left_out = self.adapter.skipped_updates
+        if left_out == self._iter >= FEW_UPDATES:
+            what = f"all {left_out} updates were left out: nothing has been trained"
+            if self.policy.nonfinite not in ("warn", "ignore"):
+                raise DivergedError(f"{what}; the warnings above say why")
+            self.logger.warning("%s", what)
+        self.not_finite = self.adapter.not_finite(self._step_model)
+        if self.not_finite is not None:
+            self.logger.warning(
+                "%s has nan or infinite values at the end of this run, and so has what "
+                "was saved since it got them: nonfinite is %r",
+                self.not_finite,
+                self.policy.nonfinite,
+            )
 
     def _before_phases(self) -> None:
         """What a loop does once between `before_run` and the first phase."""
