@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
-from devrun.devices.finite import not_finite
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
 if TYPE_CHECKING:
@@ -50,18 +49,12 @@ class DeviceAdapter(ABC):
     emulated: bool = False
     data_seed: int = 0
     """Of the data order and of the randomness inside samples; set by the runner."""
-
-    @property
-    def skipped_updates(self) -> int:
-        """Updates of the run that were left out, for losses or gradients that were not
-        finite or overflowed under a loss scale."""
-        return 0
-
-    def note_overflow(self, scaler: Any, optimizer: Any) -> None:
-        """Count the update in progress if `scaler`, a `GradScaler`, will leave it out.
-
-        For hooks that update by themselves, between its `unscale_` and its `update`.
-        """
+    skipped_updates: int = 0
+    """Updates of the run that were left out, for losses or gradients that were not
+    finite or overflowed under a loss scale; current after `check_finite`."""
+    note_overflow: Callable[[Any, Any], None] | None = None
+    """Counts an update that a `GradScaler` leaves out: called with it and the optimizer
+    between `unscale_` and `update` by hooks that update by themselves."""
 
     @classmethod
     @abstractmethod
@@ -145,10 +138,6 @@ class DeviceAdapter(ABC):
         Raises:
             DivergedError: one is NaN or infinite, and the policy says stop or skip.
         """
-
-    def not_finite(self, model: Any) -> str | None:
-        """What of the weights has nan or infinite values, in words; None if nothing."""
-        return not_finite(self.unwrap_model(model))
 
     @abstractmethod
     def unwrap_model(self, model: Any) -> nn.Module:

@@ -187,14 +187,7 @@ class EagerAdapter(DeviceAdapter):
             self._plan.overflows.flush()
         if self._plan.guard is not None:
             self._plan.guard.flush(None if model is None else user_module_of(model))
-
-    @property
-    def skipped_updates(self) -> int:
-        return self._skipped_before + self._plan.skipped
-
-    def note_overflow(self, scaler: Any, optimizer: Any) -> None:
-        if self._plan.overflows is not None:
-            self._plan.overflows.note(scaler, optimizer)
+        self.skipped_updates = self._skipped_before + self._plan.skipped
 
     def profiler_activities(self) -> list[Any]:
         return [torch.profiler.ProfilerActivity.CPU]
@@ -207,8 +200,8 @@ class EagerAdapter(DeviceAdapter):
             state["scaler"] = self._plan.scaler.grad_scaler.state_dict()
         for name, part in self._plan.stateful():
             state[name] = part.state_dict()
-        if self.skipped_updates:
-            state["skipped_updates"] = self.skipped_updates
+        if skipped := self._skipped_before + self._plan.skipped:
+            state["skipped_updates"] = skipped
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -280,6 +273,8 @@ class EagerAdapter(DeviceAdapter):
             count_items=functools.partial(items_in, model),
             splitter=splitter_for(policy, self),
         )
+        if plan.overflows is not None:
+            self.note_overflow = plan.overflows.note
         if policy.nonfinite == "skip" and plan.scaler is None:  # it skips them itself
             guard.judges_gradients = True
             if policy.grad_clip is None or "max_norm" not in policy.grad_clip:

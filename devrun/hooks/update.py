@@ -163,7 +163,7 @@ class OptimizerHook(Hook):
                 runner.log_buffer.update(
                     {"grad_norm": norm}, runner.outputs["num_samples"]
                 )
-        if self.precision == "fp16":
+        if runner.adapter.note_overflow is not None:
             runner.adapter.note_overflow(scaler, runner.optimizer)
         scaler.step(runner.optimizer)
         scale = self.loss_scale

@@ -27,6 +27,7 @@ from devrun.hooks.dispatch import HookTable
 from devrun.hooks.stop import StopTogetherHook
 from devrun.log.buffer import LogBuffer
 from devrun.log.logger import get_logger
+from devrun.models.finite import not_finite
 from devrun.models.fp16 import wrap_fp16_model
 from devrun.models.step_module import StepModule
 from devrun.peers import lost_peer
@@ -356,7 +357,7 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
             if self.policy.nonfinite not in ("warn", "ignore"):
                 raise DivergedError(f"{what}; the warnings above say why")
             self.logger.warning("%s", what)
-        self.not_finite = self.adapter.not_finite(self._step_model)
+        self.not_finite = not_finite(self._model)
         if self.not_finite is not None:
             self.logger.warning(
                 "%s has nan or infinite values at the end of this run, and so has what "

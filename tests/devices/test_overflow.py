@@ -21,6 +21,10 @@ TOO_LARGE = 2.0**40
 HUGE = {"init_scale": 1e30}
 
 
+def left_out(run: Prepared) -> int:
+    return run.adapter.state_dict().get("skipped_updates", 0)
+
+
 def overflowing(scale=TOO_LARGE, **policy) -> Prepared:
     return Prepared(precision="fp16", loss_scale=scale, **policy)
 
@@ -43,7 +47,7 @@ def test_a_scale_under_which_nothing_is_trained_ends_the_run(
     assert same(weights(run.module), before)
     warned = [record.getMessage() for record in caplog.records]
     assert [line.split()[0] for line in warned] == ["10", "20", "40"]
-    assert run.adapter.skipped_updates == MAX_SKIPPED_IN_A_ROW
+    assert left_out(run) == MAX_SKIPPED_IN_A_ROW
 
 
 @pytest.mark.parametrize("action", ["warn", "ignore"])
@@ -61,7 +65,7 @@ def test_a_few_left_out_are_how_a_scale_is_found(caplog):
     with caplog.at_level(logging.WARNING, "devrun"):
         for _ in range(40):
             run.step()
-    assert 0 < run.adapter.skipped_updates < WARN_AFTER
+    assert 0 < left_out(run) < WARN_AFTER
     assert not caplog.records
 
 
@@ -69,7 +73,7 @@ def test_a_queued_device_is_read_when_the_host_waits_anyway():
     run = overflowing(adapter=Queued.from_config({}))
     for _ in range(2 * MAX_SKIPPED_IN_A_ROW):
         run.step()
-    assert run.adapter.skipped_updates == 0
+    assert left_out(run) == 0
     with pytest.raises(DivergedError, match="left out"):
         run.adapter.check_finite()
 
@@ -83,7 +87,7 @@ def test_the_count_goes_on_after_a_resume():
     later = overflowing()
     later.adapter.load_state_dict(state)
     later.step()
-    assert later.adapter.skipped_updates == 4
+    assert left_out(later) == 4
 
 
 def test_an_optimizer_hook_of_the_users_own_counts_too(caplog):
@@ -112,7 +116,7 @@ def test_skip_leaves_an_infinite_gradient_out_also_without_clipping(clip):
     for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
         run.step()
     assert run.module.weight.tolist() == [0, 0, 0]
-    assert run.adapter.skipped_updates == MAX_SKIPPED_IN_A_ROW - 1
+    assert left_out(run) == MAX_SKIPPED_IN_A_ROW - 1
     with pytest.raises(DivergedError, match="in a row"):
         run.step()
 
@@ -131,7 +135,7 @@ def test_skip_looks_at_sparse_and_missing_gradients():
     before = weights(run.module)
     run.step()
     assert not same(weights(run.module), before)
-    assert run.adapter.skipped_updates == 0
+    assert left_out(run) == 0
 
 
 def test_a_large_finite_gradient_is_not_left_out():
