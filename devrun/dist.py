@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -257,7 +258,10 @@ def weighted_means(totals: Mapping[str, tuple[float, float]]) -> dict[str, float
             entry = sums.setdefault(name, [0.0, 0.0])
             entry[0] += total
             entry[1] += weight
-    return {name: total / weight for name, (total, weight) in sums.items()}
+    return {
+        name: total / weight if weight else math.nan
+        for name, (total, weight) in sums.items()
+    }
 
 
 def all_reduce_max(value: float) -> float:

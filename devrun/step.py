@@ -26,7 +26,8 @@ class StepOutput(dict[str, Any]):
 
     Keys: `loss` (0-d tensor, detached, or None), `log_vars` (name -> number or 0-d
     tensor, still on the device: taking a float would make the host wait),
-    `num_samples` (int), and whatever else the model returned, such as
+    `num_samples` (int), `num_items` where the loss is a mean over something else (0-d
+    tensor: how many), and whatever else the model returned, such as
     `predictions` and `targets` from an evaluation step.
     """
 
@@ -82,6 +83,9 @@ class UpdatePolicy:
     micro_batch: int | str | None = None
     """Samples of a micro-batch at most, `auto` for as many as memory has room for;
     None takes batches as they come."""
+    mean_over: str = "targets"
+    """What the loss of several micro-batches, ranks or evaluation batches is the mean
+    over: `targets` that are valid, where they are class numbers, or `samples`."""
     detect_anomalous_params: bool = False
     """Log the parameters that the loss does not reach."""
     options: Mapping[str, Any] = field(default_factory=dict)

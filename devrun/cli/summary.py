@@ -11,7 +11,12 @@ from devrun.config.redact import MASK, is_secret_key, redacted
 
 __all__ = ["last_validation", "listed", "masked", "results", "summary"]
 
-NOT_METRICS = ("mode", "epoch", "iter", "step", "lr", "momentum", "time", "data_time")
+NOT_METRICS = (
+    "mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "momentum", "memory",
+    "time", "data_time",
+)  # fmt: skip
+"""What a record says of the run, not of the model; `TextLoggerHook` keeps log values
+of these names apart, with a `_` behind."""
 
 
 def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
@@ -27,6 +32,8 @@ def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
     return {
         "epochs": runner.epoch,
         "iterations": runner.iter,
+        "skipped_updates": runner.adapter.skipped_updates,
+        "not_finite": runner.not_finite,
         "metrics": last_validation(work_dir / f"{timestamp}.log.json"),
         "best": best,
         "last_checkpoint": messages.get("last_ckpt"),
@@ -64,6 +71,11 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
     lines = [f"done: {done} in {facts['duration_seconds']:.1f} s on {device}"]
     if dry_run:
         return "\n".join([*lines, "dry run: nothing was written"])
+    if facts["skipped_updates"]:
+        left_out = f"{facts['skipped_updates']} of {facts['iterations']} updates"
+        lines.append(f"left out: {left_out} (not finite, or over the loss scale)")
+    if facts["not_finite"]:
+        lines.append(f"not finite: {facts['not_finite']} has nan or infinite values")
     if facts["metrics"]:
         lines.append(f"last validation: {listed(facts['metrics'])}")
     if facts["best"]:

@@ -117,6 +117,7 @@ KEYS: dict[str, str | Section] = {
             "spike": "text|dict?",
             "max_rollbacks": "count",
             "micro_batch": "text|count?",
+            "mean_over": "text",
             "options": "dict?",
         },
         types=(

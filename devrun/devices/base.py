@@ -57,6 +57,12 @@ class DeviceAdapter(ABC):
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     emulated: bool = False
     _is_set_up = False
+    skipped_updates: int = 0
+    """Updates of the run that were left out, for losses or gradients that were not
+    finite or overflowed under a loss scale; current after `check_finite`."""
+    note_overflow: Callable[[Any, Any], None] | None = None
+    """Counts an update that a `GradScaler` leaves out: called with it and the optimizer
+    between `unscale_` and `update` by hooks that update by themselves."""
 
     @classmethod
     @abstractmethod

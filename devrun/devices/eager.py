@@ -22,8 +22,14 @@ from devrun.data.resumable import make_resumable
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.explain import STEP_FAILURES, explain
 from devrun.devices.finite import FiniteGuard
-from devrun.devices.gradients import call_zero_grad, clip_function, zero_function
+from devrun.devices.gradients import (
+    call_zero_grad,
+    clip_function,
+    largest_gradient,
+    zero_function,
+)
 from devrun.devices.options import EagerOptions, parse_options
+from devrun.devices.overflow import Overflows
 from devrun.devices.ownership import (
     UpdateWatch,
     average_before_steps,
@@ -53,6 +59,7 @@ from devrun.devices.update import (
 )
 from devrun.dist import allreduce_grads, close_dist, get_dist_info, init_dist, launched
 from devrun.errors import DeviceUnavailableError
+from devrun.models.items import items_in
 from devrun.models.step_module import StepModule
 from devrun.step import Capability, MicroBatches, StepOutput, UpdatePolicy
 from devrun.tensors import map_tensors
@@ -82,6 +89,7 @@ class EagerAdapter(DeviceAdapter):
         self._step: StepFunction = _not_prepared
         self._owner: str | None = None
         self._saved_state: Mapping[str, Any] = {}
+        self._skipped_before = 0
         self._handles: list[Any] = []
 
     @classmethod
@@ -112,6 +120,7 @@ class EagerAdapter(DeviceAdapter):
         if not isinstance(model, StepModule):
             model = StepModule(model)
         self._policy = policy
+        model.counts_items = model.counts_items and policy.mean_over == "targets"
         model.optimizer = optimizer = self._placed(model, optimizer)
         self._plan = self._planned(policy, model)
         prepared: nn.Module = model
@@ -177,8 +186,11 @@ class EagerAdapter(DeviceAdapter):
         return user_module_of(model)
 
     def check_finite(self, model: Any = None) -> None:
+        if self._plan.overflows is not None:
+            self._plan.overflows.flush()
         if self._plan.guard is not None:
             self._plan.guard.flush(None if model is None else user_module_of(model))
+        self.skipped_updates = self._skipped_before + self._plan.skipped
 
     def profiler_activities(self) -> list[Any]:
         return [torch.profiler.ProfilerActivity.CPU]
@@ -191,11 +203,15 @@ class EagerAdapter(DeviceAdapter):
             state["scaler"] = self._plan.scaler.grad_scaler.state_dict()
         for name, part in self._plan.stateful():
             state[name] = part.state_dict()
+        if skipped := self._skipped_before + self._plan.skipped:
+            state["skipped_updates"] = skipped
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # resume may come before prepare; the scaler takes it then
         self._saved_state = dict(state)
+        # also by a rollback, in the midst of counting
+        self._skipped_before = state.get("skipped_updates", 0) - self._plan.skipped
         self._load_scaler()
 
     def teardown(self) -> None:
@@ -245,18 +261,29 @@ class EagerAdapter(DeviceAdapter):
         guard = FiniteGuard(
             policy.nonfinite, host_shared=self.host_shared, spike=policy.spike
         )
+        overflows = Overflows(host_shared=self.host_shared, give_up=guard.give_up)
         # a user's own hook clips, scales and accumulates by itself
         own = policy.owner == "hook"
         plan = UpdatePlan(
             guard=None if policy.nonfinite == "ignore" else guard,
             zero=call_zero_grad if own else zero_function(model.optimizer),
             clip=None if own else clip_function(policy, host_shared=self.host_shared),
+            overflows=overflows if policy.precision == "fp16" else None,
             autocast=autocast_for(policy.precision, self.device.type),
-            scaler=None if own else loss_scaler_for(policy, self.device.type),
+            scaler=None
+            if own
+            else loss_scaler_for(policy, self.device.type, overflows),
             watched=model.module if policy.detect_anomalous_params else None,
             accumulate=policy.accumulate,
+            count_items=functools.partial(items_in, model),
             splitter=splitter_for(policy, self),
         )
+        if plan.overflows is not None:
+            self.note_overflow = plan.overflows.note
+        if policy.nonfinite == "skip" and plan.scaler is None:  # it skips them itself
+            guard.judges_gradients = True
+            if policy.grad_clip is None or "max_norm" not in policy.grad_clip:
+                plan.measure = largest_gradient()
         self._plan = plan
         self._load_scaler()
         return plan

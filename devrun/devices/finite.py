@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from devrun.devices.spikes import SpikeDetector
 from devrun.dist import all_reduce_max, gather_objects, get_dist_info
 from devrun.errors import ConfigError, DivergedError, RollbackError, nearest
+from devrun.models.finite import not_finite
 
 __all__ = ["ACTIONS", "MAX_SKIPPED_IN_A_ROW", "FiniteGuard"]
 
@@ -67,7 +68,10 @@ class FiniteGuard:
         self.agree = get_dist_info()[1] > 1
         self._pending: list[Tensor] = []
         self._fold_at = fold_at
-        self._skipped = 0
+        self.skipped = 0
+        """Updates that were left out."""
+        self.judges_gradients = False
+        """Whether `blocks_norm` follows `blocks` and decides on the update with it."""
         self._in_a_row = 0
         self._warned = 0
 
@@ -97,7 +101,8 @@ class FiniteGuard:
         if not bad:
             if self.spikes is not None and self._spike(value):
                 return True
-            self._in_a_row = 0
+            if not self.judges_gradients:
+                self._in_a_row = 0
             return False
         mine = value - value != 0
         return self._found(
@@ -105,14 +110,28 @@ class FiniteGuard:
         )
 
     def blocks_norm(self, norm: Tensor) -> bool:
-        """As `blocks`, for the total gradient norm that clipping measured."""
+        """As `blocks`, for the norm of all gradients, whichever was measured."""
         if not self.immediate:
             self._remember(norm)
             return False
         value: Any = norm.tolist()
         if value - value == 0:
+            if self.judges_gradients:
+                self._in_a_row = 0
             return False
         return self._found(f"the gradient norm is {value}")
+
+    def give_up(self, what: str) -> None:
+        """A run that gets nowhere for the reason `what`, as the policy has it.
+
+        Raises:
+            DivergedError: unless the policy is `warn` or `ignore`.
+        """
+        if self.action == "rollback":
+            raise RollbackError(what)
+        if self.action in ("stop", "skip"):
+            raise DivergedError(what)
+        logger.warning("%s", what)
 
     def flush(self, model: nn.Module | None = None) -> None:
         """Look at everything not looked at yet, and at the weights of `model`.
@@ -131,8 +150,8 @@ class FiniteGuard:
             self._report(
                 "a loss or gradient norm since the last check was nan or infinite"
             )
-        if model is not None and (name := _first_bad_parameter(model)):
-            self._report(f"parameter {name!r} has nan or infinite values")
+        if model is not None and (name := not_finite(model)):
+            self._report(f"{name} has nan or infinite values")
         if self.spikes is not None:
             self._flush_spikes()
 
@@ -167,7 +186,7 @@ class FiniteGuard:
 
     def _found(self, what: str, action: str | None = None) -> bool:
         if (action or self.action) == "skip":
-            self._skipped += 1
+            self.skipped += 1
             self._in_a_row += 1
             if self._in_a_row >= MAX_SKIPPED_IN_A_ROW:
                 raise DivergedError(
@@ -177,7 +196,7 @@ class FiniteGuard:
             logger.warning(
                 "%s: update skipped (%d so far, %d in a row)",
                 what,
-                self._skipped,
+                self.skipped,
                 self._in_a_row,
             )
             return True
@@ -193,27 +212,3 @@ class FiniteGuard:
         self._warned += 1
         if self._warned & (self._warned - 1) == 0:  # 1st, 2nd, 4th, 8th, ... time
             logger.warning("%s (seen %d times)", what, self._warned)
-
-
-def _first_bad_parameter(model: nn.Module) -> str | None:
-    named = [
-        (name, parameter.detach())
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-        and (parameter.is_floating_point() or parameter.is_complex())
-    ]
-    if not named:
-        return None
-    # a sum is finite only if all of it is, and takes one pass; it may overflow, though
-    # (one transfer for all of them: each .item() would wait for the device)
-    sums = [_real(value).sum(dtype=torch.float32) for _, value in named]
-    if torch.isfinite(torch.stack(sums)).all():
-        return None
-    good = torch.stack([torch.isfinite(value).all() for _, value in named]).tolist()
-    return next(
-        (name for (name, _), ok in zip(named, good, strict=True) if not ok), None
-    )
-
-
-def _real(value: Tensor) -> Tensor:
-    return torch.view_as_real(value) if value.is_complex() else value

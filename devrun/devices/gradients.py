@@ -6,9 +6,11 @@ loop written by hand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import utils
 from torch.optim import Optimizer
@@ -16,7 +18,14 @@ from torch.optim import Optimizer
 from devrun.errors import ConfigError, nearest
 from devrun.step import UpdatePolicy
 
-__all__ = ["Clip", "Zero", "call_zero_grad", "clip_function", "zero_function"]
+__all__ = [
+    "Clip",
+    "Zero",
+    "call_zero_grad",
+    "clip_function",
+    "largest_gradient",
+    "zero_function",
+]
 
 Clip = Callable[[Any], Tensor | None]
 """Clips the gradients of an optimizer; their norm before, if it is known."""
@@ -65,6 +74,25 @@ def zero_function(optimizer: Any) -> Zero:
             param.grad = None
 
     return zero
+
+
+def largest_gradient() -> Clip:
+    """A function that measures the largest gradient of an optimizer, and clips nothing.
+
+    It is nan where one is nan; unlike a norm of squares, it cannot overflow.
+    """
+    params_of = _Parameters()
+
+    def measure(optimizer: Any) -> Tensor | None:
+        grads = [p.grad for p in params_of(optimizer) if p.grad is not None]
+        if not grads:
+            return None
+        grads = [g.coalesce().values() if g.is_sparse else g for g in grads]
+        largest = torch._foreach_norm([g for g in grads if g.numel()], math.inf)
+        first = largest[0].device
+        return torch.stack([norm.float().to(first) for norm in largest]).max()
+
+    return measure
 
 
 def call_zero_grad(optimizer: Any) -> None:

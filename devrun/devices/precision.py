@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from devrun.config.numbers import is_finite
+from devrun.devices.overflow import Overflows
 from devrun.errors import ConfigError, nearest
 from devrun.step import UpdatePolicy
 
@@ -41,12 +43,17 @@ class LossScaler:
     """`torch.amp.GradScaler`, with a factor that may also stay fixed.
 
     A step that the scaler leaves out because scaled gradients overflowed is part of
-    its search for a factor, not a sign of divergence.
+    its search for a factor, not a sign of divergence; `overflows` counts them.
     """
 
     def __init__(
-        self, device_type: str, arguments: Mapping[str, Any], fixed: float | None
+        self,
+        device_type: str,
+        arguments: Mapping[str, Any],
+        fixed: float | None,
+        overflows: Overflows,
     ) -> None:
+        self.overflows = overflows
         self.grad_scaler = torch.amp.GradScaler(device_type, **arguments)
         self.fixed = fixed
 
@@ -58,11 +65,14 @@ class LossScaler:
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Update unless a gradient overflowed, then adapt the factor."""
+        self.overflows.note(self.grad_scaler, optimizer)
         self.grad_scaler.step(optimizer)
         self.grad_scaler.update(self.fixed)
 
 
-def loss_scaler_for(policy: UpdatePolicy, device_type: str) -> LossScaler | None:
+def loss_scaler_for(
+    policy: UpdatePolicy, device_type: str, overflows: Overflows
+) -> LossScaler | None:
     """The scaler that `policy` asks for: none unless its precision is fp16.
 
     Raises:
@@ -74,7 +84,7 @@ def loss_scaler_for(policy: UpdatePolicy, device_type: str) -> LossScaler | None
     scale = policy.loss_scale
     if isinstance(scale, Mapping):
         arguments, fixed = dict(scale), None
-    elif isinstance(scale, (int, float)) and not isinstance(scale, bool) and scale > 0:
+    elif is_finite(scale) and scale > 0:
         arguments, fixed = {"init_scale": float(scale)}, float(scale)
     elif scale == "dynamic":
         arguments, fixed = {}, None
@@ -84,7 +94,7 @@ def loss_scaler_for(policy: UpdatePolicy, device_type: str) -> LossScaler | None
             f"GradScaler arguments, got {scale!r}"
         )
     try:
-        return LossScaler(device_type, arguments, fixed)
+        return LossScaler(device_type, arguments, fixed, overflows)
     except (TypeError, AssertionError) as error:
         raise ConfigError(
             f"loss_scale {dict(arguments)!r} is not for GradScaler: {error}; accepted: "

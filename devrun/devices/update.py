@@ -19,11 +19,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from devrun.data.batch import batch_size_of
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import Clip, Zero, call_zero_grad
+from devrun.devices.overflow import Overflows
 from devrun.devices.placement import step_module_of
 from devrun.devices.precision import LossScaler
+from devrun.devices.shares import CountItems, Shares, count_nothing
 from devrun.devices.splitting import Splitter
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.step import MicroBatches, StepOutput
@@ -54,11 +55,16 @@ class UpdatePlan:
     guard: FiniteGuard | None = None
     zero: Zero = call_zero_grad
     clip: Clip | None = None
+    measure: Clip | None = None
+    """Measures the gradients before an update that is left out if they are not finite,
+    where no clipping does."""
+    overflows: Overflows | None = None
     autocast: contextlib.AbstractContextManager[Any] | None = None
     scaler: LossScaler | None = None
     watched: nn.Module | None = None
     """Where to look for parameters that the loss does not reach."""
     accumulate: int = 1
+    count_items: CountItems = count_nothing
     splitter: Splitter | None = None
     after_backward: Callable[[], None] | None = None
     """Called after every micro-batch's backward, as `after_update` after the update:
@@ -67,10 +73,17 @@ class UpdatePlan:
     reported: set[str] = field(default_factory=set)
 
     @property
+    def skipped(self) -> int:
+        """Updates left out so far."""
+        guarded = 0 if self.guard is None else self.guard.skipped
+        return guarded + (0 if self.overflows is None else self.overflows.total)
+
+    @property
     def is_plain(self) -> bool:
         asked = (
             self.autocast,
             self.scaler,
+            self.measure,
             self.watched,
             self.after_backward,
             self.after_update,
@@ -252,25 +265,24 @@ def _gradients(plan: UpdatePlan, model: Any, batch: Any, reduce: OnGrads) -> Ste
 
 
 def _backward(plan: UpdatePlan, model: Any, parts: Sequence[Any]) -> StepOutput:
-    weights = _weights(parts)
+    shares = Shares(parts, plan.count_items)
     autocast = plan.autocast or contextlib.nullcontext()
     done: list[StepOutput] = []
-    for part, weight in zip(parts, weights, strict=True):
-        last = len(done) == len(parts) - 1
+    for index, part in enumerate(parts):
+        last = index == len(parts) - 1
         # DDP exchanges gradients in the last backward only: once per update
         with contextlib.nullcontext() if last else _unsynced(model):
             with autocast:
                 outputs = model(part, "train")
             loss = checked_loss(model, outputs["loss"])
             done.append(detached(outputs))
-            if weight != 1.0:
-                loss = loss * weight
+            loss = shares.of_update(index, loss)
             if plan.scaler is not None:
                 loss = plan.scaler.scale(loss)
             loss.backward()
             if plan.after_backward is not None:
                 plan.after_backward()
-    return done[0] if len(done) == 1 else _merged(done, weights)
+    return shares.merged(done)
 
 
 def _finished(
@@ -286,6 +298,10 @@ def _finished(
         _log_unreached(plan.watched, plan.reported)
     if on_grads is not None:
         on_grads()
+    if plan.measure is not None and plan.guard is not None:
+        largest = plan.measure(optimizer)
+        if largest is not None and plan.guard.blocks_norm(largest):
+            return False
     norm = None if plan.clip is None else plan.clip(optimizer)
     if norm is None:
         return True
@@ -312,37 +328,6 @@ def checked_loss(model: Any, loss: Any) -> Tensor:
 def _unsynced(model: Any) -> contextlib.AbstractContextManager[Any]:
     no_sync = getattr(model, "no_sync", None)
     return contextlib.nullcontext() if no_sync is None else no_sync()
-
-
-def _weights(parts: Sequence[Any]) -> list[float]:
-    """Share of each micro-batch in the mean over all samples of the update."""
-    if len(parts) == 1:
-        return [1.0]
-    sizes = [batch_size_of(part) for part in parts]
-    return [size / sum(sizes) for size in sizes]
-
-
-def _merged(parts: list[StepOutput], weights: list[float]) -> StepOutput:
-    """One output of the whole update: means over samples, other keys of the last."""
-    result = StepOutput(parts[-1])
-    result["loss"] = _mean([part["loss"] for part in parts], weights)
-    names = dict.fromkeys(name for part in parts for name in part["log_vars"])
-    log_vars: dict[str, Any] = {}
-    for name in names:
-        having = [
-            (part["log_vars"][name], weight)
-            for part, weight in zip(parts, weights, strict=True)
-            if name in part["log_vars"]
-        ]
-        log_vars[name] = _mean([v for v, _ in having], [w for _, w in having])
-    result["log_vars"] = log_vars
-    result["num_samples"] = sum(part["num_samples"] for part in parts)
-    return result
-
-
-def _mean(values: list[Any], weights: list[float]) -> Any:
-    total = sum(weights)
-    return sum(v * (w / total) for v, w in zip(values, weights, strict=True))
 
 
 def _log_unreached(watched: nn.Module, reported: set[str]) -> None:

@@ -29,6 +29,7 @@ __all__ = [
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
 NONFINITE = ("stop", "skip", "warn", "ignore", "rollback")
+MEAN_OVER = ("targets", "samples")
 SPIKE_KEYS = ("action", "window", "threshold", "least")
 
 
@@ -50,6 +51,9 @@ class OptimizerHook(Hook):
         max_rollbacks: how often a run may go back before it stops.
         micro_batch: samples of a micro-batch at most: batches are divided and their
             gradients added up. `auto` halves it when memory runs out.
+        mean_over: what the loss of an update is the mean over, where it is taken from
+            several micro-batches or ranks, and that of an evaluation: the valid
+            `targets` (tokens), or the `samples`.
         options: what only some devices understand, such as `accum_type` on an IPU.
     """
 
@@ -67,8 +71,10 @@ class OptimizerHook(Hook):
         spike: str | Mapping[str, Any] | None = None,
         max_rollbacks: int = 3,
         micro_batch: int | str | None = None,
+        mean_over: str = "targets",
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        self.mean_over = _one_of("mean_over", mean_over, MEAN_OVER)
         self.options = dict(options or {})
         self.grad_clip = _checked_clip(grad_clip)
         self.detect_anomalous_params = detect_anomalous_params
@@ -107,6 +113,7 @@ class OptimizerHook(Hook):
             spike=self.spike,
             max_rollbacks=self.max_rollbacks,
             micro_batch=self.micro_batch,
+            mean_over=self.mean_over,
             detect_anomalous_params=self.detect_anomalous_params,
             options=self.options,
         )
@@ -157,6 +164,8 @@ class OptimizerHook(Hook):
                 runner.log_buffer.update(
                     {"grad_norm": norm}, runner.outputs["num_samples"]
                 )
+        if runner.adapter.note_overflow is not None:
+            runner.adapter.note_overflow(scaler, runner.optimizer)
         scaler.step(runner.optimizer)
         scale = self.loss_scale
         scaler.update(scale if isinstance(scale, float) else None)

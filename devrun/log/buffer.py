@@ -45,9 +45,16 @@ class LogBuffer:
         self._sections: dict[str, _Section] = {}
         self.select("train")
 
-    def update(self, vars: Mapping[str, Any], count: int = 1) -> None:
+    def update(
+        self,
+        vars: Mapping[str, Any],
+        count: int = 1,
+        items: Mapping[str, Any] | None = None,
+    ) -> None:
         """Note one value for each name, standing for `count` samples.
 
+        `items` says of some names what their value is the mean over instead, as a
+        number of 0 or more or a 0-d tensor; a mean over nothing counts for nothing.
         A tensor must not be written to afterwards.
 
         Raises:
@@ -56,7 +63,7 @@ class LogBuffer:
             ConfigError: `count` is below 1.
         """
         try:
-            items = vars.items()
+            given = vars.items()
         except AttributeError:
             raise ConfigTypeError(
                 "log values must be a dict of name -> number, got "
@@ -68,7 +75,7 @@ class LogBuffer:
                 "must be at least 1"
             )
         known = self._series
-        for key, value in items:
+        for key, value in given:
             try:
                 series = known[key]
             except KeyError:
@@ -77,6 +84,10 @@ class LogBuffer:
                 value = series.readable(key, value)
             series.values.append(value)
             series.counts.append(count)
+        if items is not None:
+            for key, number in items.items():
+                if key in vars:
+                    known[key].weigh(number)
         self._updates += 1
         if self._updates % PENDING == 0:
             self._section.settle()
@@ -94,11 +105,8 @@ class LogBuffer:
 
     def means(self, n: int = 0, section: str | None = None) -> dict[str, float]:
         """The same means, without touching `output`."""
-        chosen = self._section if section is None else self._sections.get(section)
-        if chosen is None:
-            return {}
-        chosen.settle()
-        return {key: series.mean(key, n) for key, series in chosen.series.items()}
+        totals = self.totals(n, section)
+        return {key: mean_of(total, count) for key, (total, count) in totals.items()}
 
     def show(self, means: Mapping[str, float], tag: Any) -> None:
         """Add averages to `output`; it is ready to be logged."""
@@ -114,13 +122,19 @@ class LogBuffer:
             (s.mean_count(n) for s in self._section.series.values()), default=0.0
         )
 
-    def totals(self, section: str | None = None) -> dict[str, tuple[float, int]]:
-        """Weighted sum and count of each name since `clear`."""
+    def totals(
+        self, n: int = 0, section: str | None = None
+    ) -> dict[str, tuple[float, float]]:
+        """Weighted sum and count of the last `n` values (0: all) of each name.
+
+        Raises:
+            ConfigError: more values are asked for than were kept.
+        """
         chosen = self._section if section is None else self._sections.get(section)
         if chosen is None:
             return {}
         chosen.settle()
-        return {k: (s.total, s.weight) for k, s in chosen.series.items()}
+        return {key: series.totals(key, n) for key, series in chosen.series.items()}
 
     def select(self, section: str) -> None:
         """Take the following updates into `section` (`train` at first)."""
@@ -178,11 +192,7 @@ class _Section:
 
     def settle(self) -> None:
         """Bring the totals up to date; the host waits for the device here."""
-        unread = [
-            (series.values, index, tensor)
-            for series in self.series.values()
-            for index, tensor in series.unread
-        ]
+        unread = [entry for s in self.series.values() for entry in s.unread]
         if unread:
             numbers = _to_host([tensor for _, _, tensor in unread])
             for (values, index, _), number in zip(unread, numbers, strict=True):
@@ -203,7 +213,8 @@ class _Series:
     """One name: totals since the start, and at least the last `window` values."""
 
     __slots__ = (
-        "counts", "seen", "settled", "total", "unread", "values", "weight", "window",
+        "counts", "samples", "seen", "settled", "total", "unread", "values", "weight",
+        "weights", "window",
     )  # fmt: skip
 
     def __init__(self, window: int) -> None:
@@ -211,46 +222,81 @@ class _Series:
         # arrays hold the bare numbers, close together
         self.values = array("d")
         self.counts = array("q")
+        self.weights: array[Any] = self.counts
+        """What each value is the mean over; the counts, unless `weigh` said other."""
         self.settled = 0  # how many of `values` are in the totals
-        self.total, self.weight, self.seen = 0.0, 0, 0
-        self.unread: list[tuple[int, Any]] = []  # tensors, and where they belong
+        self.total, self.weight, self.samples, self.seen = 0.0, 0, 0, 0
+        # tensors, and where they belong
+        self.unread: list[tuple[array[Any], int, Any]] = []
 
     def readable(self, key: str, value: Any) -> float:
         """The next value as a float: for now nan, if the host would have to wait."""
         checked = _checked(key, value)
         if type(checked) is float:
             return checked
-        self.unread.append((len(self.values), checked))
+        self.unread.append((self.values, len(self.values), checked))
         return math.nan
+
+    def weigh(self, number: Any) -> None:
+        """Say what the newest value is the mean over."""
+        if self.weights is self.counts:
+            self.weights = array("d", self.counts)
+        self._keep_up()
+        weight = _checked("num_items", number)
+        if type(weight) is not float:
+            self.unread.append((self.weights, len(self.weights) - 1, weight))
+            weight = math.nan
+        self.weights[-1] = weight
 
     def settle(self) -> None:
         """Add the new values to the totals, and let old ones go."""
         self.unread.clear()
-        values, counts = self.values[self.settled :], self.counts[self.settled :]
-        self.total += sum(map(mul, values, counts))
-        self.weight += sum(counts)
+        self._keep_up()
+        values, weights = self.values[self.settled :], self.weights[self.settled :]
+        self.total += _weighted_sum(values, weights)
+        self.weight += sum(weights)
+        self.samples += sum(self.counts[self.settled :])
         self.seen += len(values)
         if len(self.values) > 2 * self.window:  # seldom: it moves all that is kept
             del self.values[: -self.window], self.counts[: -self.window]
+            if self.weights is not self.counts:
+                del self.weights[: -self.window]
         self.settled = len(self.values)
 
-    def mean(self, key: str, n: int) -> float:
+    def _keep_up(self) -> None:
+        """The weights of values of which nothing was said are their counts."""
+        if self.weights is not self.counts:
+            self.weights.extend(array("d", self.counts[len(self.weights) :]))
+
+    def totals(self, key: str, n: int) -> tuple[float, float]:
         if n <= 0 or n >= self.seen:
-            return self.total / self.weight
+            return self.total, self.weight
         kept = min(len(self.values), self.window)
         if n > kept:
             raise ConfigError(
                 f"average({n}) of {key!r}: only the last {kept} values are "
                 f"kept; call log_buffer.reserve({n}) before the run, or average(0)"
             )
-        counts = self.counts[-n:]
-        return float(sum(map(mul, self.values[-n:], counts))) / sum(counts)
+        weights = self.weights[-n:]
+        return _weighted_sum(self.values[-n:], weights), sum(weights)
 
     def mean_count(self, n: int) -> float:
         if n <= 0 or n >= self.seen:
-            return self.weight / self.seen
+            return self.samples / self.seen
         counts = self.counts[-n:]
         return sum(counts) / len(counts)
+
+
+def mean_of(total: float, count: float) -> float:
+    """Their quotient; nan where nothing was counted."""
+    return total / count if count else math.nan
+
+
+def _weighted_sum(values: array[Any], weights: array[Any]) -> float:
+    if weights.typecode == "q":  # counts, which are 1 or more
+        return float(sum(map(mul, values, weights)))
+    # a mean over nothing is nan
+    return float(sum(v * w for v, w in zip(values, weights, strict=True) if w))
 
 
 def _checked(key: str, value: Any) -> Any:

@@ -1,7 +1,8 @@
 """The two kinds of metric an evaluation can compute.
 
-A `MeanMetric` is one number a batch, averaged over all samples of all processes (and
-turned into its value at the end): the evaluation keeps the sums. A `StatefulMetric`
+A `MeanMetric` is one number a batch, averaged over all samples, or all that it says it
+counted, of all processes (and turned into its value at the end): the evaluation keeps
+the sums. A `StatefulMetric`
 is an object in torchmetrics' words, which keeps its own state.
 """
 
@@ -19,26 +20,33 @@ __all__ = ["FunctionMetric", "MeanMetric", "Perplexity", "StatefulMetric"]
 
 
 class MeanMetric:
-    """A value that follows from one mean over all samples; subclass `batch`."""
+    """A value that follows from one mean over everything; subclass `batch`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def batch(self, outputs: Mapping[str, Any]) -> Any:
-        """Mean over the samples of one evaluation step; a 0-d tensor or a number."""
+        """Mean over the samples of one evaluation step; a 0-d tensor or a number.
+
+        A pair of these is a mean, and how many it is the mean over where that is
+        something else than the samples, such as the tokens that are not padding.
+        """
         raise NotImplementedError
 
     def value(self, mean: float) -> float:
-        """The metric, from the mean over all samples."""
+        """The metric, from the mean over everything."""
         return mean
 
 
 class FunctionMetric(MeanMetric):
-    """A function of predictions and targets that returns the mean of a batch."""
+    """A function of predictions and targets that returns what `batch` does.
+
+    One that returns the mean alone may have the function with the pair as `counted`.
+    """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         super().__init__(name)
-        self.function = function
+        self.function = getattr(function, "counted", function)
 
     def batch(self, outputs: Mapping[str, Any]) -> Any:
         return self.function(*predictions_and_targets(self.name, outputs))
@@ -46,7 +54,11 @@ class FunctionMetric(MeanMetric):
 
 @METRICS.register_module(name=["perplexity", "Perplexity"])
 class Perplexity(MeanMetric):
-    """exp of the mean loss; the mean is taken over all samples first."""
+    """exp of the mean loss; the mean is taken over everything first.
+
+    Each loss counts for as many items (tokens) as it is the mean over, where that is
+    known, else for its samples.
+    """
 
     def __init__(self, name: str = "perplexity") -> None:
         super().__init__(name)
@@ -57,7 +69,8 @@ class Perplexity(MeanMetric):
                 f"metric {self.name!r} needs a loss in evaluation; the model returned "
                 "none (are labels in the batch?)"
             )
-        return outputs["loss"]
+        items = outputs.get("num_items")
+        return outputs["loss"] if items is None else (outputs["loss"], items)
 
     def value(self, mean: float) -> float:
         return math.exp(mean) if mean < 709 else math.inf if mean == mean else mean

@@ -90,4 +90,5 @@ def _function(name: str, function: Any, args: Mapping[str, Any]) -> FunctionMetr
         raise ConfigTypeError(
             f"metric {name!r}: {error}; it accepts: {', '.join(accepted) or 'none'}"
         ) from None
+    function = getattr(function, "counted", function)
     return FunctionMetric(name, functools.partial(function, **args))

@@ -1,10 +1,16 @@
-"""Metrics that are a mean over samples: `f(predictions, targets)` -> 0-d tensor."""
+"""Metrics that are a mean: `f(predictions, targets)` -> 0-d tensor.
+
+`f.counted` returns the same mean and how many positions it is the mean over, by which
+the means of several batches are weighed.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from devrun.errors import ConfigError
+from devrun.models.items import IGNORED
 from devrun.registry import METRICS
 
 if TYPE_CHECKING:
@@ -12,11 +18,42 @@ if TYPE_CHECKING:
 
 __all__ = ["accuracy", "topk_accuracy"]
 
-IGNORED = -100
-"""Target of positions that do not count, as in torch's cross entropy."""
+Counted = Callable[..., "tuple[Tensor, Tensor]"]
+
+
+def _with_mean(counted: Counted) -> Callable[[Any], Any]:
+    """A decorator that adds the function with the count to the one without."""
+
+    def add(mean: Any) -> Any:
+        mean.counted = counted
+        return mean
+
+    return add
+
+
+def _count_hits(
+    predictions: Tensor, targets: Tensor, ignore_index: int = IGNORED
+) -> tuple[Tensor, Tensor]:
+    if predictions.shape == targets.shape and not predictions.is_floating_point():
+        hits = predictions == targets
+    else:
+        hits = _scores_last(predictions, targets).argmax(dim=-1) == targets
+    return _mean_where(hits, targets != ignore_index)
+
+
+def _count_top(
+    predictions: Tensor, targets: Tensor, k: int = 5, ignore_index: int = IGNORED
+) -> tuple[Tensor, Tensor]:
+    scores = _scores_last(predictions, targets)
+    if not 1 <= k <= scores.shape[-1]:
+        raise ConfigError(f"top{k} of {scores.shape[-1]} classes; k must be 1 to that")
+    best = scores.topk(k, dim=-1).indices
+    hits = (best == targets.unsqueeze(-1)).any(dim=-1)
+    return _mean_where(hits, targets != ignore_index)
 
 
 @METRICS.register_module()
+@_with_mean(_count_hits)
 def accuracy(
     predictions: Tensor, targets: Tensor, ignore_index: int = IGNORED
 ) -> Tensor:
@@ -28,14 +65,11 @@ def accuracy(
         targets: class numbers `[N]` or `[N, ...]`.
         ignore_index: positions with this target are left out.
     """
-    if predictions.shape == targets.shape and not predictions.is_floating_point():
-        hits = predictions == targets
-    else:
-        hits = _scores_last(predictions, targets).argmax(dim=-1) == targets
-    return _mean_where(hits, targets != ignore_index)
+    return _count_hits(predictions, targets, ignore_index)[0]
 
 
 @METRICS.register_module()
+@_with_mean(_count_top)
 def topk_accuracy(
     predictions: Tensor, targets: Tensor, k: int = 5, ignore_index: int = IGNORED
 ) -> Tensor:
@@ -43,12 +77,7 @@ def topk_accuracy(
 
     The names `top1`, `top5` and `accuracy_top-5` stand for it.
     """
-    scores = _scores_last(predictions, targets)
-    if not 1 <= k <= scores.shape[-1]:
-        raise ConfigError(f"top{k} of {scores.shape[-1]} classes; k must be 1 to that")
-    best = scores.topk(k, dim=-1).indices
-    hits = (best == targets.unsqueeze(-1)).any(dim=-1)
-    return _mean_where(hits, targets != ignore_index)
+    return _count_top(predictions, targets, k, ignore_index)[0]
 
 
 def _scores_last(predictions: Tensor, targets: Tensor) -> Tensor:
@@ -69,6 +98,10 @@ def _scores_last(predictions: Tensor, targets: Tensor) -> Tensor:
     )
 
 
-def _mean_where(hits: Tensor, counted: Tensor) -> Tensor:
-    """Mean over the counted positions; 0 where none counts, without a host sync."""
-    return (hits & counted).sum().float() / counted.sum().clamp(min=1)
+def _mean_where(hits: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean over the counted positions (0 where none counts), and their number.
+
+    Without a host sync.
+    """
+    count = counted.sum()
+    return (hits & counted).sum().float() / count.clamp(min=1), count

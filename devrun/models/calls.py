@@ -38,8 +38,11 @@ class Wrapped(Protocol):
     signature: inspect.Signature
     takes_return_loss: bool
     call_forms: dict[Any, Any]
+    loss: Any
     call_loss: Any
     tensor_loss: bool
+    counts_items: bool
+    shifts_labels: bool
     batch_processor: Any
     optimizer: Any
     step_kwargs: dict[str, Any]

@@ -85,6 +85,9 @@ class GPT(nn.Module):
             than block_size.
     """
 
+    loss_type = "ForCausalLM"
+    """Hugging Face's name for a loss whose labels are shifted by one."""
+
     def __init__(
         self,
         vocab_size: int = 50257,

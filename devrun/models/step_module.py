@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from devrun.errors import ConfigError, ConfigTypeError
+from devrun.models.items import shifts_labels
 from devrun.models.steps import (
     MODES,
     own_step,
@@ -38,6 +39,8 @@ class StepModule(nn.Module):
       and in `train` mode where a `train_step` returned none (it did the update);
     - `log_vars`: name -> number or detached 0-d tensor, the loss included;
     - `num_samples`: int;
+    - `num_items`, of token labels and when not training: how many targets the loss is
+      the mean over, a 0-d tensor (`devrun.models.items`);
     - `predictions`, `targets`, when not training and where they are known;
     - whatever else the model returned (plain and Hugging Face models: only when not
       training, so that no activation outlives its step).
@@ -57,6 +60,8 @@ class StepModule(nn.Module):
     run: Callable[[Any, Any, str], dict[str, Any]]
     """The step of this kind of model, `run(self, batch, mode)`: what `forward` does,
     but `log_vars` may lack the loss. For loops that count every microsecond."""
+    counts_items: bool
+    """Whether the loss is a mean over targets; False where a `train_step` makes it."""
     optimizer: Any
     """Handed to `train_step`; set by whoever prepares the pair."""
 
@@ -91,6 +96,7 @@ class StepModule(nn.Module):
         self.takes_return_loss = _takes_return_loss(
             self.signature, mmcv_style=own or batch_processor is not None
         )
+        self.shifts_labels = loss is None and shifts_labels(model)
         self.tensor_loss = isinstance(loss, _Loss)
         """A torch.nn loss takes a tensor: the `logits` where the output has more."""
         self.call_forms: dict[Any, Any] = {}
@@ -102,6 +108,7 @@ class StepModule(nn.Module):
             self.run = own_step
         else:
             self.run = self_loss_step if loss is None else plain_step
+        self.counts_items = self.run in (self_loss_step, plain_step)
 
     def forward(self, batch: Any, mode: str = "train") -> dict[str, Any]:
         if mode not in MODES:

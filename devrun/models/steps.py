@@ -12,6 +12,7 @@ from torch import Tensor
 from devrun.data.batch import batch_size_of
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.models.calls import Wrapped, call_plain, call_whole, layout, target_in
+from devrun.models.items import num_items, shifted
 
 __all__ = [
     "MODES",
@@ -63,9 +64,12 @@ def plain_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     if mode == "train":
         if not loss.requires_grad:
             check_gradient(step, loss)
+        if isinstance(targets, Tensor) and targets.dim() > 1:  # else a class a sample
+            _count(step, result, targets)
     else:
         result["predictions"] = predictions
         result["targets"] = targets
+        _count(step, result, targets)
     return result
 
 
@@ -85,12 +89,19 @@ def self_loss_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
                 log_vars[name] = value.detach()
         if mode == "train":
             check_gradient(step, loss)
-            return {
+            result = {
                 "loss": loss,
                 "log_vars": log_vars,
                 "num_samples": batch_size_of(batch),
             }
+            targets = target_in(batch)
+            if isinstance(targets, Tensor) and targets.dim() > 1:
+                _count(step, result, targets)
+            return result
         result = _result(loss, log_vars, batch, fields.get("logits"))
+        _count(step, result, target_in(batch))
+    if step.shifts_labels and "targets" in result:
+        result["targets"] = shifted(result["targets"])
     for name, value in (fields or {}).items():
         if name != "logits":  # they are the predictions
             result.setdefault(name, value)
@@ -153,6 +164,12 @@ def _mmcv_result(step: Wrapped, output: Any, batch: Any, source: str) -> dict[st
     if result.get("num_samples") is None:
         result["num_samples"] = batch_size_of(batch)
     return result
+
+
+def _count(step: Wrapped, result: dict[str, Any], targets: Any) -> None:
+    count = num_items(step, targets)
+    if count is not None:
+        result["num_items"] = count
 
 
 def _scalar(step: Wrapped, loss: Any, what: str) -> Tensor:

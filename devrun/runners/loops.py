@@ -27,6 +27,7 @@ from devrun.errors import (
     HangError,
     RollbackError,
 )
+from devrun.models.finite import not_finite
 from devrun.peers import lost_peer
 from devrun.runners.checkpointer import Checkpointer, Owner
 from devrun.runners.endless import IterLoader
@@ -44,6 +45,9 @@ __all__ = [
     "val_iter",
 ]
 
+FEW_UPDATES = 10
+"""A run of fewer, such as a dry one, may end while a loss scale is still searched."""
+
 
 class Looped(Owner, Protocol):
     """A runner as its loop sees it: with its parts, and what a user may override."""
@@ -51,6 +55,8 @@ class Looped(Owner, Protocol):
     checkpointer: Checkpointer
     on_grads: Callable[[], None] | None
     """Calls `after_backward`, where a hook has it."""
+    not_finite: str | None
+    """What of the weights was not finite at the end of the run."""
 
     def run_iter(self, data_batch: Any, train_mode: bool, **kwargs: Any) -> None: ...
     def call_hook(self, fn_name: str) -> None: ...
@@ -70,7 +76,12 @@ def step(run: Looped, batch: Any, train: bool, kwargs: dict[str, Any]) -> None:
     else:
         outputs = session.adapter.eval_step(session.wrapped, batch)
     run.outputs = outputs
-    run.log_buffer.update(outputs["log_vars"], outputs["num_samples"])
+    items = outputs.get("num_items")
+    run.log_buffer.update(
+        outputs["log_vars"],
+        outputs["num_samples"],
+        None if items is None else {"loss": items},
+    )
 
 
 def train_epoch(run: Looped, loader: Any, **kwargs: Any) -> None:
@@ -258,6 +269,7 @@ def _run_phases(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
         if not run.state.by_epoch:
             run.call_hook("after_epoch")
         run.session.sync_to_host()
+        _judge_the_result(run)
         run.call_hook("after_run")
         run.checkpointer.finish()
     except BaseException as error:
@@ -267,6 +279,24 @@ def _run_phases(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
         raise
     finally:
         run.session.close_loaders()
+
+
+def _judge_the_result(run: Looped) -> None:
+    """Weights that the policy let go bad are told of; none trained is an error."""
+    left_out = run.session.adapter.skipped_updates
+    if left_out == run.iter >= FEW_UPDATES:
+        what = f"all {left_out} updates were left out: nothing has been trained"
+        if run.policy.nonfinite not in ("warn", "ignore"):
+            raise DivergedError(f"{what}; the warnings above say why")
+        run.logger.warning("%s", what)
+    run.not_finite = not_finite(run.model)
+    if run.not_finite is not None:
+        run.logger.warning(
+            "%s has nan or infinite values at the end of this run, and so has what "
+            "was saved since it got them: nonfinite is %r",
+            run.not_finite,
+            run.policy.nonfinite,
+        )
 
 
 def _train_on(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:

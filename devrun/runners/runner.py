@@ -118,6 +118,7 @@ class BaseRunner(ABC):
         self.data_loader: Any = None
         self.eval_contexts: list[Callable[[Any], Any]] = []
         self.on_grads: Callable[[], None] | None = None
+        self.not_finite: str | None = None
         self.register_optimizer_hook(optimizer_config)
         if self.world_size > 1:
             self.register_hook(StopTogetherHook())

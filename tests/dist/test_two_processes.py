@@ -16,7 +16,7 @@ from torch import nn
 
 from devrun.data.sampler import EpochBatchSampler
 from devrun.runners import EpochBasedRunner
-from tests.dist.worker import Losses, net, samples, sgd, trained
+from tests.dist.worker import Losses, net, samples, sgd, tokens, trained
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("worker.py")
@@ -230,6 +230,15 @@ def test_one_bad_loss_takes_both_ranks_back(ranks):
 
 def test_a_val_phase_counts_each_sample_once(ranks):
     assert ranks[0]["val means"] == [pytest.approx(2.0)]  # of 0, 1, 2, 3, 4
+
+
+@pytest.mark.parametrize("name", ["tokens", "accumulated tokens"])
+def test_losses_of_tokens_are_means_over_those_of_all_ranks(ranks, name):
+    alone = tokens(4)
+    for found in ranks:
+        assert_weights(found[name]["weights"], alone["weights"])
+    # training loss of each update, and that of the evaluation
+    assert ranks[0][name]["losses"] == pytest.approx(alone["losses"], rel=1e-4)
 
 
 def test_torchrun_starts_it_too(tmp_path):

@@ -374,6 +374,52 @@ class Means(LoggerHook):
             self.seen.append(runner.log_buffer.output["loss"])
 
 
+def tagged(count: int = 12) -> TensorDataset:
+    """Classes of 5 positions a sample, of which very different numbers count."""
+    generator = torch.Generator().manual_seed(6)
+    inputs = torch.randn(count, 5, 3, generator=generator)
+    labels = (inputs.sum(-1) > 0).long()
+    for index, row in enumerate(labels):
+        row[(0, 5, 1, 4)[index % 4] :] = -100
+    return TensorDataset(inputs, labels)
+
+
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.net(x)
+        return scores.movedim(-1, 1)
+
+
+class LoggedLosses(Means):
+    def log(self, runner: Any) -> None:
+        self.seen.append(runner.log_buffer.output["loss"])
+
+
+def tokens(batch_size: int = 2, accumulate: int = 1) -> Any:
+    """Weights and logged losses of updates over 4 samples in one order."""
+    model = Tagger()
+    runner = EpochBasedRunner(
+        model,
+        optimizer=sgd(model),
+        loss=nn.CrossEntropyLoss(),
+        device="cpu",
+        seed=3,
+        max_epochs=1,
+        optimizer_config={"cumulative_iters": accumulate},
+    )
+    logger = LoggedLosses(interval=1)
+    runner.register_hook(logger)
+    runner.register_hook(EvalHook(DataLoader(tagged(), 2), metric="accuracy"))
+    runner.run([DataLoader(tagged(), batch_size)], [("train", 1)])
+    runner.close()
+    weights = [p.detach().flatten().tolist() for p in model.parameters()]
+    return {"weights": weights, "losses": logger.seen}
+
+
 def main(folder: Path) -> None:
     logging.getLogger("devrun").setLevel(logging.WARNING)
     dist.init_dist("pytorch", "gloo", timeout=60)
@@ -396,6 +442,8 @@ def main(folder: Path) -> None:
         "split": split_up(),
         "rolled back": rolled_back(folder),
         "val means": val_means(),
+        "tokens": tokens(),
+        "accumulated tokens": tokens(1, accumulate=2),
     }
     rank = dist.get_dist_info()[0]
     (folder / f"rank{rank}.json").write_text(json.dumps(results))

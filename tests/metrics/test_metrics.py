@@ -52,14 +52,14 @@ def test_shapes_that_do_not_fit_are_refused(targets):
 def test_topk_by_name(name):
     metric = build_metric(name)
     assert metric.name == name
-    assert metric.batch(outputs(predictions=SCORES, targets=TARGETS)) == 1.0
+    assert metric.batch(outputs(predictions=SCORES, targets=TARGETS)) == (1.0, 3)
 
 
 def test_arguments_and_another_name_come_from_a_dict():
     spec = {"type": "topk_accuracy", "k": 2, "name": "second"}
     (metric,) = build_metrics(spec)
     assert metric.name == "second"
-    assert metric.batch(outputs(predictions=SCORES, targets=TARGETS)) == 1.0
+    assert metric.batch(outputs(predictions=SCORES, targets=TARGETS)) == (1.0, 3)
     assert spec == {"type": "topk_accuracy", "k": 2, "name": "second"}
     with pytest.raises(TypeError, match="it accepts: k, ignore_index"):
         build_metric({"type": "topk_accuracy", "kk": 2})
@@ -165,6 +165,5 @@ def test_a_missing_torchmetrics_names_the_extra(monkeypatch):
 def test_function_metrics_stay_on_the_device_without_a_host_number():
     metric = build_metric("accuracy")
     assert isinstance(metric, FunctionMetric)
-    value = metric.batch(outputs(predictions=SCORES, targets=TARGETS))
-    assert isinstance(value, torch.Tensor)
-    assert value.dim() == 0
+    pair = metric.batch(outputs(predictions=SCORES, targets=TARGETS))
+    assert all(isinstance(value, torch.Tensor) and value.dim() == 0 for value in pair)

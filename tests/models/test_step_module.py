@@ -93,7 +93,7 @@ def test_plain_val_step_adds_predictions_and_targets():
     step = StepModule(linear(), nn.CrossEntropyLoss())
     with torch.no_grad():
         result = step((X, Y), "val")
-    assert set(result) == {*CORE, "predictions", "targets"}
+    assert set(result) == {*CORE, "predictions", "targets", "num_items"}
     assert torch.equal(result["predictions"], step.module(X))
     assert result["targets"] is Y
 
@@ -247,7 +247,7 @@ def test_own_loss_logs_other_scalars_and_returns_other_keys_when_not_training():
     batch = {"inputs": X, "labels": Y}
     assert step(batch, "train")["log_vars"]["aux"] == 2.0
     result = step(batch, "val")
-    assert set(result) == {*CORE, "predictions", "targets", "aux"}
+    assert set(result) == {*CORE, "predictions", "targets", "aux", "num_items"}
 
 
 def test_own_loss_may_be_absent_when_predicting():

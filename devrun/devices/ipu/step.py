@@ -66,6 +66,7 @@ class DeviceStep(nn.Module):
     ) -> None:
         super().__init__()
         self.step = step
+        step.counts_items = False  # no outputs beyond those that PopTorch merges
         vars(self).update(identity_loss=sdk.identity_loss, recorder=recorder)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,7 +1,8 @@
-"""One pass over an evaluation set: means over all samples, or predictions of each.
+"""One pass over an evaluation set: means over all of it, or predictions of each sample.
 
-Every sample counts once, whatever the batch sizes and the number of ranks; nothing
-waits for the device before the end, except where predictions are collected.
+Every sample, and every token that is not padding, counts once, whatever the batch sizes
+and the number of ranks; nothing waits for the device before the end, except where
+predictions are collected.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def evaluate_means(
 ) -> dict[str, float]:
     """Mean of every log value over all samples of all ranks, and the metrics.
 
+    The loss counts for what it is the mean over (`num_items`), where that is known.
+
     Args:
         check: given the names of the results after the first step, to refuse them
             before the time for a whole evaluation is spent.
@@ -66,9 +69,13 @@ def evaluate_means(
         if check is not None:
             check({*values, *(metric.name for metric in metrics)})
             check = None
+        items = {"loss": outputs["num_items"]} if "num_items" in outputs else {}
         for metric in means:
-            values[_METRIC + metric.name] = metric.batch(outputs)
-        buffer.update(values, outputs["num_samples"])
+            key = _METRIC + metric.name
+            values[key] = value = metric.batch(outputs)
+            if isinstance(value, tuple):
+                values[key], items[key] = value
+        buffer.update(values, outputs["num_samples"], items)
         for state in stateful:
             state.update(outputs)
     found = weighted_means(buffer.totals())

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import Any
 
-from devrun.dist import all_reduce_mean, weighted_means
+from devrun.dist import weighted_means
 from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
 from devrun.run import Run
@@ -229,7 +229,7 @@ class LoggerHook(Hook, ABC):
     def _log_val_phase(self, runner: Run) -> None:
         """One record of the val iterations since the last training iteration."""
         buffer = runner.log_buffer
-        means = weighted_means(buffer.totals("val"))
+        means = weighted_means(buffer.totals(section="val"))
         count, self._val_iters = self._val_iters, 0
         if self.reset_flag:
             buffer.clear_section("val")
@@ -256,17 +256,17 @@ def average_over_ranks(runner: Run, n: int) -> None:
     tag = (n, runner.mode, runner.epoch, runner.iter)
     if buffer.tag == tag:
         return
-    means = buffer.means(n)
+    totals = buffer.totals(n)
     runner.adapter.check_finite()  # the host has just waited for the device anyway
-    if runner.mode == "train" and means.get("time", 0) > 0:
-        means[THROUGHPUT] = buffer.mean_count(n) / means["time"]
+    seconds, count = totals.get("time", (0.0, 0))
+    if runner.mode == "train" and seconds > 0:
+        totals[THROUGHPUT] = (buffer.mean_count(n) * count / seconds, 1)
     # also by a rank that has no values: the others wait for it
-    if runner.mode == "val" and n == 0:  # ranks may have shares of other sizes
-        means = weighted_means(buffer.totals())
-    else:
-        means = all_reduce_mean(means)
+    means = weighted_means(totals)  # ranks may have shares of other sizes
     if THROUGHPUT in means:
         means[THROUGHPUT] *= runner.world_size
+    if runner.mode == "train" and means and runner.adapter.skipped_updates:
+        means["skipped_updates"] = runner.adapter.skipped_updates
     if means:
         buffer.show(means, tag)
 

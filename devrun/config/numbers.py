@@ -1,0 +1,54 @@
+"""Numbers that a computation can use: finite, and no larger than a float can be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from devrun.config.origin import KeyPath, describe, dotted
+from devrun.config.tree import children, where
+from devrun.errors import ConfigError
+
+__all__ = ["check_finite", "is_finite", "is_number"]
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is an int or a float, which a bool is not here."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_finite(value: Any) -> bool:
+    """Whether `value` is a number that as a float is neither nan nor infinite."""
+    try:
+        return is_number(value) and math.isfinite(value)
+    except OverflowError:  # an int beyond the largest float
+        return False
+
+
+def check_finite(
+    node: Any,
+    path: KeyPath = (),
+    *,
+    but: tuple[str, ...] = (),
+    infinite: bool = False,
+) -> None:
+    """Refuse numbers in the dicts and lists of `node` that are not finite.
+
+    Args:
+        path: what leads to `node`, for one that does not know its place in a file.
+        but: keys at any depth that are not looked at.
+        infinite: let the two infinities pass.
+
+    Raises:
+        ConfigError: names the place of the first one.
+    """
+    for key, value in children(node):
+        if key in but:
+            continue
+        below = (*path, key)
+        if is_number(value) and not is_finite(value):
+            if infinite and isinstance(value, float) and math.isinf(value):
+                continue
+            place = where(node, key) or f"{dotted(below)}: "
+            raise ConfigError(f"{place}takes a finite number, not {describe(value)}")
+        check_finite(value, below, but=but, infinite=infinite)

@@ -1,0 +1,43 @@
+"""Whether what training changes in a model is finite."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+__all__ = ["not_finite"]
+
+
+def not_finite(model: nn.Module) -> str | None:
+    """What of `model` has nan or infinite values, such as `parameter 'fc.bias'`.
+
+    Looked at is what training changes: its parameters, and the running statistics of
+    norm layers, which a bad batch spoils even where its update is left out.
+    """
+    named = [
+        (f"parameter {name!r}", parameter.detach())
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+        and (parameter.is_floating_point() or parameter.is_complex())
+    ]
+    for name, module in model.named_modules():
+        if isinstance(module, _NormBase) and module.track_running_stats:
+            for kind in ("running_mean", "running_var"):
+                if (buffer := getattr(module, kind)) is not None:
+                    named.append((f"buffer {f'{name}.{kind}'.lstrip('.')!r}", buffer))
+    if not named:
+        return None
+    # a sum is finite only if all of it is, and takes one pass; it may overflow, though
+    # (one transfer for all of them: each .item() would wait for the device)
+    sums = [_real(value).sum(dtype=torch.float32) for _, value in named]
+    if torch.isfinite(torch.stack(sums)).all():
+        return None
+    good = torch.stack([torch.isfinite(value).all() for _, value in named]).tolist()
+    return next(
+        (name for (name, _), ok in zip(named, good, strict=True) if not ok), None
+    )
+
+
+def _real(value: Tensor) -> Tensor:
+    return torch.view_as_real(value) if value.is_complex() else value

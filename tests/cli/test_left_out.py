@@ -1,0 +1,98 @@
+"""What `devrun train` says of updates left out and of weights that are not finite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+def run_json() -> dict:
+    return json.loads(Path("work_dirs/small/run.json").read_text())
+
+
+def records() -> list[dict]:
+    (log,) = Path("work_dirs/small").glob("*.log.json")
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def data(**changes) -> dict:
+    train = {"type": "SyntheticClassification", "num_samples": 32, **changes}
+    return {"samples_per_gpu": 8, "train": train}
+
+
+@pytest.mark.parametrize("scale", [2.0**40, {"init_scale": 1e30}])
+def test_a_scale_that_trains_nothing_is_status_5(config, train, scale):
+    path = config(
+        runner={"type": "EpochBasedRunner", "max_epochs": 20},
+        fp16={"loss_scale": scale},
+    )
+    status, _, err = train(path)
+    assert status == 5
+    last = err.splitlines()[-1]
+    assert "50 updates in a row were left out" in last
+    assert "loss_scale" in last
+    assert run_json()["status"] == "failed"
+
+
+def test_left_out_updates_are_in_the_log_and_the_summary(config, train):
+    path = config(
+        runner={"type": "EpochBasedRunner", "max_epochs": 6},
+        fp16={"loss_scale": 2.0**40},
+        optimizer_config={"nonfinite": "warn"},
+    )
+    status, out, err = train(path)
+    assert status == 0
+    assert "left out: 24 of 24 updates" in out
+    assert "10 updates in a row were left out" in err
+    assert run_json()["skipped_updates"] == 24
+    counts = [r["skipped_updates"] for r in records() if r.get("mode") == "train"]
+    assert counts == list(range(2, 25, 2))
+
+
+def test_a_run_that_trained_nothing_is_status_5(config, train):
+    path = config(
+        runner={"type": "EpochBasedRunner", "max_epochs": 3},
+        fp16={"loss_scale": 2.0**40},
+    )
+    status, _, err = train(path)
+    assert status == 5
+    assert "all 12 updates were left out: nothing has been trained" in err
+
+
+def test_a_clean_run_says_nothing_of_it(config, train):
+    status, out, _ = train(config())
+    assert status == 0
+    assert "left out" not in out
+    assert run_json()["skipped_updates"] == 0
+    assert run_json()["not_finite"] is None
+    assert not any("skipped_updates" in record for record in records())
+
+
+@pytest.mark.parametrize("action", ["warn", "ignore"])
+def test_weights_that_are_not_finite_are_told_at_the_end(config, train, action):
+    path = config(
+        optimizer={"type": "SGD", "lr": 1e30}, optimizer_config={"nonfinite": action}
+    )
+    status, out, err = train(path)
+    assert status == 0
+    assert "not finite: parameter 'layers." in out
+    assert f"nonfinite is {action!r}" in err
+    assert run_json()["not_finite"].startswith("parameter ")
+
+
+def test_rates_of_groups_are_no_metrics(config, train):
+    path = config(
+        optimizer={
+            "type": "SGD",
+            "lr": 0.1,
+            "paramwise_cfg": {"bias_lr_mult": 2.0},
+        }
+    )
+    status, out, _ = train(path)
+    assert status == 0
+    assert any("lr_min" in record for record in records())
+    assert set(run_json()["metrics"]) == {"loss", "accuracy"}
+    line = next(line for line in out.splitlines() if "last validation" in line)
+    assert "lr_" not in line

@@ -1,0 +1,161 @@
+"""Updates that are left out: by a loss scale, and for gradients that are not finite."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from devrun.devices.finite import MAX_SKIPPED_IN_A_ROW
+from devrun.devices.overflow import WARN_AFTER
+from devrun.errors import DivergedError, RollbackError
+from devrun.hooks import OptimizerHook
+from devrun.runners import EpochBasedRunner
+from tests.devices.test_nonfinite import Queued, SqrtOfZero
+from tests.devices.tiny import Prepared, batch, same, weights
+
+TOO_LARGE = 2.0**40
+HUGE = {"init_scale": 1e30}
+
+
+def left_out(run: Prepared) -> int:
+    return run.adapter.state_dict().get("skipped_updates", 0)
+
+
+def overflowing(scale=TOO_LARGE, **policy) -> Prepared:
+    return Prepared(precision="fp16", loss_scale=scale, **policy)
+
+
+@pytest.mark.parametrize("scale", [TOO_LARGE, HUGE])
+@pytest.mark.parametrize(
+    ("action", "error"),
+    [("stop", DivergedError), ("skip", DivergedError), ("rollback", RollbackError)],
+)
+def test_a_scale_under_which_nothing_is_trained_ends_the_run(
+    scale, action, error, caplog
+):
+    run = overflowing(scale, nonfinite=action)
+    before = weights(run.module)
+    with caplog.at_level(logging.WARNING, "devrun"):
+        for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
+            run.step()
+        with pytest.raises(error, match="50 updates in a row were left out.*scale"):
+            run.step()
+    assert same(weights(run.module), before)
+    warned = [record.getMessage() for record in caplog.records]
+    assert [line.split()[0] for line in warned] == ["10", "20", "40"]
+    assert left_out(run) == MAX_SKIPPED_IN_A_ROW
+
+
+@pytest.mark.parametrize("action", ["warn", "ignore"])
+def test_a_policy_that_goes_on_is_told_again_and_again(action, caplog):
+    run = overflowing(nonfinite=action)
+    with caplog.at_level(logging.WARNING, "devrun"):
+        for _ in range(2 * MAX_SKIPPED_IN_A_ROW):
+            run.step()
+    said = [int(record.getMessage().split()[0]) for record in caplog.records]
+    assert said == [10, 20, 40, 50, 80, 100]
+
+
+def test_a_few_left_out_are_how_a_scale_is_found(caplog):
+    run = overflowing({"init_scale": 2.0**20, "growth_interval": 1000})
+    with caplog.at_level(logging.WARNING, "devrun"):
+        for _ in range(40):
+            run.step()
+    assert 0 < left_out(run) < WARN_AFTER
+    assert not caplog.records
+
+
+def test_a_queued_device_is_read_when_the_host_waits_anyway():
+    run = overflowing(adapter=Queued.from_config({}))
+    for _ in range(2 * MAX_SKIPPED_IN_A_ROW):
+        run.step()
+    assert left_out(run) == 0
+    with pytest.raises(DivergedError, match="left out"):
+        run.adapter.check_finite()
+
+
+def test_the_count_goes_on_after_a_resume():
+    run = overflowing()
+    for _ in range(3):
+        run.step()
+    state = run.adapter.state_dict()
+    assert "skipped_updates" not in Prepared(precision="fp16").adapter.state_dict()
+    later = overflowing()
+    later.adapter.load_state_dict(state)
+    later.step()
+    assert left_out(later) == 4
+
+
+def test_an_optimizer_hook_of_the_users_own_counts_too(caplog):
+    class Own(OptimizerHook):
+        pass
+
+    model = nn.Linear(4, 3)
+    runner = EpochBasedRunner(
+        model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        loss=nn.CrossEntropyLoss(),
+        max_epochs=1,
+        device="cpu",
+        optimizer_config=Own(precision="fp16", loss_scale=TOO_LARGE),
+    )
+    data = torch.utils.data.TensorDataset(*batch(128))
+    loader = torch.utils.data.DataLoader(data, batch_size=2)
+    with pytest.raises(DivergedError, match="50 updates in a row were left out"):
+        runner.run([loader])
+    runner.close()
+
+
+@pytest.mark.parametrize("clip", [None, {"max_norm": 1.0}, {"clip_value": 1.0}])
+def test_skip_leaves_an_infinite_gradient_out_also_without_clipping(clip):
+    run = Prepared(SqrtOfZero(), loss=None, grad_clip=clip, nonfinite="skip")
+    for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
+        run.step()
+    assert run.module.weight.tolist() == [0, 0, 0]
+    assert left_out(run) == MAX_SKIPPED_IN_A_ROW - 1
+    with pytest.raises(DivergedError, match="in a row"):
+        run.step()
+
+
+def test_skip_looks_at_sparse_and_missing_gradients():
+    class Sparse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(3, 3, sparse=True)
+            self.unused = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x):
+            return self.table(torch.zeros(len(x), dtype=torch.long))
+
+    run = Prepared(Sparse(), nonfinite="skip")
+    before = weights(run.module)
+    run.step()
+    assert not same(weights(run.module), before)
+    assert left_out(run) == 0
+
+
+def test_a_large_finite_gradient_is_not_left_out():
+    class Steep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(3))
+
+        def forward(self, x, y):
+            return {"loss": (self.weight * 1e30).sum()}
+
+    run = Prepared(Steep(), loss=None, nonfinite="skip")
+    run.step()  # the squares of its gradient are beyond float32
+    assert run.module.weight.tolist() == pytest.approx([-1e29] * 3)
+
+
+def test_skip_does_not_save_statistics_that_a_bad_batch_spoilt():
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+    run = Prepared(model, nonfinite="skip")
+    x, y = batch()
+    run.step((x * math.nan, y))
+    with pytest.raises(DivergedError, match=r"buffer '0\.running_mean' has nan"):
+        run.adapter.check_finite(run.model)
