@@ -18,6 +18,7 @@ from devrun.checkpoint import (
     step_name,
     write_checkpoint,
 )
+from devrun.config.redact import redacted
 from devrun.devices.base import DeviceAdapter
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.hooks.dispatch import HookTable
@@ -206,7 +207,7 @@ class Saving(LoopState):
         if path is not None:
             messages["last_ckpt"] = str(path)
         return {
-            **plain_meta({**self.meta, **meta}),
+            **redacted(plain_meta({**self.meta, **meta})),
             "hook_msgs": messages,
             "devrun_version": __version__,
             "epoch": position["epoch"],

@@ -13,7 +13,7 @@ from devrun.errors import ConfigError, StorageError, UnsupportedFeatureError
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import THROUGHPUT, LoggerHook, plain_number
 from devrun.log.jsonlines import JsonLines
-from devrun.log.text import escape
+from devrun.text import escape
 
 if TYPE_CHECKING:
     from devrun.runners.base import BaseRunner
