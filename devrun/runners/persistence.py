@@ -20,6 +20,7 @@ from devrun.checkpoint import (
     read_mmcv_checkpoint,
     set_host_rng_state,
 )
+from devrun.config.revisions import MODULE
 from devrun.errors import CheckpointError
 from devrun.hooks.checkpoint import CheckpointHook
 from devrun.runners.changes import (
@@ -53,7 +54,7 @@ class Persistence(Saving):
         filename: str | os.PathLike[str],
         map_location: Any = "cpu",
         strict: bool = False,
-        revise_keys: Sequence[tuple[str, str]] = ((r"^module\.", ""),),
+        revise_keys: Sequence[Sequence[str]] = MODULE,
         *,
         allow_pickle: bool = False,
     ) -> Any:
