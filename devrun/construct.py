@@ -78,7 +78,8 @@ def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any
 
 def _texts(error: Exception, args: Mapping[str, Any]) -> str:
     """The arguments that are text, when `error` may be about one that should not be."""
-    texts = [f"{key}={value!r}" for key, value in args.items() if type(value) is str]
+    # the keys alone: a text may be a secret, also under a key that does not say so
+    texts = [str(key) for key, value in args.items() if isinstance(value, str)]
     if not (isinstance(error, TypeError) and texts and "str" in str(error)):
         return ""
     return f" (text was given as {', '.join(texts)}; a number has no quotes)"

@@ -25,6 +25,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from devrun.redact import redact
+
 __all__ = [
     "CheckpointError",
     "ConfigError",
@@ -51,7 +53,8 @@ class DevrunError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:  # KeyError would show the repr of its argument
-        return str(self.args[0]) if self.args else ""
+        # a traceback leaves the process past every log
+        return redact(str(self.args[0])) if self.args else ""
 
 
 class ConfigError(DevrunError, ValueError):

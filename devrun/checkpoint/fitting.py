@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections import OrderedDict
@@ -134,10 +135,15 @@ def _advice(own: set[str], state_dict: Mapping[str, Any]) -> str:
         for ours in own:
             if theirs.endswith(f".{ours}"):
                 prefix = theirs.removesuffix(ours)
-                return f"; try revise_keys=[({'^' + re.escape(prefix)!r}, '')]"
+                return _try("^" + re.escape(prefix).replace("\\.", "[.]"), "")
             if ours.endswith(f".{theirs}"):
-                return f"; try revise_keys=[('^', {ours.removesuffix(theirs)!r})]"
+                return _try("^", ours.removesuffix(theirs))
     return ""
+
+
+def _try(pattern: str, replacement: str) -> str:
+    """In the form that YAML, JSON, Python and the command line read alike."""
+    return f"; try revise_keys={json.dumps([[pattern, replacement]])} in the config"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from devrun.checkpoint import fileops, tensorfile
+from devrun.checkpoint.catalog import read_pointer
 from devrun.checkpoint.pickled import load_pickled
 from devrun.checkpoint.reader import (
     MissingCheckpointError,
@@ -165,6 +166,9 @@ def _load_local(path: Path, map_location: Any, allow_pickle: bool) -> Any:
         return _from_directory(path, map_location)
     if not path.exists():
         raise MissingCheckpointError(missing_message(path))
+    named = path.name in ("best.json", "latest.json")
+    if named and (name := read_pointer(path.parent, path.stem)):
+        return _load_local(path.parent / name, map_location, allow_pickle)
     if path.suffix == ".safetensors":
         return _from_safetensors(path, map_location)
     return load_pickled(path, map_location, allow_pickle=allow_pickle)

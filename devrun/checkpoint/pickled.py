@@ -68,6 +68,11 @@ def load_pickled(
             )
     except pickle.UnpicklingError as error:
         found = _NAMED.search(str(error))
+        if found is None and not _is_pickle(path):
+            raise CheckpointError(
+                f"{str(path)!r} is no torch file; give a checkpoint directory, or a "
+                ".pth or .safetensors file"
+            ) from error
         what = f"it names {found[1]!r}" if found else "it is no plain state"
         raise CheckpointError(
             f"{str(path)!r} is refused: {what}, and only tensors and plain containers "
@@ -190,6 +195,12 @@ def _check_form(path: Path) -> None:
             ".pth file (CVE-2026-24747): load only files you trust, or upgrade",
             stacklevel=3,
         )
+
+
+def _is_pickle(path: Path) -> bool:
+    """By its first byte, in the protocols that torch has ever written, or as a zip."""
+    with path.open("rb") as file:
+        return file.read(1) == b"\x80" or zipfile.is_zipfile(path)
 
 
 def _is_compressed(path: Path) -> bool:

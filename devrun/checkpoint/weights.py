@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from devrun.checkpoint.fitting import WRAPPED, load_state_dict, renamed
 from devrun.checkpoint.loader import CheckpointLoader, state_dict_of
 from devrun.checkpoint.mmcv_format import write_mmcv_checkpoint
-from devrun.errors import ConfigTypeError, UnsupportedFeatureError
+from devrun.config.revisions import MODULE, revisions
+from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
 
 __all__ = [
     "get_state_dict",
@@ -31,7 +32,7 @@ def load_checkpoint(
     map_location: Any = None,
     strict: bool = False,
     logger: logging.Logger | None = None,
-    revise_keys: Sequence[tuple[str, str]] = ((r"^module\.", ""),),
+    revise_keys: Sequence[Sequence[str]] = MODULE,
     *,
     allow_pickle: bool = False,
 ) -> Any:
@@ -46,13 +47,18 @@ def load_checkpoint(
         allow_pickle: run the code that an old `.pth` file names.
 
     Raises:
+        ConfigError: `revise_keys` is not such pairs.
         CheckpointError: missing, damaged or refused; no key of it fits the model; or
             `strict` and not all do.
     """
+    try:
+        pairs = revisions(list(revise_keys))
+    except ValueError as error:
+        raise ConfigError(f"revise_keys: {error}") from None
     checkpoint = CheckpointLoader.load_checkpoint(
         filename, map_location, logger, allow_pickle=allow_pickle
     )
-    state_dict = _revised(state_dict_of(checkpoint, filename), revise_keys)
+    state_dict = _revised(state_dict_of(checkpoint, filename), pairs)
     load_state_dict(model, state_dict, strict, logger, source=str(filename))
     return checkpoint
 
@@ -126,9 +132,9 @@ def save_checkpoint(
 
 
 def _revised(
-    state_dict: Mapping[str, Any], revise_keys: Sequence[tuple[str, str]]
+    state_dict: Mapping[str, Any], pairs: Sequence[tuple[re.Pattern[str], str]]
 ) -> Mapping[str, Any]:
-    for pattern, replacement in revise_keys:
-        rename = functools.partial(re.sub, pattern, replacement)
+    for pattern, replacement in pairs:
+        rename = functools.partial(pattern.sub, replacement)
         state_dict = renamed(state_dict, rename)
     return state_dict

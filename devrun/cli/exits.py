@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from devrun.cli.console import complain, one_line
 from devrun.cli.signals import StartInterrupted
+from devrun.cli.summary import masked
 from devrun.errors import (
     DevrunError,
     RunInterrupted,
     StorageError,
     is_out_of_memory,
 )
+from devrun.redact import is_secret_key, remember
+from devrun.text import escape_lines
 
 __all__ = ["STATUSES", "Session", "guarded", "status_of"]
 
@@ -50,6 +55,10 @@ class Session:
     argv: Sequence[str]
     work_dir: Path | None = None
     log_file: Path | None = None
+    parsed: bool = False
+    """Whether the command is at work: `--help` and wrong flags end it before."""
+    cleanup: ExitStack = field(default_factory=ExitStack)
+    """Closed when the command has ended, however that was."""
     on_failure: list[Callable[[int, str], None]] = field(default_factory=list)
     """Called with status and message before the process ends by an error."""
 
@@ -57,6 +66,10 @@ class Session:
 def guarded(run: Callable[[Session], int], argv: Sequence[str]) -> int:
     """`run(session)`'s status; an error becomes its one line and its status."""
     session = Session(argv)
+    for name, value in os.environ.items():
+        if is_secret_key(name):
+            remember(value)
+    _log_warnings(session)
     try:
         return run(session)
     except BrokenPipeError:
@@ -71,8 +84,14 @@ def guarded(run: Callable[[Session], int], argv: Sequence[str]) -> int:
         return _fail(session, stop.exit_code, str(stop), "interrupted")
     except DevrunError as error:
         return _fail(session, error.exit_code, str(error))
-    except Exception as error:  # noqa: BLE001 - the last resort: logged and reported
+    except SystemExit as stop:
+        if not session.parsed:
+            raise
+        return _left(session, stop)
+    except BaseException as error:  # noqa: BLE001 - the last resort: reported
         return _unexpected(session, error)
+    finally:
+        session.cleanup.close()
 
 
 def status_of(error: BaseException, work_dir: Path | None = None) -> int:
@@ -90,7 +109,32 @@ def status_of(error: BaseException, work_dir: Path | None = None) -> int:
     return 1
 
 
-def _unexpected(session: Session, error: Exception) -> int:
+def _log_warnings(session: Session) -> None:
+    """Python's warnings go the way of the log, where they are made safe to show."""
+    from devrun.log.logger import close_logger, get_logger
+
+    get_logger("py.warnings")
+    logging.captureWarnings(True)
+    session.cleanup.callback(close_logger, "py.warnings")
+    session.cleanup.callback(logging.captureWarnings, False)
+
+
+def _left(session: Session, stop: SystemExit) -> int:
+    """Code of the run has called `sys.exit`, which no restart script may take for an
+    end in order, whatever the status was."""
+    *_, last = traceback.extract_tb(stop.__traceback__)
+    where = _write_traceback(session, stop)
+    return _fail(
+        session,
+        1,
+        f"sys.exit({'' if stop.code is None else repr(stop.code)}) was called in "
+        f"{last.name} ({last.filename}:{last.lineno}) before the command was done; "
+        "raise an exception there, or call runner.request_stop(reason) to end a "
+        f"training in order (traceback: {where})",
+    )
+
+
+def _unexpected(session: Session, error: BaseException) -> int:
     status = status_of(error, session.work_dir)
     what = f"{type(error).__name__}: {error}"
     if status == 8:
@@ -111,11 +155,12 @@ def _fail(session: Session, status: int, message: str, kind: str = "error") -> i
     return status
 
 
-def _write_traceback(session: Session, error: Exception) -> Path:
+def _write_traceback(session: Session, error: BaseException) -> Path:
     """Append the traceback to the log file, or to a new one where that cannot be."""
     text = "".join(traceback.format_exception(error))
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-    entry = f"{stamp} - devrun - ERROR - {' '.join(session.argv)}\n{text}"
+    command = " ".join(masked(session.argv))
+    entry = escape_lines(f"{stamp} - devrun - ERROR - {command}\n{text}") + "\n"
     if session.log_file is not None:
         try:
             _append(session.log_file, entry)

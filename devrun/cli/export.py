@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from devrun.cli.chosen import chosen_checkpoint
 from devrun.cli.console import say
 from devrun.cli.exits import Session
 from devrun.errors import CheckpointError
@@ -18,7 +19,7 @@ WEIGHTS = ("trained", "evaluated")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `devrun export`."""
     add = parser.add_argument
-    add("checkpoint", metavar="CHECKPOINT", help="a checkpoint directory of devrun")
+    add("checkpoint", metavar="CHECKPOINT", help="of devrun; of a work_dir the newest")
     add("--format", choices=FORMATS, default="mmcv", help="mmcv: one .pth file")
     add("--output", metavar="FILE", help="default: CHECKPOINT.pth beside it")
     add(
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     """Verify the checkpoint, then write the file."""
     from devrun.checkpoint import export_mmcv
 
-    source = Path(args.checkpoint).expanduser()
+    source = Path(chosen_checkpoint(args.checkpoint)).expanduser()
     target = Path(args.output or f"{source.absolute()}.pth").expanduser()
     if target.suffix != ".pth":
         raise CheckpointError(

@@ -52,7 +52,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "devrun") -> int:
     def run(session: Session) -> int:  # the imports too: Ctrl-C may come there
         parser = parser_of(words[0], f"{prog} {words[0]}")
         command = cast(CommandModule, import_module(COMMANDS[words[0]].module))
-        return command.run(parser.parse_args(words[1:]), session)
+        args = parser.parse_args(words[1:])
+        session.parsed = True
+        return command.run(args, session)
 
     return guarded(run, words)
 

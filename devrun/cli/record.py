@@ -14,7 +14,7 @@ from typing import Any
 import devrun
 from devrun.log.jsonlines import strict_line
 
-__all__ = ["RunRecord", "git_revision", "versions"]
+__all__ = ["RunRecord", "git_revision", "versions", "write_facts"]
 
 
 class RunRecord:
@@ -37,12 +37,8 @@ class RunRecord:
     def write(self, **facts: Any) -> None:
         """Add `facts` and write the file."""
         self.facts.update(facts)
-        if self._path is None:
-            return
-        aside = self._path.with_name(f".{self._path.name}.tmp")
-        strict = json.loads(strict_line(self.facts))
-        aside.write_text(json.dumps(strict, indent=2) + "\n", encoding="utf-8")
-        os.replace(aside, self._path)
+        if self._path is not None:
+            write_facts(self._path, self.facts)
 
     def text(self) -> str:
         """The facts as lines of `name: value`."""
@@ -62,6 +58,14 @@ class RunRecord:
         """`finish` for a run that an error or a signal ended."""
         stopped = exit_code in (75, 130, 143)
         self.finish("interrupted" if stopped else "failed", exit_code, error=message)
+
+
+def write_facts(path: Path, facts: Mapping[str, Any]) -> None:
+    """Write a `run.json` whole: a reader finds the one before or this."""
+    aside = path.with_name(f".{path.name}.tmp")
+    strict = json.loads(strict_line(facts))
+    aside.write_text(json.dumps(strict, indent=2) + "\n", encoding="utf-8")
+    os.replace(aside, path)
 
 
 def versions() -> dict[str, str]:

@@ -10,11 +10,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from devrun.cli.console import say
+from devrun.cli.chosen import WORDS, chosen_checkpoint, places_of
+from devrun.cli.console import complain, say
 from devrun.cli.exits import Session
 from devrun.cli.flags import add_device_flags, overrides
 from devrun.cli.summary import listed
-from devrun.cli.workdir import check_checkpoint
+from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
 from devrun.config import Config, DictAction, check_config
 from devrun.config.imports import import_custom
 from devrun.errors import ConfigError, StorageError, nearest
@@ -32,7 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `devrun test`; those of `train` about devices are the same."""
     add = parser.add_argument
     add("config", metavar="CONFIG", help="the config that it was trained with")
-    add("checkpoint", metavar="CHECKPOINT", help="a directory, .pth or .safetensors")
+    add(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        help="a directory, .pth or .safetensors; a work_dir or `latest` for the newest "
+        "of a run, `best` for its best",
+    )
     add("--split", choices=SPLITS, default="test", help="data.test (default) or val")
     add(
         "--weights",
@@ -43,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="FILE", help="also write the results as JSON")
     add("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE")
     add("--trust-config", action="store_true", help="execute a .py config as Python")
+    add(
+        "--allow-pickle",
+        metavar="FILE",
+        dest="trusted_file",
+        help="run the code that this old .pth names",
+    )
     add_device_flags(parser.add_argument_group("device"))
     parser.set_defaults(  # what `overrides` looks at besides
         **dict.fromkeys(("work_dir", "resume_from", "load_from", "seed")),
@@ -53,18 +65,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Evaluate as the training did, once, and write nothing but `--out`."""
-    check_checkpoint("CHECKPOINT", args.checkpoint)
+    if args.trusted_file not in (None, args.checkpoint):
+        raise ConfigError(
+            f"--allow-pickle {args.trusted_file} is not the file that is loaded; name "
+            "the CHECKPOINT"
+        )
     cfg: Any = Config.fromfile(
         args.config, import_custom_modules=False, trust=args.trust_config
     )
     cfg.merge_from_dict(args.cfg_options or {})
     cfg.merge_from_dict(overrides(args, cfg))
     check_config(cfg)
+    places = places_of(cfg, _work_dir(cfg, args.config))
+    if args.checkpoint not in WORDS and not holds_run(Path(args.checkpoint)):
+        check_checkpoint("CHECKPOINT", args.checkpoint)
     _reduce(cfg, args.split)
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     # a vendor's torch would load its SDK before the adapter has set what that reads
     os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
+    checkpoint = chosen_checkpoint(args.checkpoint, places)
+    if checkpoint != args.checkpoint:
+        complain(f"{args.checkpoint} is {checkpoint}", "note")
     import_custom(cfg.copy())
     from devrun.checkpoint import read_checkpoint
     from devrun.checkpoint.mmcv_format import averaged_weights
@@ -75,8 +97,9 @@ def run(args: argparse.Namespace, session: Session) -> int:
     get_logger(log_level=cfg.get("log_level") or "INFO")
     training = build_training(cfg, progress=False)
     with closing(training.runner) as runner:
-        runner.load_checkpoint(args.checkpoint, strict=True)
-        place = Path(args.checkpoint).expanduser()
+        trusted = args.trusted_file is not None
+        runner.load_checkpoint(checkpoint, strict=True, allow_pickle=trusted)
+        place = Path(checkpoint).expanduser()
         if args.weights == "evaluated" and place.is_dir():
             averaged = averaged_weights(read_checkpoint(place, parts=["hooks"]))
             if averaged is not None:
@@ -86,8 +109,15 @@ def run(args: argparse.Namespace, session: Session) -> int:
         found = hook.evaluate_now(runner)
         if runner.rank == 0:
             say(f"{args.split}: {listed(found)}")
-            _write(args, found)
+            _write(args, checkpoint, found)
     return 0
+
+
+def _work_dir(cfg: Any, config: str) -> Path:
+    """Of the run that trained with `cfg`; the last of them, if it was not named."""
+    return choose_work_dir(
+        cfg.get("work_dir"), Path(config).stem, resume_from="auto", overwrite=False
+    )
 
 
 def _reduce(cfg: Any, split: str) -> None:
@@ -118,12 +148,12 @@ def _reduce(cfg: Any, split: str) -> None:
         cfg[name] = None
 
 
-def _write(args: argparse.Namespace, found: dict[str, Any]) -> None:
+def _write(args: argparse.Namespace, checkpoint: str, found: dict[str, Any]) -> None:
     if args.out is None:
         return
     facts = {
         "config": args.config,
-        "checkpoint": args.checkpoint,
+        "checkpoint": checkpoint,
         "weights": args.weights,
         "split": args.split,
         "results": found,

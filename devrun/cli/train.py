@@ -14,6 +14,7 @@ from typing import Any
 from devrun.cli.console import complain, say
 from devrun.cli.exits import Session
 from devrun.cli.flags import add_train_flags, overrides
+from devrun.cli.lost import crash_stacks
 from devrun.cli.record import RunRecord, git_revision, versions
 from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
@@ -81,6 +82,7 @@ def _train(
     writes = plan.main and not args.dry_run
     if writes:
         _prepare_files(args, plan, session)
+    session.cleanup.enter_context(crash_stacks(session.log_file))
     logger = _logger(plan, session)
     record = _record(plan, session, writes)
     session.on_failure.append(record.fail)

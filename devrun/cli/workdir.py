@@ -9,6 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from devrun.cli.console import complain
+from devrun.cli.lost import mark_lost, mark_lost_siblings
 from devrun.errors import CheckpointError, ConfigError, nearest
 from devrun.lock import lock_directory
 
@@ -111,6 +113,8 @@ def _run_of(checkpoint: str) -> Path | None:
 def claim(work_dir: Path, *, overwrite: bool) -> Path | None:
     """Create and lock `work_dir`, check that it can be written, set an old run aside.
 
+    A run that was in it, or beside it under the same name, and is gone is told.
+
     The path of the old run's new place, or None where there was none to move.
 
     Raises:
@@ -121,6 +125,11 @@ def claim(work_dir: Path, *, overwrite: bool) -> Path | None:
         with tempfile.TemporaryFile(dir=work_dir):
             pass
         lock_directory(work_dir)
+        notes = [mark_lost(work_dir)]
+        if work_dir.parent == Path(DEFAULT_ROOT):
+            notes += mark_lost_siblings(work_dir)
+        for note in filter(None, notes):
+            complain(note, "note")
         if overwrite and holds_run(work_dir):
             return _set_aside(work_dir)
     except OSError as error:

@@ -14,7 +14,7 @@ from devrun.config.limits import Copier
 from devrun.config.loader import HELPERS, RESERVED, Loader, finish
 from devrun.config.merge import merge, nested
 from devrun.config.origin import COMMAND_LINE, Origin, describe, dotted, one_line
-from devrun.config.redact import redacted
+from devrun.config.redact import redacted, remember_secrets
 from devrun.config.schema import KEYS
 from devrun.config.source import LIMITS, extension
 from devrun.config.tree import ConfigDict, children, origin_of, rehome
@@ -55,6 +55,8 @@ class Config:
         self._set("_files", ())
 
     def _set(self, name: str, value: Any) -> None:
+        if name == "_cfg_dict":
+            remember_secrets(value)
         object.__setattr__(self, name, value)
 
     @staticmethod

@@ -13,6 +13,7 @@ from typing import Any
 from devrun.config.origin import config_error, describe
 from devrun.config.python_values import FUNCTIONS
 from devrun.config.redact import redacted
+from devrun.text import escape_controls
 
 __all__ = ["FORMATS", "to_json", "to_plain", "to_python", "to_yaml"]
 
@@ -52,7 +53,8 @@ def to_yaml(tree: Mapping[Any, Any]) -> str:
         allow_unicode=True,
         width=_WIDTH,
     )
-    return text
+    # what is not printable is in double quotes, where YAML reads these escapes
+    return escape_controls(text)
 
 
 def to_json(tree: Mapping[Any, Any]) -> str:

@@ -11,8 +11,9 @@ import re
 from typing import Any
 
 from devrun.config.origin import describe
+from devrun.redact import Reference, remember
 
-__all__ = ["EnvFloat", "EnvInt", "EnvStr", "resolve", "template_of"]
+__all__ = ["EnvFloat", "EnvInt", "EnvStr", "resolve"]
 
 _REFERENCE = re.compile(
     r"\$\{env(?:\.(?P<kind>\w{0,32}))?:(?P<name>[^:{}]{0,256})"
@@ -20,23 +21,16 @@ _REFERENCE = re.compile(
 )
 
 
-class EnvStr(str):
-    template: str
+class EnvStr(Reference, str):
+    pass
 
 
-class EnvInt(int):
-    template: str
+class EnvInt(Reference, int):
+    pass
 
 
-class EnvFloat(float):
-    template: str
-
-
-def template_of(value: object) -> str | None:
-    """The text `value` was resolved from, or None."""
-    if isinstance(value, (EnvStr, EnvInt, EnvFloat)):
-        return value.template
-    return None
+class EnvFloat(Reference, float):
+    pass
 
 
 def resolve(text: str) -> Any:
@@ -85,6 +79,8 @@ def _read(match: re.Match[str]) -> str:
         )
     if "\0" in found or not _is_unicode(found):
         raise ValueError(f"the environment variable {name} is not UTF-8 text")
+    if name in os.environ:  # a default is in the config for all to read
+        remember(found, f"${{env:{name}}}")
     return found
 
 

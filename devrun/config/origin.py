@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from devrun.errors import ConfigError, nearest
+from devrun.redact import Reference, redact
+from devrun.text import escape
 
 __all__ = [
     "COMMAND_LINE",
@@ -48,12 +50,7 @@ def one_line(text: object, limit: int = 200) -> str:
     shown = str(text)
     if len(shown) > limit:
         shown = shown[: limit - 3] + "..."
-    if shown.isprintable():
-        return shown
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in shown
-    )
+    return escape(shown, limit)
 
 
 def dotted(path: Iterable[Any]) -> str:
@@ -68,8 +65,10 @@ def describe(value: object) -> str:
         return f"a {type(value).__name__.removeprefix('Config').lower()} of " + (
             f"{len(value)} items"
         )
+    if isinstance(value, Reference):
+        return repr(value.template)  # never what the environment holds
     if isinstance(value, str):
-        return one_line(repr(value[:100]), 60)
+        return one_line(repr(redact(value[:1000])[:100]), 60)
     if isinstance(value, bool) or value is None:
         return repr(value)
     if isinstance(value, int) and value.bit_length() > 200:

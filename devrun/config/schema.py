@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.redact import MASK, shown_value
+from devrun.config.revisions import revisions
 from devrun.config.tree import ConfigDict, children, origin_of
 from devrun.errors import ConfigTypeError
 
@@ -195,6 +196,7 @@ KEYS: dict[str, str | Section] = {
     # the process
     "work_dir": "text?",
     "load_from": "text?",
+    "revise_keys": "list?",
     "resume_from": "text?",
     "allow_changes": "flag",
     "seed": "int?",
@@ -282,6 +284,12 @@ def check_config(cfg: Any) -> None:
             or str(key).startswith(("x-", "_"))
         ):
             _unknown(tree, key, KEYS, path, " (or remove it)")
+    if tree.get("revise_keys") is not None:
+        try:
+            revisions(tree["revise_keys"])
+        except ValueError as error:
+            place = origin_of(tree, "revise_keys")
+            raise config_error(str(error), place, ("revise_keys",)) from None
     _refuse_masked(tree, ())
 
 

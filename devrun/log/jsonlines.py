@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from devrun.errors import ConfigError, StorageError
+from devrun.redact import MASK, is_secret_key, redact
 
 __all__ = ["JsonLines", "strict_line"]
 
@@ -57,22 +58,25 @@ def strict_line(record: Mapping[str, Any]) -> str:
     return json.dumps(_plain(record), ensure_ascii=True, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, secret: bool = False) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
-        return str(value)
+        return MASK if secret and value else redact(str(value))
     if isinstance(value, float):
         return _number(float(value))
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {
+            str(key): _plain(entry, secret or is_secret_key(key))
+            for key, entry in value.items()
+        }
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(entry) for entry in value]
+        return [_plain(entry, secret) for entry in value]
     if callable(getattr(value, "tolist", None)):  # numpy, or a tensor
         return _plain(value.tolist())
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    return str(value)
+    return redact(str(value))
 
 
 def _number(value: float) -> float | str:

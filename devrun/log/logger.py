@@ -14,7 +14,8 @@ from typing import Any
 
 from devrun.dist import is_main
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
-from devrun.log.text import escape_lines
+from devrun.redact import redact
+from devrun.text import escape_controls, escape_lines
 
 __all__ = ["close_logger", "get_logger", "print_log"]
 
@@ -136,7 +137,7 @@ def print_log(
         ConfigTypeError: `logger` is something else.
     """
     if logger is None:
-        sys.stdout.write(f"{msg}\n")
+        sys.stdout.write(f"{escape_controls(redact(str(msg)))}\n")
     elif isinstance(logger, logging.Logger):
         logger.log(level, msg)
     elif logger == "silent":

@@ -39,7 +39,7 @@ _FATAL = re.compile(
     r"|runner\.(type|constructor)\b"
 )
 _FREE = re.compile(
-    r"(work_dir|resume_from|load_from|auto_resume|allow_changes|log_config|log_level"
+    r"(work_dir|resume_from|load_from|revise_keys|auto_resume|allow_changes|log_config|log_level"
     r"|seed"  # the run's own seed is compared itself
     r"|checkpoint_config|evaluation|launcher|dist_params|timer_config|watchdog"
     r"|device|cpu|cuda|hpu|ipu|ipu_replicas|cudnn_benchmark|omp_num_threads"

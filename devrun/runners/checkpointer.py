@@ -18,6 +18,7 @@ from devrun.checkpoint import (
     step_name,
     write_checkpoint,
 )
+from devrun.config.redact import redacted
 from devrun.errors import CheckpointError, ConfigError, ConfigTypeError
 from devrun.hooks.checkpoint import CheckpointHook
 from devrun.hooks.dispatch import HookTable
@@ -169,7 +170,7 @@ class Checkpointer:
         filename: str | os.PathLike[str],
         map_location: Any,
         strict: bool,
-        revise_keys: Sequence[tuple[str, str]],
+        revise_keys: Sequence[Sequence[str]],
         *,
         allow_pickle: bool,
     ) -> Any:
@@ -360,7 +361,7 @@ class Checkpointer:
         if path is not None:
             messages["last_ckpt"] = str(path)
         return {
-            **plain_meta({**run.meta, **meta}),
+            **redacted(plain_meta({**run.meta, **meta})),
             "hook_msgs": messages,
             "devrun_version": __version__,
             "epoch": position["epoch"],

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from devrun.config.revisions import MODULE
 from devrun.devices.base import DeviceAdapter
 from devrun.hooks.base import Hook
 from devrun.hooks.dispatch import HookTable
@@ -330,7 +331,7 @@ class BaseRunner(ABC):
         filename: str | os.PathLike[str],
         map_location: Any = "cpu",
         strict: bool = False,
-        revise_keys: Sequence[tuple[str, str]] = ((r"^module\.", ""),),
+        revise_keys: Sequence[Sequence[str]] = MODULE,
         *,
         allow_pickle: bool = False,
     ) -> Any:

@@ -15,6 +15,7 @@ import torch
 
 from devrun.checkpoint import find_latest
 from devrun.config.dump import to_plain
+from devrun.config.revisions import MODULE
 from devrun.config.schema import UNUSED
 from devrun.config.tree import where
 from devrun.data.build import build_dataloader, build_loaders, loader_options
@@ -300,7 +301,11 @@ def _load(
         )
     elif cfg.get("load_from"):
         trusted = cfg["load_from"] == allow_pickle
-        runner.load_checkpoint(cfg["load_from"], allow_pickle=trusted)
+        runner.load_checkpoint(
+            cfg["load_from"],
+            revise_keys=cfg.get("revise_keys") or MODULE,
+            allow_pickle=trusted,
+        )
 
 
 def _loaders(

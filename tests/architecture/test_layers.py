@@ -10,7 +10,9 @@ import pytest
 
 LAYERS = {
     "errors": 0,
+    "redact": 0,
     "step": 0,
+    "text": 0,
     "construct": 1,
     "tensors": 1,
     "registry": 1,

@@ -38,6 +38,7 @@ FLAGS = {
         "-h",
     ],
     "test": [
+        "--allow-pickle",
         "--cfg-options",
         "--device",
         "--emulate",

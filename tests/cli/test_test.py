@@ -1,9 +1,14 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
 
 from devrun.cli.main import main
+from devrun.config.revisions import revisions
+from devrun.models import MLP
 
 
 @pytest.fixture
@@ -43,3 +48,118 @@ def test_it_gives_what_the_training_found(config, train, evaluate):
     status, _, err = evaluate(*words)
     assert status == 3
     assert err.splitlines()[-1].startswith("devrun: error: ")
+
+
+def test_a_run_its_pointers_and_its_words_name_a_checkpoint(config, train, evaluate):
+    path = config()
+    assert train(path, "--seed", "1")[0] == 0
+    run = Path("work_dirs/small")
+    newest = run / "checkpoints" / "step-00000008"
+    (best,) = (run / "checkpoints").glob("best_accuracy_*")
+    for given, meant in [
+        ("latest", newest),
+        (run, newest),
+        (run / "checkpoints", newest),
+        (run / "checkpoints" / "latest.json", newest),
+        (run / "checkpoints" / "best.json", best),
+        ("best", best),
+    ]:
+        words = ("--split", "val", "--out", "found.json")
+        status, _, err = evaluate(path, given, *words)
+        assert status == 0, err
+        facts = json.loads(Path("found.json").read_text())
+        assert Path(facts["checkpoint"]) == meant
+        assert f"note: {given} is {meant}" in err
+    named = config("named.yaml", work_dir=str(run))
+    assert evaluate(named, "best", "--split", "val")[0] == 0
+    assert main(["export", str(run), "--output", "x.pth"]) == 0
+    assert train(path, "--load-from", run / "checkpoints" / "best.json")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("best", "there is no best checkpoint in work_dirs"),
+        ("latest", "there is no latest checkpoint in work_dirs"),
+        ("nowhere", "there is no 'nowhere'"),
+        ("best.json", "points at no checkpoint"),
+        ("text.json", "is no torch file"),
+        ("text.pth", "is no torch file"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_without_wrong_advice(
+    config, evaluate, given, words
+):
+    for name in ("best.json", "text.json", "text.pth"):
+        Path(name).write_text('{"checkpoint": "gone"}')
+    status, _, err = evaluate(config(), given, "--split", "val")
+    assert status == 3
+    (line,) = [line for line in err.splitlines() if "error" in line]
+    assert words in line
+    assert "--allow-pickle" not in line
+
+
+def test_an_old_file_is_evaluated_with_the_flag_that_the_refusal_names(
+    config, evaluate
+):
+    model = MLP(in_features=16, hidden=[8], num_classes=4)
+    torch.save({"state_dict": model.state_dict(), "meta": OldPath("x")}, "old.pth")
+    status, _, err = evaluate(config(), "old.pth", "--split", "val")
+    assert status == 3
+    assert "name it with --allow-pickle" in err
+    words = (config(), "old.pth", "--split", "val", "--allow-pickle")
+    assert evaluate(*words, "old.pth")[0] == 0
+    status, _, err = evaluate(*words, "other.pth")
+    assert status == 2
+    assert "is not the file that is loaded" in err
+
+
+class OldPath:
+    """What an old `.pth` names beside its weights."""
+
+    def __init__(self, text):
+        self.text = text
+
+
+def test_keys_are_revised_as_the_advice_says(config, train):
+    model = MLP(in_features=16, hidden=[8], num_classes=4)
+    state = {f"backbone.{key}": value for key, value in model.state_dict().items()}
+    torch.save({"state_dict": state}, "wrapped.pth")
+    words = ("--load-from", "wrapped.pth", "--cfg-options")
+    status, _, err = train(config(), "--load-from", "wrapped.pth", "--work-dir", "a")
+    assert status == 3
+    (advice,) = re.findall(r"try (revise_keys=\S+ \S+) in the config", err)
+    status, _, err = train(config(), "--work-dir", "b", *words, advice)
+    assert status == 0, err
+    assert "loaded all 4 tensors of wrapped.pth" in err
+    revise = yaml.safe_load(advice.partition("=")[2])
+    file = config(load_from="wrapped.pth", revise_keys=revise)
+    assert train(file, "--work-dir", "c")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["^a", [["^a"]], [["(", ""]], [["a", "\\2"]], [["(a+)+$", ""]], [["(a|a)*$", ""]],
+     [["(a*)*\\1*", ""]], [["a", 1]], {"a": "b"}, [["a" * 501, ""]], [["a", ""]] * 101,
+     [["(.{1,99}){1,99}$", ""]], [[".*" * 7 + "x", ""]]],
+)  # fmt: skip
+def test_wrong_or_boundless_revisions_are_refused_with_their_place(
+    config, train, value
+):
+    status, _, err = train(config(revise_keys=value), "--work-dir", "run")
+    assert status == 2
+    assert "small.yaml" in err
+    assert "revise_keys: " in err
+    assert err.count("\n") == 1
+
+
+def test_usual_revisions_are_accepted():
+    for pattern in (
+        r"^module\.",
+        r"^backbone\.(.*)$",
+        r"layers\.(\d+)\.blocks\.(\d+)",
+        r"(?:encoder|decoder)\.(\w+)\.",
+        r"(\d{1,3}\.){2}",
+        "",
+    ):
+        revisions([[pattern, "x"]])

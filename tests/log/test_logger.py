@@ -16,7 +16,7 @@ from tqdm import tqdm
 from devrun.errors import ConfigError
 from devrun.log import close_logger, collect_env, env_text, get_logger, print_log
 from devrun.log.jsonlines import JsonLines, strict_line
-from devrun.log.text import escape
+from devrun.text import escape
 
 HOSTILE = "a\nb\r\x1b[31m\x00\x85\u2028\u202e\ud800"
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202e\ud800]")

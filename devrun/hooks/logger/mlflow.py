@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from devrun.config.redact import redacted
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import LoggerHook
 from devrun.hooks.logger.extra import import_extra
@@ -61,9 +62,9 @@ class MlflowLoggerHook(LoggerHook):
             self.mlflow.start_run()
             self._started = True
         if self.tags is not None:
-            self.mlflow.set_tags(dict(self.tags))
+            self.mlflow.set_tags(redacted(dict(self.tags)))
         if self.params is not None:
-            self.mlflow.log_params(dict(self.params))
+            self.mlflow.log_params(redacted(dict(self.params)))
 
     def log(self, runner: Run) -> None:
         tags = self.get_loggable_tags(runner)

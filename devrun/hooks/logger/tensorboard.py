@@ -9,6 +9,7 @@ from devrun.errors import ConfigError
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import LoggerHook
 from devrun.hooks.logger.extra import import_extra
+from devrun.redact import redact
 from devrun.run import Run
 
 __all__ = ["TensorboardLoggerHook"]
@@ -55,7 +56,7 @@ class TensorboardLoggerHook(LoggerHook):
         step = self.get_iter(runner)
         for tag, value in self.get_loggable_tags(runner, allow_text=True).items():
             if isinstance(value, str):
-                self.writer.add_text(tag, value, step)
+                self.writer.add_text(tag, redact(value), step)
             else:
                 self.writer.add_scalar(tag, value, step)
 

@@ -13,8 +13,8 @@ from devrun.errors import ConfigError, StorageError, UnsupportedFeatureError
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import THROUGHPUT, LoggerHook, plain_number
 from devrun.log.jsonlines import JsonLines
-from devrun.log.text import escape
 from devrun.run import Run
+from devrun.text import escape
 
 __all__ = ["TextLoggerHook"]
 

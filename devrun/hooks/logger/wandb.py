@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from devrun.config.redact import redacted
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import LoggerHook
 from devrun.hooks.logger.extra import import_extra
@@ -65,6 +66,8 @@ class WandbLoggerHook(LoggerHook):
         kwargs = dict(self.init_kwargs)
         if runner.work_dir is not None:
             kwargs.setdefault("dir", runner.work_dir)
+        for name in {"config", "notes", "tags"} & kwargs.keys():  # what it shows
+            kwargs[name] = redacted(kwargs[name])
         self.run = self.wandb.init(**kwargs)
         for metric, summary in self.define_metric_cfg.items():
             self.run.define_metric(metric, summary=summary)

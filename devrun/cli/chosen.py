@@ -1,0 +1,64 @@
+"""Which checkpoint a command line means: one, a run's newest or its best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from devrun.errors import CheckpointError
+
+__all__ = ["WORDS", "chosen_checkpoint", "places_of"]
+
+WORDS = ("best", "latest")
+
+
+def chosen_checkpoint(text: str, places: tuple[Path, ...] = ()) -> str:
+    """The checkpoint that `text` names: a path as it is, or for
+
+    - a work_dir, or the `checkpoints` in one: its newest whole checkpoint,
+    - `best.json` or `latest.json` in there: the one it points at,
+    - `best` or `latest`, where no such path is: the one of `places`.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    from devrun.checkpoint import find_latest, list_checkpoints, read_pointer
+
+    path = Path(text).expanduser()
+    if text in WORDS and not path.exists():
+        if text == "latest":
+            found = find_latest(*places)
+        else:
+            named = ((place, read_pointer(place, "best")) for place in places)
+            found = next((place / name for place, name in named if name), None)
+        if found is None:
+            where = ", ".join(map(str, places)) or "a work_dir, which is not known here"
+            raise CheckpointError(
+                f"there is no {text} checkpoint in {where}; name one by its path, or "
+                "the run by work_dir"
+            )
+        return str(found)
+    if path.name in [f"{word}.json" for word in WORDS] and path.is_file():
+        name = read_pointer(path.parent, path.stem)
+        if name is None or not (path.parent / name).exists():
+            raise CheckpointError(
+                f"{text!r} points at no checkpoint that is there; name one by its path"
+            )
+        return str(path.parent / name)
+    if path.is_dir() and not (path / "MANIFEST.json").exists():
+        roots = [path / "checkpoints", path]
+        if any(list_checkpoints(root) for root in roots):
+            return str(find_latest(*roots))
+    return text
+
+
+def places_of(cfg: Mapping[str, Any], work_dir: Path) -> tuple[Path, ...]:
+    """Where a run of `cfg` in `work_dir` keeps its checkpoints."""
+    apart = (cfg.get("checkpoint_config") or {}).get("out_dir")
+    best = (cfg.get("evaluation") or {}).get("out_dir")
+    return (
+        work_dir / "checkpoints",
+        *([Path(apart).expanduser() / work_dir.name] if apart else []),
+        *([Path(best).expanduser()] if best else []),
+    )

@@ -1,0 +1,105 @@
+"""Runs that end without a word: stacks for their log, and a mark at the next start."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from devrun.cli.record import write_facts
+from devrun.errors import ConfigError
+from devrun.lock import lock_directory, unlock_directory
+
+__all__ = ["crash_stacks", "mark_lost", "mark_lost_siblings"]
+
+_TAIL = 1 << 16
+_FATAL = re.compile(r"^\s*Fatal Python error: (.{1,100})", re.M)
+
+
+@contextmanager
+def crash_stacks(log_file: Path | None) -> Iterator[None]:
+    """Meanwhile a crash of native code (SIGSEGV, SIGBUS, SIGFPE, SIGILL, an abort)
+    writes the stacks of all threads to the log file, or to stderr without one."""
+    before = faulthandler.is_enabled()
+    if log_file is None:
+        if not before and sys.__stderr__ is not None:
+            faulthandler.enable(sys.__stderr__)
+        yield
+        return
+    with log_file.open("a", encoding="utf-8") as file:
+        faulthandler.enable(file)  # it keeps the descriptor
+        try:
+            yield
+        finally:
+            faulthandler.disable()
+            if before and sys.__stderr__ is not None:
+                faulthandler.enable(sys.__stderr__)
+
+
+def mark_lost(work_dir: Path) -> str | None:
+    """What became of the run whose `run.json` still says that it runs.
+
+    The caller holds the lock of `work_dir`, so that run is gone: the file says so from
+    now on. None where there is no such run.
+    """
+    path = work_dir / "run.json"
+    facts = _facts(path)
+    if facts is None or facts.get("status") != "running":
+        return None
+    log = work_dir / f"{facts.get('timestamp')}.log"
+    fatal = _FATAL.search(_tail(log))
+    how = "killed, or out of memory"
+    if fatal:
+        how = f"{fatal[1]}; its stack is at the end of {log}"
+    facts.update(status="lost", exit_code=None, error=f"ended without a word: {how}")
+    write_facts(path, facts)
+    return (
+        f"the run in {work_dir} that started at {facts.get('started')} ended without a "
+        f"word ({how}); go on with its last checkpoint by --work-dir {work_dir} "
+        "--resume-from auto"
+    )
+
+
+def mark_lost_siblings(work_dir: Path) -> list[str]:
+    """The same of `NAME`, `NAME-2`, ... beside a work_dir that devrun has named."""
+    stem = re.sub(r"-\d+$", "", work_dir.name)
+    told = []
+    for place in sorted(work_dir.parent.glob(f"{stem}*")):
+        own = re.fullmatch(rf"{re.escape(stem)}(-\d+)?", place.name)
+        facts = _facts(place / "run.json") if own and place != work_dir else None
+        if facts is None or facts.get("status") != "running":
+            continue
+        try:
+            lock_directory(place)
+        except (ConfigError, OSError):  # it does run, or is another user's
+            continue
+        try:
+            told.append(mark_lost(place))
+        except OSError:
+            continue
+        finally:
+            unlock_directory(place)
+    return [note for note in told if note is not None]
+
+
+def _facts(path: Path) -> dict[str, Any] | None:
+    try:
+        with path.open(encoding="utf-8") as file:
+            facts = json.loads(file.read(1 << 20))
+    except (OSError, ValueError):  # of no run, or not ours
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            return file.read(_TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ""

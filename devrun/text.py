@@ -1,0 +1,68 @@
+"""Text that is safe to show: it cannot steer a terminal, reorder itself or flood it."""
+
+from __future__ import annotations
+
+import re
+
+from devrun.redact import redact
+
+__all__ = ["LINE", "RECORD", "escape", "escape_controls", "escape_lines", "one_line"]
+
+LINE = 2000
+"""Characters of a message on one line; an error's text may be of any length."""
+RECORD = 20_000
+"""Characters of a record of several lines, such as a traceback."""
+_LOOKED_AT = 4 * RECORD
+
+_NOT_ASCII = re.compile(r"[^\x20-\x7e]")
+_NOT_LAYOUT = re.compile(r"[^\x20-\x7e\n\t]")
+
+
+def escape(text: object, limit: int = 200) -> str:
+    """`text` on one line, control characters as `\\x1b`, cut after `limit`.
+
+    For names and values that come from outside: metric names, paths, class names.
+    """
+    shown = str(text)
+    if len(shown) > limit:
+        shown = f"{shown[:limit]}...({len(shown)} characters)"
+    return _NOT_ASCII.sub(_printable, shown)
+
+
+def escape_controls(text: str) -> str:
+    """`text` with its tabs and line breaks kept and every other control escaped."""
+    return _NOT_LAYOUT.sub(_printable, text.replace("\r\n", "\n"))
+
+
+def escape_lines(text: str) -> str:
+    """What leaves the process as a record: without secrets, escaped, of bounded size.
+
+    Lines after the first are indented, so that none of them can pass for a record.
+    """
+    shown = _cut(redact(_cut(text, _LOOKED_AT)), RECORD)
+    return escape_controls(shown).replace("\n", "\n    ")
+
+
+def one_line(text: object) -> str:
+    """What leaves the process as a message: as a record, on one line."""
+    shown = redact(_cut(str(text), _LOOKED_AT))
+    return _NOT_ASCII.sub(_printable, _cut(" ".join(shown.split()), LINE))
+
+
+def _cut(text: str, limit: int) -> str:
+    """The beginning and the end, which says what to do, of a text that is too long."""
+    if len(text) <= limit:
+        return text
+    end = limit // 4
+    left_out = len(text) - limit
+    return f"{text[: limit - end]} ...({left_out} characters)... {text[-end:]}"
+
+
+def _printable(match: re.Match[str]) -> str:
+    """The character, or its escape where it is none that is seen for what it is.
+
+    Controls, separators of lines, what changes the direction of text, invisible and
+    unassigned characters, and lone surrogates, which cannot be encoded.
+    """
+    char = match.group()
+    return char if char.isprintable() else ascii(char)[1:-1]

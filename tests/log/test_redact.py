@@ -1,0 +1,285 @@
+"""Whatever leaves the process, in whatever notation: no secret, and all the rest."""
+
+import json
+import logging
+import time
+
+import pytest
+
+from devrun.config import Config
+from devrun.config.redact import redacted
+from devrun.errors import ConfigError, DevrunError
+from devrun.log.jsonlines import strict_line
+from devrun.log.logger import SafeFormatter, print_log
+from devrun.redact import MASK, is_secret_key, redact, remember
+from devrun.text import LINE, RECORD, escape_lines, one_line
+
+S = "hunter2Xq9"
+PAIRS = (
+    "api_key", "apikey", "apiKey", "API-KEY", "OPENAI_API_KEY", "wandb_key", "s3_key",
+    "openai_key", "aws_secret_access_key", "aws_access_key_id", "azure_storage_key",
+    "AccountKey", "SharedAccessKey", "password", "Password", "PASSWD", "pwd",
+    "PGPASSWORD", "MYSQL_PWD", "db_pass", "smtp_pass", "pass", "requirepass",
+    "passphrase", "secret", "client_secret", "hub_token", "hf_token", "auth_token",
+    "access_token", "refresh_token", "wandbToken", "bot_token", "token", "credentials",
+    "private_key", "ssh_key", "signing_key", "session_key", "license_key",
+    "webhook_url", "jwt", "sessionid", "data.storage.secret_key", "x-api-key",
+)  # fmt: skip
+NOTATIONS = (
+    "failed: {key}={value}",
+    "failed: {key}='{value}', next=1",
+    '{{"{key}": "{value}"}}',
+    "{{'{key}': '{value}'}}",
+    '{{\\"{key}\\": \\"{value}\\"}}',
+    "{key}: {value}",
+    "--{key} {value} --other",
+    "https://host.org/path?{key}={value}&page=2",
+    "Server=db;{key}={value};Timeout=3",
+    "('{key}', '{value}')",
+    "{key} = [{value}, {value}]",
+    "export {key}={value} && train",
+    "{key}=>{value}",
+    'TypeError: __init__({key}="a {value} b")',
+)
+FORMS = (
+    f"Authorization: Bearer {S}",
+    f"authorization: Basic {S}==",
+    f"Proxy-Authorization: Digest {S}",
+    f"{{'Authorization': 'Bearer {S}'}}",
+    f"curl -H 'Authorization: token {S}' host",
+    f"curl -H 'X-Api-Key: {S}' host",
+    f"curl -u bob:{S} host",
+    f"curl --user bob:{S} host",
+    f"Cookie: id={S}; theme=dark",
+    f"Set-Cookie: id={S}; Path=/",
+    f"{{'Cookie': 'a=1; id={S}'}}",
+    f"sent with Bearer {S}",
+    f"bearer {S}",
+    f"{{'Bearer': '{S}'}}",
+    f"postgres://bob:{S}@db/x",
+    f"postgres://bob:tail@{S}@db/x",
+    f"postgres://bob:with/{S}@db:5432/x",
+    f"postgres://bob:{S}/slash@db:5432/x",
+    f"redis://:{S}@cache:6379/0",
+    f"https://{S}@github.com/a/b.git",
+    f"https://x-access-token:{S}@github.com/a/b.git",
+    f"https://{S}@o1.ingest.sentry.io/1",
+    f"s3://key:{S}@bucket/path",
+    f"proxy bob:{S}@proxy.example.org:3128",
+    f"amqp://bob:{S}@host//vhost",
+    f"mongodb+srv://bob:{S}@cluster.net/?retryWrites=true",
+    f"Server=db;User Id=bob;Password={S};",
+    f"Driver={{SQL}};Uid=bob;Pwd={S}",
+    f"DefaultEndpointsProtocol=https;AccountName=a;AccountKey={S}==;",
+    f"Endpoint=sb://x/;SharedAccessKeyName=a;SharedAccessKey={S}=",
+    f"https://b.s3.amazonaws.com/k?X-Amz-Signature={S}&X-Amz-Expires=60",
+    f"https://b.s3.amazonaws.com/k?X-Amz-Credential={S}%2F2026",
+    f"https://b.s3.amazonaws.com/k?X-Amz-Security-Token={S}",
+    f"https://storage.googleapis.com/k?X-Goog-Signature={S}",
+    f"https://a.blob.core.windows.net/c?sv=2020&sig={S}&se=2026",
+    f"https://host/api?api_key={S}",
+    f"https://host/api?x=1&key={S}",
+    f"https://host/cb?code={S}",
+    f"https://hooks.slack.com/services/T00/B00/{S}",
+    f"https://discord.com/api/webhooks/12/{S}",
+    f"machine host login bob password {S}",
+    f"CREATE USER bob IDENTIFIED BY '{S}'",
+    f"-----BEGIN RSA PRIVATE KEY-----\n{S}\n-----END RSA PRIVATE KEY-----",
+    f"-----BEGIN OPENSSH PRIVATE KEY-----\n{S}",
+)
+HEX, ABC = "0123456789abcdef" * 3, "aB3dE6gH9jK2mN5pQ8sT1vW4xY7z" * 2
+TOKENS = (
+    "AKIA" + "IOSFODNN7EXAMPLE", "ASIA" + "IOSFODNN7EXAMPLE", "gh" + "p_" + ABC,
+    "gh" + "s_" + ABC, "github" + "_pat_" + ABC, "gl" + "pat-" + ABC,
+    "xo" + "xb-12-" + ABC, "xa" + "pp-1-" + ABC, "sk" + "-" + ABC,
+    "sk" + "-ant-api03-" + ABC, "sk" + "-proj-" + ABC, "sk" + "_live_" + ABC,
+    "rk" + "_test_" + ABC, "wh" + "sec_" + ABC, "h" + "f_" + ABC, "AI" + "za" + ABC,
+    "ya" + "29." + ABC, "ey" + "J" + ABC + "." + ABC + "." + ABC,
+    "S" + "G." + ABC + "." + ABC, "np" + "m_" + ABC, "py" + "pi-AgEI" + ABC,
+    "do" + "p_v1_" + HEX, "sh" + "pat_" + HEX, "sq" + "0atp-" + ABC,
+    "ke" + "y-" + HEX[:32], "S" + "K" + HEX[:32], "li" + "n_api_" + ABC,
+    "r" + "8_" + ABC, "gs" + "k_" + ABC, "nv" + "api-" + ABC, "da" + "pi" + HEX[:32],
+    "dc" + "kr_pat_" + ABC, "hv" + "s." + ABC, "ATA" + "TT3" + ABC, "gl" + "sa_" + ABC,
+    "NR" + "AK-" + ABC, "123456789" + ":AA" + ABC,
+)  # fmt: skip
+HARMLESS = (
+    "cls_token=3, num_tokens: 196, pad_token_id=0, max_token_len=77",
+    "tokenizer: bert-base; token_dropout: true; tokens: 512",
+    "3 passes of the compass; bypass: true; secretary: bob; num_passes=2",
+    "KeyError: 'img_key'",
+    "query_key=5 sort_keys=true revise_keys=[['^a', '']] key: value",
+    "AttributeError: 'Linear' object has no attribute 'cls_token'",
+    "unexpected key 'head.weight'; did you mean 'heads.weight'?",
+    "lr: 1.000e-01, eta: 0:00:03, time: 0.123, loss: 0.5",
+    "loaded from https://download.pytorch.org/models/resnet18-f37072fd.pth",
+    "https://host.org:8080/path/@user?page=2&size=3",
+    "git clone ssh://git@github.com/a/b.git; s3://bucket/key/part",
+    "mail bob@example.org about devrun@1.2",
+    "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "commit 0123456789abcdef0123456789abcdef01234567-dirty",
+    "Epoch [1][10/20]\tlr: 1.0e-3, Basic block: ResNet, basic evaluation",
+    "hidden_size=768 monkey=1 keyboard='qwerty' turkey: 3 author: bob",
+    "token_type_ids: [0, 1], eos_token='</s>', mask_token: '[MASK]'",
+    "use_auth_token: true, api_key=None, password=''",
+    "forward_pass=3 first_pass: 2 num_key_value_heads=8 key_dim: 64",
+    "model.backbone.layers.0.attn.qkv: (4, 8)",
+    "--load-from work_dirs/a/checkpoints/step-00000276 --seed 1",
+    "${env:WANDB_API_KEY} api_key=${env:WANDB_API_KEY}",
+    "time 12:30:45 at node-1:29500, rank 0",
+    "signature: (self, runner), sig(x) = 1",
+    "skipped-because-the-mask-is-empty sk-learn risk-assessment-of-the-model",
+)
+CORPUS = (
+    *(
+        notation.format(key=key, value=S)
+        for number, key in enumerate(PAIRS)
+        for notation in (NOTATIONS[number % 14], NOTATIONS[(number + 5) % 14])
+    ),
+    *(notation.format(key="api_key", value=S) for notation in NOTATIONS),
+    *FORMS,
+)
+
+
+def test_the_corpus_is_large():
+    assert len({*CORPUS, *TOKENS}) >= 150
+    assert len(HARMLESS) >= 20
+
+
+@pytest.mark.parametrize("form", CORPUS)
+def test_no_notation_shows_a_secret(form):
+    shown = redact(form)
+    assert S not in shown
+    assert MASK in shown
+    assert redact(shown) == shown
+
+
+@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("place", ["{}", "cannot read '{}': no", "(at={})"])
+def test_tokens_of_services_are_known_by_their_form(token, place):
+    assert token[8:] not in redact(place.format(token))
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_a_text_without_secrets_stays(text):
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["cls_token", "num_tokens", "tokenizer", "pad_token_id", "max_token_len", "passes",
+     "compass", "bypass", "secretary", "token_dropout", "first_pass", "image_key",
+     "num_key_value_heads", "decoder_start_token_id", "think_token", "key_indicator"],
+)  # fmt: skip
+def test_words_of_models_are_no_secret_keys(key):
+    assert not is_secret_key(key)
+    assert redacted({key: S}) == {key: S}
+
+
+@pytest.mark.parametrize("form", [*CORPUS, *TOKENS])
+def test_every_way_out_uses_the_redactor(form, capsys):
+    from devrun.cli.console import complain, say
+
+    secret = S if S in form else form
+    record = logging.makeLogRecord({"msg": form, "levelname": "INFO"})
+    error = ConfigError(form)
+    try:
+        raise RuntimeError(form) from error
+    except RuntimeError:
+        import sys
+
+        record.exc_info = sys.exc_info()
+    complain(form)
+    say(form)
+    print_log(form)
+    out = capsys.readouterr()
+    cfg = Config({"x": [form], "y": {"z": form}})
+    texts = [
+        SafeFormatter().format(record), str(error), out.out, out.err,
+        strict_line({"a": form, "b": [form]}), cfg.pretty_text, cfg.dump(), repr(cfg),
+    ]  # fmt: skip
+    for text in texts:
+        assert secret not in text
+        assert json.dumps(secret)[1:-1] not in text
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"headers": [["X-Api-Key", S]]},
+        {"env": [{"name": "WANDB_API_KEY", "value": S}]},
+        {"init_kwargs": {"config": {"password": S}}},
+        {"vendor_key": "aB3dE6gH9jK2mN5pQ8sT1vW4" + S},
+        {"x": ("token", S)},
+        {"credentials": [{"user": S}]},
+    ],
+)
+def test_trees_are_judged_by_their_structure(tree):
+    assert S not in repr(redacted(tree))
+    Config(tree)
+    assert S not in redact(f"it said {S} somewhere")
+
+
+def test_a_value_of_the_environment_is_shown_as_its_reference(monkeypatch):
+    monkeypatch.setenv("DR_PLACE", "/mnt/Quiet Place")
+    monkeypatch.setenv("DR_PIN", "88123")
+    text = "a: '${env:DR_PLACE}/x'\nb: ${env.int:DR_PIN}\n"
+    cfg = Config.fromstring(text, ".yaml")
+    assert cfg.a == "/mnt/Quiet Place/x"
+    joined = Config({"c": f"{cfg.a}/deeper"})
+    for shown in (
+        redact(f"no folder {cfg.a!r}"), joined.pretty_text, one_line(cfg.a),
+        str(DevrunError("in " + cfg.a)), redact("at /mnt/Quiet%20Place"),
+        redact("at %2Fmnt%2FQuiet%20Place"), repr(redacted({"k": cfg.a + "?"})),
+    ):  # fmt: skip
+        assert "Quiet" not in shown or "at /mnt" in shown
+    from devrun.config.origin import describe
+
+    assert describe(cfg.b) == "'${env.int:DR_PIN}'"
+    assert Config.fromstring(joined.pretty_text, ".py").c == "/mnt/Quiet Place/x/deeper"
+
+
+def test_words_that_logs_are_made_of_are_not_hidden():
+    for word in ("train", "val", "0.1", "12", "cpu", "1e-3"):
+        remember(word, "${env:X}")
+    line = "train val 0.1 12 cpu 1e-3"
+    assert redact(line) == line
+
+
+def test_messages_and_records_are_bounded_and_keep_their_end():
+    text = f"{'x' * 5_000_000} password={S}; do this"
+    began = time.perf_counter()
+    line, record = one_line(text), escape_lines(text)
+    assert time.perf_counter() - began < 1
+    assert len(line) < LINE + 100
+    assert len(record) < RECORD + 100
+    for shown in (line, record):
+        assert shown.startswith("xxx")
+        assert shown.endswith("; do this")
+        assert S not in shown
+
+
+def test_the_redactor_takes_linear_time():
+    for unit in ("a='", "password='", "://a:", "x:y@", "ey", "?key=", "\\'", "--a "):
+        began = time.perf_counter()
+        redact(unit * (80_000 // len(unit)))
+        assert time.perf_counter() - began < 2, unit
+
+
+def test_loggers_send_no_secret(monkeypatch):
+    import sys
+    import types
+
+    sent = {}
+    run = types.SimpleNamespace(define_metric=None)
+    wandb = types.ModuleType("wandb")
+    wandb.init = lambda **kwargs: sent.update(kwargs) or run
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    from devrun.hooks import WandbLoggerHook
+
+    hook = WandbLoggerHook(
+        {"project": "p", "config": {"lr": 0.1, "api_key": S}, "notes": f"token={S}"}
+    )
+    monkeypatch.setattr("devrun.hooks.logger.base.LoggerHook.before_run", print)
+    hook.before_run(types.SimpleNamespace(rank=0, work_dir=None))
+    assert sent["config"] == {"lr": 0.1, "api_key": MASK}
+    assert S not in repr(sent)
