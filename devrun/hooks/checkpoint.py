@@ -165,10 +165,10 @@ class CheckpointHook(Hook):
         out_dir = Path(str(self.out_dir))
         with storage_errors(f"cannot write in {self.out_dir!r}"):
             if runner.work_dir is not None:
-                self._lock(runner.work_dir)
+                self._lock(runner.work_dir, runner)
             if not runner.work_dir or Path(runner.work_dir) not in out_dir.parents:
                 make_durable(out_dir)
-                self._lock(str(out_dir))
+                self._lock(str(out_dir), runner)
         for name in sweep_leftovers(out_dir):
             runner.logger.info("Removed %s, left by a run that was killed", name)
         if place := set_others_aside(out_dir, runner.run_id, runner.rewound_to):
@@ -180,13 +180,13 @@ class CheckpointHook(Hook):
                 place,
             )
 
-    def _lock(self, directory: str) -> None:
-        lock_directory(directory)
+    def _lock(self, directory: str, runner: BaseRunner) -> None:
+        lock_directory(directory, runner)
         self._locked.append(directory)
 
-    def _unlock(self) -> None:
+    def _unlock(self, runner: BaseRunner) -> None:
         while self._locked:
-            unlock_directory(self._locked.pop())
+            unlock_directory(self._locked.pop(), runner)
 
     def after_train_epoch(self, runner: BaseRunner) -> None:
         if self.by_epoch and (
@@ -216,13 +216,13 @@ class CheckpointHook(Hook):
             runner.logger.info("Saving checkpoint at the end, %d updates", runner.iter)
             self._save(runner)
         runner.finish_saving()
-        self._unlock()
+        self._unlock(runner)
 
     def on_exception(self, runner: BaseRunner, exception: BaseException) -> None:
         try:  # alone: the other ranks may never come here
             runner.wait_for_writer()
         finally:
-            self._unlock()
+            self._unlock(runner)
 
     def _save_checkpoint(self, runner: BaseRunner) -> None:
         """Save now and delete what is too old; called on every rank."""

@@ -15,6 +15,7 @@ from devrun.checkpoint import (
     host_rng_state,
     optimizer_state_by_name,
     save_checkpoint,
+    set_others_aside,
     step_name,
     write_checkpoint,
 )
@@ -146,10 +147,11 @@ class Saving(LoopState):
             if filename_tmpl is not None:
                 optimizer = self.optimizer if save_optimizer else None
                 save_checkpoint(self.model, str(path), optimizer, meta=facts)
-            elif background:
-                self._writer.save(root, path.name, tree, about, then)
-                return
             else:
+                self._make_way(path)
+                if background:
+                    self._writer.save(root, path.name, tree, about, then)
+                    return
                 write_checkpoint(root, path.name, tree, about)
             if then is not None:
                 self._writer.call(then)
@@ -192,6 +194,13 @@ class Saving(LoopState):
         """The part of `finish_saving` that this process can do alone."""
         if self._writer is not None:
             self._writer.wait()
+
+    def _make_way(self, path: Path) -> None:
+        """A checkpoint of another run that has the name is not replaced."""
+        if path.is_dir() and (
+            place := set_others_aside(path.parent, self.run_id, name=path.name)
+        ):
+            self.logger.warning("%s of another run is now in %s", path, place)
 
     def _checkpoint_name(self, position: dict[str, Any], template: str | None) -> str:
         if template is None:
