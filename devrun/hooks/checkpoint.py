@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from devrun.checkpoint.names import STEP_PATTERN
 from devrun.checkpoint.pickled import prune_files
 from devrun.checkpoint.retention import prune, set_others_aside, sweep_leftovers
-from devrun.checkpoint.storage import make_durable, storage_errors
+from devrun.checkpoint.storage import check_writable, storage_errors
 from devrun.dist import allreduce_params, on_main
 from devrun.errors import (
     ConfigError,
@@ -163,11 +163,11 @@ class CheckpointHook(Hook):
     def _make_ready(self, runner: BaseRunner) -> None:
         """Claim the places that this run writes in, and clear up what is there."""
         out_dir = Path(str(self.out_dir))
+        check_writable(out_dir)
         with storage_errors(f"cannot write in {self.out_dir!r}"):
             if runner.work_dir is not None:
                 self._lock(runner.work_dir, runner)
             if not runner.work_dir or Path(runner.work_dir) not in out_dir.parents:
-                make_durable(out_dir)
                 self._lock(str(out_dir), runner)
         for name in sweep_leftovers(out_dir):
             runner.logger.info("Removed %s, left by a run that was killed", name)

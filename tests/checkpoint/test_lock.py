@@ -85,9 +85,7 @@ def test_one_run_may_lock_it_several_times(tmp_path, in_child):
 def test_two_runs_of_one_process_are_two(tmp_path):
     lock_directory(tmp_path, "first")
     for other in ("second", None):
-        with pytest.raises(
-            ConfigError, match="run of this process: .*work_dir"
-        ):
+        with pytest.raises(ConfigError, match="run of this process: .*work_dir"):
             lock_directory(tmp_path, other)
         unlock_directory(tmp_path, other)  # it holds nothing
     unlock_directory(tmp_path, "first")

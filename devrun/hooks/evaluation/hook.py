@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from devrun.checkpoint.storage import check_writable
 from devrun.dist import broadcast_tensors, on_main
 from devrun.errors import (
     ConfigError,
@@ -147,6 +148,8 @@ class EvalHook(Hook):
     def before_run(self, runner: BaseRunner) -> None:
         if self.save_best is not None:
             known = None if self.key_indicator == "auto" else self.key_indicator
+            root = runner.checkpoint_root(self.best.out_dir)
+            on_main(lambda: check_writable(root))
             self.best.adopt(runner.meta.setdefault("hook_msgs", {}), known)
 
     def before_train_epoch(self, runner: BaseRunner) -> None:
