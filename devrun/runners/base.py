@@ -41,7 +41,7 @@ from devrun.runners.helpers import get_host_info, get_time_str
 from devrun.runners.limit import Limited
 from devrun.runners.registration import HookConfig, HookRegistration
 from devrun.runners.rollback import RollingBack
-from devrun.runners.workflow import Workflow
+from devrun.runners.workflow import Workflow, check_phases
 from devrun.step import StepOutput, UpdatePolicy
 
 __all__ = ["BaseRunner"]
@@ -278,12 +278,7 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
             name = "max_epochs" if self._by_epoch else "max_iters"
             raise ConfigError(f"{type(self).__name__} needs {name}; none was given")
         flow = Workflow(workflow, data_loaders)
-        for mode, _ in flow.flow:
-            if not callable(getattr(self, mode, None)):
-                raise ConfigError(
-                    f"{type(self).__name__} has no method named {mode!r} to run a "
-                    "workflow phase; accepted: 'train', 'val'"
-                )
+        check_phases(flow.flow, type(self))
         self.prepare()
         flow.loaders = [
             self._prepared_loader(loader, training=mode != "val")
