@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import devrun
+from devrun.files import replace_text
 from devrun.log.jsonlines import strict_line
 
 __all__ = ["RunRecord", "git_revision", "versions"]
@@ -39,10 +40,8 @@ class RunRecord:
         self.facts.update(facts)
         if self._path is None:
             return
-        aside = self._path.with_name(f".{self._path.name}.tmp")
         strict = json.loads(strict_line(self.facts))
-        aside.write_text(json.dumps(strict, indent=2) + "\n", encoding="utf-8")
-        os.replace(aside, self._path)
+        replace_text(self._path, json.dumps(strict, indent=2) + "\n")
 
     def text(self) -> str:
         """The facts as lines of `name: value`."""

@@ -10,6 +10,7 @@ import pytest
 
 LAYERS = {
     "errors": 0,
+    "files": 0,
     "step": 0,
     "construct": 1,
     "registry": 1,
