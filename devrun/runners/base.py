@@ -30,6 +30,7 @@ from devrun.log.logger import get_logger
 from devrun.models.fp16 import wrap_fp16_model
 from devrun.models.step_module import StepModule
 from devrun.peers import lost_peer
+from devrun.runners.agreement import check_data, check_run
 from devrun.runners.arguments import (
     check_arguments,
     check_limit,
@@ -248,7 +249,8 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
         key = (id(data_loader), training)
         if key not in self._loaders:
             prepared = self.adapter.prepare_dataloader(data_loader, training=training)
-            if length(prepared, needed=self._by_epoch) == 0:
+            few = not training and self._world_size > 1  # others have all samples
+            if length(prepared, needed=self._by_epoch) == 0 and not few:
                 raise ConfigError(
                     "the data loader yields nothing: "
                     f"{describe_loader(data_loader)}; check the data set, its "
@@ -279,11 +281,13 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
             raise ConfigError(f"{type(self).__name__} needs {name}; none was given")
         flow = Workflow(workflow, data_loaders)
         check_phases(flow.flow, type(self))
+        check_run(self, flow)
         self.prepare()
         flow.loaders = [
             self._prepared_loader(loader, training=mode != "val")
             for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True)
         ]
+        check_data(self, flow)
         return flow
 
     def _announce(self, workflow: Workflow, limit: str) -> None:

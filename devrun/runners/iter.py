@@ -10,6 +10,7 @@ import torch
 
 from devrun.errors import DataError
 from devrun.registry import RUNNERS
+from devrun.runners.arguments import length
 from devrun.runners.base import BaseRunner
 
 __all__ = ["IterBasedRunner", "IterLoader"]
@@ -105,10 +106,13 @@ class IterBasedRunner(BaseRunner):
         """One step without training on the next batch."""
         self.mode, self.data_loader = "val", data_loader
         self._start_phase()
-        self.data_batch = next(data_loader)
+        # with fewer samples than processes, the others have them all
+        share = length(data_loader, needed=False) != 0
+        self.data_batch = next(data_loader) if share else None
         with self.evaluating():
             self.call_hook("before_val_iter")
-            self.run_iter(self.data_batch, train_mode=False, **kwargs)
+            if share:
+                self.run_iter(self.data_batch, train_mode=False, **kwargs)
             self._phase_over = True
             self.call_hook("after_val_iter")
         del self.data_batch

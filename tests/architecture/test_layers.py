@@ -18,6 +18,7 @@ LAYERS = {
     "dist": 1,
     "lock": 1,
     "peers": 1,
+    "ranks": 1,
     "log": 2,
     "data": 2,
     "optim": 2,

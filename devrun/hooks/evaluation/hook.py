@@ -25,7 +25,12 @@ from devrun.hooks.evaluation.best import (
     as_score,
     infer_rule,
 )
-from devrun.hooks.evaluation.checks import check_schedule, dataset_of, keys_of
+from devrun.hooks.evaluation.checks import (
+    check_schedule,
+    check_shares,
+    dataset_of,
+    keys_of,
+)
 from devrun.hooks.evaluation.loop import (
     Steps,
     collect_predictions,
@@ -146,6 +151,7 @@ class EvalHook(Hook):
         return [s for s in super().get_triggered_stages() if s not in skipped]
 
     def before_run(self, runner: BaseRunner) -> None:
+        self._check_shares(runner)
         if self.save_best is not None:
             known = None if self.key_indicator == "auto" else self.key_indicator
             root = runner.checkpoint_root(self.best.out_dir)
@@ -176,6 +182,7 @@ class EvalHook(Hook):
 
     def evaluate_now(self, runner: BaseRunner) -> dict[str, Any]:
         """The named results of one evaluation outside of a run; nothing is logged."""
+        self._check_shares(runner)
         self._do_evaluate(runner, save=False)
         named = dict(runner.log_buffer.output)
         runner.log_buffer.clear_output()
@@ -231,6 +238,10 @@ class EvalHook(Hook):
             if isinstance(hook, LoggerHook) and runner.log_buffer.ready:
                 hook.log_now(runner, step=runner.iter, mode="val", epoch=runner.epoch)
         runner.log_buffer.clear_output()
+
+    def _check_shares(self, runner: BaseRunner) -> None:
+        if runner.world_size > 1:
+            check_shares(runner.prepare_eval_loader(self.dataloader))
 
     def _should_evaluate(self, runner: BaseRunner) -> bool:
         done = (runner.epoch if self.by_epoch else runner.iter) + 1
