@@ -2,7 +2,8 @@
 
 A lock of the kernel, by process: it ends with the process, however that ends, so the
 file may stay behind and is no obstacle. Data workers do not inherit it. Over NFS it
-holds where the server has locking, as NFS version 4 always does.
+holds where the server has locking, as NFS version 4 always does. Between the runs of
+one process, an owner of each tells them apart.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from devrun.errors import ConfigError
@@ -30,25 +33,54 @@ class _Lock:
 
     pid: int
     fd: int
-    holders: int = 1
+    owners: list[object] = field(default_factory=list)
 
 
 _held: dict[Path, _Lock] = {}
+_threads = threading.Lock()
 
 
-def lock_directory(directory: str | os.PathLike[str]) -> None:
-    """Claim the directory, which exists, for this process, until it is unlocked as
-    often as it was locked.
+def lock_directory(
+    directory: str | os.PathLike[str], owner: object | None = None
+) -> None:
+    """Claim the directory, which exists, until it is unlocked as often as locked.
+
+    Args:
+        owner: the run that writes in it, such as a runner; it may claim it again.
+            None claims it for a run of this process that does not exist yet: the
+            first that comes takes it over.
 
     Raises:
-        ConfigError: another process has it; says which one.
+        ConfigError: another run has it; says which process that is.
         OSError: the file cannot be made.
     """
     place = Path(directory).resolve()
-    lock = _held.get(place)
-    if lock is not None and lock.pid == os.getpid():
-        lock.holders += 1
-        return
+    with _threads:
+        lock = _held.get(place)
+        if lock is None or lock.pid != os.getpid():
+            lock = _held[place] = _Lock(os.getpid(), _locked(place, directory))
+        elif owner is None or any(o not in (None, owner) for o in lock.owners):
+            raise _in_use(directory, " of this process")
+        lock.owners.append(owner)
+
+
+def unlock_directory(
+    directory: str | os.PathLike[str], owner: object | None = None
+) -> None:
+    """Let others have it; nothing happens where `owner` does not hold it."""
+    place = Path(directory).resolve()
+    with _threads:
+        lock = _held.get(place)
+        if lock is None or lock.pid != os.getpid() or owner not in lock.owners:
+            return
+        lock.owners.remove(owner)
+        if not lock.owners:
+            del _held[place]
+            os.close(lock.fd)
+
+
+def _locked(place: Path, directory: str | os.PathLike[str]) -> int:
+    """A descriptor with the lock of the kernel."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(place / LOCK, flags, 0o666)
     try:
@@ -58,30 +90,23 @@ def lock_directory(directory: str | os.PathLike[str]) -> None:
         os.close(fd)
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise
-        raise ConfigError(
-            f"{str(directory)!r} is in use by another run{holder}: wait for it, stop "
-            "it, or choose another work_dir"
-        ) from error
+        raise _in_use(directory, holder) from error
     facts = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "since": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, json.dumps(facts).encode() + b"\n", 0)
-    _held[place] = _Lock(os.getpid(), fd)
+    with suppress(OSError):  # a full disk: the lock holds, its file says nothing
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(facts).encode() + b"\n", 0)
+    return fd
 
 
-def unlock_directory(directory: str | os.PathLike[str]) -> None:
-    """Let others have it; nothing happens where this process does not hold it."""
-    place = Path(directory).resolve()
-    lock = _held.get(place)
-    if lock is None or lock.pid != os.getpid():
-        return
-    lock.holders -= 1
-    if not lock.holders:
-        del _held[place]
-        os.close(lock.fd)
+def _in_use(directory: str | os.PathLike[str], holder: str) -> ConfigError:
+    return ConfigError(
+        f"{str(directory)!r} is in use by another run{holder}: wait for it, stop it, "
+        "or choose another work_dir"
+    )
 
 
 def _holder(fd: int) -> str:

@@ -32,7 +32,7 @@ from devrun.checkpoint.reader import (
     read_manifest,
     verify_checkpoint,
 )
-from devrun.checkpoint.retention import prune, sweep_leftovers
+from devrun.checkpoint.retention import prune, set_others_aside, sweep_leftovers
 from devrun.checkpoint.rng import host_rng_state, set_host_rng_state
 from devrun.checkpoint.state import (
     load_optimizer_state_by_name,
@@ -84,6 +84,7 @@ __all__ = [
     "remove_checkpoint",
     "save_checkpoint",
     "set_host_rng_state",
+    "set_others_aside",
     "step_name",
     "sweep_leftovers",
     "verify_checkpoint",

@@ -7,16 +7,17 @@ user trusts and names; nothing follows by itself when it refuses.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import pickle
 import re
 import struct
-import tarfile
 import warnings
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -34,6 +35,16 @@ __all__ = ["load_pickled", "prune_files", "save_pickled"]
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _PLAIN: tuple[Any, ...] = (type(None), bool, int, float, str, bytes)
 _SAFE_SINCE = (2, 10)
+_ZIP = b"PK\x03\x04"
+_BEGINNINGS = (
+    _ZIP,
+    *(pickle.dumps(torch.serialization.MAGIC_NUMBER, version) for version in range(6)),
+)
+"""Of every file that torch.save has written since 2018, the second kind until 1.5. The
+tar files before that were read by code that weights_only did not reach
+(CVE-2025-32434)."""
+_CONTENTS = 1 << 25
+"""Bytes of one piece, such as the table of contents of 300,000 tensors."""
 _NAMED = re.compile(r"(?:GLOBAL|global|class|function) ([\w.]+)")
 
 
@@ -59,20 +70,15 @@ def load_pickled(
     if allow_pickle:
         _LOGGER.warning("%s is unpickled, which runs the code that it names", path)
     try:
-        with warnings.catch_warnings():  # of torch about its own storage classes
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(), _source(path, allow_pickle) as source:
+            warnings.simplefilter("ignore")  # of torch about its own storage classes
             return torch.load(
-                path,
+                source,
                 map_location="cpu" if map_location is None else map_location,
                 weights_only=not allow_pickle,
             )
     except pickle.UnpicklingError as error:
         found = _NAMED.search(str(error))
-        if found is None and not _is_pickle(path):
-            raise CheckpointError(
-                f"{str(path)!r} is no torch file; give a checkpoint directory, or a "
-                ".pth or .safetensors file"
-            ) from error
         what = f"it names {found[1]!r}" if found else "it is no plain state"
         raise CheckpointError(
             f"{str(path)!r} is refused: {what}, and only tensors and plain containers "
@@ -175,19 +181,27 @@ class _Sink:
 
 
 def _check_form(path: Path) -> None:
+    """Refuse, by its first bytes and its table of contents, what no torch wrote.
+
+    Nothing is decompressed and no more than a table of contents is read, so that a
+    damaged, sparse or hostile file of any size is refused at once.
+    """
     with path.open("rb") as file:
-        start = file.read(8)
+        start = file.read(max(map(len, _BEGINNINGS)))
     if not start:
         raise CheckpointError(f"{str(path)!r} is empty")
-    # torch's tar format was read by code that weights_only did not reach
-    # (CVE-2025-32434); nothing has been written in it since 2018.
-    is_zip = zipfile.is_zipfile(path)
-    if not is_zip and tarfile.is_tarfile(path):
-        raise CheckpointError(f"{str(path)!r} is a tar file, not a torch checkpoint")
-    if is_zip and _is_compressed(path):  # torch never does; a bomb would be
+    if not start.startswith(_BEGINNINGS):
+        if any(start):
+            raise CheckpointError(
+                f"{str(path)!r} is no torch file: it begins with {start[:8]!r}; give a "
+                "checkpoint directory, or a .pth or .safetensors file"
+            )
         raise CheckpointError(
-            f"{str(path)!r} is a compressed archive, not a torch checkpoint; unpack it"
+            f"{str(path)!r} is damaged: it begins with zeros, as after a power cut; "
+            "take an older checkpoint"
         )
+    if start.startswith(_ZIP):
+        _check_archive(path)
     version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     if version < _SAFE_SINCE:
         warnings.warn(
@@ -197,20 +211,48 @@ def _check_form(path: Path) -> None:
         )
 
 
-def _is_pickle(path: Path) -> bool:
-    """By its first byte, in the protocols that torch has ever written, or as a zip."""
-    with path.open("rb") as file:
-        return file.read(1) == b"\x80" or zipfile.is_zipfile(path)
-
-
-def _is_compressed(path: Path) -> bool:
+def _check_archive(path: Path) -> None:
     try:
-        with zipfile.ZipFile(path) as archive:
-            return any(
-                i.compress_type != zipfile.ZIP_STORED for i in archive.infolist()
-            )
-    except (zipfile.BadZipFile, NotImplementedError, ValueError):
-        return False  # torch says what is wrong with it
+        with _Sparing(path) as file, zipfile.ZipFile(file) as zipped:
+            entries = zipped.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        raise CheckpointError(
+            f"{str(path)!r} is damaged or not a torch file: {error}; take an older "
+            "checkpoint"
+        ) from error
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        # torch never does; a bomb would be
+        raise CheckpointError(
+            f"{str(path)!r} is a compressed archive, not a torch checkpoint; unpack it"
+        )
+    if sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise CheckpointError(
+            f"{str(path)!r} is damaged or not a torch file: its entries overlap"
+        )
+
+
+class _Sparing(io.BufferedReader):
+    """A file of which no read takes more than a table of contents can have."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path))
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:
+            size = os.fstat(self.fileno()).st_size - self.tell()
+        if size > _CONTENTS:
+            raise ValueError(f"it claims {size} bytes in one piece")
+        return super().read(size)
+
+
+@contextmanager
+def _source(path: Path, trusted: bool) -> Iterator[Any]:
+    """What `torch.load` reads: an archive by its path, which is far faster."""
+    if trusted or zipfile.is_zipfile(path):
+        yield path
+        return
+    with _Sparing(path) as file:
+        yield file
 
 
 def _plain(value: Any, where: str) -> Any:

@@ -67,13 +67,18 @@ def prune(
 
 
 def set_others_aside(
-    root: str | os.PathLike[str], run_id: str, after: int | None = None
+    root: str | os.PathLike[str],
+    run_id: str,
+    after: int | None = None,
+    *,
+    name: str | None = None,
 ) -> Path | None:
     """Move checkpoints that a run does not go on from into `root/previous-N`, so that
     it replaces none of them; where they are now, or None if there were none.
 
     Those are the checkpoints of other runs, and with `after`, the number of updates
-    that the run goes back to, its own later ones.
+    that the run goes back to, its own later ones; with `name` the one of that name
+    only.
 
     Raises:
         StorageError: the disk refused.
@@ -83,6 +88,7 @@ def set_others_aside(
         info.path.name
         for info in list_checkpoints(root)
         if info.manifest is not None
+        and name in (None, info.path.name)
         and (
             info.manifest.run_id not in (None, run_id)
             or (after is not None and info.step > after)
@@ -99,8 +105,8 @@ def set_others_aside(
         fileops.directory(root) as fd,
     ):
         fileops.make_directory(place, fd)
-        for name in others:
-            fileops.rename(name, f"{place}/{name}", fd)
+        for other in others:
+            fileops.rename(other, f"{place}/{other}", fd)
         fileops.sync(fd)
     return root / place
 

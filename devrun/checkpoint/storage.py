@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,13 @@ from devrun.checkpoint import fileops
 from devrun.checkpoint.names import FILE, MANIFEST, temporary
 from devrun.errors import CheckpointError, StorageError
 
-__all__ = ["clear_directory", "make_durable", "storage_errors", "write_file"]
+__all__ = [
+    "check_writable",
+    "clear_directory",
+    "make_durable",
+    "storage_errors",
+    "write_file",
+]
 
 
 @contextmanager
@@ -35,6 +42,8 @@ def _storage_error(action: str, error: OSError) -> StorageError:
         errno.EACCES: "make the directory writable or choose another",
         errno.EPERM: "make the directory writable or choose another",
         errno.ENOENT: "was the directory removed under the running job?",
+        errno.EEXIST: "older checkpoints are intact",
+        errno.ENOTDIR: "a file is in the way; choose another directory",
         errno.EMFILE: "too many open files; raise `ulimit -n`",
     }.get(error.errno or 0, "check the disk; older checkpoints are intact")
     result = StorageError(f"{action}: {error.strerror or error}; {advice}")
@@ -69,6 +78,18 @@ def write_file(
     finally:
         os.close(fd)
     fileops.sync(parent)
+
+
+def check_writable(root: str | os.PathLike[str]) -> None:
+    """Make the directory `root`, in which something will be written much later.
+
+    Raises:
+        StorageError: it cannot be made, or nothing can be written in it.
+    """
+    with storage_errors(f"cannot write in {os.fspath(root)!r}"):
+        make_durable(Path(root))
+        with tempfile.TemporaryFile(dir=root):
+            pass
 
 
 def make_durable(root: Path) -> None:

@@ -31,7 +31,6 @@ from devrun.checkpoint.codec import encode_tree, shared_memory
 from devrun.checkpoint.hasher import Hasher, Piece
 from devrun.checkpoint.manifest import FileEntry, Manifest
 from devrun.checkpoint.names import (
-    FILE,
     MANIFEST,
     check_name,
     check_part,
@@ -49,6 +48,7 @@ from devrun.errors import CheckpointError, StorageError
 __all__ = ["Snapshot", "write_checkpoint", "write_pointer"]
 
 _SPARE = 1.1
+_ENDINGS = (".json", ".safetensors")
 _LOGGER = logging.getLogger("devrun.checkpoint")
 Content = bytes | dict[str, Tensor]
 
@@ -161,11 +161,11 @@ def _check_target(path: Path, parent: int) -> None:
         with fileops.subdirectory(path.name, parent) as fd:
             entries = fileops.names(fd)
         if MANIFEST in entries or (
-            entries and all(FILE.fullmatch(entry) for entry in entries)
+            entries and all(entry.endswith(_ENDINGS) for entry in entries)
         ):
             return
-    raise CheckpointError(
-        f"{str(path)!r} exists and is not a checkpoint; choose another name or move it"
+    raise OSError(
+        errno.EEXIST, "something that is no checkpoint stands there; move it away"
     )
 
 

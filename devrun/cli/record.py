@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import devrun
+from devrun.files import replace_text
 from devrun.log.jsonlines import strict_line
 
 __all__ = ["RunRecord", "git_revision", "versions", "write_facts"]
@@ -62,10 +63,8 @@ class RunRecord:
 
 def write_facts(path: Path, facts: Mapping[str, Any]) -> None:
     """Write a `run.json` whole: a reader finds the one before or this."""
-    aside = path.with_name(f".{path.name}.tmp")
     strict = json.loads(strict_line(facts))
-    aside.write_text(json.dumps(strict, indent=2) + "\n", encoding="utf-8")
-    os.replace(aside, path)
+    replace_text(path, json.dumps(strict, indent=2) + "\n")
 
 
 def versions() -> dict[str, str]:

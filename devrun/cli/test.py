@@ -19,6 +19,7 @@ from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
 from devrun.config import Config, DictAction, check_config
 from devrun.config.imports import import_custom
 from devrun.errors import ConfigError, StorageError, nearest
+from devrun.files import replace_text
 from devrun.log.jsonlines import strict_line
 
 __all__ = ["add_arguments", "run"]
@@ -70,6 +71,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
             f"--allow-pickle {args.trusted_file} is not the file that is loaded; name "
             "the CHECKPOINT"
         )
+    _check_out(args.out)
     cfg: Any = Config.fromfile(
         args.config, import_custom_modules=False, trust=args.trust_config
     )
@@ -148,6 +150,18 @@ def _reduce(cfg: Any, split: str) -> None:
         cfg[name] = None
 
 
+def _check_out(out: str | None) -> None:
+    """Refuse a file that could not be written once the evaluation is over."""
+    if out is None:
+        return
+    place = Path(out).expanduser()
+    if place.is_dir() or not os.access(place.absolute().parent, os.W_OK | os.X_OK):
+        raise StorageError(
+            f"--out {out!r} cannot be written: give a file in a folder that exists "
+            "and is writable"
+        )
+
+
 def _write(args: argparse.Namespace, checkpoint: str, found: dict[str, Any]) -> None:
     if args.out is None:
         return
@@ -160,7 +174,7 @@ def _write(args: argparse.Namespace, checkpoint: str, found: dict[str, Any]) -> 
     }
     text = json.dumps(json.loads(strict_line(facts)), indent=2)
     try:
-        Path(args.out).write_text(f"{text}\n", encoding="utf-8")
+        replace_text(args.out, f"{text}\n")
     except OSError as error:
         raise StorageError(
             f"--out {args.out!r} cannot be written: {error.strerror}"

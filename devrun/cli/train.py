@@ -128,9 +128,11 @@ def _prepare_files(args: argparse.Namespace, plan: Plan, session: Session) -> No
         complain(f"the run that was in {plan.work_dir} is now in {moved}", "note")
     session.work_dir = plan.work_dir
     session.log_file = plan.work_dir / f"{plan.timestamp}.log"
+    new = plan.work_dir / ".config.yaml"
+    plan.cfg.dump(new)  # before the old one makes way: the disk may be full
     for name in ("config.yaml", "run.json"):
         keep_aside(plan.work_dir / name)
-    plan.cfg.dump(plan.work_dir / "config.yaml")
+    new.replace(plan.work_dir / "config.yaml")
 
 
 def _logger(plan: Plan, session: Session) -> Any:

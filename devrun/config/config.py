@@ -19,6 +19,7 @@ from devrun.config.schema import KEYS
 from devrun.config.source import LIMITS, extension
 from devrun.config.tree import ConfigDict, children, origin_of, rehome
 from devrun.errors import ConfigError, ConfigTypeError, StorageError, UnknownNameError
+from devrun.files import replace_text
 
 __all__ = ["Config"]
 
@@ -144,7 +145,7 @@ class Config:
 
         Raises:
             ConfigError: an unknown extension, or a value with no text form.
-            StorageError: the file cannot be written.
+            StorageError: the file cannot be written; one that was there is as it was.
         """
         if file is None:
             suffix = extension(self.filename) if self.filename else ".py"
@@ -152,8 +153,7 @@ class Config:
         path = os.fspath(file)
         text = writer.FORMATS[extension(path)](self._whole())
         try:
-            with open(path, "w", encoding="utf-8") as stream:
-                stream.write(text)
+            replace_text(path, text)
         except OSError as error:
             shown = one_line(path)
             raise StorageError(

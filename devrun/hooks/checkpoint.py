@@ -12,7 +12,7 @@ from typing import Any
 from devrun.checkpoint.names import STEP_PATTERN
 from devrun.checkpoint.pickled import prune_files
 from devrun.checkpoint.retention import prune, set_others_aside, sweep_leftovers
-from devrun.checkpoint.storage import make_durable, storage_errors
+from devrun.checkpoint.storage import check_writable, storage_errors
 from devrun.dist import allreduce_params, on_main
 from devrun.errors import (
     ConfigError,
@@ -166,12 +166,12 @@ class CheckpointHook(Hook):
     def _make_ready(self, runner: Run) -> None:
         """Claim the places that this run writes in, and clear up what is there."""
         out_dir = Path(str(self.out_dir))
+        check_writable(out_dir)
         with storage_errors(f"cannot write in {self.out_dir!r}"):
             if runner.work_dir is not None:
-                self._lock(runner.work_dir)
+                self._lock(runner.work_dir, runner)
             if not runner.work_dir or Path(runner.work_dir) not in out_dir.parents:
-                make_durable(out_dir)
-                self._lock(str(out_dir))
+                self._lock(str(out_dir), runner)
         for name in sweep_leftovers(out_dir):
             runner.logger.info("Removed %s, left by a run that was killed", name)
         saver = runner.checkpointer
@@ -184,13 +184,13 @@ class CheckpointHook(Hook):
                 place,
             )
 
-    def _lock(self, directory: str) -> None:
-        lock_directory(directory)
+    def _lock(self, directory: str, runner: Run) -> None:
+        lock_directory(directory, runner)
         self._locked.append(directory)
 
-    def _unlock(self) -> None:
+    def _unlock(self, runner: Run) -> None:
         while self._locked:
-            unlock_directory(self._locked.pop())
+            unlock_directory(self._locked.pop(), runner)
 
     def after_train_epoch(self, runner: Run) -> None:
         if self.by_epoch and (
@@ -220,13 +220,13 @@ class CheckpointHook(Hook):
             runner.logger.info("Saving checkpoint at the end, %d updates", runner.iter)
             self._save(runner)
         runner.checkpointer.finish()
-        self._unlock()
+        self._unlock(runner)
 
     def on_exception(self, runner: Run, exception: BaseException) -> None:
         try:  # alone: the other ranks may never come here
             runner.checkpointer.wait_for_writer()
         finally:
-            self._unlock()
+            self._unlock(runner)
 
     def _save_checkpoint(self, runner: Run) -> None:
         """Save now and delete what is too old; called on every rank."""

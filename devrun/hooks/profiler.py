@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import profiler
 
+from devrun.checkpoint.storage import check_writable
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook
 from devrun.hooks.schedules.checks import positive_int
@@ -191,7 +192,7 @@ class ProfilerHook(Hook):
                 "the profiler has nowhere to write: the run has no work_dir; give "
                 "json_trace_path or on_trace_ready"
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
+        check_writable(path.parent)
 
         def write(running: profiler.profile) -> None:
             self._written += 1
@@ -249,10 +250,10 @@ def _configured(given: Mapping[str, Any], runner: Run) -> Handler:
             "tb_trace has nowhere to write: the run has no work_dir; give an absolute "
             "dir_name"
         )
+    folder = Path(runner.work_dir or "") / folder
+    check_writable(folder)
     try:
-        handler: Handler = profiler.tensorboard_trace_handler(
-            str(Path(runner.work_dir or "") / folder), **options
-        )
+        handler: Handler = profiler.tensorboard_trace_handler(str(folder), **options)
     except TypeError as error:
         raise ConfigError(
             f"on_trace_ready {dict(given)} is refused: {error}"

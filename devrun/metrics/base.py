@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from devrun.dist import get_dist_info
+from devrun.dist import gather_objects, get_dist_info
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.registry import METRICS
 
@@ -89,6 +89,9 @@ class StatefulMetric:
                 "count the samples of one process only; derive it from "
                 "torchmetrics.Metric, or give a function"
             )
+        for part in metric.modules() if hasattr(metric, "modules") else ():
+            if getattr(part, "dist_sync_fn", self) is None:
+                part.dist_sync_fn = _gathered
 
     def reset(self) -> None:
         self.metric.reset()
@@ -107,6 +110,18 @@ class StatefulMetric:
         if isinstance(found, Mapping):
             return {str(key): _scalar(str(key), value) for key, value in found.items()}
         return {self.name: _scalar(self.name, found)}
+
+
+def _gathered(state: Any, group: Any = None) -> list[Any]:
+    """`state` of every process, for torchmetrics, whose own function cannot take that
+    of one without samples: it is empty, and of another type and shape."""
+    kinds = gather_objects((state.dtype, state.dim()))
+    if len(set(kinds)) == 1:
+        from torchmetrics.utilities.distributed import gather_all_tensors
+
+        return list(gather_all_tensors(state, group))
+    states = gather_objects(state.cpu())
+    return [other.to(state.device) for other in states if other.numel()]
 
 
 def predictions_and_targets(name: str, outputs: Mapping[str, Any]) -> tuple[Any, Any]:

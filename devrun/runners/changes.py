@@ -28,6 +28,7 @@ __all__ = [
     "compare_data",
     "config_changes",
     "environment_changes",
+    "leaves",
 ]
 
 ALLOW = "go back to what it was, or give --allow-changes (allow_changes=True)"
@@ -70,7 +71,7 @@ def config_changes(
     """What differs, key by key; nothing where one of the two is not known."""
     if saved is None or now is None:
         return []
-    old, new = dict(_leaves(saved)), dict(_leaves(now))
+    old, new = dict(leaves(saved)), dict(leaves(now))
     return [
         Change(
             key,
@@ -172,13 +173,14 @@ _DATA_FACTS = {
 }
 
 
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything in a config that is no dict and no list."""
     if isinstance(tree, Mapping) and (tree or not path):
         for key, value in tree.items():
-            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
     elif isinstance(tree, (list, tuple)) and tree:
         for index, value in enumerate(tree):
-            yield from _leaves(value, f"{path}.{index}")
+            yield from leaves(value, f"{path}.{index}")
     else:
         yield path, list(tree) if isinstance(tree, tuple) else tree
 

@@ -15,6 +15,7 @@ from devrun.checkpoint import (
     Checkpoint,
     load_checkpoint,
     save_checkpoint,
+    set_others_aside,
     step_name,
     write_checkpoint,
 )
@@ -122,10 +123,11 @@ class Checkpointer:
             if filename_tmpl is not None:
                 optimizer = run.optimizer if save_optimizer else None
                 save_checkpoint(run.model, str(path), optimizer, meta=facts)
-            elif background:
-                self._writer.save(root, path.name, tree, about, then)
-                return
             else:
+                self._make_way(path)
+                if background:
+                    self._writer.save(root, path.name, tree, about, then)
+                    return
                 write_checkpoint(root, path.name, tree, about)
             if then is not None:
                 self._writer.call(then)
@@ -345,6 +347,13 @@ class Checkpointer:
         run.logger.info(
             "resumed epoch: %d, iter: %d from %s", run.epoch, run.iter, saved.path
         )
+
+    def _make_way(self, path: Path) -> None:
+        """A checkpoint of another run that has the name is not replaced."""
+        if path.is_dir() and (
+            place := set_others_aside(path.parent, self.run_id, name=path.name)
+        ):
+            self._run.logger.warning("%s of another run is now in %s", path, place)
 
     def _file_name(self, position: Mapping[str, Any], template: str | None) -> str:
         if template is None:

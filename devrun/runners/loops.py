@@ -29,11 +29,13 @@ from devrun.errors import (
 )
 from devrun.models.finite import not_finite
 from devrun.peers import lost_peer
+from devrun.runners.agreement import check_data, check_run
+from devrun.runners.arguments import length
 from devrun.runners.checkpointer import Checkpointer, Owner
 from devrun.runners.endless import IterLoader
 from devrun.runners.helpers import get_host_info
 from devrun.runners.rollback import roll_back
-from devrun.runners.workflow import Workflow
+from devrun.runners.workflow import Workflow, check_phases
 
 __all__ = [
     "Looped",
@@ -172,10 +174,13 @@ def val_iter(run: Looped, loader: Any, **kwargs: Any) -> None:
     state = run.state
     state.mode, run.data_loader = "val", loader
     state.inner_iter = run.workflow.repeat if run.workflow is not None else 0
-    run.data_batch = next(loader)
+    # with fewer samples than processes, the others have them all
+    share = length(loader, needed=False) != 0
+    run.data_batch = next(loader) if share else None
     with run.evaluating():
         run.call_hook("before_val_iter")
-        run.run_iter(run.data_batch, train_mode=False, **kwargs)
+        if share:
+            run.run_iter(run.data_batch, train_mode=False, **kwargs)
         run.call_hook("after_val_iter")
     del run.data_batch
     state.inner_iter += 1
@@ -218,16 +223,13 @@ def _made_ready(
     if getattr(run.state, name) is None:
         raise ConfigError(f"{type(run).__name__} needs {name}; none was given")
     flow = Workflow(workflow, data_loaders)
-    for mode, _ in flow.flow:
-        if not callable(getattr(run, mode, None)):
-            raise ConfigError(
-                f"{type(run).__name__} has no method named {mode!r} to run a "
-                "workflow phase; accepted: 'train', 'val'"
-            )
+    check_phases(flow.flow, type(run))
+    check_run(run, flow)
     flow.loaders = [
         run.loader(loader, training=mode != "val")
         for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True)
     ]
+    check_data(run, flow)
     if run.state.by_epoch:
         trains = (i for i, (mode, _) in enumerate(flow.flow) if mode == "train")
         if (first := next(trains, None)) is not None:

@@ -118,7 +118,8 @@ class Session:
             prepared = self.adapter.prepare_dataloader(
                 data_loader, training=training, seed=self.seed
             )
-            if length(prepared, needed=self.needs_length) == 0:
+            few = not training and self.world_size > 1  # others have all samples
+            if length(prepared, needed=self.needs_length) == 0 and not few:
                 raise ConfigError(
                     "the data loader yields nothing: "
                     f"{describe_loader(data_loader)}; check the data set, its "

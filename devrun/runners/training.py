@@ -29,6 +29,7 @@ from devrun.hooks.base import Priority
 from devrun.models.build import build_loss, build_model
 from devrun.optim.build import build_optimizer
 from devrun.registry import HOOKS, build_from_cfg
+from devrun.runners.agreement import check_config
 from devrun.runners.build import build_runner
 from devrun.runners.checkpointer import CHECKPOINTS
 from devrun.runners.runner import BaseRunner
@@ -98,6 +99,7 @@ def build_training(
     with ExitStack() as undo:
         undo.callback(adapter.teardown)
         adapter.ensure_setup()  # the ranks must be joined to agree on a seed
+        check_config(cfg)
         scratch = None
         if dry_run:
             scratch = tempfile.TemporaryDirectory(prefix="devrun-dry-")

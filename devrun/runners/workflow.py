@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from devrun.errors import ConfigError, ConfigTypeError
+from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
 
-__all__ = ["Workflow"]
+__all__ = ["Workflow", "check_phases"]
+
+_PHASES = ("train", "val")
 
 
 class Workflow:
@@ -69,6 +72,41 @@ class Workflow:
             return False
         self.phase, self.repeat = phase, repeat
         return True
+
+
+def check_phases(flow: Sequence[tuple[str, int]], runner: type) -> None:
+    """Refuse a mode that is no phase: a config must not call any method of a runner.
+
+    Phases are `train`, `val`, and what a user's subclass of `runner` defines as one:
+    a public method of its own whose first argument is called `data_loader`.
+
+    Raises:
+        UnknownNameError: names the mode and what there is.
+    """
+    ours = [kind for kind in runner.__mro__ if _is_ours(kind)]
+    own = {
+        name
+        for kind in runner.__mro__
+        if kind not in ours
+        for name, method in vars(kind).items()
+        if not name.startswith("_") and not any(hasattr(k, name) for k in ours)
+        if inspect.isfunction(method) and _takes_a_loader(method)
+    }
+    for mode, _ in flow:
+        if mode not in (*_PHASES, *own):
+            raise UnknownNameError(
+                f"{runner.__name__} has no workflow phase {mode!r}; accepted: "
+                f"{', '.join(map(repr, (*_PHASES, *sorted(own))))} (a subclass adds "
+                "one by a method with the argument data_loader)"
+            )
+
+
+def _is_ours(kind: type) -> bool:
+    return kind is object or kind.__module__.partition(".")[0] == "devrun"
+
+
+def _takes_a_loader(method: Any) -> bool:
+    return list(inspect.signature(method).parameters)[1:2] == ["data_loader"]
 
 
 def _phase(entry: Any) -> tuple[str, int]:

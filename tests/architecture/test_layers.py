@@ -11,6 +11,7 @@ import pytest
 LAYERS = {
     "errors": 0,
     "redact": 0,
+    "files": 0,
     "step": 0,
     "text": 0,
     "construct": 1,
@@ -20,6 +21,7 @@ LAYERS = {
     "dist": 1,
     "lock": 1,
     "peers": 1,
+    "ranks": 1,
     "log": 2,
     "data": 2,
     "optim": 2,

@@ -179,11 +179,13 @@ def test_a_damaged_checkpoint_is_replaced(save, caplog):
 def test_what_is_no_checkpoint_is_never_replaced(save, tmp_path):
     mine = tmp_path / "checkpoints" / step_name(1)
     mine.mkdir(parents=True)
-    (mine / "My Notes.txt").write_text("keep")
-    with pytest.raises(CheckpointError, match="is not a checkpoint"):
-        save(1)
-    assert (mine / "My Notes.txt").read_text() == "keep"
-    assert os.listdir(mine.parent) == [step_name(1)]
+    for name in ("My Notes.txt", "notes"):
+        (mine / name).write_text("keep")
+        with pytest.raises(StorageError, match=f"{step_name(1)}.*no checkpoint stands"):
+            save(1)
+        assert (mine / name).read_text() == "keep"
+        assert os.listdir(mine.parent) == [step_name(1)]
+        (mine / name).unlink()
 
 
 @pytest.mark.parametrize(

@@ -66,18 +66,31 @@ def test_a_child_that_outlives_its_parent_does_not_keep_it(tmp_path, in_child):
         unlock_directory(tmp_path)
 
 
-def test_one_process_may_lock_it_several_times(tmp_path, in_child):
-    lock_directory(tmp_path)
-    lock_directory(tmp_path)
+def test_one_run_may_lock_it_several_times(tmp_path, in_child):
+    lock_directory(tmp_path)  # the command, before there is a runner
+    lock_directory(tmp_path, "runner")
+    lock_directory(tmp_path, "runner")
 
     def other():
         lock_directory(tmp_path)
 
-    unlock_directory(tmp_path)
+    unlock_directory(tmp_path, "runner")
+    unlock_directory(tmp_path, "runner")
     assert in_child(other) == 70  # still held
     unlock_directory(tmp_path)
     assert in_child(other) == 0
     unlock_directory(tmp_path)  # nothing to do
+
+
+def test_two_runs_of_one_process_are_two(tmp_path):
+    lock_directory(tmp_path, "first")
+    for other in ("second", None):
+        with pytest.raises(ConfigError, match="run of this process: .*work_dir"):
+            lock_directory(tmp_path, other)
+        unlock_directory(tmp_path, other)  # it holds nothing
+    unlock_directory(tmp_path, "first")
+    lock_directory(tmp_path, "second")
+    unlock_directory(tmp_path, "second")
 
 
 def test_nonsense_in_the_file_is_no_obstacle(tmp_path):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import resource
+import struct
 import tarfile
+import time
 from collections import OrderedDict
 
 import numpy as np
@@ -246,7 +249,50 @@ def test_a_tar_file_is_refused(tmp_path):
     with tarfile.open(tmp_path / "a.pth", "w") as tar:
         (tmp_path / "storages").write_bytes(b"")
         tar.add(tmp_path / "storages", "storages")
-    with pytest.raises(CheckpointError, match="tar file"):
+    with pytest.raises(CheckpointError, match="not a torch file: it begins with"):
+        load_checkpoint(net(), tmp_path / "a.pth")
+
+
+LEGACY = b"".join(
+    pickle.dumps(part, 2) for part in (torch.serialization.MAGIC_NUMBER, 1001, {})
+)
+NO_ENTRY = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, 2**32 - 400, 4, 0)
+SPARSE = {  # head, size, tail: after a power cut, and by design
+    "zeros": (b"", 2**31, b""),
+    "gzip": (b"\x1f\x8b\x08\0\0\0\0\0\0\3", 2**31, b""),
+    "zip that ends in zeros": (b"PK\3\4 archive", 2**31, b""),
+    "huge table of contents": (b"PK\3\4", 2**32 - 200, NO_ENTRY),
+    "huge text in a pickle": (LEGACY + b"\x80\2X\xff\xff\xff\x7f", 2**33, b""),
+}
+
+
+@pytest.mark.parametrize("kind", SPARSE)
+def test_a_sparse_file_is_refused_at_once(tmp_path, kind):
+    """Several GiB by name, a page on the disk: time and memory stay small."""
+    head, size, tail = SPARSE[kind]
+    with open(tmp_path / "a.pth", "wb") as file:
+        file.write(head)
+        file.truncate(size)
+        file.seek(0, 2)
+        file.write(tail)
+    began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF)
+    with pytest.raises(CheckpointError, match="damaged") as caught:
+        load_checkpoint(net(), tmp_path / "a.pth")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before.ru_maxrss
+    assert time.process_time() - began < 1
+    assert peak < 100 << 10  # KiB
+    assert "\n" not in str(caught.value)
+
+
+def test_entries_that_share_their_bytes_are_refused(tmp_path):
+    """A small file that would be large in memory."""
+    torch.save({f"w{i}": torch.zeros(1000) for i in range(50)}, tmp_path / "a.pth")
+    data = bytearray((tmp_path / "a.pth").read_bytes())
+    at = len(data)
+    while (at := data.rfind(b"PK\1\2", 0, at)) >= 0:
+        struct.pack_into("<2L", data, at + 20, 40_000, 40_000)
+    (tmp_path / "a.pth").write_bytes(data)
+    with pytest.raises(CheckpointError, match="overlap"):
         load_checkpoint(net(), tmp_path / "a.pth")
 
 

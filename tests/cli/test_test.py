@@ -163,3 +163,16 @@ def test_usual_revisions_are_accepted():
         "",
     ):
         revisions([[pattern, "x"]])
+
+
+def test_a_file_for_the_results_that_cannot_be_written_is_told_at_once(
+    config, capsys, tmp_path
+):
+    path = config()
+    assert main(["train", path, "--work-dir", "out"]) == 0
+    newest = json.loads(Path("out/run.json").read_text())["last_checkpoint"]
+    capsys.readouterr()
+    for out in ("missing/found.json", str(tmp_path), f"{path}/found.json"):
+        assert main(["test", path, newest, "--out", out]) == 8
+        (line,) = capsys.readouterr().err.splitlines()  # nothing was evaluated
+        assert "--out" in line and "folder that exists" in line

@@ -1,5 +1,7 @@
+import contextlib
 import json
 import re
+import resource
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,14 @@ def record(work_dir):
 
 def files(folder):
     return sorted(p.relative_to(folder).as_posix() for p in Path(folder).rglob("*"))
+
+
+def contents(folder):
+    return {
+        path: (Path(folder) / path).read_bytes()
+        for path in files(folder)
+        if (Path(folder) / path).is_file()
+    }
 
 
 def test_a_run_leaves_logs_config_checkpoints_and_its_record(config, train):
@@ -107,6 +117,33 @@ def test_resume_auto_goes_on_and_keeps_the_first_record(config, train):
     assert record("out")["iterations"] == 12
     (first,) = Path("out").glob("run-*.json")
     assert json.loads(first.read_text())["iterations"] == 8
+
+
+@pytest.fixture
+def full_disk():
+    """`with full_disk():` no file of this process can grow."""
+
+    @contextlib.contextmanager
+    def full():
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return full
+
+
+def test_a_resume_on_a_full_disk_leaves_everything_as_it_was(config, train, full_disk):
+    path = config()
+    train(path, "--work-dir", "out")
+    before = contents("out")
+    assert before["config.yaml"] and before["run.json"]
+    with full_disk():
+        result = train(path, "--work-dir", "out", "--resume-from", "auto")
+    assert "config.yaml" in one_error(result, 8)
+    assert contents("out") == {**before, "run.lock": b""}  # which says nothing now
 
 
 def test_resume_auto_without_anything_starts_afresh_and_says_so(config, train):

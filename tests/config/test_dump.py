@@ -1,10 +1,11 @@
 import math
 import random
+import resource
 
 import pytest
 
 from devrun.config import Config
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, StorageError
 
 ODD_TEXTS = [
     "no", "yes", "on", "off", "null", "~", "", " ", "1e-3", "1.", ".5", "0o17", "0x1f",
@@ -110,6 +111,24 @@ def test_pretty_text_is_laid_out_to_read():
         "]\n"
     )
     assert all(len(line) <= 88 for line in cfg.pretty_text.split("\n"))
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_dump_that_fails_leaves_the_file_as_it_was(tmp_path, link):
+    path = tmp_path / "c.yaml"
+    if link:
+        path.symlink_to(tmp_path / "target.yaml")
+    Config({"a": 1}).dump(path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+    try:
+        with pytest.raises(StorageError, match="cannot be written"):
+            Config({"a": "b" * 9999}).dump(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_text() == "{a: 1}\n"
+    assert path.is_symlink() is link
+    assert len(list(tmp_path.iterdir())) == 1 + link
 
 
 def test_dump_without_a_file_gives_text_in_the_format_it_came_in(load):

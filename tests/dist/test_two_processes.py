@@ -47,7 +47,7 @@ def ranks(tmp_path_factory) -> list[dict[str, Any]]:
         )
         for rank in range(2)
     ]
-    said = [process.communicate(timeout=120)[0] for process in running]
+    said = [process.communicate(timeout=300)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0], "\n".join(said)
     results = [json.loads((folder / f"rank{r}.json").read_text()) for r in range(2)]
     for rank, result in enumerate(results):
@@ -239,6 +239,41 @@ def test_losses_of_tokens_are_means_over_those_of_all_ranks(ranks, name):
         assert_weights(found[name]["weights"], alone["weights"])
     # training loss of each update, and that of the evaluation
     assert ranks[0][name]["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+DISAGREEMENTS = {
+    "samples": "samples of the train data is 8 on rank 0, 12 on rank 1",
+    "content": "content of the train data is '",
+    "evaluation": "samples of the evaluation data is 8 on rank 0, 9 on rank 1",
+    "model": "the model is 'Linear with 2 parameters (",
+    "epochs": "max_epochs or max_iters is (1, None) on rank 0, (2, None) on rank 1",
+    "hooks": "the list of hooks is ['Values'] on rank 0, ['EvalHook', 'Values'] on",
+    "seed": "seed is 3 on rank 0, None on rank 1",
+    "config": "optimizer.lr is 0.1 on rank 0, 1.1 on rank 1",
+}
+
+
+def test_ranks_that_differ_are_refused_at_the_start_by_name(ranks):
+    first, second = (found["disagreements"] for found in ranks)
+    assert first == second
+    for name, words in DISAGREEMENTS.items():
+        assert first[name].startswith("ConfigError: the processes of this run differ: ")
+        assert words in first[name]
+        assert "\n" not in first[name]
+    assert first["own folder"] == "accepted"
+    assert "drop_last drops them" in first["dropped"]
+
+
+def test_fewer_samples_to_evaluate_on_than_processes(ranks):
+    found = ranks[0]["few samples"]
+    names = {
+        "means": ["accuracy", "eval_iter_num", "loss"],
+        "own state": ["Seen", "eval_iter_num", "loss"],
+        "judged": ["eval_iter_num", "judged"],
+    }
+    for limit in ("{'max_epochs': 2}", "{'max_iters': 2}"):
+        for name, logged in names.items():
+            assert found[f"{name} {limit}"] == [logged] * 2
+        assert [set(v) >= {"loss"} for v in found[f"phase {limit}"]] == [True] * 2
+    assert not any(ranks[1]["few samples"].values())  # rank 0 logs
 
 
 def test_torchrun_starts_it_too(tmp_path):

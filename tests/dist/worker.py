@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torchmetrics
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics.utilities import dim_zero_cat
 
 from devrun import dist
 from devrun.devices.resolve import resolve_device
-from devrun.errors import DivergedError, StorageError
+from devrun.errors import DevrunError, DivergedError, StorageError
 from devrun.hooks import HOOKS, EvalHook, Hook, LoggerHook, OptimizerHook
 from devrun.models.step_module import StepModule
-from devrun.runners import EpochBasedRunner
+from devrun.registry import METRICS
+from devrun.runners import EpochBasedRunner, IterBasedRunner
+from devrun.runners.training import build_training
 from devrun.step import MicroBatches, UpdatePolicy
 
 
@@ -229,7 +233,7 @@ def runs(folder: Path) -> Any:
 
 
 class Shift(Hook):
-    """BatchNorm statistics that differ by rank, as each rank's own samples make them."""
+    """BatchNorm statistics that differ by rank, as the samples of each make them."""
 
     def after_train_iter(self, runner: Any) -> None:
         runner.model[0].running_mean.fill_(float(dist.get_dist_info()[0]))
@@ -374,6 +378,131 @@ class Means(LoggerHook):
             self.seen.append(runner.log_buffer.output["loss"])
 
 
+def run_one(val: Any = None, workflow: Any = None, **how: Any) -> Any:
+    """A short run, evaluated on `val`; what was logged of the evaluations on rank 0."""
+    model = how.pop("model", None) or net()
+    data = how.pop("data", None) or samples(8)
+    limits = how or {"max_epochs": 1}
+    runner = (IterBasedRunner if "max_iters" in limits else EpochBasedRunner)(
+        model,
+        optimizer=sgd(model),
+        loss=nn.CrossEntropyLoss(),
+        device="cpu",
+        seed=3,
+        **limits,
+    )
+    if isinstance(val, EvalHook):
+        runner.register_hook(val)
+    runner.register_logger_hooks({"interval": 1, "hooks": [{"type": "Values"}]})
+    loaders = [DataLoader(data, 2, shuffle=True), DataLoader(samples(1))]
+    workflow = workflow or [("train", 1)]
+    try:
+        runner.run(loaders[: len(workflow)], workflow)
+    finally:
+        runner.close()
+    return next(hook for hook in runner.hooks if isinstance(hook, Values)).seen
+
+
+@HOOKS.register_module()
+class Values(LoggerHook):
+    """The names of what was logged of evaluations."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.seen: list[list[str]] = []
+
+    def log(self, runner: Any) -> None:
+        if self.get_mode(runner) == "val":
+            self.seen.append(sorted(runner.log_buffer.output))
+
+
+CONFIG = {
+    "model": {"type": "MLP", "in_features": 16, "hidden": [8], "num_classes": 4},
+    "loss": {"type": "CrossEntropyLoss"},
+    "data": {
+        "samples_per_gpu": 2,
+        "workers_per_gpu": 0,
+        "train": {"type": "SyntheticClassification", "num_samples": 8},
+        "val": {"type": "SyntheticClassification", "num_samples": 1, "offset": 8},
+    },
+    "optimizer": {"type": "SGD", "lr": 0.1},
+    "runner": {"type": "EpochBasedRunner", "max_epochs": 1},
+    "device": "cpu",
+}
+
+
+def disagreements() -> Any:
+    """What each rank says where the two were given something different."""
+    rank = dist.get_dist_info()[0]
+
+    def build(**changes: Any) -> None:
+        build_training({**CONFIG, **changes}, progress=False).run()
+
+    def evaluated_on(count: int, **how: Any) -> EvalHook:
+        return EvalHook(DataLoader(samples(count), 2, **how))
+
+    other = TensorDataset(*(tensor + rank for tensor in samples(8).tensors))
+    attempts = {
+        "samples": lambda: run_one(data=samples(8 + 4 * rank)),
+        "content": lambda: run_one(data=other),
+        "evaluation": lambda: run_one(evaluated_on(8 + rank)),
+        "dropped": lambda: run_one(evaluated_on(2, drop_last=True)),
+        "model": lambda: run_one(model=nn.Linear(3, 2 + rank)),
+        "epochs": lambda: run_one(max_epochs=1 + rank),
+        "hooks": lambda: run_one(evaluated_on(8) if rank else None),
+        "seed": lambda: build(seed=None if rank else 3),
+        "config": lambda: build(optimizer={"type": "SGD", "lr": 0.1 + rank}),
+        "own folder": lambda: build(work_dir=None if rank else "."),
+    }
+    said = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+            said[name] = "accepted"
+        except DevrunError as error:
+            said[name] = f"{type(error).__name__}: {error}"
+    return said
+
+
+class Judged(TensorDataset):
+    """One sample, whose prediction it evaluates."""
+
+    def evaluate(self, results: list[Any], logger: Any) -> dict[str, int]:
+        return {"judged": len(results)}
+
+
+@METRICS.register_module()
+class Seen(torchmetrics.Metric):
+    """How many samples there were, from a list that each process keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("values", [], dist_reduce_fx="cat")
+
+    def update(self, predictions: Any, targets: Any) -> None:
+        self.values.append(targets)
+
+    def compute(self) -> Any:
+        return torch.tensor(len(dim_zero_cat(self.values)))
+
+
+def few_samples() -> Any:
+    """One sample to evaluate on, for two processes: in each way that there is."""
+    one = samples(1)
+    found: dict[str, Any] = {}
+    for by_epoch, limit in ((True, {"max_epochs": 2}), (False, {"max_iters": 2})):
+        how = {"by_epoch": by_epoch}
+        ways = {
+            "means": {"val": EvalHook(DataLoader(one), metric="accuracy", **how)},
+            "own state": {"val": EvalHook(DataLoader(one), metric="Seen", **how)},
+            "judged": {"val": EvalHook(DataLoader(Judged(*one.tensors)), **how)},
+            "phase": {"workflow": [("train", 1), ("val", 1)]},
+        }
+        for name, way in ways.items():
+            found[f"{name} {limit}"] = run_one(**way, **limit)
+    return found
+
+
 def tagged(count: int = 12) -> TensorDataset:
     """Classes of 5 positions a sample, of which very different numbers count."""
     generator = torch.Generator().manual_seed(6)
@@ -442,6 +571,8 @@ def main(folder: Path) -> None:
         "split": split_up(),
         "rolled back": rolled_back(folder),
         "val means": val_means(),
+        "disagreements": disagreements(),
+        "few samples": few_samples(),
         "tokens": tokens(),
         "accumulated tokens": tokens(1, accumulate=2),
     }

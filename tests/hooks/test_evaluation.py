@@ -227,7 +227,7 @@ def test_the_best_is_known_from_hook_messages_of_the_same_metric_only():
     assert hook.best.entries == [(0.9, "best_loss_epoch_3.pth")]
 
 
-def test_a_metric_that_is_not_there_is_refused_after_the_first_batch():
+def test_a_metric_that_is_not_there_is_refused_after_the_first_batch(tmp_path):
     class Counting(TensorDataset):
         seen = 0
 
@@ -238,7 +238,7 @@ def test_a_metric_that_is_not_there_is_refused_after_the_first_batch():
     data = Counting(*samples().tensors)
     hook = EvalHook(DataLoader(data, batch_size=2), save_best="acc", metric="accuracy")
     with pytest.raises(UnknownNameError, match="there are: accuracy, loss"):
-        run(hook)
+        run(hook, work_dir=tmp_path)
     assert data.seen < len(data)
 
 

@@ -51,13 +51,55 @@ def test_a_model_without_a_loss_is_refused_at_the_first_step():
         (lambda: [plain_loader(1)], ["train"], r"\('train', 1\)"),
         (lambda: [plain_loader(1)], [(1, 1)], "is a str"),
         (lambda: [plain_loader(1)], [("train", -1)], "0 or more"),
-        (lambda: [plain_loader(1)], [("test", 1)], "no method named 'test'"),
+        (lambda: [plain_loader(1)], [("test", 1)], "no workflow phase 'test'"),
         (lambda: [plain_loader(1)], [("val", 1)], "never trains"),
     ],
 )
 def test_wrong_workflows_are_refused(loaders, workflow, words):
     with pytest.raises(ConfigError, match=words):
         runner(limit=1).run(loaders(), workflow)
+
+
+class Phases(EpochBasedRunner):
+    """With two phases of its own, and methods that are none."""
+
+    def distill(self, data_loader, **kwargs):
+        self.train(data_loader, **kwargs)
+
+    @torch.no_grad()
+    def look(self, data_loader):
+        self.looked = self.iter
+
+    def prepare_eval_loader(self, data_loader):
+        return super().prepare_eval_loader(data_loader)
+
+    def wipe(self, path):
+        raise AssertionError("called by a config")
+
+    def _inner(self, data_loader):
+        raise AssertionError("called by a config")
+
+
+def phases():
+    model = net()
+    return Phases(model, optimizer=sgd(model), loss=loss, device="cpu", max_epochs=2)
+
+
+def test_a_workflow_calls_no_method_that_is_not_a_phase():
+    """Whatever the runner has, by any name, is refused before anything has run."""
+    for made in (lambda: runner(limit=1), lambda: runner(False, limit=1), phases):
+        accepted = {"train", "val"} | ({"distill", "look"} if made is phases else set())
+        for name in {*dir(type(made())), "nothing", "__init__", ""} - accepted:
+            run = made()
+            with pytest.raises(UnknownNameError, match="accepted: 'train', 'val'"):
+                run.run([plain_loader(1)], [(name, 1)])
+            assert run.mode is None
+
+
+def test_a_phase_of_a_subclass_runs():
+    run = phases()
+    run.run([plain_loader(1)] * 2, [("distill", 1), ("look", 1)])
+    assert (run.epoch, run.iter, run.looked) == (2, 2, 2)
 
 
 def test_a_run_without_a_limit_is_refused():

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from devrun.data.facts import data_facts
+from devrun.dist import gather_objects
 from devrun.errors import ConfigError, ConfigTypeError, DataError
 from devrun.hooks.evaluation.loop import length_of
+from devrun.ranks import require_same
 
-__all__ = ["check_schedule", "dataset_of", "keys_of"]
+__all__ = ["check_schedule", "check_shares", "dataset_of", "keys_of"]
 
 
 def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:
@@ -26,6 +29,22 @@ def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:
             )
     if not isinstance(by_epoch, bool):
         raise ConfigTypeError(f"by_epoch must be True or False, got {by_epoch!r}")
+
+
+def check_shares(loader: Any) -> None:
+    """Refuse evaluation data that differ between the ranks, or give none of them any.
+
+    Raises:
+        ConfigError: names the ranks and what differs.
+        DataError: with `drop_last`, no rank's share makes a batch.
+    """
+    facts = data_facts(loader)
+    require_same({f"{name} of the evaluation data": v for name, v in facts.items()})
+    if not any(batches != 0 for batches in gather_objects(length_of(loader))):
+        raise DataError(
+            f"the evaluation loader yields no batch: {facts.get('samples')} samples "
+            "over all processes, and drop_last drops them"
+        )
 
 
 def dataset_of(dataloader: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NoReturn
 
+from devrun.checkpoint.storage import check_writable
 from devrun.dist import broadcast_tensors, on_main
 from devrun.errors import (
     ConfigError,
@@ -24,7 +25,12 @@ from devrun.hooks.evaluation.best import (
     as_score,
     infer_rule,
 )
-from devrun.hooks.evaluation.checks import check_schedule, dataset_of, keys_of
+from devrun.hooks.evaluation.checks import (
+    check_schedule,
+    check_shares,
+    dataset_of,
+    keys_of,
+)
 from devrun.hooks.evaluation.loop import (
     Steps,
     collect_predictions,
@@ -143,8 +149,11 @@ class EvalHook(Hook):
         return [s for s in super().get_triggered_stages() if s not in skipped]
 
     def before_run(self, runner: Run) -> None:
+        self._check_shares(runner)
         if self.save_best is not None:
             known = None if self.key_indicator == "auto" else self.key_indicator
+            root = runner.checkpointer.root(self.best.out_dir)
+            on_main(lambda: check_writable(root))
             self.best.adopt(runner.meta.setdefault("hook_msgs", {}), known)
 
     def before_train_epoch(self, runner: Run) -> None:
@@ -171,6 +180,7 @@ class EvalHook(Hook):
 
     def evaluate_now(self, runner: Run) -> dict[str, Any]:
         """The named results of one evaluation outside of a run; nothing is logged."""
+        self._check_shares(runner)
         self._do_evaluate(runner, save=False)
         named = dict(runner.log_buffer.output)
         runner.log_buffer.clear_output()
@@ -226,6 +236,10 @@ class EvalHook(Hook):
             if isinstance(hook, LoggerHook) and runner.log_buffer.ready:
                 hook.log_now(runner, step=runner.iter, mode="val", epoch=runner.epoch)
         runner.log_buffer.clear_output()
+
+    def _check_shares(self, runner: Run) -> None:
+        if runner.world_size > 1:
+            check_shares(runner.prepare_eval_loader(self.dataloader))
 
     def _should_evaluate(self, runner: Run) -> bool:
         done = (runner.epoch if self.by_epoch else runner.iter) + 1

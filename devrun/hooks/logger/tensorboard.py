@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from devrun.checkpoint.storage import check_writable
 from devrun.errors import ConfigError
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import LoggerHook
@@ -50,6 +51,7 @@ class TensorboardLoggerHook(LoggerHook):
         if self.log_dir is None and runner.work_dir is None:
             raise ConfigError("TensorboardLoggerHook needs log_dir, or a work_dir")
         where = self.log_dir or os.path.join(str(runner.work_dir), "tf_logs")
+        check_writable(where)
         self.writer = self._writer_class(os.fspath(where))
 
     def log(self, runner: Run) -> None:

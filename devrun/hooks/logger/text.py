@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from devrun.checkpoint.storage import check_writable
 from devrun.errors import ConfigError, StorageError, UnsupportedFeatureError
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import THROUGHPUT, LoggerHook, plain_number
@@ -84,6 +85,8 @@ class TextLoggerHook(LoggerHook):
         self._seconds = 0.0
         if runner.work_dir is None or runner.rank != 0:
             return
+        if (target := self._target(runner)) is not None:
+            check_writable(target)
         name = f"{runner.timestamp}.log.json"
         self.json_log_path = os.path.join(runner.work_dir, name)
         self._json = JsonLines(self.json_log_path)
@@ -110,12 +113,18 @@ class TextLoggerHook(LoggerHook):
     def after_run(self, runner: Run) -> None:
         super().after_run(runner)
         self._close()
-        if self.out_dir is not None and runner.work_dir and runner.rank == 0:
-            work_dir = Path(runner.work_dir)
-            self._copy_logs(runner, work_dir, Path(self.out_dir) / work_dir.name)
+        target = self._target(runner)
+        if target is not None and runner.rank == 0:
+            self._copy_logs(runner, Path(str(runner.work_dir)), target)
 
     def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._close()
+
+    def _target(self, runner: BaseRunner) -> Path | None:
+        """Where the logs are copied to, if they are."""
+        if self.out_dir is None or runner.work_dir is None:
+            return None
+        return Path(self.out_dir) / Path(runner.work_dir).name
 
     def _close(self) -> None:
         if self._json is not None:

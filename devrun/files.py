@@ -1,0 +1,37 @@
+"""Text files that are whole or as they were."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+
+__all__ = ["replace_text"]
+
+
+def replace_text(path: str | os.PathLike[str], text: str) -> None:
+    """Put `text`, in UTF-8, in the place of what the file holds, or change nothing.
+
+    It is written beside the file and renamed. A link stays one; what is no regular
+    file, such as `/dev/stdout`, is written as it is.
+
+    Raises:
+        OSError: the disk refused; the file is as it was.
+    """
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        return
+    folder, name = os.path.split(path)
+    aside = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(aside, "x", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(aside)
+        raise

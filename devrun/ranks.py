@@ -1,0 +1,75 @@
+"""What all processes of a run must have been given alike, compared before it starts.
+
+Processes that differ would wait for each other for ever, or train on as if they did
+not; each of them ends instead with one line that names the ranks and what differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from devrun.dist import gather_objects, get_dist_info
+from devrun.errors import ConfigError
+
+__all__ = ["require_same"]
+
+_SHOWN = 3
+_LONGEST = 60
+
+
+def require_same(facts: Mapping[str, Any]) -> None:
+    """Return if `facts` are the same on every rank; all of them must call it.
+
+    A fact that a rank does not have is one that differs.
+
+    Raises:
+        ConfigError: on every rank, naming the first facts that differ, with the value
+            and the ranks that have it.
+    """
+    if get_dist_info()[1] == 1:
+        return
+    mine = {name: repr(value) for name, value in facts.items()}
+    # facts may be long and ranks many: they are exchanged only if they differ
+    digest = hashlib.sha256(repr(sorted(mine.items())).encode()).hexdigest()
+    if len(set(gather_objects(digest))) == 1:
+        return
+    ranks = gather_objects(mine)
+    names = dict.fromkeys(name for rank in ranks for name in rank)
+    differing = [
+        f"{name} is {_listed([rank.get(name, 'not set') for rank in ranks])}"
+        for name in names
+        if len({rank.get(name) for rank in ranks}) > 1
+    ]
+    more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    raise ConfigError(
+        f"the processes of this run differ: {'; '.join(differing[:_SHOWN])}{more}; "
+        "start all with the same data, config and versions"
+    )
+
+
+def _listed(values: Sequence[str]) -> str:
+    """`4 on rank 1, 8 on ranks 0, 2-7`: the rarest value first."""
+    having: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        having.setdefault(value, []).append(rank)
+    rarest = sorted(having.items(), key=lambda item: len(item[1]))
+    shown = [
+        f"{value if len(value) <= _LONGEST else value[:_LONGEST] + '...'} on "
+        f"rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)}"
+        for value, ranks in rarest[:_SHOWN]
+    ]
+    return ", ".join(shown) + (", ..." if len(rarest) > _SHOWN else "")
+
+
+def _spans(ranks: Sequence[int]) -> str:
+    """`0, 2-7` for ranks in rising order."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans[:10]]
+    return ", ".join(texts) + (", ..." if len(spans) > 10 else "")

@@ -1,0 +1,110 @@
+"""What the processes of a run compare: before it is built, and before it starts."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+import devrun
+from devrun.config.dump import to_plain
+from devrun.data.facts import data_facts
+from devrun.hooks.checkpoint import CheckpointHook
+from devrun.hooks.evaluation.hook import EvalHook
+from devrun.hooks.logger.base import LoggerHook
+from devrun.ranks import require_same
+from devrun.runners.arguments import length
+from devrun.runners.changes import leaves
+from devrun.runners.workflow import Workflow
+
+__all__ = ["check_config", "check_data", "check_run"]
+
+_OWN = ("work_dir", "omp_num_threads", "log_level")
+"""Keys that may differ: only rank 0 writes, and machines are of different sizes."""
+_COLLECTIVE = (EvalHook, CheckpointHook, LoggerHook)
+"""Hooks that exchange something in each of their turns."""
+
+
+def check_config(cfg: Mapping[str, Any]) -> None:
+    """Refuse a config or a version that is not the same on all ranks.
+
+    Texts with `${env:NAME}` are compared as they are written, so that what is local
+    to a machine, such as a folder, can be given by the environment.
+
+    Raises:
+        ConfigError: names the ranks and the keys.
+    """
+    plain = to_plain(cfg)
+    require_same(
+        {
+            **_versions(),
+            **{
+                key: value
+                for key, value in leaves(plain)
+                if key.split(".")[0] not in _OWN
+            },
+        }
+    )
+
+
+def check_run(runner: Any, flow: Workflow) -> None:
+    """Refuse to start where model, hooks or position differ between ranks.
+
+    Raises:
+        ConfigError: names the ranks and what differs.
+    """
+    if runner.world_size == 1:
+        return
+    hooks = [hook for hook in runner.hooks if isinstance(hook, _COLLECTIVE)]
+    require_same(
+        {
+            **_versions(),
+            "the model": _described(runner.model),
+            "max_epochs or max_iters": (runner.max_epochs, runner.max_iters),
+            "the position (epoch, iteration)": (runner.epoch, runner.iter),
+            "the workflow": flow.flow,
+            "the list of hooks": [type(hook).__name__ for hook in hooks],
+        }
+    )
+
+
+def check_data(runner: Any, flow: Workflow) -> None:
+    """Refuse to start where the prepared data of a phase differ between ranks.
+
+    Raises:
+        ConfigError: names the ranks and what differs.
+    """
+    if runner.world_size > 1:
+        require_same(dict(_facts(runner, flow)))
+
+
+def _facts(runner: Any, flow: Workflow) -> Iterator[tuple[str, Any]]:
+    for number, ((mode, _), loader) in enumerate(
+        zip(flow.flow, flow.loaders, strict=True), 1
+    ):
+        what = f"the {mode} data" + (f" of phase {number}" if number > 1 else "")
+        for name, value in data_facts(loader).items():
+            yield f"{name} of {what}", value
+        if mode != "val" and runner.counts_epochs:  # shares of val differ by one
+            yield f"updates per epoch of {what}", length(loader, needed=False)
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "devrun": devrun.__version__,
+        "torch": str(torch.__version__),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+    }
+
+
+def _described(model: nn.Module) -> str:
+    parameters = [
+        (name, str(p.dtype), None if nn.parameter.is_lazy(p) else tuple(p.shape))
+        for name, p in model.named_parameters()
+    ]
+    digest = hashlib.sha256(repr(parameters).encode()).hexdigest()[:8]
+    return f"{type(model).__name__} with {len(parameters)} parameters ({digest})"
