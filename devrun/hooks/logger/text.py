@@ -120,7 +120,7 @@ class TextLoggerHook(LoggerHook):
     def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._close()
 
-    def _target(self, runner: BaseRunner) -> Path | None:
+    def _target(self, runner: Run) -> Path | None:
         """Where the logs are copied to, if they are."""
         if self.out_dir is None or runner.work_dir is None:
             return None
