@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import uuid
@@ -211,6 +212,11 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
         self.eval_steps += 1
         return self.adapter.eval_step(self._step_model, data_batch, mode)
 
+    def expect_evaluation(self, data_loader: Any, mode: str = "val") -> None:
+        """Tell the device of an evaluation to come, which it may try once before."""
+        loader = functools.partial(self._prepared_loader, data_loader, training=False)
+        self.adapter.expect_evaluation(loader, mode)
+
     def prepare_eval_loader(self, data_loader: Any) -> Any:
         """`data_loader` as the device wants it; the same one each time."""
         return self._prepared_loader(data_loader, training=False)
@@ -289,6 +295,9 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
             self._prepared_loader(loader, training=mode != "val")
             for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True)
         ]
+        for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True):
+            if mode == "val":
+                self.expect_evaluation(loader)
         return flow
 
     def _announce(self, workflow: Workflow, limit: str) -> None:
