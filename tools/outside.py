@@ -119,14 +119,14 @@ def _files(suite: Suite, checkout: Path, only: str) -> list[Path]:
 def _run(suite: Suite, checkout: Path, files: list[Path], timeout: float) -> bool:
     """Print the counts of each file and of all; whether anything failed."""
     total: Counter[str] = Counter()
-    failures: list[str] = []
+    failures: Counter[str] = Counter()
     for file in files:
         counts, broken = _one(suite, checkout, file, timeout)
         total += counts
-        failures += broken
+        failures.update(broken)
         print(f"  {file.name}: {_words(counts)}", flush=True)
-    for line in failures:
-        print(f"  not passed: {line}")
+    for line, times in failures.items():
+        print(f"  not passed, {times} times: {line}")
     ran = sum(total.values()) - total["skipped"]
     print(
         f"  together: {total['passed']} of {ran} passed ({_words(total)})", flush=True
@@ -145,6 +145,10 @@ def _one(
         environment = {
             **os.environ,
             **suite.environment,
+            # some tests start `python3`
+            "PATH": os.pathsep.join(
+                (str(Path(sys.executable).parent), os.environ["PATH"])
+            ),
             "PYTHONPATH": os.pathsep.join(str(path) for path in paths if path),
         }
         options = ("-q", "-p", "no:cacheprovider", f"--junitxml={report}")
@@ -187,8 +191,9 @@ def _counted(file: Path, report: Path) -> tuple[Counter[str], list[str]]:
         )
         counts[result] += 1
         if result in ("failed", "errors"):
+            name = str(case.get("name")).partition("[")[0]
             why = (next(iter(case)).get("message") or "").strip().splitlines()
-            broken.append(f"{file.name}::{case.get('name')} {' '.join(why[:1])[:150]}")
+            broken.append(f"{file.name}::{name} {' '.join(why[:1])[:150]}")
     return counts, broken
 
 
