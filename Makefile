@@ -7,7 +7,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: train test test-slow test-faults test-gpu lint types bench bench-gpu clean
+.PHONY: train test test-slow test-faults test-gpu outside lint types bench bench-gpu clean
 
 train: $(STAMP)
 	$(BIN)/python tools/train.py $(CONFIG) $(ARGS)
@@ -23,6 +23,11 @@ test-faults: $(STAMP)
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m "cuda or multi_cuda" $(ARGS)
+
+# Other people's suites on the emulators, from checkouts: make outside MMCV=DIR POPTORCH=DIR
+outside: $(STAMP)
+	$(BIN)/python tools/outside.py $(if $(MMCV),--mmcv $(MMCV)) \
+	    $(if $(POPTORCH),--poptorch $(POPTORCH)) $(if $(GAUDI),--gaudi $(GAUDI)) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -149,8 +149,13 @@ def device_entry(args: argparse.Namespace, configured: Any) -> Any:
     if asked is not None:
         same = _type(asked) == _type(str(given.get("type")))
         given = {**(given if same else {}), "type": asked}
-        for _, _, options in implied:
-            given.update(options)
+        for flag, _, options in implied:
+            for key, value in options.items():
+                if given.setdefault(key, value) != value:
+                    raise ConfigError(
+                        f"{flag} and device.{key} of the config, {given[key]!r}, "
+                        "clash; give one of them"
+                    )
     if args.emulate:
         given["emulate"] = True
     return given["type"] if len(given) == 1 else given

@@ -148,6 +148,13 @@ class DeviceAdapter(ABC):
         `mode` is that of `StepModule`: `val`, or `predict` where there is no loss.
         """
 
+    def expect_evaluation(self, loader: Callable[[], Any], mode: str) -> None:
+        """Told before the first update: steps in `mode` over `loader()` will follow.
+
+        A device that compiles tries one of them before that update, so that what
+        cannot run is not found after an epoch of training. Elsewhere nothing.
+        """
+
     def check_finite(self, model: Any = None) -> None:
         """Look at the losses not looked at yet, and at the weights of `model`.
 

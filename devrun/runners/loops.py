@@ -230,6 +230,9 @@ def _made_ready(
         for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True)
     ]
     check_data(run, flow)
+    for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True):
+        if mode == "val":
+            run.expect_evaluation(loader)
     if run.state.by_epoch:
         trains = (i for i, (mode, _) in enumerate(flow.flow) if mode == "train")
         if (first := next(trains, None)) is not None:

@@ -264,6 +264,12 @@ class BaseRunner(ABC):
         self.prepare()
         return self.session.loader(data_loader, training=training)
 
+    def expect_evaluation(self, data_loader: Any, mode: str = "val") -> None:
+        """Tell the device of an evaluation to come, which it may try once before."""
+        self.adapter.expect_evaluation(
+            lambda: self.loader(data_loader, training=False), mode
+        )
+
     def prepare_eval_loader(self, data_loader: Any) -> Any:
         """`data_loader` as the device wants it for an evaluation."""
         return self.loader(data_loader, training=False)

@@ -179,13 +179,14 @@ def _adapter(cfg: Mapping[str, Any]) -> DeviceAdapter:
 def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The `device` key with the options that MMCV keeps at the top level."""
     device = cfg.get("device") or "auto"
-    if cfg.get("ipu_replicas"):
-        device = {"type": "ipu", "replicas": cfg["ipu_replicas"]}
     spec = dict(device) if isinstance(device, Mapping) else {"type": device}
+    if cfg.get("ipu_replicas") and spec.get("type") in ("auto", "ipu"):
+        told = {"replicas": cfg["ipu_replicas"]}
+        spec = {**_agreeing(spec, told, where(cfg, "ipu_replicas")), "type": "ipu"}
     name = str(spec.get("type")).split(":")[0]
     own = cfg.get(name)
     if isinstance(own, Mapping):  # a section such as `ipu:`
-        spec = {**own, **spec}
+        spec = _agreeing(spec, own, where(cfg, name))
     runner = cfg.get("runner") or {}
     for key in _IN_RUNNER.get(name, ()):
         if runner.get(key) is not None:
@@ -204,6 +205,20 @@ def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
         if (key, value) != ("backend", "nccl"):
             spec.setdefault(key, value)
     return spec
+
+
+def _agreeing(
+    spec: dict[str, Any], section: Mapping[str, Any], place: str
+) -> dict[str, Any]:
+    """Both together, where a flag or `device:` says nothing else than the section."""
+    for key, value in section.items():
+        # a flag asks for emulation whatever the section says
+        if key not in ("type", "emulate") and spec.get(key, value) != value:
+            raise ConfigError(
+                f"{place}{key} is {value!r}, but {spec[key]!r} was given for the "
+                "device (device: in the config, or a flag): give one of the two"
+            )
+    return {**section, **spec}
 
 
 def _runner_section(

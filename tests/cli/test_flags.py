@@ -119,3 +119,11 @@ def test_a_variable_that_is_not_set_is_not_taken_for_nothing(flag, capsys):
 def test_local_rank_is_known_in_both_spellings():
     assert parsed("--local_rank", "1").local_rank == 1
     assert parsed("--local-rank=1").local_rank == 1
+
+
+@pytest.mark.parametrize(
+    "configured", [{"type": "ipu", "replicas": 4}, {"type": "ipu", "replicas": 1}]
+)
+def test_another_number_of_replicas_in_the_config_clashes(configured):
+    with pytest.raises(ConfigError, match="--ipu-replicas 2 and device.replicas"):
+        device(configured, "--ipu-replicas", "2")

@@ -96,3 +96,29 @@ def test_without_the_sdk_one_line_says_how_to_get_it(tmp_path, capsys):
     assert told.count("\n") == 1
     assert "Poplar SDK" in told or "start a new one" in told
     assert "--emulate" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["ipu.replicas=4"], "ipu: replicas is 4, but 2 was given for the device"),
+        (["ipu_replicas=4"], "ipu_replicas: replicas is 4, but 2 was given"),
+        (["device.type=ipu", "device.replicas=4"], "device.replicas of the config, 4"),
+        (["ipu.replicationFactor=4"], "replicationFactor is 4"),
+        (["runner.options_cfg.replicationFactor=4"], "replicationFactor is 4"),
+    ],
+)
+def test_two_numbers_of_replicas_are_refused(options, says, tmp_path, capsys):
+    words = ["train", DIGITS, "--ipu-replicas", "2", "--emulate", "--dry-run"]
+    words += ["--work-dir", str(tmp_path), "--cfg-options", *options]
+    assert main(words) == 2
+    told = capsys.readouterr().err.strip().splitlines()[-1]
+    assert says in told
+    assert "give one" in told
+
+
+def test_replicas_of_the_config_do_not_move_a_run_off_its_device(tmp_path, capsys):
+    words = ["train", DIGITS, "--device", "cpu", "--dry-run"]
+    words += ["--work-dir", str(tmp_path), "--cfg-options", "ipu_replicas=2"]
+    assert main(words) == 0
+    assert "on cpu" in capsys.readouterr().out

@@ -294,3 +294,32 @@ def test_layers_that_are_freed_later_train_from_then_on(build, emulation, capsys
     assert_same_state(mine, expected, **CLOSE)
     assert emulation.counts["compile"] == 2
     assert capsys.readouterr().err.count("compiling anew") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "updates", "says"),
+    [
+        ({"outputMode": "Final"}, 4, "outputMode Final returns the last of 4"),
+        (
+            {"outputMode": ["EveryN", 2], "deviceIterations": 2},
+            2,
+            "one of each 2 device",
+        ),
+        ({"outputMode": "Final"}, 1, None),
+        ({"outputMode": "All"}, 4, None),
+        ({}, 4, None),
+    ],
+)
+def test_losses_of_some_micro_batches_only_are_announced(
+    options, updates, says, capsys
+):
+    update = {"cumulative_iters": updates}
+    _, losses = train(ipu(**options), optimizer_config=update, epochs=1)
+    _, expected = train("cpu", optimizer_config=update, epochs=1)
+    told = [line for line in capsys.readouterr().err.splitlines() if "(Sum)" in line]
+    if says is None:
+        assert told == []
+        assert losses == pytest.approx(expected, rel=1e-4)
+    else:
+        (line,) = told
+        assert says in line

@@ -19,9 +19,10 @@ from devrun.devices.ipu.checks import (
     check_policy,
     check_processes,
     check_size,
+    partial_outputs,
 )
 from devrun.devices.ipu.data import GlobalBatch, combined_loader
-from devrun.devices.ipu.evaluation import evaluate
+from devrun.devices.ipu.evaluation import Expected, evaluate, on_host, try_each
 from devrun.devices.ipu.executors import Executor, Executors
 from devrun.devices.ipu.optimizer import DeviceOptimizer
 from devrun.devices.ipu.options import (
@@ -71,6 +72,7 @@ class IPUAdapter(DeviceAdapter):
         self._placing: Placing | None = None
         self._recorder: Recorder | None = None
         self._rng: Sequence[int] | None = None
+        self._expected: list[Expected] = []
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
@@ -142,6 +144,8 @@ class IPUAdapter(DeviceAdapter):
         self._executors = Executors(self.sdk, module, self._placing.place)
         if optimizer is not None:
             self._optimizer = DeviceOptimizer(self.sdk, optimizer, module, policy)
+        if partial := partial_outputs(self._options, self.sdk):
+            logger.warning("%s", partial)
         if self._options.device_iterations > 1:
             logger.warning(
                 "ipu: deviceIterations %d: one iteration makes that many updates; "
@@ -195,6 +199,9 @@ class IPUAdapter(DeviceAdapter):
             if twin.changed():
                 executors.set_optimizer(twin.twin)
         twin.upload()
+        # after the training graph, whose compilation may decide where blocks are
+        expected, self._expected = self._expected, []
+        try_each(model, expected, self.eval_step)
         if self._recorder is not None:
             executors.to_host()
             self._recorder.run_on_host(executors.module.step, flat)  # type: ignore[arg-type]
@@ -210,8 +217,7 @@ class IPUAdapter(DeviceAdapter):
         flat = self._flat(batch)
         if self.settings.evaluate_on == "host":
             executors.to_host()
-            with torch.no_grad():
-                return StepOutput(step(rebuild(flat.template, flat.tensors), mode))
+            return on_host(step, rebuild(flat.template, flat.tensors), mode)
         rows = rows_of(flat, 1)
         fitting = [
             one
@@ -224,6 +230,10 @@ class IPUAdapter(DeviceAdapter):
         else:
             executor = self._compile_evaluation(step, flat, rows, mode)
         return evaluate(executor, flat, rows, executors.run)
+
+    def expect_evaluation(self, loader: Callable[[], Any], mode: str) -> None:
+        if self.settings.evaluate_on == "device":
+            self._expected.append((loader, mode))
 
     def check_finite(self, model: Any = None) -> None:
         if self._guard is None:

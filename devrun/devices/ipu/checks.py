@@ -19,6 +19,7 @@ __all__ = [
     "check_policy",
     "check_processes",
     "check_size",
+    "partial_outputs",
 ]
 
 
@@ -140,6 +141,23 @@ def check_size(options: Any, ipus: int | None, sdk: Any, when: str = "") -> None
             f"the run needs {wanted} IPUs ({factors}){when}, which the machine does "
             "not have: use fewer replicas (--ipu-replicas) or IPUs per replica"
         )
+
+
+def partial_outputs(options: Any, sdk: Any) -> str | None:
+    """What to say where training returns the outputs of some micro-batches only."""
+    iterations = options.device_iterations
+    steps = iterations * options.Training.gradient_accumulation
+    mode = options.output_mode
+    if mode == sdk.OutputMode.Final and steps > 1:
+        kept = f"the last of {steps} micro-batches"
+    elif mode == sdk.OutputMode.EveryN and options.output_return_period > 1:
+        kept = f"one of each {options.output_return_period} device iterations"
+    else:
+        return None
+    return (
+        f"ipu: outputMode {mode.name} returns {kept}, so that is all that losses are "
+        "logged of and checked for NaN; leave it out (Sum) for means over all"
+    )
 
 
 def _pipelined(options: Any, sdk: Any) -> bool:

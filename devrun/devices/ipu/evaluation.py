@@ -12,16 +12,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from devrun.data import streams
+from devrun.devices.explain import STEP_FAILURES, explain
 from devrun.devices.ipu.batch import Flat
 from devrun.devices.ipu.executors import Executor
 from devrun.devices.ipu.step import means, others_of
+from devrun.models.step_module import StepModule
 from devrun.step import StepOutput
 
-__all__ = ["evaluate", "group_sizes"]
+__all__ = ["Expected", "evaluate", "group_sizes", "on_host", "try_each"]
 
 Run = Callable[[Executor, Sequence[Tensor]], Sequence[Tensor]]
+Expected = tuple[Callable[[], Any], str]
+"""What gives the loader of an evaluation to come, and its mode."""
 
 
 def evaluate(executor: Executor, flat: Flat, rows: int, run: Run) -> StepOutput:
@@ -39,6 +44,39 @@ def evaluate(executor: Executor, flat: Flat, rows: int, run: Run) -> StepOutput:
     # a step may count otherwise than by rows, such as in tokens
     result["num_samples"] = call.num_samples * rows // call.rows
     return StepOutput(result)
+
+
+def on_host(step: StepModule, batch: Any, mode: str) -> StepOutput:
+    """The output of `evaluate_on: host`."""
+    try:
+        with torch.no_grad():
+            return StepOutput(step(batch, mode))
+    except STEP_FAILURES as error:
+        told = explain(error, batch, step, "the host", dict)
+        if told is None:
+            raise
+        raise told from error
+
+
+def try_each(
+    step: nn.Module, expected: Sequence[Expected], eval_step: Callable[..., Any]
+) -> None:
+    """One evaluation step of each, with the random streams and modes left as they are.
+
+    `eval_step` compiles what it needs, so what cannot be compiled is told here.
+    """
+    for loader, mode in expected:
+        modes = [(part, part.training) for part in step.modules()]
+        with streams.preserved():
+            batch = next(iter(loader()), None)
+            if batch is None:
+                continue
+            step.eval()
+            try:
+                eval_step(step, batch, mode)
+            finally:
+                for part, training in modes:
+                    part.training = training
 
 
 def group_sizes(rows: int, micro: int) -> list[int]:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from devrun.devices.explain import STEP_FAILURES
+from devrun.devices.explain import explain as failure_of_step
 from devrun.devices.ipu.batch import (
     Flat,
     changed_constants,
@@ -104,6 +106,7 @@ class Executors:
         self.evaluators: list[Executor] = []
         self.host_is_current = True
         """Whether the host has what training has made of the weights."""
+        self._told: set[str] = set()
 
     def compile_training(
         self, call: Call, options: Any, optimizer: Any, tensors: Sequence[Tensor]
@@ -131,7 +134,10 @@ class Executors:
         self._make_room(None)
         inner = self.sdk.inferenceModel(self.module, options.clone())
         made = Executor(inner, call, "evaluation", _kept(self.module))
-        self._compiled(made, options, tensors)
+        try:
+            self._compiled(made, options, tensors)
+        except (DevrunError, self.sdk.Error) as error:
+            raise _only_evaluation(error) from error
         self.evaluators.append(made)
         return made
 
@@ -140,8 +146,9 @@ class Executors:
         try:
             self._activate(executor)
             found: Any = executor.inner(*(tensor.contiguous() for tensor in tensors))
-        except (self.sdk.Error, AssertionError, RuntimeError) as error:
-            explained = self._explained(error)
+        except (self.sdk.Error, AssertionError, *STEP_FAILURES) as error:
+            batch = rebuild(executor.call.flat.template, tensors)
+            explained = self._explained(error) or self._failure(error, batch)
             if explained is None:
                 raise
             raise explained from error
@@ -220,6 +227,10 @@ class Executors:
             if explained is None:
                 raise
             raise explained from error
+        for found in executor.call.frozen:
+            if (key := found.site or found.what) not in self._told:
+                self._told.add(key)
+                logger.warning("%s", found.told("ipu"))
         if options.connection_type == self.sdk.ConnectionType.Never:
             raise UnsupportedFeatureError(
                 "ipu: the graph is compiled for an offline target, on which nothing "
@@ -227,6 +238,11 @@ class Executors:
                 f"in {cache or 'no directory, as enableExecutableCaching is not set'}"
             )
         return executor
+
+    def _failure(self, error: BaseException, batch: Any) -> DevrunError | None:
+        """As on every device: an index out of range, and the like."""
+        step: Any = self.module.step
+        return failure_of_step(error, batch, step, "ipu", dict)
 
     def _explained(self, error: BaseException) -> DevrunError | None:
         module: Any = self.module
@@ -236,6 +252,16 @@ class Executors:
         if explained is None and isinstance(error, AssertionError):
             return ConfigError(f"ipu: {' '.join(str(error).split())}")
         return explained
+
+
+def _only_evaluation(error: Exception) -> DevrunError:
+    """What to do where only the graph for evaluation cannot be compiled."""
+    kind = type(error) if isinstance(error, DevrunError) else UnsupportedFeatureError
+    reason = " ".join(str(error).split())
+    return kind(
+        f"the evaluation cannot be compiled: {reason}; to evaluate on the CPU instead, "
+        "set ipu.evaluate_on: host"
+    )
 
 
 def _kept(module: nn.Module) -> _Kept:

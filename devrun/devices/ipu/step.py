@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from devrun.devices.frozen import CaptureWatch, Finding
 from devrun.devices.ipu.batch import Flat, flatten, rebuild
 from devrun.devices.ipu.openmmlab import tensor_losses
 from devrun.devices.ipu.record import Recorder
@@ -41,6 +42,8 @@ class Call:
     """As the step said, for one micro-batch."""
     rows: int = 0
     """Rows of one micro-batch."""
+    frozen: Sequence[Finding] = ()
+    """What the forward used or changed of the host, which the graph keeps as it was."""
     recorded: tuple[str, ...] = ()
     """What `recorder` adds to the outputs, at their end."""
 
@@ -76,8 +79,15 @@ class DeviceStep(nn.Module):
         training = call.mode == "train"
         recorder: Any = self.recorder if training else None
         watched = recorder.watching(step.module) if recorder else nullcontext({})
-        with tensor_losses(step.module), in_order(step.module), watched as seen:
+        parts = [m for m in (step.module, step.loss) if isinstance(m, nn.Module)]
+        with (
+            tensor_losses(step.module),
+            in_order(step.module),
+            watched as seen,
+            CaptureWatch(*parts) as frozen,
+        ):
             result = step(batch, call.mode)
+        call.frozen = frozen.findings
         loss = result["loss"]
         if training:
             _check_loss(step, loss)

@@ -12,6 +12,7 @@ import os
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -51,16 +52,19 @@ class Job:
         self.__dict__.update(state)
         self.dataset = pickle.loads(state["dataset"])  # noqa: S301 - the parent's own
 
-    def elements(self) -> Iterator[Any]:
-        """One pass over the dataset."""
+    def batches(self) -> Iterator[Any]:
+        """What the dataset yields in one pass, as it is."""
         if isinstance(self.dataset, str):
             with open(self.dataset, "rb") as file:
                 self.dataset = pickle.load(file)  # noqa: S301 - the parent's own
-        source: Iterator[Any] = iter(self.dataset)
+        return iter(self.dataset)
+
+    def elements(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The same, cut to `rebatched_size` where that is set."""
         if self.rebatched_size is None:
-            return source
+            return batches
         drops = bool(getattr(self.dataset, "_rebatch_drops", True))
-        return rebatch(source, self.rebatched_size, drops)
+        return rebatch(batches, self.rebatched_size, drops)
 
 
 class Ring:
@@ -140,21 +144,24 @@ class _Loading:
     def run(self) -> None:
         """One pass after the other, and one at most that is not asked for yet."""
         job, iteration = self._job, 1
-        elements: Any = job.elements()
-        first = next(elements, None)
+        batches = job.batches()
+        first = next(batches, None)
         if first is None:
             raise Error("The Dataset is empty")
+        # like what is loaded, which may be too few samples to make a whole element
         tensors = flat(first)
         self._ring = Ring(tensors, job.buffer_size, job.rebatched_size)
         self._pipe.send(("ring", 0, _empty(first), self._ring))
-        self._put(iteration, tensors)
+        elements: Any = job.elements(chain([first], batches))
+        if job.rebatched_size in (None, len(tensors[0]) if tensors[0].dim() else 1):
+            self._put(iteration, flat(next(elements)))
         while True:
             ahead = job.early_preload if iteration == 1 else job.load_indefinitely
             while iteration > self._wanted + ahead:
                 self._listen(None)
             if elements is None or iteration < self._wanted:
                 iteration = max(iteration, self._wanted)
-                elements = job.elements()
+                elements = job.elements(job.batches())
             if self._pass(iteration, elements):
                 self._pipe.send(("end", iteration, None, None))
                 iteration, elements = iteration + 1, None

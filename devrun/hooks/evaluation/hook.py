@@ -155,6 +155,10 @@ class EvalHook(Hook):
             root = runner.checkpointer.root(self.best.out_dir)
             on_main(lambda: check_writable(root))
             self.best.adopt(runner.meta.setdefault("hook_msgs", {}), known)
+        limit = runner.max_epochs if self.by_epoch else runner.max_iters
+        first = self.interval if self.start is None else self.start
+        if self.test_fn is None and (limit is None or first <= limit):
+            runner.expect_evaluation(self.dataloader, self._mode)
 
     def before_train_epoch(self, runner: Run) -> None:
         if self.by_epoch:
@@ -268,16 +272,20 @@ class EvalHook(Hook):
                 results = self._call_test_fn(runner, self.test_fn)
                 batches = length_of(self.dataloader) or 0
             else:
-                judged = callable(getattr(self.dataset, "evaluate", None))
-                mode = "predict" if judged else "val"
-                steps = Steps(runner, self.dataloader, mode)
-                if judged:
+                steps = Steps(runner, self.dataloader, self._mode)
+                if self._mode == "predict":
                     results = collect_predictions(steps, length_of(self.dataset))
                 else:
                     results = evaluate_means(steps, self.metrics, self._check_names)
                 batches = steps.batches
         runner.log_buffer.output["eval_iter_num"] = batches
         return self.evaluate(runner, results)
+
+    @property
+    def _mode(self) -> str:
+        """A data set that judges for itself gets predictions, without a loss."""
+        judges = callable(getattr(self.dataset, "evaluate", None))
+        return "predict" if judges else "val"
 
     def _call_test_fn(self, runner: Run, test_fn: Callable[..., Any]) -> Any:
         return test_fn(runner.model, runner.prepare_eval_loader(self.dataloader))

@@ -88,6 +88,23 @@ def test_rebatching_puts_small_worker_batches_together():
         )
 
 
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_too_few_samples_for_an_element_are_no_empty_data_set(drop_last):
+    # the process looks at what its workers load, before that is put together
+    loader = poptorch.DataLoader(
+        options(2, 4),
+        Numbers(3),
+        mode=poptorch.DataLoaderMode.AsyncRebatched,
+        rebatched_worker_size=4,
+        drop_last=drop_last,
+    )
+    try:
+        for _ in range(2):
+            assert [len(batch[0]) for batch in loader] == ([] if drop_last else [3])
+    finally:
+        loader.terminate()
+
+
 def part(process, shuffle=False, drop_last=True):
     opts = options(1, 2).randomSeed(5)
     opts.Distributed.configureProcessId(process, 3)

@@ -1,0 +1,107 @@
+"""What a forward pass does on the host is frozen in a graph, and said with its line."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from devrun.hooks import EvalHook
+from tests.ipu.harness import Net, ipu, loader, make, net, train
+
+
+def mix(x):
+    weight = float(np.random.beta(0.2, 0.2))
+    return weight * x + (1 - weight) * x.flip(0)
+
+
+class Mixup(Net):
+    """As MMClassification's: one weight for each batch, drawn by NumPy."""
+
+    def forward(self, x):
+        return super().forward(mix(x) if self.training else x)
+
+
+class Warm(Net):
+    def __init__(self):
+        super().__init__()
+        self.step = 0
+
+    def forward(self, x):
+        self.step += 1
+        return super().forward(x) * min(1.0, self.step / 10)
+
+
+def frozen(capsys):
+    lines = capsys.readouterr().err.splitlines()
+    return [line for line in lines if "only while the graph is captured" in line]
+
+
+def test_mixup_in_the_model_is_said_with_its_line(capsys):
+    train(ipu(), model=Mixup(), epochs=2)
+    (told,) = frozen(capsys)
+    assert f"at {__file__}:{inspect.getsourcelines(mix)[1] + 1}, in Python" in told
+    assert "draws from numpy.random" in told
+    assert "collate_fn" in told
+
+
+def test_a_counter_of_the_model_is_said_once_for_both_graphs(capsys):
+    runner, _ = make(ipu(), model=Warm(), epochs=1)
+    runner.register_hook(EvalHook(loader(samples=16)), "LOW")
+    runner.run([loader()], [("train", 1)])
+    runner.close()
+    (told,) = frozen(capsys)
+    assert "changes Warm.step from 0 to 1 at" in told
+    assert "register_buffer" in told
+
+
+def test_a_buffer_instead_counts_on_the_device(capsys):
+    class Counting(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("step", torch.zeros(()))
+
+        def forward(self, x):
+            self.step += 1
+            return super().forward(x)
+
+    runner, _ = train(ipu(), model=Counting(), epochs=1)
+    assert runner.model.step == 16
+    assert frozen(capsys) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": True, "dropout": 0.1}])
+def test_ordinary_models_have_no_warning(capsys, options):
+    edges = [{"layer_to_call": "head", "ipu_id": 1}]
+    train(
+        ipu(train_split_edges=edges),
+        model=net(**options),
+        optimizer_config={"cumulative_iters": 3},
+        epochs=1,
+    )
+    assert frozen(capsys) == []
+
+
+def test_on_other_devices_nothing_is_said(capsys):
+    train("cpu", model=Mixup(), epochs=1)
+    assert frozen(capsys) == []
+
+
+def test_a_state_in_the_loss_is_seen_too(capsys):
+    class Annealed(nn.CrossEntropyLoss):
+        calls = 0
+
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x, y):
+            self.calls += 1
+            return super().forward(x, y)
+
+    train(ipu(), loss=Annealed(), epochs=1)
+    (told,) = frozen(capsys)
+    assert "changes Annealed.calls from 0 to 1" in told
