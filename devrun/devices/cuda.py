@@ -81,7 +81,7 @@ class CUDAAdapter(EagerAdapter):
         super().teardown()
         self._settings.undo()
 
-    def _claim(self) -> torch.device:
+    def claim(self) -> torch.device:
         index = _chosen_index(self.options.index)
         torch.cuda.set_device(index)
         if self.options.tf32 is not None:

@@ -92,7 +92,7 @@ class EagerAdapter(DeviceAdapter):
         reason = None if self.emulated else self.unavailable_reason()
         if reason is not None:
             raise DeviceUnavailableError(f"device {self.name!r} is not here: {reason}")
-        self.device = self._claim()
+        self.device = self.claim()
         if self.options.deterministic:
             self._determinism.apply()
         if launched():
@@ -103,6 +103,16 @@ class EagerAdapter(DeviceAdapter):
         if seed is not None:
             self.data_seed = seed
             seed_streams(seed, get_dist_info()[0])
+
+    def claim(self) -> torch.device:
+        """The device of this process, where tensors go; `setup` asks once.
+
+        A subclass overrides it, and makes the device the current one too.
+
+        Raises:
+            DeviceUnavailableError: it is not here, or not free.
+        """
+        return torch.device("cpu")
 
     def prepare(
         self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
@@ -205,10 +215,6 @@ class EagerAdapter(DeviceAdapter):
         if self._joined:
             self._joined = False
             close_dist()
-
-    def _claim(self) -> torch.device:
-        """The device of this process; a subclass makes it the current one too."""
-        return torch.device("cpu")
 
     def _placed(self, model: StepModule, optimizer: Any) -> Any:
         """Put both on the device; the optimizer to use from now on."""

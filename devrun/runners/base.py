@@ -77,6 +77,9 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
         DeviceUnavailableError: the device is not here.
     """
 
+    data_batch: Any
+    """What the loader gave for the iteration in progress; not set between two."""
+
     def __init__(
         self,
         model: nn.Module,

@@ -163,7 +163,7 @@ class HPUAdapter(EagerAdapter):
         super().teardown()
         self._undo.close()
 
-    def _claim(self) -> torch.device:
+    def claim(self) -> torch.device:
         seen = environment.apply(self.options, loaded=sdk.is_loaded())
         first = self._sdk is None
         self._sdk = sdk.load(self.options.emulate)
