@@ -121,7 +121,7 @@ class EagerAdapter(DeviceAdapter):
         if not isinstance(model, StepModule):
             model = StepModule(model)
         self._policy = policy
-        model.optimizer = optimizer = self._placed(model, optimizer)
+        model.optimizer = optimizer = self.placed(model, optimizer)
         self._plan = self._planned(policy, model)
         prepared: nn.Module = model
         if policy.owner == "model":
@@ -147,10 +147,10 @@ class EagerAdapter(DeviceAdapter):
             rank=rank,
             world_size=world_size,
             training=training,
-            pin_memory=self._pin_memory(loader),
+            pin_memory=self.pin_memory(loader),
         )
         accumulate = self._policy.accumulate if training else 1
-        return PreparedLoader(resumable, accumulate=accumulate, **self._transfers())
+        return PreparedLoader(resumable, accumulate=accumulate, **self.transfers())
 
     def train_step(
         self,
@@ -173,7 +173,7 @@ class EagerAdapter(DeviceAdapter):
         # keep predictions (distillation, hard negatives) for the next train step.
         try:
             with torch.no_grad(), self._plan.autocast or contextlib.nullcontext():
-                return StepOutput(step_module_of(model)(self._to_device(batch), mode))
+                return StepOutput(step_module_of(model)(self.to_device(batch), mode))
         except STEP_FAILURES as error:
             line = explain(error, batch, model, str(self.device), self.memory_stats)
             if line is None:
@@ -216,13 +216,14 @@ class EagerAdapter(DeviceAdapter):
             self._joined = False
             close_dist()
 
-    def _placed(self, model: StepModule, optimizer: Any) -> Any:
+    def placed(self, model: StepModule, optimizer: Any) -> Any:
         """Put both on the device; the optimizer to use from now on."""
         place(model, optimizer, self.device, self.options)
         compile_in_place(model.module, self.options.compile)
         return optimizer
 
-    def _to_device(self, batch: Any) -> Any:
+    def to_device(self, batch: Any) -> Any:
+        """The batch, in its own structure, with its tensors on the device."""
         batch = to_device(batch, self.device, non_blocking=True)
         return _channels_last(batch) if self.options.channels_last else batch
 
@@ -234,11 +235,11 @@ class EagerAdapter(DeviceAdapter):
         share_weights(model)
         return model
 
-    def _transfers(self) -> dict[str, Any]:
+    def transfers(self) -> dict[str, Any]:
         """How `PreparedLoader` brings a batch here."""
-        return {"transfer": self._to_device}
+        return {"transfer": self.to_device}
 
-    def _pin_memory(self, loader: Any) -> bool | None:
+    def pin_memory(self, loader: Any) -> bool | None:
         """Whether the loader should pin its batches; None leaves it as it is."""
         return None
 

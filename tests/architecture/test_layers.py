@@ -27,6 +27,7 @@ LAYERS = {
     "devices": 4,
     "runners": 5,
     "cli": 6,
+    "testing": 6,
     "": 7,  # devrun/__init__.py, a table of names
     "__main__": 7,
 }

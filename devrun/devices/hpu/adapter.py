@@ -197,7 +197,7 @@ class HPUAdapter(EagerAdapter):
             ", ".join(f"{name}={value}" for name, value in sorted(seen.items())),
         )
 
-    def _placed(self, model: StepModule, optimizer: Any) -> Any:
+    def placed(self, model: StepModule, optimizer: Any) -> Any:
         place(model, optimizer, self.device, self.options)
         if self.options.mode == "compile":
             given = self.options.compile
@@ -283,7 +283,7 @@ class HPUAdapter(EagerAdapter):
             for each in optimizers_in(self._optimizer):
                 self._handles += self._markers.around_steps(each)
 
-    def _pin_memory(self, loader: Any) -> bool | None:
+    def pin_memory(self, loader: Any) -> bool | None:
         return True
 
     def _check_precision(self, precision: str) -> None:
