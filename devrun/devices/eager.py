@@ -187,6 +187,11 @@ class EagerAdapter(DeviceAdapter):
         if self._plan.guard is not None:
             self._plan.guard.flush(None if model is None else user_module_of(model))
 
+    def flops_obstacle(self) -> str | None:
+        if self.options.compile:
+            return "the model is compiled, which hides its operations"
+        return None
+
     def profiler_activities(self) -> list[Any]:
         return [torch.profiler.ProfilerActivity.CPU]
 

@@ -37,8 +37,10 @@ from devrun.runners.arguments import (
     length,
     made_work_dir,
 )
-from devrun.runners.helpers import get_host_info, get_time_str
+from devrun.runners.flops import counted, obstacle
+from devrun.runners.helpers import get_time_str
 from devrun.runners.limit import Limited
+from devrun.runners.opening import describe, opening
 from devrun.runners.registration import HookConfig, HookRegistration
 from devrun.runners.rollback import RollingBack
 from devrun.runners.workflow import Workflow
@@ -79,6 +81,8 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
 
     data_batch: Any
     """What the loader gave for the iteration in progress; not set between two."""
+    _count_flops = False
+    """Whether the next update is the first, whose FLOPs are counted."""
 
     def __init__(
         self,
@@ -131,6 +135,11 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
         self.register_optimizer_hook(optimizer_config)
         if self._world_size > 1:
             self.register_hook(StopTogetherHook())
+
+    def __repr__(self) -> str:
+        """What is trained, where, and how far it is, in one line."""
+        whole = "run_id" in vars(self)  # set by the end of the constructor
+        return describe(self) if whole else super().__repr__()
 
     @property
     def model(self) -> nn.Module:
@@ -199,9 +208,10 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
         if kwargs:
             self._step_module.step_kwargs = kwargs
         if train_mode:
-            outputs = self.adapter.train_step(
-                self._step_model, data_batch, self.optimizer, self._on_grads
-            )
+            step = self.adapter.train_step
+            if self._count_flops:
+                self._count_flops, step = False, counted(self, step)
+            outputs = step(self._step_model, data_batch, self.optimizer, self._on_grads)
             self.adapter_stepped = True
         else:
             outputs = self.adapter.eval_step(self._step_model, data_batch)
@@ -294,15 +304,16 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
         ]
         return flow
 
-    def _announce(self, workflow: Workflow, limit: str) -> None:
-        where = self.work_dir or "nothing is written"
-        self.logger.info(
-            "Start running, host: %s, work_dir: %s", get_host_info(), where
-        )
-        self.logger.info(
+    def _announce(self, workflow: Workflow) -> None:
+        lines = opening(self, workflow.flow, workflow.loaders)
+        self.logger.info("%s", "\n".join(lines))
+        self.logger.debug(
             "Hooks will be executed in the following order:\n%s", self.get_hook_info()
         )
-        self.logger.info("workflow: %s, max: %s", workflow.flow, limit)
+        why = "the runner has a loop of its own" if self._own_loop else obstacle(self)
+        self._count_flops = why is None
+        if why is not None:
+            self.logger.info("FLOPs: not counted: %s", why)
 
     def _run_phases(
         self, flow: Workflow, finished: Callable[[], bool], **kwargs: Any

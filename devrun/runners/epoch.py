@@ -109,7 +109,7 @@ class EpochBasedRunner(BaseRunner):
             if mode[0] == "train" and limit is not None:
                 self._max_iters = limit * len(loader)
                 break
-        self._announce(flow, f"{limit} epochs")
+        self._announce(flow)
         self._run_phases(flow, lambda: self._epoch >= (limit or 0), **kwargs)
 
     def call_hook(self, fn_name: str) -> None:

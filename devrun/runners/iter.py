@@ -144,7 +144,7 @@ class IterBasedRunner(BaseRunner):
         endless = {id(loader): IterLoader(loader) for loader in flow.loaders}
         flow.loaders = [endless[id(loader)] for loader in flow.loaders]
         limit = self._max_iters
-        self._announce(flow, f"{limit} iters")
+        self._announce(flow)
         self._run_phases(flow, lambda: self._iter >= (limit or 0), **kwargs)
 
     def _before_phases(self) -> None:

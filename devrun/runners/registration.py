@@ -53,6 +53,10 @@ class HookRegistration:
         """The stage table as text."""
         return self._table.describe()
 
+    def get_hook_rows(self) -> list[str]:
+        """One row for each hook, in the order they are called: when it takes part."""
+        return self._table.rows()
+
     def register_hook(
         self, hook: Hook, priority: int | str | Priority | None = None
     ) -> None:
