@@ -5,58 +5,71 @@ CONFIG ?= configs/digits/resnet8_digits.yaml
 ARGS ?=
 
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# The demo needs less than the developers' tools, which bring all that it needs.
+DEMO := $(VENV)/.demo
+DEV := $(VENV)/.dev
 
+.NOTPARALLEL: # two targets may set up the same environment
 .PHONY: train test test-slow test-faults test-gpu outside lint types bench bench-gpu clean
 
-train: $(STAMP)
+train: $(DEMO)
 	$(BIN)/python tools/train.py $(CONFIG) $(ARGS)
 
-test: $(STAMP)
+test: $(DEV)
 	$(BIN)/python -m pytest $(ARGS)
 
-test-slow: $(STAMP)
+test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-test-faults: $(STAMP)
+test-faults: $(DEV)
 	$(BIN)/python -m pytest tests/faults -m "faults or not faults" $(ARGS)
 
-test-gpu: $(STAMP)
+test-gpu: $(DEV)
 	$(BIN)/python -m pytest -m "cuda or multi_cuda" $(ARGS)
 
 # Other people's suites on the emulators, from checkouts: make outside MMCV=DIR POPTORCH=DIR
-outside: $(STAMP)
+outside: $(DEV)
 	$(BIN)/python tools/outside.py $(if $(MMCV),--mmcv $(MMCV)) \
 	    $(if $(POPTORCH),--poptorch $(POPTORCH)) $(if $(GAUDI),--gaudi $(GAUDI)) $(ARGS)
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
+types: $(DEV)
 	$(BIN)/mypy
 	cd devrun/emulators && $(abspath $(BIN))/mypy --config-file ../../pyproject.toml \
 	    --explicit-package-bases poptorch popart popdist \
 	    habana_frameworks habana_dataloader
 
-bench: $(STAMP)
+bench: $(DEV)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
 	$(BIN)/python benchmarks/emulators.py
 	$(BIN)/python benchmarks/autosplit.py
 	$(BIN)/python benchmarks/checkpoint.py
 
-bench-gpu: $(STAMP)
+bench-gpu: $(DEV)
 	$(BIN)/python benchmarks/overhead.py --device cuda $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+SOURCES := pyproject.toml setup.py constraints.txt
+
+$(DEMO): $(SOURCES)
+	$(call install,demo)
+	touch $(DEMO)
+
+$(DEV): $(SOURCES)
+	$(call install,dev)
+	touch $(DEMO) $(DEV)
+
 # The build back end is pinned too, hence installed first and used without isolation.
-$(STAMP): pyproject.toml setup.py constraints.txt
+define install
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --constraint constraints.txt setuptools
 	$(BIN)/python -m pip install --constraint constraints.txt \
-	    --no-build-isolation --editable ".[dev]"
-	touch $@
+	    --no-build-isolation --editable ".[$(1)]"
+endef

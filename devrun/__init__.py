@@ -7,7 +7,51 @@ neither torch nor anything of a vendor.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the table below, as type checkers and editors read it
+    from devrun.checkpoint import load_checkpoint as load_checkpoint
+    from devrun.config import Config as Config
+    from devrun.config import ConfigDict as ConfigDict
+    from devrun.config import DictAction as DictAction
+    from devrun.devices.base import DeviceAdapter as DeviceAdapter
+    from devrun.devices.base import DeviceInfo as DeviceInfo
+    from devrun.devices.resolve import available_devices as available_devices
+    from devrun.devices.resolve import register_device as register_device
+    from devrun.devices.resolve import resolve_device as resolve_device
+    from devrun.errors import CheckpointError as CheckpointError
+    from devrun.errors import ConfigError as ConfigError
+    from devrun.errors import DataError as DataError
+    from devrun.errors import DeviceMemoryError as DeviceMemoryError
+    from devrun.errors import DeviceUnavailableError as DeviceUnavailableError
+    from devrun.errors import DevrunError as DevrunError
+    from devrun.errors import DivergedError as DivergedError
+    from devrun.errors import HangError as HangError
+    from devrun.errors import StorageError as StorageError
+    from devrun.errors import UnsupportedFeatureError as UnsupportedFeatureError
+    from devrun.hooks.base import Hook as Hook
+    from devrun.hooks.base import Priority as Priority
+    from devrun.hooks.base import get_priority as get_priority
+    from devrun.optim import build_optimizer as build_optimizer
+    from devrun.registry import DATASETS as DATASETS
+    from devrun.registry import HOOKS as HOOKS
+    from devrun.registry import LOSSES as LOSSES
+    from devrun.registry import METRICS as METRICS
+    from devrun.registry import MODELS as MODELS
+    from devrun.registry import OPTIMIZERS as OPTIMIZERS
+    from devrun.registry import RUNNERS as RUNNERS
+    from devrun.registry import TRANSFORMS as TRANSFORMS
+    from devrun.registry import Registry as Registry
+    from devrun.registry import build_from_cfg as build_from_cfg
+    from devrun.run import Run as Run
+    from devrun.run import RunState as RunState
+    from devrun.runners import BaseRunner as BaseRunner
+    from devrun.runners import EpochBasedRunner as EpochBasedRunner
+    from devrun.runners import IterBasedRunner as IterBasedRunner
+    from devrun.runners import build_runner as build_runner
+    from devrun.step import Capability as Capability
+    from devrun.step import StepOutput as StepOutput
+    from devrun.step import UpdatePolicy as UpdatePolicy
 
 __version__ = "0.1.0"
 
@@ -46,6 +90,7 @@ _HOME = {
         "TRANSFORMS",
         "build_from_cfg",
     ),
+    "devrun.run": ("Run", "RunState"),
     "devrun.runners": (
         "BaseRunner",
         "EpochBasedRunner",
@@ -56,21 +101,21 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = ["__version__", *_MODULE_OF]
+if not TYPE_CHECKING:  # there, a name that is not imported above is an error
+    __all__ = ["__version__", *_MODULE_OF]
 
+    def __getattr__(name: str) -> Any:
+        try:
+            module = _MODULE_OF[name]
+        except KeyError:
+            from devrun.errors import nearest
 
-def __getattr__(name: str) -> Any:
-    try:
-        module = _MODULE_OF[name]
-    except KeyError:
-        from devrun.errors import nearest
-
-        hint = nearest(name, _MODULE_OF)
-        hint = f"; {hint}" if hint.startswith("did you mean") else ""
-        raise AttributeError(f"devrun has no {name!r}{hint}") from None
-    value = getattr(import_module(module), name)
-    globals()[name] = value  # found without this function from now on
-    return value
+            hint = nearest(name, _MODULE_OF)
+            hint = f"; {hint}" if hint.startswith("did you mean") else ""
+            raise AttributeError(f"devrun has no {name!r}{hint}") from None
+        value = getattr(import_module(module), name)
+        globals()[name] = value  # found without this function from now on
+        return value
 
 
 def __dir__() -> list[str]:

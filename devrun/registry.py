@@ -15,7 +15,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 from devrun.construct import (
     Buildable,
@@ -51,6 +51,8 @@ __all__ = [
     "Registry",
     "build_from_cfg",
 ]
+
+_Module = TypeVar("_Module", bound=Buildable)
 
 
 class Registry:
@@ -158,6 +160,23 @@ class Registry:
             kwargs["default_args"] = default_args
         return self.build_func(cfg, registry=self, **kwargs)
 
+    @overload
+    def register_module(self, name: _Module, force: bool = False) -> _Module: ...
+    @overload
+    def register_module(
+        self,
+        name: str | Sequence[str] | None = None,
+        force: bool = False,
+        module: None = None,
+    ) -> Callable[[_Module], _Module]: ...
+    @overload
+    def register_module(
+        self,
+        name: str | Sequence[str] | None = None,
+        force: bool = False,
+        *,
+        module: _Module,
+    ) -> _Module: ...
     def register_module(
         self,
         name: str | Sequence[str] | Buildable | None = None,

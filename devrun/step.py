@@ -19,6 +19,9 @@ class Capability(enum.Enum):
     SEVERAL_OPTIMIZERS = "a dict of optimizers"
     DYNAMIC_SHAPES = "batches of changing shape run without recompilation"
     DISTRIBUTED = "one process per device with collectives"
+    CLIP_VALUE = "gradients can be clipped by value, not only by norm"
+    GRAD_NORM = "the norm before clipping is reported, as grad_norm"
+    FINITE_CHECKS = "losses are checked for NaN and infinity"
 
 
 class StepOutput(dict[str, Any]):

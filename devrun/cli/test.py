@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="evaluated: the averaged ones, where an EMAHook kept some",
     )
     add("--out", metavar="FILE", help="also write the results as JSON")
+    add("--no-progress", action="store_true", help="no progress bar")
     add("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE")
     add("--trust-config", action="store_true", help="execute a .py config as Python")
     add(
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     from devrun.runners.training import build_training
 
     get_logger(log_level=cfg.get("log_level") or "INFO")
-    training = build_training(cfg, progress=False)
+    training = build_training(cfg, progress=False if args.no_progress else None)
     with closing(training.runner) as runner:
         trusted = args.trusted_file is not None
         runner.load_checkpoint(checkpoint, strict=True, allow_pickle=trusted)

@@ -90,7 +90,7 @@ def _train(
     # a vendor's torch would load its SDK before the adapter has set what that reads
     os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
     import_custom(plan.cfg.copy())  # the command line may have changed the list
-    from devrun.log.env import env_text
+    from devrun.log.env import brief, env_text
     from devrun.runners.training import build_training
 
     training = build_training(
@@ -108,7 +108,8 @@ def _train(
             seed=runner.seed,
             world_size=runner.world_size,
         )
-        logger.info("Environment:\n%s\n%s", env_text(), record.text())
+        logger.info("environment: %s, seed %d", brief(), runner.seed)
+        logger.debug("Environment:\n%s\n%s", env_text(), record.text())
         signals.attach(runner)
         _tell_hangs(runner, record, signals)
         training.run()

@@ -6,7 +6,7 @@ Names are loaded when used: `devrun --help` must not import torch.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from devrun.devices.resolve import (
     DeviceRow,
@@ -15,6 +15,13 @@ from devrun.devices.resolve import (
     register_device,
     resolve_device,
 )
+
+if TYPE_CHECKING:  # the table below, as type checkers and editors read it
+    from devrun.devices.base import DeviceAdapter, DeviceInfo
+    from devrun.devices.cpu import CPUAdapter
+    from devrun.devices.cuda import CUDAAdapter
+    from devrun.devices.eager import EagerAdapter
+    from devrun.devices.generic import GenericAdapter
 
 __all__ = [
     "CPUAdapter",
@@ -39,8 +46,9 @@ _LAZY = {
     "GenericAdapter": "devrun.devices.generic",
 }
 
+if not TYPE_CHECKING:  # there, a name that is not imported above is an error
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_LAZY[name]), name)

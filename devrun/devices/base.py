@@ -225,6 +225,13 @@ class DeviceAdapter(ABC):
         """What `torch.profiler` can record here; empty leaves it to its default."""
         return ()
 
+    def flops_obstacle(self) -> str | None:
+        """Why torch's dispatcher does not see each operation of a step; None: it does.
+
+        Only there can the FLOPs of an update be counted, without running it again.
+        """
+        return f"device {self.name!r} does not show its single operations"
+
     def synchronize(self) -> None:
         """Wait until the device has done everything asked of it."""
 

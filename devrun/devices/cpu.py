@@ -35,9 +35,9 @@ class CPUAdapter(EagerAdapter):
         peak = _peak_bytes()
         return {} if peak is None else {"peak_mib": peak / 2**20}
 
-    def _transfers(self) -> dict[str, Any]:
+    def transfers(self) -> dict[str, Any]:
         # batches are born here: nothing to do unless their layout changes
-        return super()._transfers() if self.options.channels_last else {}
+        return super().transfers() if self.options.channels_last else {}
 
 
 def _model_name() -> str:

@@ -81,7 +81,7 @@ class CUDAAdapter(EagerAdapter):
         super().teardown()
         self._settings.undo()
 
-    def _claim(self) -> torch.device:
+    def claim(self) -> torch.device:
         index = _chosen_index(self.options.index)
         torch.cuda.set_device(index)
         if self.options.tf32 is not None:
@@ -92,11 +92,11 @@ class CUDAAdapter(EagerAdapter):
             self._settings.set_deterministic()
         return torch.device("cuda", index)
 
-    def _pin_memory(self, loader: Any) -> bool | None:
+    def pin_memory(self, loader: Any) -> bool | None:
         return True  # only copies from pinned memory overlap with compute
 
-    def _transfers(self) -> dict[str, Any]:
-        aside = _CopyAside(self.device, self._to_device)
+    def transfers(self) -> dict[str, Any]:
+        aside = _CopyAside(self.device, self.to_device)
         return {"transfer": aside.start, "receive": aside.finish, "lookahead": 1}
 
 

@@ -101,7 +101,7 @@ class EagerAdapter(DeviceAdapter):
         reason = None if self.emulated else self.unavailable_reason()
         if reason is not None:
             raise DeviceUnavailableError(f"device {self.name!r} is not here: {reason}")
-        self.device = self._claim()
+        self.device = self.claim()
         if self.options.deterministic:
             self._determinism.apply()
         if launched():
@@ -113,6 +113,16 @@ class EagerAdapter(DeviceAdapter):
             self._seed = seed
             seed_streams(seed, get_dist_info()[0])
 
+    def claim(self) -> torch.device:
+        """The device of this process, where tensors go; `setup` asks once.
+
+        A subclass overrides it, and makes the device the current one too.
+
+        Raises:
+            DeviceUnavailableError: it is not here, or not free.
+        """
+        return torch.device("cpu")
+
     def prepare(
         self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
     ) -> tuple[Any, Any]:
@@ -121,7 +131,7 @@ class EagerAdapter(DeviceAdapter):
             model = StepModule(model)
         self._policy = policy
         model.counts_items = model.counts_items and policy.mean_over == "targets"
-        model.optimizer = optimizer = self._placed(model, optimizer)
+        model.optimizer = optimizer = self.placed(model, optimizer)
         self._plan = self._planned(policy, model)
         prepared: nn.Module = model
         if policy.owner == "model":
@@ -149,10 +159,10 @@ class EagerAdapter(DeviceAdapter):
             rank=rank,
             world_size=world_size,
             training=training,
-            pin_memory=self._pin_memory(loader),
+            pin_memory=self.pin_memory(loader),
         )
         accumulate = self._policy.accumulate if training else 1
-        return PreparedLoader(resumable, accumulate=accumulate, **self._transfers())
+        return PreparedLoader(resumable, accumulate=accumulate, **self.transfers())
 
     def train_step(
         self,
@@ -175,7 +185,7 @@ class EagerAdapter(DeviceAdapter):
         # keep predictions (distillation, hard negatives) for the next train step.
         try:
             with torch.no_grad(), self._plan.autocast or contextlib.nullcontext():
-                return StepOutput(step_module_of(model)(self._to_device(batch), mode))
+                return StepOutput(step_module_of(model)(self.to_device(batch), mode))
         except STEP_FAILURES as error:
             line = explain(error, batch, model, str(self.device), self.memory_stats)
             if line is None:
@@ -191,6 +201,11 @@ class EagerAdapter(DeviceAdapter):
         if self._plan.guard is not None:
             self._plan.guard.flush(None if model is None else user_module_of(model))
         self.skipped_updates = self._skipped_before + self._plan.skipped
+
+    def flops_obstacle(self) -> str | None:
+        if self.options.compile:
+            return "the model is compiled, which hides its operations"
+        return None
 
     def profiler_activities(self) -> list[Any]:
         return [torch.profiler.ProfilerActivity.CPU]
@@ -225,17 +240,14 @@ class EagerAdapter(DeviceAdapter):
             self._joined = False
             close_dist()
 
-    def _claim(self) -> torch.device:
-        """The device of this process; a subclass makes it the current one too."""
-        return torch.device("cpu")
-
-    def _placed(self, model: StepModule, optimizer: Any) -> Any:
+    def placed(self, model: StepModule, optimizer: Any) -> Any:
         """Put both on the device; the optimizer to use from now on."""
         place(model, optimizer, self.device, self.options)
         compile_in_place(model.module, self.options.compile)
         return optimizer
 
-    def _to_device(self, batch: Any) -> Any:
+    def to_device(self, batch: Any) -> Any:
+        """The batch, in its own structure, with its tensors on the device."""
         batch = to_device(batch, self.device, non_blocking=True)
         if self.options.channels_last:
             batch = map_tensors(_channels_last, batch)
@@ -249,11 +261,11 @@ class EagerAdapter(DeviceAdapter):
         share_weights(model)
         return model
 
-    def _transfers(self) -> dict[str, Any]:
+    def transfers(self) -> dict[str, Any]:
         """How `PreparedLoader` brings a batch here."""
-        return {"transfer": self._to_device}
+        return {"transfer": self.to_device}
 
-    def _pin_memory(self, loader: Any) -> bool | None:
+    def pin_memory(self, loader: Any) -> bool | None:
         """Whether the loader should pin its batches; None leaves it as it is."""
         return None
 

@@ -74,7 +74,7 @@ class GenericAdapter(EagerAdapter):
         if self.device.type in state:
             self._call("set_rng_state", state[self.device.type].cpu())
 
-    def _claim(self) -> torch.device:
+    def claim(self) -> torch.device:
         here = torch.accelerator.device_count()
         place, asked = local_rank(), self.options.index
         if place is not None and asked is not None:

@@ -129,6 +129,15 @@ class HookTable:
                 )
         return "\n".join(blocks)
 
+    def rows(self) -> list[str]:
+        """One row for each hook: priority, class, and the stages it takes part in."""
+        width = max((len(type(hook).__name__) for hook in self.hooks), default=0)
+        return [
+            f"hook: {_level_name(hook.priority):<12} {type(hook).__name__:<{width}} "
+            f"{' '.join(hook.get_triggered_stages()) or 'no stage'}"
+            for hook in self.hooks
+        ]
+
     def state_dict(self) -> dict[str, Any]:
         """State of each hook that has some, under its class name (`#2` for a twin)."""
         states = {key: hook.state_dict() for key, hook in self._keyed()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sys
+from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import Any, TextIO
 
@@ -14,7 +15,7 @@ from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.hooks.logger.text import TextLoggerHook
 from devrun.run import Run
 
-__all__ = ["ProgressHook"]
+__all__ = ["ProgressHook", "over_evaluation"]
 
 
 class _Bar(tqdm):
@@ -24,6 +25,8 @@ class _Bar(tqdm):
 @HOOKS.register_module()
 class ProgressHook(Hook):
     """Shows how far the run is, its speed, time left, loss and peak memory.
+
+    An evaluation gets a bar of its own below, which goes when it is over.
 
     The loss is the last average that the loggers took; without loggers it is read
     every `interval` iterations. Showing never makes the device wait more often.
@@ -53,6 +56,7 @@ class ProgressHook(Hook):
         self.refresh = refresh
         self.stream = stream
         self._bar: _Bar | None = None
+        self._below: _Bar | None = None
         self._drawn = self._began = 0.0
         self._first = 0
         self._loss: float | None = None
@@ -65,22 +69,13 @@ class ProgressHook(Hook):
         return stages
 
     def before_run(self, runner: Run) -> None:
-        stream = self.stream if self.stream is not None else sys.stderr
-        bar = stream.isatty() if self.bar is None else self.bar
+        bar = self._wants_bar()
         others = any(isinstance(hook, TextLoggerHook) for hook in runner.hooks)
         self._active = runner.rank == 0 and (bar or not others)
         self._began = self._drawn = perf_counter()
         self._first = runner.iter
         if self._active and bar:
-            self._bar = _Bar(
-                total=runner.max_iters,
-                initial=runner.iter,
-                file=stream,
-                dynamic_ncols=True,
-                mininterval=0,
-                miniters=1,
-                unit="it",
-            )
+            self._bar = self._new_bar(runner.max_iters, initial=runner.iter)
 
     def after_train_iter(self, runner: Run) -> None:
         done = runner.iter + 1
@@ -93,11 +88,24 @@ class ProgressHook(Hook):
             self._drawn = now
             self._draw(self._bar, runner, done)
 
+    def before_val_epoch(self, runner: Run) -> None:
+        self._open_below(runner, runner.data_loader, "val")
+
     def after_val_iter(self, runner: Run) -> None:
-        now = perf_counter()
-        if self._bar is not None and now - self._drawn >= self.refresh:
-            self._drawn = now
-            self._bar.set_description_str(f"val [{runner.inner_iter + 1}]")
+        self._advance_below()
+
+    def after_val_epoch(self, runner: Run) -> None:
+        self._close_below()
+
+    def over(self, runner: Run, batches: Iterable[Any]) -> Iterator[Any]:
+        """`batches`, with a bar that counts them while they are evaluated."""
+        self._open_below(runner, batches, "eval")
+        try:
+            for batch in batches:
+                yield batch
+                self._advance_below()
+        finally:
+            self._close_below()
 
     def after_run(self, runner: Run) -> None:
         if self._bar is not None:
@@ -107,7 +115,48 @@ class ProgressHook(Hook):
     def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._close()
 
+    def _wants_bar(self) -> bool:
+        stream = self.stream if self.stream is not None else sys.stderr
+        return stream.isatty() if self.bar is None else self.bar
+
+    def _new_bar(self, total: int | None, **options: Any) -> _Bar:
+        return _Bar(
+            total=total,
+            file=self.stream if self.stream is not None else sys.stderr,
+            dynamic_ncols=True,
+            mininterval=0,
+            miniters=1,
+            unit="it",
+            **options,
+        )
+
+    def _open_below(self, runner: Run, batches: Any, what: str) -> None:
+        self._close_below()
+        if runner.rank != 0 or not self._wants_bar():
+            return
+        try:
+            total = len(batches)
+        except TypeError:
+            total = None
+        below = 0 if self._bar is None else 1
+        self._below = self._new_bar(total, desc=what, position=below, leave=False)
+
+    def _advance_below(self) -> None:
+        now = perf_counter()
+        if self._below is None:
+            return
+        self._below.n += 1
+        if now - self._drawn >= self.refresh:
+            self._drawn = now
+            self._below.refresh()
+
+    def _close_below(self) -> None:
+        if self._below is not None:
+            self._below.close()
+            self._below = None
+
     def _close(self) -> None:
+        self._close_below()
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -151,3 +200,11 @@ class ProgressHook(Hook):
             ]
         line += [f"{speed:.1f} it/s", *self._facts(runner)]
         runner.logger.info("progress: %s", ", ".join(line))
+
+
+def over_evaluation(runner: Run, batches: Any) -> Iterable[Any]:
+    """`batches` as they are, or with the bar of the runner's `ProgressHook`."""
+    for hook in runner.hooks:
+        if isinstance(hook, ProgressHook):
+            return hook.over(runner, batches)
+    return iter(batches)

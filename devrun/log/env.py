@@ -7,7 +7,9 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping
 
-__all__ = ["collect_env", "env_text"]
+import devrun
+
+__all__ = ["brief", "collect_env", "env_text"]
 
 
 def collect_env(
@@ -33,6 +35,20 @@ def collect_env(
         shown = listed if isinstance(listed, str) else ", ".join(listed)
         facts[f"Device {name}"] = shown or "none"
     return facts
+
+
+def brief() -> str:
+    """The versions that results depend on most, in one line."""
+    facts = collect_env()
+    names = ("PyTorch", "NumPy", "CPU threads")
+    return ", ".join(
+        [
+            f"devrun {devrun.__version__}",
+            f"Python {platform.python_version()}",
+            *(f"{name} {facts[name]}" for name in names),
+            facts["OS"],
+        ]
+    )
 
 
 def env_text(devices: Mapping[str, Iterable[str] | str] | None = None) -> str:

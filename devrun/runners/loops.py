@@ -33,7 +33,8 @@ from devrun.runners.agreement import check_data, check_run
 from devrun.runners.arguments import length
 from devrun.runners.checkpointer import Checkpointer, Owner
 from devrun.runners.endless import IterLoader
-from devrun.runners.helpers import get_host_info
+from devrun.runners.flops import counted, obstacle
+from devrun.runners.opening import opening
 from devrun.runners.rollback import roll_back
 from devrun.runners.workflow import Workflow, check_phases
 
@@ -57,6 +58,8 @@ class Looped(Owner, Protocol):
     checkpointer: Checkpointer
     on_grads: Callable[[], None] | None
     """Calls `after_backward`, where a hook has it."""
+    count_flops: bool
+    """Whether the next update is the first, whose FLOPs are counted."""
     not_finite: str | None
     """What of the weights was not finite at the end of the run."""
 
@@ -71,9 +74,10 @@ def step(run: Looped, batch: Any, train: bool, kwargs: dict[str, Any]) -> None:
     if kwargs:
         session.step_module.step_kwargs = kwargs
     if train:
-        outputs = session.adapter.train_step(
-            session.wrapped, batch, session.optimizer, run.on_grads
-        )
+        train_step = session.adapter.train_step
+        if run.count_flops:
+            run.count_flops, train_step = False, counted(run, train_step)
+        outputs = train_step(session.wrapped, batch, session.optimizer, run.on_grads)
         session.train_steps += 1
     else:
         outputs = session.adapter.eval_step(session.wrapped, batch)
@@ -198,21 +202,14 @@ def run(
         ConfigError: loaders and workflow do not fit, or no limit was given.
     """
     flow = _made_ready(run, data_loaders, workflow)
-    state, limit = run.state, _limit_name(run)
-    run.logger.info(
-        "Start running, host: %s, work_dir: %s",
-        get_host_info(),
-        run.work_dir or "nothing is written",
-    )
-    run.logger.info(
+    run.logger.info("%s", "\n".join(opening(run, flow.flow, flow.loaders)))
+    run.logger.debug(
         "Hooks will be executed in the following order:\n%s", run.table.describe()
     )
-    run.logger.info(
-        "workflow: %s, max: %s %s",
-        flow.flow,
-        getattr(state, limit),
-        limit.removeprefix("max_"),
-    )
+    why = "the runner has a loop of its own" if run.own_loop else obstacle(run)
+    run.count_flops = why is None
+    if why is not None:
+        run.logger.info("FLOPs: not counted: %s", why)
     _run_phases(run, flow, kwargs)
 
 

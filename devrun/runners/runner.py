@@ -25,6 +25,7 @@ from devrun.runners import loops, registration
 from devrun.runners.arguments import check_arguments, check_limit, made_work_dir
 from devrun.runners.checkpointer import Checkpointer
 from devrun.runners.helpers import get_time_str
+from devrun.runners.opening import describe
 from devrun.runners.registration import HookConfig
 from devrun.runners.session import Session
 from devrun.runners.workflow import Workflow
@@ -74,6 +75,8 @@ class BaseRunner(ABC):
     """
 
     _by_epoch = True
+    data_batch: Any
+    """What the loader gave for the iteration in progress; not set between two."""
 
     def __init__(
         self,
@@ -115,14 +118,19 @@ class BaseRunner(ABC):
         self.workflow: Workflow | None = None
         self.log_buffer = LogBuffer()
         self.outputs: StepOutput = StepOutput(loss=None, log_vars={}, num_samples=0)
-        self.data_batch: Any = None
         self.data_loader: Any = None
         self.eval_contexts: list[Callable[[Any], Any]] = []
         self.on_grads: Callable[[], None] | None = None
         self.not_finite: str | None = None
+        self.count_flops = False
         self.register_optimizer_hook(optimizer_config)
         if self.world_size > 1:
             self.register_hook(StopTogetherHook())
+
+    def __repr__(self) -> str:
+        """What is trained, where, and how far it is, in one line."""
+        whole = "count_flops" in vars(self)  # set by the end of the constructor
+        return describe(self) if whole else super().__repr__()
 
     # -- the loop ----------------------------------------------------------------
 

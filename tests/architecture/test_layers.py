@@ -33,6 +33,7 @@ LAYERS = {
     "devices": 5,
     "runners": 6,
     "cli": 7,
+    "testing": 7,
     "": 8,  # devrun/__init__.py, a table of names
     "__main__": 8,
 }

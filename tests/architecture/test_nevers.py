@@ -147,7 +147,10 @@ def test_11_no_assert_and_no_swallowed_exception(modules):
     wrong = []
     for m in modules:
         for node in ast.walk(m.tree):
-            if isinstance(node, ast.Assert) and not excused(m, node, "S101"):
+            checks = m.room == "testing"  # there it is what fails a plug-in's test
+            if isinstance(node, ast.Assert) and not (
+                checks or excused(m, node, "S101")
+            ):
                 wrong.append(f"{m.at(node)} assert")
             if isinstance(node, ast.ExceptHandler) and _catches_all(node):
                 # raised again, or in the log with its traceback: not swallowed

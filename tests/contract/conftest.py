@@ -1,31 +1,17 @@
-"""The adapters that the contract is checked on, and where they come from."""
+"""Where the adapters that are tested here come from."""
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from devrun.devices.resolve import register_device, resolve_device
-
-DEVICES = [
-    pytest.param("cpu", id="cpu"),
-    pytest.param({"type": "cpu", "channels_last": True}, id="cpu-channels-last"),
-    pytest.param("toy", id="toy-registered"),
-    pytest.param("mirror", id="mirror-entry-point"),
-    pytest.param({"type": "ipu", "emulate": True}, id="ipu-emulated"),
-    pytest.param("cuda", id="cuda", marks=pytest.mark.cuda),
-]
-if "DEVRUN_CONTRACT_DEVICE" in os.environ:
-    # an emulated device that changes torch for its process gets one of its own
-    DEVICES = [pytest.param(json.loads(os.environ["DEVRUN_CONTRACT_DEVICE"]), id="own")]
+from devrun.devices.resolve import register_device
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def plugins(tmp_path_factory):
     """A package outside the tree, installed as pip would: module and dist-info."""
     site = tmp_path_factory.mktemp("site-packages")
@@ -43,18 +29,3 @@ def plugins(tmp_path_factory):
     yield site
     sys.path.remove(str(site))
     sys.modules.pop("toy_device", None)
-
-
-@pytest.fixture(params=DEVICES)
-def device(request, plugins):
-    """What a user writes to get the device."""
-    return request.param
-
-
-@pytest.fixture
-def adapter(device):
-    """The device's adapter, set up and, in the end, torn down."""
-    made = resolve_device(device)
-    made.setup(0)
-    yield made
-    made.teardown()

@@ -38,7 +38,9 @@ class MirrorAdapter(DeviceAdapter):
     """A device that owns the weights: the host's copy is stale until it is synced."""
 
     name = "mirror"
-    capabilities = frozenset({Capability.DYNAMIC_SHAPES})
+    capabilities = frozenset(
+        {Capability.DYNAMIC_SHAPES, Capability.CLIP_VALUE, Capability.GRAD_NORM}
+    )
 
     def __init__(self) -> None:
         self._model: Any = None

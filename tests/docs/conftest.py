@@ -7,6 +7,9 @@ import os
 
 import pytest
 
+import devrun.data
+import devrun.models
+import devrun.runners  # noqa: F401 - the built-in names are there before they are counted
 from devrun import registry
 from devrun.devices import resolve
 

@@ -123,7 +123,7 @@ NOT_STATE = {
     ("trainer", "meta"),
     # how long an epoch was, to notice another batch size
     ("trainer", "position", "loaders"),
-    # empty on the CPU; what the others have in it, tests/contract takes away
+    # empty on the CPU; what the others have in it, devrun.testing takes away
     ("adapter",),
     # a counter that no layer with a fixed momentum reads
     ("hooks", "EMAHook", "model", "1.num_batches_tracked"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from devrun.errors import ConfigError
+from devrun.hooks.evaluation import EvalHook
 from devrun.hooks.logger import TextLoggerHook
 from devrun.hooks.progress import ProgressHook
 from devrun.log import close_logger, get_logger
@@ -85,6 +87,40 @@ def test_the_loss_is_read_no_more_often_than_the_interval():
         hook.after_train_iter(runner)
     hook.after_run(runner)
     assert Counted.reads == 3
+
+
+def evaluated(stream, *, bar=None, data=None, **kwargs):
+    hooks = (EvalHook(loader() if data is None else data), TextLoggerHook())
+    return run(*hooks, ProgressHook(refresh=0, stream=stream, bar=bar, **kwargs))
+
+
+def test_an_evaluation_has_a_bar_of_its_own_that_goes_again():
+    stream = Terminal()
+    evaluated(stream)
+    drawn = re.split(r"[\r\n]", stream.getvalue())
+    bars = [part for part in drawn if part.startswith("eval: ")]
+    assert {"1/4", "2/4", "3/4", "4/4"} <= {bar.split("| ")[1][:3] for bar in bars}
+    assert sum("4/4" in bar for bar in bars) >= 2  # in each of two epochs
+    assert drawn[-2].startswith("epoch 2/2: 100%") or "8/8" in stream.getvalue()
+
+
+def test_a_val_phase_has_the_same_bar():
+    stream = Terminal()
+    runner = make_runner(ProgressHook(refresh=0, stream=stream), length=1)
+    runner.run([loader(), loader(count=6)], [("train", 1), ("val", 1)])
+    assert re.search(r"val: +100%.*2/2", stream.getvalue())
+
+
+def test_an_evaluation_without_a_terminal_or_that_fails_leaves_no_bar():
+    stream = io.StringIO()
+    evaluated(stream)
+    assert stream.getvalue() == ""
+    stream, data = Terminal(), loader()
+    data.collate_fn = lambda items: 1 / 0
+    with pytest.raises(Exception, match="zero"):
+        evaluated(stream, data=data)
+    last = [part for part in re.split(r"[\r\n]", stream.getvalue()) if part.strip()]
+    assert not last[-1].startswith("eval")
 
 
 def test_the_bar_is_closed_when_the_run_fails():

@@ -13,7 +13,7 @@ from torch import nn
 
 from devrun.data.padding import BucketCollate
 from devrun.data.sampler import EpochBatchSampler
-from devrun.devices.base import DeviceInfo
+from devrun.devices.base import DeviceAdapter, DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.hpu import environment, sdk
@@ -132,6 +132,9 @@ class HPUAdapter(EagerAdapter):
             "limit_mib": hpu.memory_reserved() / 2**20,
         }
 
+    def flops_obstacle(self) -> str | None:
+        return DeviceAdapter.flops_obstacle(self)  # lazy, in graphs or compiled
+
     def synchronize(self) -> None:
         self.sdk.hpu.synchronize()
 
@@ -163,7 +166,7 @@ class HPUAdapter(EagerAdapter):
         super().teardown()
         self._undo.close()
 
-    def _claim(self) -> torch.device:
+    def claim(self) -> torch.device:
         seen = environment.apply(self.options, loaded=sdk.is_loaded())
         first = self._sdk is None
         self._sdk = sdk.load(self.options.emulate)
@@ -197,7 +200,7 @@ class HPUAdapter(EagerAdapter):
             ", ".join(f"{name}={value}" for name, value in sorted(seen.items())),
         )
 
-    def _placed(self, model: StepModule, optimizer: Any) -> Any:
+    def placed(self, model: StepModule, optimizer: Any) -> Any:
         place(model, optimizer, self.device, self.options)
         if self.options.mode == "compile":
             given = self.options.compile
@@ -285,7 +288,7 @@ class HPUAdapter(EagerAdapter):
             for each in optimizers_in(self._optimizer):
                 self._handles += self._markers.around_steps(each)
 
-    def _pin_memory(self, loader: Any) -> bool | None:
+    def pin_memory(self, loader: Any) -> bool | None:
         return True
 
     def _check_precision(self, precision: str) -> None:

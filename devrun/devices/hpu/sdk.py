@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
+from devrun.devices.versions import fitting, misfit
 from devrun.errors import DeviceUnavailableError
 
 __all__ = ["SDK", "is_loaded", "load", "missing"]
@@ -25,6 +26,11 @@ GET_IT = (
 )
 _FP8 = "torch.hpex.experimental.transformer_engine"
 _TORCH = {
+    "1.13": "2.1",
+    "1.14": "2.1",
+    "1.15": "2.2",
+    "1.16": "2.2",
+    "1.17": "2.3",
     "1.18": "2.4",
     "1.19": "2.5",
     "1.20": "2.6",
@@ -33,7 +39,7 @@ _TORCH = {
     "1.23": "2.9",
     "1.24": "2.11",
 }
-"""The torch that each release of the SDK is built for."""
+"""The torch that each release of the SDK is built for, the newest last."""
 
 
 @dataclass(frozen=True)
@@ -77,15 +83,8 @@ def is_loaded() -> bool:
 def missing() -> str | None:
     """Why no Gaudi can be used here, as far as it shows without loading the SDK."""
     if not _is_installed():
-        return f"habana_frameworks is not installed; {GET_IT}"
-    wanted = _TORCH.get(".".join(_release().split(".")[:2]))
-    here = ".".join(torch.__version__.split(".")[:2])
-    if wanted is not None and wanted != here:
-        return (
-            f"habana_frameworks {_release()} is built for torch {wanted}, this is "
-            f"{torch.__version__}; install the pair from Intel Gaudi's release notes"
-        )
-    return None
+        return f"{PACKAGE} is not installed; {GET_IT}; {fitting(PACKAGE, _TORCH)}"
+    return misfit(PACKAGE, _release(), _TORCH)
 
 
 def load(emulate: bool) -> SDK:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -56,7 +56,7 @@ class IPUAdapter(DeviceAdapter):
     """
 
     name = "ipu"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    capabilities = frozenset({Capability.FINITE_CHECKS})
 
     def __init__(self, settings: IPUSettings, sdk: Any) -> None:
         self.settings, self.sdk = settings, sdk

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
+from devrun.devices.versions import fitting, misfit
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 
 __all__ = ["load", "missing", "poprun"]
 
+_TORCH = {
+    "2.6": "1.10",
+    "3.1": "1.13",
+    "3.2": "1.13",
+    "3.3": "2.0",
+    "3.4": "2.0",
+}
+"""The torch that each release of PopTorch is pinned to, the newest last."""
 _REHEARSE = "or add --emulate to rehearse without IPUs"
 
 
@@ -73,9 +84,12 @@ def missing() -> str | None:
     if not _installed():
         return (
             "PopTorch is not installed: get Graphcore's Poplar SDK, `source` its "
-            "enable scripts, and pip install the poptorch wheel that comes in it, "
-            f"{_REHEARSE}"
+            "enable scripts, and pip install the poptorch wheel that comes in it "
+            f"({fitting('PopTorch', _pinned())}), {_REHEARSE}"
         )
+    # before the import: native code of another torch may end the process
+    if wrong := misfit("PopTorch", _release(), _pinned()):
+        return f"{wrong}; {_REHEARSE.removeprefix('or ')}"
     try:
         import poptorch
 
@@ -94,6 +108,27 @@ def missing() -> str | None:
         "PopTorch finds no IPU: look with gc-info -l, and set IPUOF_VIPU_API_PARTITION_"
         f"ID on an IPU Pod, {_REHEARSE}"
     )
+
+
+def _release() -> str:
+    try:
+        return metadata.version("poptorch")
+    except metadata.PackageNotFoundError:
+        return "of an unknown release"
+
+
+def _pinned() -> dict[str, str]:
+    """`_TORCH`, in which the package that is installed may speak for itself."""
+    found = re.match(r"(\d+\.\d+)", _release())
+    try:
+        wants = metadata.requires("poptorch") or []
+    except metadata.PackageNotFoundError:
+        wants = []
+    for want in wants:
+        pin = re.match(r"torch\s*\(?==\s*(\d+\.\d+)", want)
+        if pin and found:
+            return {**_TORCH, found[1]: pin[1]}
+    return _TORCH
 
 
 def _installed() -> bool:

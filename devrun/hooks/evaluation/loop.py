@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from devrun.dist import gather_objects, get_dist_info, weighted_means
 from devrun.errors import ConfigError, DataError
+from devrun.hooks.progress import over_evaluation
 from devrun.log.buffer import LogBuffer
 from devrun.metrics.base import MeanMetric, StatefulMetric
 from devrun.run import Run
@@ -35,7 +36,8 @@ class Steps:
         self.batches = 0
 
     def __iter__(self) -> Iterator[StepOutput]:
-        for batch in self._runner.prepare_eval_loader(self._dataloader):
+        loader = self._runner.prepare_eval_loader(self._dataloader)
+        for batch in over_evaluation(self._runner, loader):
             outputs = self._runner.eval_step(batch, self._mode)
             self.batches += 1
             yield outputs

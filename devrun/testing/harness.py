@@ -12,7 +12,16 @@ from devrun.devices.base import DeviceAdapter
 from devrun.models.step_module import StepModule
 from devrun.step import UpdatePolicy
 
-TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+__all__ = [
+    "Session",
+    "Whole",
+    "batches",
+    "by_hand",
+    "gradients",
+    "loader",
+    "net",
+    "sgd",
+]
 
 
 def net() -> nn.Module:
@@ -65,6 +74,13 @@ def by_hand(
     return losses, model, optimizer
 
 
+def gradients(model: nn.Module) -> list[Tensor]:
+    """Those of all parameters, themselves; each one must have some."""
+    found = [param.grad for param in model.parameters()]
+    assert all(grad is not None for grad in found)
+    return [grad for grad in found if grad is not None]
+
+
 class Session:
     """A model and its optimizer, prepared by one adapter."""
 
@@ -98,7 +114,8 @@ class Session:
         """What a checkpoint would hold."""
         self.adapter.sync_to_host(self.model)
         weights = self.adapter.unwrap_model(self.model).state_dict()
-        return {k: v.cpu() for k, v in weights.items()}, self.optimizer.state_dict()
+        copies = {k: v.to("cpu", copy=True) for k, v in weights.items()}
+        return copies, self.optimizer.state_dict()
 
 
 class Whole(list[Any]):
@@ -106,10 +123,3 @@ class Whole(list[Any]):
 
     def __init__(self, batch: Any) -> None:
         super().__init__([batch])
-
-
-def assert_same_weights(mine: dict[str, Tensor], other: nn.Module) -> None:
-    theirs = other.state_dict()
-    assert mine.keys() == theirs.keys()
-    for name, value in mine.items():
-        torch.testing.assert_close(value, theirs[name], **TOLERANCE)

@@ -1,0 +1,42 @@
+"""Which torch a vendor's SDK is built for, and whether it is the one that is here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+__all__ = ["fitting", "misfit"]
+
+
+def misfit(name: str, release: str, built_for: Mapping[str, str]) -> str | None:
+    """Why release `release` of the SDK `name` cannot be used with the torch here.
+
+    Args:
+        built_for: release -> torch, both as `major.minor`. None is said of a release
+            that is not in it.
+    """
+    wanted = built_for.get(_minor(release))
+    if wanted in (None, _minor(torch.__version__)):
+        return None
+    return (
+        f"{name} {release} is built for torch {wanted}, this is torch "
+        f"{torch.__version__}; {fitting(name, built_for)}"
+    )
+
+
+def fitting(name: str, built_for: Mapping[str, str]) -> str:
+    """Which releases of the SDK fit the torch that is here, in words."""
+    here = _minor(torch.__version__)
+    releases = [release for release, wanted in built_for.items() if wanted == here]
+    if releases:
+        return f"{name} {' and '.join(releases)} are for torch {here}"
+    newest, wanted = list(built_for.items())[-1]
+    return (
+        f"no known release of {name} is for torch {here}, the newest, {newest}, is for "
+        f"torch {wanted}"
+    )
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split("+")[0].split(".")[:2])

@@ -1,0 +1,94 @@
+"""FLOPs of one update, counted while the first one runs.
+
+Nothing is run for it: a forward pass more would draw random numbers, change running
+statistics and call the user's code once too often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from devrun.runners.checkpointer import Owner
+from devrun.step import StepOutput
+
+__all__ = ["counted", "obstacle"]
+
+_UNITS = ("", "k", "M", "G", "T", "P", "E")
+
+
+class _Count(TorchDispatchMode):
+    """Adds up what the formulas of `torch.utils.flop_counter` say of each operation.
+
+    Its own mode, `FlopCounterMode`, also follows modules by hooks on all of them.
+    """
+
+    def __init__(self) -> None:
+        from torch.utils.flop_counter import flop_registry
+
+        super().__init__()
+        self.total = 0
+        self.unknown: set[str] = set()
+        self._formulas = flop_registry
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        formula = self._formulas.get(func.overloadpacket)
+        if formula is not None:
+            try:
+                self.total += int(formula(*args, **kwargs, out_val=out))
+            except Exception:  # noqa: BLE001 - of a count, which must not end a run
+                self.unknown.add(str(func.overloadpacket))
+        return out
+
+
+def obstacle(runner: Owner) -> str | None:
+    """Why FLOPs are not counted, or None where they will be."""
+    told = runner.session.adapter.flops_obstacle()
+    if told is None and any(map(_is_compiled, runner.model.modules())):
+        told = "the model is compiled, which hides its operations"
+    return told
+
+
+def counted(runner: Owner, step: Callable[..., StepOutput]) -> Callable[..., Any]:
+    """`step`, the adapter's, with its FLOPs counted and logged."""
+
+    def first(*args: Any) -> StepOutput:
+        with _Count() as count:
+            outputs = step(*args)
+        runner.logger.info("FLOPs: %s", _told(count, outputs["num_samples"]))
+        return outputs
+
+    return first
+
+
+def _told(count: _Count, samples: int) -> str:
+    left = f", without {', '.join(sorted(count.unknown))}" if count.unknown else ""
+    if not count.total:
+        return f"none counted{left or ': no matrix product and no convolution'}"
+    each = f", {_short(count.total / samples)} a sample" if samples else ""
+    return (
+        f"{_short(count.total)} in an update{each}: matrix products and convolutions, "
+        f"forward and backward{left}"
+    )
+
+
+def _short(number: float) -> str:
+    """Three digits and a prefix: `1.23 GFLOP`."""
+    power = 0
+    while number >= 999.5 and power < len(_UNITS) - 1:
+        number, power = number / 1000, power + 1
+    return f"{number:.3g} {_UNITS[power]}FLOP"
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return (
+        hasattr(module, "_orig_mod")
+        or getattr(module, "_compiled_call_impl", None) is not None
+    )

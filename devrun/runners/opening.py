@@ -1,0 +1,86 @@
+"""What a run says of itself before its first update, and the `repr` of a runner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from devrun.runners.checkpointer import Owner
+from devrun.runners.helpers import get_host_info
+
+__all__ = ["describe", "opening", "parameters_of"]
+
+
+def opening(runner: Owner, workflow: Iterable[Any], loaders: Any) -> list[str]:
+    """The lines a run begins with: device, model, schedule and one row for each hook.
+
+    `loaders` are the prepared ones, one for each phase of `workflow`.
+    """
+    kind = f"{runner.adapter.name}{' (emulated)' * runner.adapter.emulated}"
+    ranks = "" if runner.world_size == 1 else f" x {runner.world_size} processes"
+    return [
+        f"run: {type(runner).__name__} on {kind}{ranks}, host {get_host_info()}, "
+        f"work_dir: {runner.work_dir or 'none, nothing is written'}",
+        f"model: {runner.model_name}, {parameters_of(runner.model)}",
+        f"schedule: {_schedule(runner, workflow, loaders)}",
+        *runner.table.rows(),
+    ]
+
+
+def parameters_of(model: nn.Module) -> str:
+    """`1,234 parameters (1,000 trainable)`, each counted once."""
+    found = list(model.parameters())
+    if any(is_lazy(param) for param in found):
+        return "parameters that take their shape from the first batch"
+    count = sum(param.numel() for param in found)
+    trainable = sum(param.numel() for param in found if param.requires_grad)
+    return f"{count:,} parameters ({trainable:,} trainable)"
+
+
+def _schedule(runner: Owner, workflow: Iterable[Any], loaders: Any) -> str:
+    """Updates of the whole run, and the samples they see."""
+    flow = [tuple(phase) for phase in workflow]
+    said = [_times(runner.max_iters, "update")]
+    if runner.max_epochs is not None:
+        said.append(_times(runner.max_epochs, "epoch"))
+    for (mode, _), loader in zip(flow, loaders, strict=True):
+        if mode != "train":
+            continue
+        size = getattr(loader, "samples_per_update", None)
+        if size is not None:
+            said.append(f"{_times(size, 'sample')} an update")
+        count = _size_of(getattr(loader, "dataset", None))
+        said.append(f"{'?' if count is None else f'{count:,}'} samples in the data set")
+        break
+    return f"{', '.join(said)}; workflow {flow}"
+
+
+def _times(count: int | None, what: str) -> str:
+    if count is None:
+        return f"{what}s without a limit"
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _size_of(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):  # an iterable one
+        return None
+
+
+def describe(runner: Owner) -> str:
+    """One line with what the runner trains, where, and how far it is."""
+    epochs, iters = runner.max_epochs, runner.max_iters
+    where = f"device={runner.adapter.name}{' (emulated)' * runner.adapter.emulated}"
+    parts = [
+        f"{runner.model_name} of {parameters_of(runner.model)}",
+        where,
+        f"epoch={runner.epoch}" + ("" if epochs is None else f"/{epochs}"),
+        f"iter={runner.iter}" + ("" if iters is None else f"/{iters}"),
+        f"hooks=[{', '.join(type(hook).__name__ for hook in runner.hooks)}]",
+        f"work_dir={runner.work_dir!r}",
+    ]
+    return f"{type(runner).__name__}({', '.join(parts)})"

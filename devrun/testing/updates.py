@@ -1,0 +1,221 @@
+"""Whatever the device: one update is the update that a plain loop would do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from devrun.devices.base import DeviceAdapter
+from devrun.errors import ConfigError, DivergedError, UnsupportedFeatureError
+from devrun.step import Capability, MicroBatches, StepOutput, UpdatePolicy
+from devrun.testing.base import AdapterTests
+from devrun.testing.harness import (
+    Session,
+    batches,
+    by_hand,
+    gradients,
+)
+
+__all__ = ["UpdateTests"]
+
+NORM = {"max_norm": 0.05, "norm_type": 2}
+VALUE = {"clip_value": 0.01}
+
+
+class UpdateTests(AdapterTests):
+    """One update, and one evaluation step, against a plain loop on the host."""
+
+    def test_losses_and_weights_are_those_of_a_plain_loop(
+        self, adapter: DeviceAdapter
+    ) -> None:
+        data = batches(10)
+        losses, model, _ = by_hand(data)
+        session = Session(adapter)
+        assert session.train(data) == pytest.approx(losses, rel=self.rtol)
+        self.assert_same_weights(session.host_state()[0], model)
+
+    @pytest.mark.parametrize("clip", [NORM, VALUE], ids=["norm", "value"])
+    def test_clipping_is_that_of_a_plain_loop(
+        self, adapter: DeviceAdapter, clip: dict[str, Any]
+    ) -> None:
+        data = batches(4)
+        losses, model, _ = by_hand(data, clip)
+        if clip is VALUE and Capability.CLIP_VALUE not in adapter.capabilities:
+            with pytest.raises(UnsupportedFeatureError, match="clip_value"):
+                Session(adapter, UpdatePolicy(grad_clip=clip))
+            return
+        session = Session(adapter, UpdatePolicy(grad_clip=clip))
+        assert session.train(data) == pytest.approx(losses, rel=self.rtol)
+        self.assert_same_weights(session.host_state()[0], model)
+
+    def test_the_norm_before_clipping_is_reported(self, adapter: DeviceAdapter) -> None:
+        data = batches(1)
+        _, model, _ = by_hand(data)  # leaves the gradients of its only update
+        norms = [grad.norm() for grad in gradients(model)]
+        session = Session(adapter, UpdatePolicy(grad_clip=NORM))
+        outputs = session.step(data[0])
+        if Capability.GRAD_NORM not in adapter.capabilities:
+            assert "grad_norm" not in outputs.log_vars
+            return
+        expected = torch.stack(norms).norm().item()
+        assert float(outputs.log_vars["grad_norm"]) == pytest.approx(
+            expected, rel=self.rtol
+        )
+
+    @pytest.mark.parametrize(
+        "sizes", [(4, 4, 4), (4, 4, 1)], ids=["equal", "short-last"]
+    )
+    def test_accumulation_equals_the_big_batch(
+        self, adapter: DeviceAdapter, sizes: tuple[int, ...]
+    ) -> None:
+        whole = batches(3, size=sum(sizes))
+        losses, model, _ = by_hand(whole)
+        session = Session(adapter, UpdatePolicy(accumulate=3))
+        parts = [
+            MicroBatches(zip(x.split(list(sizes)), y.split(list(sizes)), strict=True))
+            for x, y in whole
+        ]
+        if (
+            len(set(sizes)) > 1
+            and Capability.DYNAMIC_SHAPES not in adapter.capabilities
+        ):
+            with pytest.raises(ConfigError, match="shapes"):
+                session.step(parts[0])
+            return
+        outputs = [session.step(part) for part in parts]
+        assert [float(out["loss"]) for out in outputs] == pytest.approx(
+            losses, rel=self.rtol
+        )
+        assert [out.num_samples for out in outputs] == [sum(sizes)] * 3
+        self.assert_same_weights(session.host_state()[0], model)
+
+    def test_outputs_are_detached_and_complete(self, adapter: DeviceAdapter) -> None:
+        session = Session(adapter)
+        for batch in batches(3):
+            outputs = session.step(batch)
+            assert isinstance(outputs, StepOutput)
+            assert outputs.num_samples == 6
+            assert not outputs.loss.requires_grad
+            assert float(outputs.log_vars["loss"]) == pytest.approx(float(outputs.loss))
+
+    def test_evaluation_changes_nothing_and_gives_predictions(
+        self, adapter: DeviceAdapter
+    ) -> None:
+        data = batches(2)
+        session = Session(adapter)
+        session.train(data[:1])
+        before, _ = session.host_state()
+        loader = adapter.prepare_dataloader(data[1:], training=False)
+        outputs = adapter.eval_step(session.model, next(iter(loader)))
+        assert outputs["predictions"].shape == (6, 4)
+        assert not outputs["predictions"].requires_grad
+        assert outputs["targets"].tolist() == data[1][1].tolist()
+        after, _ = session.host_state()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+    def test_a_new_learning_rate_takes_effect(self, adapter: DeviceAdapter) -> None:
+        data = batches(2)
+        session = Session(adapter)
+        session.train(data[:1])
+        before, _ = session.host_state()
+        for group in session.optimizer.param_groups:
+            group["lr"] = 0.0
+        session.train(data[1:])
+        after, _ = session.host_state()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+    def test_parameter_groups_keep_their_order_and_values(
+        self, adapter: DeviceAdapter
+    ) -> None:
+        session = Session(adapter)
+        now = session.optimizer.param_groups
+        assert len(now) == len(session.groups)
+        for group, was in zip(now, session.groups, strict=True):
+            for key in was.keys() - {"params"}:
+                assert group[key] == was[key]
+        names = dict(adapter.unwrap_model(session.model).named_parameters())
+        assert [id(p) for p in now[0]["params"]] == [id(p) for p in names.values()]
+
+    def test_gradients_are_complete_and_unchanged_weights_at_on_grads(
+        self, adapter: DeviceAdapter
+    ) -> None:
+        if Capability.GRAD_ACCESS not in adapter.capabilities:
+            with pytest.raises(UnsupportedFeatureError):
+                Session(adapter).train(batches(1), on_grads=lambda: None)
+            return
+        session = Session(adapter, UpdatePolicy(accumulate=2))
+        seen = []
+
+        def weights() -> list[Tensor]:
+            return [p.detach().clone() for p in session.module.parameters()]
+
+        def look() -> None:
+            seen.append(
+                ([grad.clone() for grad in gradients(session.module)], weights())
+            )
+
+        x, y = batches(1, size=8)[0]
+        before = weights()
+        session.step(MicroBatches([(x[:4], y[:4]), (x[4:], y[4:])]), on_grads=look)
+        _, plain, _ = by_hand([(x, y)])
+        ((grads, during),) = seen
+        for grad, theirs in zip(grads, gradients(plain), strict=True):
+            self.assert_close(grad, theirs)
+        for now, was in zip(during, before, strict=True):
+            assert torch.equal(now, was)
+
+    def test_a_change_of_gradients_in_on_grads_is_used(
+        self, adapter: DeviceAdapter
+    ) -> None:
+        if Capability.GRAD_ACCESS not in adapter.capabilities:
+            return  # the test above has seen it refused
+        session = Session(adapter)
+        before, _ = session.host_state()
+
+        def zero() -> None:
+            for grad in gradients(session.module):
+                grad.zero_()
+
+        session.train(batches(2), on_grads=zero)
+        after, _ = session.host_state()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+    def test_a_nan_is_found_before_a_save_at_the_latest(
+        self, adapter: DeviceAdapter
+    ) -> None:
+        session = Session(adapter)
+        x, y = batches(1)[0]
+        session.train([(x, y)])
+        if Capability.FINITE_CHECKS not in adapter.capabilities:
+            session.train([(x * math.nan, y)])
+            adapter.check_finite(session.model)  # says nothing
+            return
+        with pytest.raises(DivergedError, match="nan"):
+            session.train([(x * math.nan, y)])
+            adapter.check_finite(session.model)
+
+    @pytest.mark.parametrize(
+        "policy",
+        [
+            UpdatePolicy(precision="int3"),
+            UpdatePolicy(options={"no_such_option": "half"}),
+        ],
+        ids=["precision", "device-option"],
+    )
+    def test_what_the_device_cannot_do_is_refused_before_the_first_step(
+        self, adapter: DeviceAdapter, policy: UpdatePolicy
+    ) -> None:
+        with pytest.raises((ConfigError, UnsupportedFeatureError)) as refusal:
+            Session(adapter, policy)
+        assert "\n" not in str(refusal.value)
+
+    def test_the_users_module_comes_back_however_it_is_wrapped(
+        self, adapter: DeviceAdapter
+    ) -> None:
+        session = Session(adapter)
+        assert adapter.unwrap_model(session.model) is session.module
+        assert isinstance(session.module, nn.Sequential)

@@ -1,0 +1,150 @@
+"""What a run says before it trains: model, schedule, FLOPs; the repr of a runner."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from devrun.hooks import EvalHook
+from devrun.runners import EpochBasedRunner
+from tests.hooks.eval_loop import loader as points
+from tests.hooks.eval_loop import make_runner
+
+
+def told(runner, *loaders, workflow=(("train", 1),)):
+    runner.run(list(loaders) or [points()], list(workflow))
+    return runner.lines
+
+
+def test_the_summary_counts_parameters_updates_and_samples():
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+    net[0].requires_grad_(False)
+    policy = {"cumulative_iters": 2}
+    lines = told(make_runner(model=net, optimizer_config=policy, device="cpu"))
+    text = "\n".join(lines.messages)
+    assert "run: EpochBasedRunner on cpu, host " in text
+    assert "model: Sequential, 42 parameters (18 trainable)" in text
+    assert (
+        "schedule: 4 updates, 2 epochs, 6 samples an update, 12 samples in the data set"
+    ) in text
+    assert len(text.splitlines()) < 12
+
+
+def test_the_flops_are_those_of_one_update():
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+    (line,) = told(make_runner(model=net)).matching("^FLOPs")
+    # forward 2 * 3 * (16 + 16); backward the same for the weights, and for the
+    # second layer's input
+    forward = 2 * 3 * 2 * 8
+    total = 2 * forward + 2 * forward + forward
+    assert f"{total} FLOP in an update, {total / 3:.3g} FLOP a sample" in line
+
+
+class Counts(nn.Module):
+    """Has everything that a second look would change."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten()
+        )
+        self.rnn = nn.LSTM(16, 6, batch_first=True)
+        self.head = nn.Linear(6, 2)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        steps = self.body(x).reshape(len(x), 4, -1)
+        return self.head(self.rnn(steps)[0][:, -1])
+
+
+def trained(monkeypatch, *, count):
+    if not count:
+        monkeypatch.setattr("devrun.runners.base.obstacle", lambda runner: "no")
+    torch.manual_seed(1)
+    net = Counts()
+    data = TensorDataset(torch.randn(12, 1, 6, 6), torch.arange(12) % 2)
+    runner = make_runner(model=net, seed=3, length=1)
+    (line,) = told(runner, DataLoader(data, batch_size=4)).matching("^FLOPs")
+    assert ("not counted" in line) != count
+    return net
+
+
+def test_counting_runs_nothing_twice_and_changes_no_bit(monkeypatch):
+    counted, plain = (trained(monkeypatch, count=count) for count in (True, False))
+    assert counted.calls == plain.calls == 3
+    for name, value in counted.state_dict().items():
+        assert torch.equal(value, plain.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        ({"type": "cpu", "compile": {"backend": "eager"}}, "the model is compiled"),
+        ({"type": "ipu", "emulate": True}, "device 'ipu' does not show"),
+    ],
+)
+def test_where_they_cannot_be_counted_the_reason_is_said(device, why):
+    runner = make_runner(device=device, length=1)
+    (line,) = told(runner).matching("^FLOPs")
+    assert line.startswith(f"FLOPs: not counted: {why}")
+    runner.close()
+
+
+def test_a_formula_that_fails_does_not_end_the_run(monkeypatch):
+    from torch.utils import flop_counter
+
+    def broken(*args, **kwargs):
+        raise TypeError("no formula for that")
+
+    known = flop_counter.flop_registry
+    monkeypatch.setattr(
+        flop_counter, "flop_registry", dict.fromkeys(known, broken), raising=True
+    )
+    runner = make_runner(length=1)
+    (line,) = told(runner).matching("^FLOPs")
+    assert line.startswith("FLOPs: none counted, without aten.")
+    assert runner.iter == 4
+
+
+def test_parameters_without_a_shape_yet_are_no_trouble():
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.LazyLinear(2)
+
+        def forward(self, x):
+            return self.head(x)
+
+    runner = EpochBasedRunner(Lazy(), loss=nn.CrossEntropyLoss(), max_epochs=1)
+    assert "take their shape from the first batch" in repr(runner)
+
+
+def test_the_repr_says_what_is_trained_where_and_how_far_it_is(tmp_path):
+    runner = make_runner(device="cpu", work_dir=tmp_path)
+    runner.register_hook(EvalHook(points()))
+    assert "epoch=0/2, iter=0," in repr(runner)
+    told(runner)
+    assert re.fullmatch(
+        r"EpochBasedRunner\(Linear of 6 parameters \(6 trainable\), device=cpu, "
+        r"epoch=2/2, iter=8/8, hooks=\[EvalHook\], work_dir='.*'\)",
+        repr(runner),
+    )
+
+
+def test_a_runner_that_is_not_made_yet_has_a_repr():
+    seen = []
+
+    class Mine(EpochBasedRunner):
+        def register_optimizer_hook(self, optimizer_config):
+            seen.append(repr(self))
+            super().register_optimizer_hook(optimizer_config)
+
+    Mine(nn.Linear(2, 2), loss=nn.CrossEntropyLoss(), max_epochs=1)
+    seen.append(repr(EpochBasedRunner.__new__(EpochBasedRunner)))
+    assert "Mine(Linear of 6 parameters" in seen[0]
+    assert "EpochBasedRunner object" in seen[1]
