@@ -207,4 +207,5 @@ def over_evaluation(runner: Run, batches: Any) -> Iterable[Any]:
     for hook in runner.hooks:
         if isinstance(hook, ProgressHook):
             return hook.over(runner, batches)
-    return iter(batches)
+    found: Iterable[Any] = batches
+    return found

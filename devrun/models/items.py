@@ -38,7 +38,8 @@ def num_items(step: Wrapped, targets: Any) -> Tensor | None:
     valid: Tensor = targets != getattr(loss, "ignore_index", IGNORED)
     weight = getattr(loss, "weight", None)
     if isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) and weight is not None:
-        return (weight[targets * valid] * valid).sum()
+        total: Tensor = (weight[targets * valid] * valid).sum()
+        return total
     return valid.sum()
 
 

@@ -23,10 +23,6 @@ HookConfig = Mapping[str, Any] | Hook | None
 class Hooked(Owner, Protocol):
     """A runner as hooks are added to it."""
 
-    def get_hook_rows(self) -> list[str]:
-        """One row for each hook, in the order they are called: when it takes part."""
-        return self._table.rows()
-
     def register_hook(
         self, hook: Hook, priority: int | str | Priority | None = None
     ) -> None: ...
