@@ -12,11 +12,16 @@ from typing import Any
 
 from devrun.cli.console import say
 from devrun.cli.exits import Session
-from devrun.cli.flags import add_device_flags, overrides
+from devrun.cli.flags import (
+    add_device_flags,
+    add_trust_flags,
+    import_modules,
+    overrides,
+    trusted,
+)
 from devrun.cli.summary import listed
 from devrun.cli.workdir import check_checkpoint
 from devrun.config import Config, DictAction, check_config
-from devrun.config.imports import import_custom
 from devrun.errors import ConfigError, StorageError, nearest
 from devrun.log.jsonlines import strict_line
 
@@ -42,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--out", metavar="FILE", help="also write the results as JSON")
     add("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE")
-    add("--trust-config", action="store_true", help="execute a .py config as Python")
+    add_trust_flags(parser)
     add_device_flags(parser.add_argument_group("device"))
     parser.set_defaults(  # what `overrides` looks at besides
         **dict.fromkeys(("work_dir", "resume_from", "load_from", "seed")),
@@ -65,7 +70,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     # a vendor's torch would load its SDK before the adapter has set what that reads
     os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
-    import_custom(cfg.copy())
+    import_modules(args, cfg)
     from devrun.checkpoint import read_checkpoint
     from devrun.checkpoint.mmcv_format import averaged_weights
     from devrun.hooks.evaluation import EvalHook
@@ -73,7 +78,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     from devrun.runners.training import build_training
 
     get_logger(log_level=cfg.get("log_level") or "INFO")
-    training = build_training(cfg, progress=False)
+    with trusted(args):
+        training = build_training(cfg, progress=False)
     with closing(training.runner) as runner:
         runner.load_checkpoint(args.checkpoint, strict=True)
         place = Path(args.checkpoint).expanduser()

@@ -11,6 +11,9 @@ import pytest
 LAYERS = {
     "errors": 0,
     "step": 0,
+    "importing": 1,
+    "reviewed": 1,
+    "trust": 1,
     "construct": 1,
     "registry": 1,
     "config": 1,
