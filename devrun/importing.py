@@ -37,7 +37,7 @@ def import_for_config(name: str) -> ModuleType:
     if top in sys.stdlib_module_names:
         raise _standard(name)
     if any(part.startswith("__") for part in (top, *rest)):
-        raise ConfigError(f"{name!r} is a program, which a config cannot import")
+        raise ConfigError(f"{name!r} is not for a config: a part begins with '__'")
     if name not in sys.modules:
         _check_place(name, top)
     return importlib.import_module(name)
@@ -71,7 +71,9 @@ def is_installed(module: ModuleType) -> bool:
 
 
 def _standard(name: str) -> ConfigError:
-    return ConfigError(f"{name!r} is in the standard library: it cannot be a type")
+    return ConfigError(
+        f"{name!r} is in the standard library, which is not for a config"
+    )
 
 
 def _check_place(name: str, top: str) -> None:

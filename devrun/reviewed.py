@@ -49,7 +49,14 @@ REVIEWED: dict[str, tuple[str, ...]] = {
         "torch.utils.data.distributed",
         "torch.utils.data.sampler",
     ),
-    "torchmetrics": ("torchmetrics",),
+    "torchmetrics": tuple(
+        f"torchmetrics.{name}"
+        for name in (
+            *("aggregation", "audio", "classification", "clustering", "collections"),
+            *("detection", "image", "metric", "multimodal", "nominal", "regression"),
+            *("retrieval", "segmentation", "shape", "text", "video", "wrappers"),
+        )
+    ),
     "torchvision": (
         "torchvision.datasets",
         "torchvision.models",
@@ -180,13 +187,19 @@ REFUSED_IN_REVIEWED: dict[str, Callable[[Any], bool]] = {
     "pretrained_cfg_overlay": _present,
     "reader": _text(_READERS.pattern),
     "root": _text(r"\.tar$"),
+    # torchmetrics: weights, by torch.load
+    "feature_extractor_weights_path": _present,
+    "model_path": _present,
     # transformers: code of the hub
     "_attn_implementation": _no_word,
     "adapter_kwargs": _present,
+    "_configuration_file": _present,
     "allow_all_kernels": bool,
     "attn_implementation": _no_word,
+    "config": lambda value: isinstance(value, str),  # of another folder
     "experts_implementation": _no_word,
     "kernel_config": _present,
+    "subfolder": bool,
     "use_kernels": bool,
 }
 

@@ -18,11 +18,13 @@ The arguments in `REFUSED` would let such a callee run or unpickle what they nam
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from devrun.errors import ConfigError, UnknownNameError, nearest
@@ -165,11 +167,31 @@ def accepted(found: Found, expected: type, what: str) -> Callable[..., Any]:
         )
     ):
         return target  # type: ignore[no-any-return]
+    article = "an" if what[0] in "aeiou" else "a"
     raise ConfigError(
-        f"{found.path!r} cannot be the type of a {what}: that takes a class derived "
-        f"from {expected.__module__}.{expected.__qualname__}, or a factory that is "
-        f"listed; if this one is yours and safe, give --allow-factory {found.path}"
+        f"{found.path!r} cannot be the type of {article} {what}: that takes "
+        f"{_taken(expected)}, or a listed factory{_advice(found)}"
     )
+
+
+def _taken(expected: type) -> str:
+    """What `_is_kind` takes, for a message."""
+    if not _is_protocol(expected):
+        return f"a class derived from {expected.__module__}.{expected.__qualname__}"
+    tops = dict.fromkeys(name.partition(".")[0] for name in CALLABLES)
+    return (
+        f"a torch.nn.Module, a {expected.__name__.lower()} of {', '.join(tops)} or a "
+        f"class of your own code"
+    )
+
+
+def _advice(found: Found) -> str:
+    """How to list what is at the path; nothing where nobody should."""
+    top = _home(found.target).partition(".")[0]
+    own = callable(found.target) and top == found.path.partition(".")[0]
+    if not own or top in REVIEWED:
+        return ""
+    return f"; if you would run it, list it with --allow-factory {found.path}"
 
 
 def _is_kind(found: Found, expected: type) -> bool:
@@ -183,7 +205,7 @@ def _is_kind(found: Found, expected: type) -> bool:
         return False
     if _full_name(target) in DENIED or not issubclass(target, expected):
         return False
-    if not getattr(expected, "_is_protocol", False):
+    if not _is_protocol(expected):
         return True
     torch: Any = sys.modules.get("torch")
     if torch is not None and issubclass(target, torch.nn.Module):
@@ -191,6 +213,11 @@ def _is_kind(found: Found, expected: type) -> bool:
     if top in REVIEWED:
         return _within(home, CALLABLES)
     return top in sys.modules and not is_installed(sys.modules[top])
+
+
+def _is_protocol(expected: type) -> bool:
+    """Whether it says what an object can do, which is not yet what it is."""
+    return bool(getattr(expected, "_is_protocol", False))
 
 
 def _at(module: str, name: str) -> Any:
@@ -250,8 +277,8 @@ def is_factory(target: Any) -> bool:
     if _full_name(target) in FACTORIES:
         return True
     timm: Any = sys.modules.get("timm.models")
-    if timm is not None and timm.is_model(name):
-        return timm.model_entrypoint(name) is target
+    if timm is not None and home.startswith("timm.models."):
+        return timm.is_model(name) and timm.model_entrypoint(name) is target
     if home.startswith("torchvision.models."):
         models: Any = sys.modules["torchvision.models"]
         builders = map(models.get_model_builder, models.list_models())
@@ -303,6 +330,39 @@ def check_arguments(
                 f"{place(key)}{callee} is not given {name!r} with this value from a "
                 f"config, as it could run or unpickle what comes with it; "
                 f"--trust-config allows it for a config that you would run"
+            )
+    if inspect.ismethod(target) and target.__name__ == "from_pretrained":
+        _check_folder(args, rules, place)
+
+
+def _check_folder(
+    args: Mapping[str, Any], rules: Mapping[str, Any], place: Callable[[str], str]
+) -> None:
+    """What is loaded is a folder here, whose own configs ask for nothing refused."""
+    key = "pretrained_model_name_or_path"
+    folder = Path(str(args.get(key, "")))
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{place(key)}from_pretrained takes a folder that is here as {key} in a "
+            f"config, not {str(args.get(key))!r}; download it first (hf download NAME "
+            f"--local-dir FOLDER), or give --trust-config"
+        )
+    if (folder / "adapter_config.json").exists():
+        raise ConfigError(
+            f"{place(key)}{str(folder)!r} holds an adapter, which names another model "
+            f"to load; give the folder of that model"
+        )
+    # code that auto_map names is never run: see `fixed_arguments`
+    rules = {name: rule for name, rule in rules.items() if name != "auto_map"}
+    for file in sorted(folder.glob("*config.json")):
+        try:
+            content = json.loads(file.read_text("utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{place(key)}{str(file)!r} is no JSON") from error
+        for name in _refused("", content, rules):
+            raise ConfigError(
+                f"{place(key)}{str(file)!r} sets {name!r} to a value that could run or "
+                f"unpickle something; --trust-config allows it"
             )
 
 

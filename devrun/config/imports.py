@@ -95,7 +95,9 @@ def _import(
         return import_for_config(name)
     except Exception as error:
         reason = (
-            f"importing {name!r} failed: {type(error).__name__}: {error}; install "
+            str(error)
+            if isinstance(error, ConfigError)
+            else f"importing {name!r} failed: {type(error).__name__}: {error}; install "
             "it, or put its directory on PYTHONPATH"
         )
         problem = config_error(reason, origin_of(wish, "imports"), [_KEY, "imports"])

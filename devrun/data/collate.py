@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.utils.data import default_collate, default_convert
 
-from devrun.construct import short, where
-from devrun.errors import ConfigTypeError
+from devrun.construct import locate, short, where
+from devrun.errors import ConfigTypeError, DevrunError
 from devrun.registry import COLLATE_FUNCTIONS
 from devrun.trust import check_arguments
 
@@ -36,7 +36,11 @@ def build_collate(spec: Any) -> Callable[[Any], Any] | None:
         raise ConfigTypeError(
             f"collate_fn takes a name or a dict with a type, not {short(spec)}"
         )
-    target = COLLATE_FUNCTIONS.resolve(cfg["type"])
+    try:
+        target = COLLATE_FUNCTIONS.resolve(cfg["type"])
+    except DevrunError as error:
+        locate(error, where(cfg, "type"))
+        raise
     if inspect.isclass(target):
         built: Callable[[Any], Any] = COLLATE_FUNCTIONS.build(cfg)
         return built
