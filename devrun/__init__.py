@@ -79,6 +79,7 @@ _HOME = {
     "devrun.checkpoint": ("load_checkpoint",),
     "devrun.optim": ("build_optimizer",),
     "devrun.registry": (
+        "COLLATE_FUNCTIONS",
         "DATASETS",
         "HOOKS",
         "LOSSES",
@@ -97,6 +98,7 @@ _HOME = {
         "IterBasedRunner",
         "build_runner",
     ),
+    "devrun.trust": ("allow_factory",),
     "devrun.step": ("Capability", "StepOutput", "UpdatePolicy"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

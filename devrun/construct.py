@@ -1,18 +1,17 @@
-"""From a config's words to a call: dotted paths, arguments, and failures on one line.
+"""From a config's words to a call: arguments, and failures on one line.
 
-What a registry does with names is in `devrun.registry`; here is what happens before
-and around the constructor, so that a wrong argument is found before the call and a
-failing constructor is reported with the place in the config it came from.
+What a registry does with names is in `devrun.registry`, and what a dotted path may be
+in `devrun.trust`; here is what happens before and around the constructor, so that a
+wrong argument is found before the call and a failing constructor is reported with the
+place in the config it came from.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
+import logging
 import re
-import sys
-import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from devrun.errors import (
@@ -24,12 +23,18 @@ from devrun.errors import (
     is_out_of_memory,
     nearest,
 )
+from devrun.trust import (
+    check_arguments,
+    fixed_arguments,
+    import_path,
+    is_config,
+    is_factory,
+)
 
 __all__ = [
     "Buildable",
     "call",
-    "checked",
-    "import_path",
+    "call_named",
     "locate",
     "nested_config",
     "short",
@@ -39,14 +44,6 @@ __all__ = [
 ]
 
 Buildable: TypeAlias = Callable[..., Any]
-
-EXTRAS = {
-    "timm": "timm",
-    "torchmetrics": "metrics",
-    "torchvision": "torchvision",
-    "transformers": "transformers",
-}
-"""Package -> the extra of devrun that installs it."""
 
 PLACED = re.compile(r"[^:]+:\d+: |command line: ")
 """How a message begins that says its place in a config, as `where` gives it."""
@@ -70,6 +67,7 @@ def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any
         elif isinstance(error, KeyError):
             kind = UnknownNameError
         cause = " ".join(str(error).split())
+        cause += _listing(error, target)
         reason = f"{name} failed: {type(error).__name__}: {cause}{_texts(error, args)}"
         failure = kind(reason)
         locate(failure, where_named(cfg, reason))
@@ -91,6 +89,9 @@ def _check_arguments(
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):  # some classes written in C have no signature
+        return
+    if _takes_more(target, parameters):
+        _warn_of_misspelt(target, args, [p.name for p in parameters], cfg)
         return
     by_name = [
         p.name
@@ -121,75 +122,47 @@ def _check_arguments(
         )
 
 
-def import_path(path: str) -> Any:
-    """The object at a dotted path, outside the standard library."""
-    parts = path.split(".")
-    if not all(part.isidentifier() for part in parts):
-        raise ConfigError(f"{path!r} is not a dotted path")
-    if parts[0] in sys.stdlib_module_names:
-        raise ConfigError(f"{path!r} is in the standard library: it cannot be a type")
-    for cut in range(len(parts) - 1, 0, -1):
-        module = ".".join(parts[:cut])
-        try:
-            target: Any = importlib.import_module(module)
-            for part in parts[cut:]:
-                if not hasattr(target, part):
-                    raise UnknownNameError(_no_such_part(path, module, target, part))
-                target = getattr(target, part)
-        except UnknownNameError:
-            raise
-        except Exception as error:
-            absent = error.name if isinstance(error, ModuleNotFoundError) else None
-            if absent is not None and f"{module}.".startswith(f"{absent}."):
-                continue  # a class in a class, or not there at all
-            cause = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ConfigError(f"{path!r}: importing it failed: {cause}") from error
-        return target
-    extra = EXTRAS.get(parts[0])
-    how = f"pip install 'devrun[{extra}]'" if extra else ""
-    raise UnknownNameError(
-        f"{path!r} needs the package {parts[0]!r}, which is not installed: "
-        f"{how or 'install it, or put its folder on PYTHONPATH'}"
-    )
+def _takes_more(target: Buildable, shown: Collection[inspect.Parameter]) -> bool:
+    """Whether a decorator of `target` takes any keyword and shows a shorter list."""
+    entry = target.__init__ if inspect.isclass(target) else target  # type: ignore[misc]
+    code = getattr(entry, "__code__", None)
+    takes_any = code is not None and bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return takes_any and all(p.kind is not p.VAR_KEYWORD for p in shown)
 
 
-def _no_such_part(path: str, module: str, owner: Any, part: str) -> str:
-    classes = [name for name in dir(owner) if name[:1].isupper() == part[:1].isupper()]
-    hint = nearest(part, classes)
-    hint = hint if hint.startswith("did you mean") else "check the name"
-    return f"{path!r}: {module} has no {part!r}; {hint}"
+def _warn_of_misspelt(
+    target: Buildable,
+    args: Mapping[str, Any],
+    known: Sequence[str],
+    cfg: Mapping[str, Any],
+) -> None:
+    for key in args:
+        hint = "" if key in known or hasattr(target, key) else nearest(key, known)
+        if hint.startswith("did you mean"):
+            logging.getLogger("devrun").warning(
+                "%s%s takes any argument and does not list %r; %s",
+                *(where(cfg, key), target.__name__, key, hint),
+            )
 
 
-def checked(target: Any, path: str, expected: type, what: str) -> Buildable:
-    """`target` if it yields an `expected`, else ConfigError."""
-    kind = _returned_class(target) if inspect.isfunction(target) else target
-    if inspect.isclass(kind) and issubclass(kind, expected):
-        return target  # type: ignore[no-any-return]
-    raise ConfigError(
-        f"{path!r} cannot be the type of a {what}: that takes a class derived from "
-        f"{expected.__module__}.{expected.__qualname__}, or a function annotated to "
-        f"return one"
-    )
-
-
-def _returned_class(function: types.FunctionType) -> Any:
-    """The return annotation; one written as text is looked up, never evaluated."""
-    function = inspect.unwrap(function)
-    annotation = function.__annotations__.get("return")
-    if not isinstance(annotation, str):
-        return annotation
-    first, *rest = annotation.strip("'\" ").split(".")
-    found = function.__globals__.get(first)
-    for part in rest:
-        found = getattr(found, part, None)
-    return found
+def _listing(error: Exception, target: Buildable) -> str:
+    """The nearest argument, for one that only the call itself found to be unknown."""
+    named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if not (isinstance(error, TypeError) and named):
+        return ""
+    try:
+        hint = nearest(named[1], inspect.signature(target).parameters)
+    except (TypeError, ValueError):
+        return ""
+    return f"; {hint}" if hint.startswith("did you mean") else ""
 
 
 def nested_config(value: Any, owner: Buildable) -> Any:
     """`{"type": "pkg.XConfig", ...}` as an object, for an `owner` from `pkg`.
 
-    Only a class named ...Config of the owner's own top package is called; any other
-    value stays what it is.
+    Only a class named ...Config of the owner's own top package is called, or a listed
+    factory of it (`transformers.AutoConfig.from_pretrained`); any other value stays
+    what it is.
     """
     if not (isinstance(value, dict) and isinstance(value.get("type"), str)):
         return value
@@ -197,12 +170,17 @@ def nested_config(value: Any, owner: Buildable) -> Any:
     package = str(owner.__module__).split(".")[0]
     if not path.startswith(f"{package}."):
         return value
-    target = import_path(path)
-    named = inspect.isclass(target) and target.__name__.endswith("Config")
-    if not named or target.__module__.split(".")[0] != package:
+    found = import_path(path)
+    if not (is_config(found, package) or is_factory(found.target)):
         return value
     args = {k: nested_config(v, owner) for k, v in value.items() if k != "type"}
-    return call(target, args, value)
+    return call_named(found.target, args, value)
+
+
+def call_named(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any:
+    """`call` of what a dotted path named, with arguments that let it run nothing."""
+    check_arguments(target, args, lambda key: where(cfg, key))
+    return call(target, {**args, **fixed_arguments(target)}, cfg)
 
 
 def unshared(value: Any) -> Any:

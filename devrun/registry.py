@@ -3,9 +3,9 @@
     MODELS.build({"type": "ResNet", "depth": 18})                 a registered name
     MODELS.build({"type": "torchvision.models.resnet18"})         a dotted path
 
-A dotted path is taken only where the registry says what it must yield (a subclass
-of `expects`, or a function whose return annotation is one), so that a config can
-name a model but can never call an arbitrary function.
+A dotted path is taken only where the registry says what it must yield, and by the
+rules of `devrun.trust`, so that a config can name a model but can never call an
+arbitrary function.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 from devrun.construct import (
     Buildable,
     call,
-    checked,
-    import_path,
+    call_named,
     locate,
     nested_config,
     short,
@@ -35,8 +34,10 @@ from devrun.errors import (
     UnknownNameError,
     nearest,
 )
+from devrun.trust import accepted, import_path, takes_objects
 
 __all__ = [
+    "COLLATE_FUNCTIONS",
     "DATASETS",
     "HOOKS",
     "LOSSES",
@@ -140,10 +141,10 @@ class Registry:
         """
         found = self.get(name)
         if found is None and "." in name and self._expects is not None:
-            target = import_path(name)
+            there = import_path(name)
             found = self.get(name)  # the import may have registered it
             if found is None:
-                found = checked(target, name, self._expects(), self.name)
+                found = accepted(there, self._expects(), self.name)
         if found is None:
             raise UnknownNameError(
                 f"{name!r} is not in the {self.name} registry; "
@@ -151,6 +152,10 @@ class Registry:
                 f"your own class must be listed in custom_imports)"
             )
         return found
+
+    def expected(self) -> type:
+        """What a dotted path must yield: a class or a protocol."""
+        return object if self._expects is None else self._expects()
 
     def build(
         self, cfg: Any, default_args: Mapping[str, Any] | None = None, **kwargs: Any
@@ -265,11 +270,11 @@ def build_from_cfg(
     if isinstance(wanted, str):
         try:
             target = registry.resolve(wanted)
-            if registry.get(wanted) is None:  # a dotted path
-                args = {k: nested_config(v, target) for k, v in args.items()}
         except DevrunError as error:
             locate(error, where(cfg, "type"))
             raise
+        if registry.get(wanted) is None:  # a dotted path
+            return _build_named(target, args, cfg, registry)
     elif inspect.isclass(wanted) or inspect.isfunction(wanted):
         target = wanted
     else:
@@ -278,6 +283,50 @@ def build_from_cfg(
             f"got {short(wanted)}"
         )
     return call(target, args, cfg)
+
+
+def _build_named(
+    target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any], registry: Registry
+) -> Any:
+    """Call what a dotted path named; parts that it wants as objects are built first."""
+    try:
+        args = {key: nested_config(value, target) for key, value in args.items()}
+        if takes_objects(target):
+            args = {key: _part(key, value, registry) for key, value in args.items()}
+    except DevrunError as error:
+        locate(error, where(cfg))
+        raise
+    result = call_named(target, args, cfg)
+    expected = registry.expected()
+    if not (inspect.isclass(target) or isinstance(result, expected)):
+        raise ConfigTypeError(
+            f"{where(cfg, 'type')}{cfg['type']!r} made no {registry.name}: "
+            f"{short(result)}; that takes an object of {expected.__module__}."
+            f"{expected.__qualname__}"
+        )
+    return result
+
+
+def _part(key: str, value: Any, owner: Registry) -> Any:
+    """The value of an argument that known packages take as an object."""
+    registry = _PARTS.get(key)
+    if registry is None:
+        return value
+    if isinstance(value, dict) and "type" in value:
+        return registry.build(value)
+    if not (
+        isinstance(value, (list, tuple)) and any(isinstance(v, dict) for v in value)
+    ):
+        return value
+    if owner is not TRANSFORMS and registry is TRANSFORMS:
+        if key == "transforms":
+            raise ConfigTypeError(
+                "transforms of a data set takes one transform of sample and label, not "
+                "a list; give {type: torchvision.transforms.v2.Compose, transforms: "
+                "[...]}, or transform and target_transform"
+            )
+        return registry.build({"type": "Compose", "transforms": value})
+    return [_part(key, entry, owner) for entry in value]
 
 
 @runtime_checkable
@@ -323,9 +372,22 @@ OPTIMIZER_BUILDERS = Registry(
     home="devrun.optim",
     expects=_lazily("devrun.optim.constructor", "DefaultOptimizerConstructor"),
 )
+COLLATE_FUNCTIONS = Registry(
+    "collate function", home="devrun.data", expects=lambda: Transform
+)
 METRICS = Registry("metric", home="devrun.metrics", expects=lambda: Metric)
 LR_SCHEDULERS = Registry(
     "learning-rate scheduler",
     home="devrun.hooks",
     expects=_lazily("torch.optim.lr_scheduler", "LRScheduler"),
 )
+_PARTS = {
+    "collate_fn": COLLATE_FUNCTIONS,
+    "dataset": DATASETS,
+    "datasets": DATASETS,
+    "model": MODELS,
+    "target_transform": TRANSFORMS,
+    "transform": TRANSFORMS,
+    "transforms": TRANSFORMS,
+}
+"""Argument of torch's, torchvision's, timm's or peft's -> what builds it."""

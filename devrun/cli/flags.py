@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from devrun.config import DictAction
+from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.merge import DELETE
 from devrun.errors import ConfigError
+from devrun.trust import granted
 
-__all__ = ["add_device_flags", "add_train_flags", "device_entry", "overrides"]
+__all__ = [
+    "add_device_flags",
+    "add_train_flags",
+    "add_trust_flags",
+    "device_entry",
+    "import_modules",
+    "overrides",
+    "trusted",
+]
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 
@@ -80,7 +91,45 @@ def _run_flags(group: argparse._ArgumentGroup) -> None:
     )
     add("--dry-run", action="store_true", help="two iterations of each phase, no files")
     add("--no-progress", action="store_true", help="plain lines, no progress bar")
-    add("--trust-config", action="store_true", help="execute a .py config as Python")
+    add_trust_flags(group)
+
+
+def add_trust_flags(group: argparse._ActionsContainer) -> None:
+    """The flags that say what a config may import and call; see `trusted`."""
+    add = group.add_argument
+    add("--import", **_repeated("imports", "MODULE"), help="import a module of yours")
+    add(
+        "--allow-factory",
+        **_repeated("factories", "PATH"),
+        help="let the config name this function or class as a type",
+    )
+    add(
+        "--trust-config",
+        action="store_true",
+        help="let the config run code: a .py as Python, any type, modules beside it",
+    )
+
+
+def _repeated(dest: str, metavar: str) -> dict[str, Any]:
+    return {
+        "action": "append",
+        "default": [],
+        "dest": dest,
+        "type": _word,
+        "metavar": metavar,
+    }
+
+
+def trusted(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Within, configs may name what the flags allow."""
+    return granted(args.factories, everything=args.trust_config)
+
+
+def import_modules(args: argparse.Namespace, cfg: Any) -> None:
+    """What `--import` and then the config's `custom_imports` list."""
+    import_named(args.imports, args.config)
+    folders = search_folders(args.config) if args.trust_config else ()
+    import_custom(cfg.copy(), folders)  # the command line may have changed the list
 
 
 def overrides(args: argparse.Namespace, cfg: Any) -> dict[str, Any]:

@@ -13,11 +13,16 @@ from typing import Any
 from devrun.cli.chosen import WORDS, chosen_checkpoint, places_of
 from devrun.cli.console import complain, say
 from devrun.cli.exits import Session
-from devrun.cli.flags import add_device_flags, overrides
+from devrun.cli.flags import (
+    add_device_flags,
+    add_trust_flags,
+    import_modules,
+    overrides,
+    trusted,
+)
 from devrun.cli.summary import listed
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
 from devrun.config import Config, DictAction, check_config
-from devrun.config.imports import import_custom
 from devrun.errors import ConfigError, StorageError, nearest
 from devrun.files import replace_text
 from devrun.log.jsonlines import strict_line
@@ -50,13 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="FILE", help="also write the results as JSON")
     add("--no-progress", action="store_true", help="no progress bar")
     add("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE")
-    add("--trust-config", action="store_true", help="execute a .py config as Python")
     add(
         "--allow-pickle",
         metavar="FILE",
         dest="trusted_file",
         help="run the code that this old .pth names",
     )
+    add_trust_flags(parser)
     add_device_flags(parser.add_argument_group("device"))
     parser.set_defaults(  # what `overrides` looks at besides
         **dict.fromkeys(("work_dir", "resume_from", "load_from", "seed")),
@@ -90,7 +95,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     checkpoint = chosen_checkpoint(args.checkpoint, places)
     if checkpoint != args.checkpoint:
         complain(f"{args.checkpoint} is {checkpoint}", "note")
-    import_custom(cfg.copy())
+    import_modules(args, cfg)
     from devrun.checkpoint import read_checkpoint
     from devrun.checkpoint.mmcv_format import averaged_weights
     from devrun.hooks.evaluation import EvalHook
@@ -98,10 +103,11 @@ def run(args: argparse.Namespace, session: Session) -> int:
     from devrun.runners.training import build_training
 
     get_logger(log_level=cfg.get("log_level") or "INFO")
-    training = build_training(cfg, progress=False if args.no_progress else None)
+    with trusted(args):
+        training = build_training(cfg, progress=False if args.no_progress else None)
     with closing(training.runner) as runner:
-        trusted = args.trusted_file is not None
-        runner.load_checkpoint(checkpoint, strict=True, allow_pickle=trusted)
+        unpickle = args.trusted_file is not None
+        runner.load_checkpoint(checkpoint, strict=True, allow_pickle=unpickle)
         place = Path(checkpoint).expanduser()
         if args.weights == "evaluated" and place.is_dir():
             averaged = averaged_weights(read_checkpoint(place, parts=["hooks"]))

@@ -13,14 +13,13 @@ from typing import Any
 
 from devrun.cli.console import complain, say
 from devrun.cli.exits import Session
-from devrun.cli.flags import add_train_flags, overrides
+from devrun.cli.flags import add_train_flags, import_modules, overrides, trusted
 from devrun.cli.lost import crash_stacks
 from devrun.cli.record import RunRecord, git_revision, versions
 from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, claim, keep_aside
 from devrun.config import Config, check_config
-from devrun.config.imports import import_custom
 from devrun.dist import launched
 from devrun.errors import DevrunError, StorageError
 from devrun.lock import unlock_directory
@@ -44,7 +43,7 @@ class Plan:
 def run(args: argparse.Namespace, session: Session) -> int:
     """Train; the config is checked before anything slow is imported."""
     plan = _plan(args)
-    with StopSignals() as signals:
+    with StopSignals() as signals, trusted(args):
         try:
             return _train(args, plan, session, signals)
         finally:
@@ -89,7 +88,7 @@ def _train(
     signals.on_leave.append(record.fail)
     # a vendor's torch would load its SDK before the adapter has set what that reads
     os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
-    import_custom(plan.cfg.copy())  # the command line may have changed the list
+    import_modules(args, plan.cfg)  # the command line may have changed the list
     from devrun.log.env import brief, env_text
     from devrun.runners.training import build_training
 

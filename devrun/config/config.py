@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from devrun.config import dump as writer
-from devrun.config.imports import import_custom
+from devrun.config.imports import import_custom, search_folders
 from devrun.config.limits import Copier
 from devrun.config.loader import HELPERS, RESERVED, Loader, finish
 from devrun.config.merge import merge, nested
@@ -271,7 +271,7 @@ def _loaded(
     config._set("_helpers", frozenset(loader.helpers))
     config._set("_files", tuple(loader.files))
     if import_modules:
-        import_custom(tree)
+        import_custom(tree, search_folders(path) if loader.trust else ())
     return config
 
 

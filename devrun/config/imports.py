@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.tree import ConfigDict, origin_of
-from devrun.errors import ConfigTypeError
+from devrun.errors import ConfigError, ConfigTypeError
+from devrun.importing import import_for_config, import_for_user
 
-__all__ = ["import_custom"]
+__all__ = ["import_custom", "import_named", "search_folders"]
 
 _KEY = "custom_imports"
 
 
-def import_custom(cfg: ConfigDict) -> list[ModuleType]:
+def import_custom(
+    cfg: ConfigDict, folders: Sequence[str | Path] = ()
+) -> list[ModuleType]:
     """Import what `cfg["custom_imports"]` lists; the modules, in order.
+
+    `folders` are looked through first; they are given for a config that is trusted,
+    as the current folder and the config's own. Without them only what is installed,
+    or on the path by the user's will, is imported.
 
     Raises:
         ConfigError: a wrong form, or a module that cannot be imported (and
@@ -43,20 +52,52 @@ def import_custom(cfg: ConfigDict) -> list[ModuleType]:
         raise config_error(
             reason, origin_of(wish, "imports"), [_KEY, "imports"], ConfigTypeError
         )
-    found = (_import(name, wish, bool(allow)) for name in names)
+    found = (_import(name, wish, bool(allow), folders) for name in names)
     return [module for module in found if module is not None]
+
+
+def import_named(names: Iterable[str], file: str | Path) -> None:
+    """Import the modules that the user named (`--import`), beside the config too.
+
+    Raises:
+        ConfigError: no module name, or one that cannot be imported.
+    """
+    for name in names:
+        if not _is_module(name):
+            raise ConfigError(
+                f"--import takes a module name such as mypackage.models, not {name!r}"
+            )
+        try:
+            import_for_user(name, search_folders(file))
+        except Exception as error:
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ConfigError(
+                f"--import {name} failed: {cause}; it is looked up in the current "
+                f"folder, in that of {file}, and on PYTHONPATH"
+            ) from error
+
+
+def search_folders(file: str | Path) -> tuple[str, str]:
+    """Where modules of the user are looked up: here, and beside the config `file`."""
+    return os.getcwd(), os.path.dirname(os.path.abspath(file))
 
 
 def _is_module(name: Any) -> bool:
     return isinstance(name, str) and all(p.isidentifier() for p in name.split("."))
 
 
-def _import(name: str, wish: ConfigDict, allow: bool) -> ModuleType | None:
+def _import(
+    name: str, wish: ConfigDict, allow: bool, folders: Sequence[str | Path]
+) -> ModuleType | None:
     try:
-        return importlib.import_module(name)
+        if folders:
+            return import_for_user(name, folders)
+        return import_for_config(name)
     except Exception as error:
         reason = (
-            f"importing {name!r} failed: {type(error).__name__}: {error}; install "
+            str(error)
+            if isinstance(error, ConfigError)
+            else f"importing {name!r} failed: {type(error).__name__}: {error}; install "
             "it, or put its directory on PYTHONPATH"
         )
         problem = config_error(reason, origin_of(wish, "imports"), [_KEY, "imports"])

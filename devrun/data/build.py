@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from devrun.construct import locate, where
+from devrun.construct import locate, short, where
 from devrun.data.bucketing import with_buckets
+from devrun.data.collate import build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
 from devrun.data.resumable import ERROR_POLICIES, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
@@ -58,7 +59,7 @@ def build_dataloader(
     prefetch_factor: int | None = None,
     timeout: float = 0,
     multiprocessing_context: str | None = None,
-    collate_fn: Callable[[Any], Any] | None = None,
+    collate_fn: Callable[[Any], Any] | Mapping[str, Any] | str | None = None,
     worker_init_fn: Callable[[int], Any] | None = None,
     sampler: Iterable[Any] | Mapping[str, Any] | None = None,
     sampler_cfg: Mapping[str, Any] | None = None,
@@ -78,6 +79,7 @@ def build_dataloader(
         round_up: must stay True: in training all processes get equally many batches.
         seed: chooses the order, instead of the run's own seed.
         timeout: seconds to wait for a batch from a worker; 0 waits for ever.
+        collate_fn: makes a batch of a list of samples; see `build_collate`.
         sampler, sampler_cfg: whose order to use instead, as an object or a config with
             a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
         on_sample_error: `stop`, or `skip` and report; by default the data set's.
@@ -111,8 +113,8 @@ def build_dataloader(
         num_workers=workers,
         drop_last=drop_last,
         pin_memory=pin_memory,
-        collate_fn=collate_fn,
-        worker_init_fn=worker_init_fn,
+        collate_fn=build_collate(collate_fn),
+        worker_init_fn=_worker_init(worker_init_fn),
         **options,
     )
     # carried to make_resumable; torch has no place for them
@@ -206,6 +208,15 @@ def _check(
         raise ConfigError(
             f"on_sample_error must be one of {', '.join(ERROR_POLICIES)}: {policy!r}"
         )
+
+
+def _worker_init(function: Any) -> Any:
+    if function is not None and not callable(function):
+        raise ConfigTypeError(
+            f"worker_init_fn takes a function, which a file cannot hold, not "
+            f"{short(function)}; what workers need belongs into the data set"
+        )
+    return function
 
 
 def _order(

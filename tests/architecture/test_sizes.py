@@ -14,6 +14,7 @@ from devrun.cli.parser import flags_of
 FLAGS = {
     "train": [
         "--allow-changes",
+        "--allow-factory",
         "--allow-pickle",
         "--cfg-options",
         "--deterministic",
@@ -22,6 +23,7 @@ FLAGS = {
         "--emulate",
         "--gpu-id",
         "--help",
+        "--import",
         "--ipu-replicas",
         "--launcher",
         "--load-from",
@@ -38,12 +40,14 @@ FLAGS = {
         "-h",
     ],
     "test": [
+        "--allow-factory",
         "--allow-pickle",
         "--cfg-options",
         "--device",
         "--emulate",
         "--gpu-id",
         "--help",
+        "--import",
         "--ipu-replicas",
         "--launcher",
         "--local-rank",

@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from devrun import trust
 from devrun.errors import ConfigError, UnknownNameError
 from devrun.hooks.base import Hook
 from devrun.registry import (
@@ -58,6 +59,10 @@ def unannotated():
 
 def returns_text() -> str:
     raise AssertionError("called")
+
+
+def text():
+    return "text"
 
 
 instance = Net()
@@ -121,8 +126,41 @@ def test_classes_of_a_users_package_are_taken(package):
 
 
 @pytest.mark.parametrize("name", ["make_net", "make_quoted"])
-def test_functions_annotated_to_return_the_kind_are_taken(package, name):
-    assert MODELS.build({"type": f"zoo.nets.{name}", "width": 5}).out_features == 5
+def test_an_annotation_opens_nothing(package, name):
+    with pytest.raises(ConfigError, match=f"--allow-factory zoo.nets.{name}"):
+        MODELS.build({"type": f"zoo.nets.{name}", "width": 5})
+
+
+@pytest.fixture
+def allowed(monkeypatch):
+    monkeypatch.setattr(trust, "_allowed", set())
+    return trust.allow_factory
+
+
+def test_a_function_is_taken_once_it_is_allowed(package, allowed):
+    cfg = {"type": "zoo.nets.make_net", "width": 5}
+    with trust.granted(["zoo.nets.make_net"]):
+        assert MODELS.build(cfg).out_features == 5
+    with pytest.raises(ConfigError, match="cannot be the type of a model"):
+        MODELS.build(cfg)
+    allowed("zoo.nets.make_net")
+    assert MODELS.build(cfg).out_features == 5
+    from zoo.nets import make_quoted
+
+    assert allowed(make_quoted) is make_quoted
+    path = {"type": "zoo.nets.make_quoted", "width": 4}
+    assert MODELS.build(path).out_features == 4
+
+
+def test_what_an_allowed_function_makes_is_still_checked(package, allowed):
+    allowed("zoo.nets.text")
+    with pytest.raises(TypeError, match="made no model: str 'text'"):
+        MODELS.build({"type": "zoo.nets.text"})
+
+
+def test_only_a_path_or_a_callable_can_be_allowed():
+    with pytest.raises(ConfigError, match="a path or a callable, got 3"):
+        trust.allow_factory(3)
 
 
 @pytest.mark.parametrize(
@@ -163,9 +201,8 @@ def test_a_registry_that_expects_nothing_takes_names_only():
 
 
 def test_a_missing_package_names_the_extra_that_has_it():
-    missing = [name for name in ("timm", "torchvision") if name not in sys.modules]
-    if missing and _importable(missing[0]):
-        pytest.skip(f"{missing[0]} is installed")
+    if _importable("timm"):
+        pytest.skip("timm is installed")
     with pytest.raises(UnknownNameError, match=r"pip install 'devrun\[timm\]'"):
         MODELS.build({"type": "timm.models.resnet.resnet18"})
 

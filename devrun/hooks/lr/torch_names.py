@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
 
+from devrun import trust
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.registry import LR_SCHEDULERS
 
@@ -38,7 +39,10 @@ def find_scheduler(name: str) -> type[Scheduler] | None:
     if name in scheduler_names():
         return getattr(lr_scheduler, name)  # type: ignore[no-any-return]
     if "." in name:
-        return LR_SCHEDULERS.resolve(name)  # type: ignore[return-value]
+        kind = LR_SCHEDULERS.resolve(name)
+        if inspect.isclass(kind):
+            return kind
+        raise ConfigTypeError(f"policy {name!r} must be a class of a scheduler")
     return None
 
 
@@ -49,6 +53,7 @@ def check_arguments(kind: type[Scheduler], arguments: Mapping[str, Any]) -> None
         ConfigTypeError: an argument is unknown or missing.
         UnknownNameError: an entry of `schedulers` names no scheduler.
     """
+    trust.check_arguments(kind, arguments)
     parameters = inspect.signature(kind).parameters
     accepted = [name for name in parameters if name not in _OURS]
     several = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -1,0 +1,54 @@
+"""`collate_fn` from a config: what makes a batch of a list of samples."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import default_collate, default_convert
+
+from devrun.construct import locate, short, where
+from devrun.errors import ConfigTypeError, DevrunError
+from devrun.registry import COLLATE_FUNCTIONS
+from devrun.trust import check_arguments
+
+__all__ = ["COLLATE_FUNCTIONS", "build_collate"]
+
+for _function in (default_collate, default_convert):
+    COLLATE_FUNCTIONS.register_module(module=_function)
+
+
+def build_collate(spec: Any) -> Callable[[Any], Any] | None:
+    """The function that `spec` describes: a name, a dict with `type`, or itself.
+
+    `type` is a name in COLLATE_FUNCTIONS or a dotted path. A class is constructed
+    with the other keys; a function is called with them and the list of samples.
+
+    Raises:
+        ConfigError: nothing has that name, or it does not take these arguments.
+    """
+    if spec is None or (callable(spec) and not isinstance(spec, dict)):
+        return spec  # type: ignore[no-any-return]
+    cfg = {"type": spec} if isinstance(spec, str) else spec
+    if not (isinstance(cfg, dict) and isinstance(cfg.get("type"), str)):
+        raise ConfigTypeError(
+            f"collate_fn takes a name or a dict with a type, not {short(spec)}"
+        )
+    try:
+        target = COLLATE_FUNCTIONS.resolve(cfg["type"])
+    except DevrunError as error:
+        locate(error, where(cfg, "type"))
+        raise
+    if inspect.isclass(target):
+        built: Callable[[Any], Any] = COLLATE_FUNCTIONS.build(cfg)
+        return built
+    args = {key: value for key, value in cfg.items() if key != "type"}
+    if COLLATE_FUNCTIONS.get(cfg["type"]) is None:
+        check_arguments(target, args, lambda key: where(cfg, key))
+    try:
+        inspect.signature(target).bind([], **args)
+    except TypeError as error:
+        raise ConfigTypeError(f"{where(cfg)}collate_fn: {error}") from None
+    return functools.partial(target, **args) if args else target

@@ -1,0 +1,381 @@
+"""What a dotted path in a config may stand for: the one place that decides.
+
+A config from elsewhere is data. What its dotted paths lead to is judged by the object
+that is there, never by what it says of itself, such as an annotation:
+
+1. a class of the kind that the key needs; of the packages in `devrun.reviewed` only
+   one of the modules listed there. "Anything that can be called" (a transform, a
+   collate function) is no kind: it takes a `torch.nn.Module`, a class of `CALLABLES`,
+   or one of the user's own code, which no installer put there;
+2. a factory that its package lists as one of its models, or that `FACTORIES` or
+   `LOADERS` names;
+3. what the user allows, in code (`allow_factory`) or on the command line.
+
+The arguments in `REFUSED` would let such a callee run or unpickle what they name.
+`--trust-config` lifts all of this: the config is then as good as a program.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from devrun.errors import ConfigError, UnknownNameError, nearest
+from devrun.importing import import_for_config, is_installed
+from devrun.reviewed import (
+    CALLABLES,
+    COLLATES,
+    DENIED,
+    EXTRAS,
+    FACTORIES,
+    LOADED,
+    LOADERS,
+    REFUSED,
+    REFUSED_IN_REVIEWED,
+    REVIEWED,
+)
+
+__all__ = [
+    "Found",
+    "accepted",
+    "allow_factory",
+    "check_arguments",
+    "fixed_arguments",
+    "granted",
+    "import_path",
+    "is_config",
+    "is_factory",
+    "is_reviewed",
+    "takes_objects",
+]
+
+_allowed: set[Any] = set()
+_granted: ContextVar[tuple[frozenset[str], bool]] = ContextVar(
+    "granted", default=(frozenset(), False)
+)
+
+
+def allow_factory(factory: str | Callable[..., Any]) -> Any:
+    """Let configs name `factory`, a dotted path or the callable itself; returned.
+
+    Its result must still be what the key needs. Works as a decorator.
+    """
+    if not (isinstance(factory, str) or callable(factory)):
+        raise ConfigError(f"allow_factory takes a path or a callable, got {factory!r}")
+    _allowed.add(factory)
+    return factory
+
+
+@contextmanager
+def granted(paths: Iterable[str] = (), *, everything: bool = False) -> Iterator[None]:
+    """Within: dotted `paths` are allowed, or `everything` that can be imported."""
+    token = _granted.set((frozenset(paths), everything))
+    try:
+        yield
+    finally:
+        _granted.reset(token)
+
+
+class Found(NamedTuple):
+    """What is at a dotted path."""
+
+    path: str
+    target: Any
+    module: str
+    """The module that the path names."""
+
+
+def import_path(path: str) -> Found:
+    """The object at a dotted path; attributes of modules and classes, no further.
+
+    Raises:
+        ConfigError: no path, or the import is refused or fails.
+        UnknownNameError: the package or the name in it is not there.
+    """
+    parts = path.split(".")
+    if not all(part.isidentifier() for part in parts):
+        raise ConfigError(f"{path!r} is not a dotted path")
+    load = import_module if _granted.get()[1] else import_for_config
+    for cut in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:cut])
+        try:
+            target: Any = load(module)
+            for part in parts[cut:]:
+                target = _attribute(target, part, path, module)
+        except ConfigError:
+            raise
+        except Exception as error:
+            absent = error.name if isinstance(error, ModuleNotFoundError) else None
+            if absent is not None and f"{module}.".startswith(f"{absent}."):
+                continue  # a class in a class, or not there at all
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ConfigError(f"{path!r}: importing it failed: {cause}") from error
+        return Found(path, target, module)
+    extra = EXTRAS.get(parts[0])
+    how = f"pip install 'devrun[{extra}]'" if extra else ""
+    raise UnknownNameError(
+        f"{path!r} needs the package {parts[0]!r}, which is not installed: "
+        f"{how or 'install it, or put its folder on PYTHONPATH'}"
+    )
+
+
+def _attribute(owner: Any, name: str, path: str, module: str) -> Any:
+    """`owner.name`; `_ELSEWHERE` from an owner that is neither module nor class."""
+    if name.startswith("__"):
+        return _ELSEWHERE
+    if inspect.ismodule(owner):
+        if owner.__name__.partition(".")[0] != path.partition(".")[0]:
+            return _ELSEWHERE  # of a module that `module` merely uses, such as os
+    elif inspect.isclass(owner):
+        found = inspect.getattr_static(owner, name, None)
+        if found is not None and not isinstance(found, (type, classmethod)):
+            return _ELSEWHERE  # to ask a property or descriptor would call it
+    else:
+        return _ELSEWHERE
+    if not hasattr(owner, name):
+        known = [n for n in dir(owner) if n[:1].isupper() == name[:1].isupper()]
+        hint = nearest(name, known)
+        hint = hint if hint.startswith("did you mean") else "check the name"
+        raise UnknownNameError(f"{path!r}: {module} has no {name!r}; {hint}")
+    return getattr(owner, name)
+
+
+_ELSEWHERE = object()
+
+
+def accepted(found: Found, expected: type, what: str) -> Callable[..., Any]:
+    """What is `found`, if it yields an `expected`; else ConfigError."""
+    target = found.target
+    paths, everything = _granted.get()
+    if callable(target) and (
+        everything
+        or found.path in paths
+        or found.path in _allowed
+        or any(target is one for one in _allowed)
+        or (inspect.isclass(target) and _is_kind(found, expected))
+        or (
+            _full_name(target) in COLLATES
+            if what == "collate function"
+            else is_factory(target)
+        )
+    ):
+        return target  # type: ignore[no-any-return]
+    article = "an" if what[0] in "aeiou" else "a"
+    raise ConfigError(
+        f"{found.path!r} cannot be the type of {article} {what}: that takes "
+        f"{_taken(expected)}, or a listed factory{_advice(found)}"
+    )
+
+
+def _taken(expected: type) -> str:
+    """What `_is_kind` takes, for a message."""
+    if not _is_protocol(expected):
+        return f"a class derived from {expected.__module__}.{expected.__qualname__}"
+    tops = dict.fromkeys(name.partition(".")[0] for name in CALLABLES)
+    return (
+        f"a torch.nn.Module, a {expected.__name__.lower()} of {', '.join(tops)} or a "
+        f"class of your own code"
+    )
+
+
+def _advice(found: Found) -> str:
+    """How to list what is at the path; nothing where nobody should."""
+    top = _home(found.target).partition(".")[0]
+    own = callable(found.target) and top == found.path.partition(".")[0]
+    if not own or top in REVIEWED:
+        return ""
+    return f"; if you would run it, list it with --allow-factory {found.path}"
+
+
+def _is_kind(found: Found, expected: type) -> bool:
+    """Whether the class at the path is of the kind, and from where such come."""
+    target = found.target
+    home = _home(target)
+    if _at(home, target.__qualname__) is not target:
+        home = found.module  # it does not come from where it says
+    top = home.partition(".")[0]
+    if top in sys.stdlib_module_names or not is_reviewed(home):
+        return False
+    if _full_name(target) in DENIED or not issubclass(target, expected):
+        return False
+    if not _is_protocol(expected):
+        return True
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and issubclass(target, torch.nn.Module):
+        return True
+    if top in REVIEWED:
+        return _within(home, CALLABLES)
+    return top in sys.modules and not is_installed(sys.modules[top])
+
+
+def _is_protocol(expected: type) -> bool:
+    """Whether it says what an object can do, which is not yet what it is."""
+    return bool(getattr(expected, "_is_protocol", False))
+
+
+def _at(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def is_config(found: Found, package: str) -> bool:
+    """Whether at the path is a class named ...Config of `package`."""
+    target = found.target
+    return (
+        inspect.isclass(target)
+        and target.__name__.endswith("Config")
+        and _home(target).partition(".")[0] == package
+        and is_reviewed(_home(target))
+    )
+
+
+def is_reviewed(module: str) -> bool:
+    """Whether configs may name classes of `module`, as far as it was looked at."""
+    within = REVIEWED.get(module.partition(".")[0])
+    return within is None or _within(module, within)
+
+
+def _within(module: str, names: Iterable[str]) -> bool:
+    return any(f"{module}.".startswith(f"{name}.") for name in names)
+
+
+def _home(target: Any) -> str:
+    return str(getattr(target, "__module__", ""))
+
+
+def _full_name(target: Any) -> str:
+    return f"{_home(target)}.{getattr(target, '__qualname__', '')}"
+
+
+def is_factory(target: Any) -> bool:
+    """Whether `target` is a function on one of the lists, and the very one."""
+    home, name = _home(target), getattr(target, "__name__", "")
+    if inspect.ismethod(target):
+        owner = target.__self__
+        return (
+            name in LOADERS
+            and inspect.isclass(owner)
+            and home.startswith("transformers.")
+            and any(
+                base.__name__ in LOADED and base.__module__.startswith("transformers.")
+                for base in owner.__mro__
+            )
+        )
+    if not inspect.isfunction(target):
+        return False
+    if _at(home, name) is not target:
+        return False
+    if _full_name(target) in FACTORIES:
+        return True
+    timm: Any = sys.modules.get("timm.models")
+    if timm is not None and home.startswith("timm.models."):
+        return timm.is_model(name) and timm.model_entrypoint(name) is target
+    if home.startswith("torchvision.models."):
+        models: Any = sys.modules["torchvision.models"]
+        builders = map(models.get_model_builder, models.list_models())
+        return any(target is builder for builder in builders)
+    return False
+
+
+def takes_objects(target: Callable[..., Any]) -> bool:
+    """Whether `target` is made by a known package, which builds nothing from dicts."""
+    homes = [_home(target)]
+    if inspect.isclass(target):
+        homes += [
+            home
+            for home in map(_home, target.__mro__)
+            if home.startswith(("torchvision.", "timm."))
+        ]
+    tops = {home.partition(".")[0] for home in homes}
+    return bool(tops & (REVIEWED.keys() - {"devrun"}))
+
+
+def fixed_arguments(target: Callable[..., Any]) -> dict[str, Any]:
+    """Arguments that `target` always gets, so that it asks nobody to run code."""
+    if inspect.ismethod(target) and not _granted.get()[1] and is_factory(target):
+        return {"trust_remote_code": False}
+    return {}
+
+
+def check_arguments(
+    target: Callable[..., Any],
+    args: Mapping[str, Any],
+    place: Callable[[str], str] = lambda key: "",
+) -> None:
+    """Refuse arguments of a callee named by path that make it run or unpickle.
+
+    `place` gives where a key of `args` was written.
+
+    Raises:
+        ConfigError: with the name of the argument.
+    """
+    if _granted.get()[1]:
+        return
+    rules = REFUSED
+    if takes_objects(target):
+        rules = {**REFUSED, **REFUSED_IN_REVIEWED}
+    for key, value in args.items():
+        for name in _refused(key, value, rules):
+            callee = getattr(target, "__name__", target)
+            raise ConfigError(
+                f"{place(key)}{callee} is not given {name!r} with this value from a "
+                f"config, as it could run or unpickle what comes with it; "
+                f"--trust-config allows it for a config that you would run"
+            )
+    if inspect.ismethod(target) and target.__name__ == "from_pretrained":
+        _check_folder(args, rules, place)
+
+
+def _check_folder(
+    args: Mapping[str, Any], rules: Mapping[str, Any], place: Callable[[str], str]
+) -> None:
+    """What is loaded is a folder here, whose own configs ask for nothing refused."""
+    key = "pretrained_model_name_or_path"
+    folder = Path(str(args.get(key, "")))
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{place(key)}from_pretrained takes a folder that is here as {key} in a "
+            f"config, not {str(args.get(key))!r}; download it first (hf download NAME "
+            f"--local-dir FOLDER), or give --trust-config"
+        )
+    if (folder / "adapter_config.json").exists():
+        raise ConfigError(
+            f"{place(key)}{str(folder)!r} holds an adapter, which names another model "
+            f"to load; give the folder of that model"
+        )
+    # code that auto_map names is never run: see `fixed_arguments`
+    rules = {name: rule for name, rule in rules.items() if name != "auto_map"}
+    for file in sorted(folder.glob("*config.json")):
+        try:
+            content = json.loads(file.read_text("utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{place(key)}{str(file)!r} is no JSON") from error
+        for name in _refused("", content, rules):
+            raise ConfigError(
+                f"{place(key)}{str(file)!r} sets {name!r} to a value that could run or "
+                f"unpickle something; --trust-config allows it"
+            )
+
+
+def _refused(key: Any, value: Any, rules: Mapping[str, Any]) -> Iterator[Any]:
+    """The names, at any depth, that `rules` refuse."""
+    if str(key) in rules and rules[str(key)](value):
+        yield key
+    elif isinstance(value, str):
+        if value.lstrip().lower().startswith("pipe:"):
+            yield key
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _refused(name, inner, rules)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for inner in value:
+            yield from _refused(key, inner, rules)

@@ -1,0 +1,366 @@
+"""Configs from an attacker, through every key that takes a type: nothing runs.
+
+What they would run leaves the file PWNED. Each is refused with status 2 and one line.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from devrun.cli.main import main
+from tests.cli.conftest import CONFIG
+
+COMMAND = "touch PWNED"
+CODE = "import os; os.system('touch PWNED')"
+GRAPH = {
+    "type": "torch.fx.graph_module.reduce_graph_module",
+    "body": {"_code": "def forward(self, x): return x"},
+    "import_block": CODE,
+}
+GRAPH_2 = {**GRAPH, "type": "torch.fx.graph_module._deserialize_graph_module"}
+GRAPH_2["forward"] = GRAPH_2.pop("import_block")
+SYSTEM = {"type": "os.system", "command": COMMAND}
+TORCH_SYSTEM = {"type": "torch.os.system", "command": COMMAND}
+PARTIAL = {"type": "torch.functools.partial", "func": "os.system"}
+TYPE = {"type": "torch.builtins.type", "name": "X", "bases": [], "dict": {}}
+EVAL = {"type": "builtins.eval", "source": CODE}
+LOAD = {"type": "torch.load", "f": "evil.pkl", "weights_only": False}
+HUB = {"type": "torch.hub.load", "repo_or_dir": "hub", "model": "x", "source": "local"}
+BESIDE = {"type": "dr_beside.Net"}
+SPACE = {"type": "dr_space.inner.Net"}
+POPEN = {"type": "torch.utils.cpp_extension.subprocess.Popen", "args": COMMAND}
+EXTENSION = {
+    "type": "torch.utils.cpp_extension.load_inline",
+    "name": "x",
+    "cpp_sources": "",
+}
+
+GPT2 = {"type": "transformers.GPT2Config", "n_layer": 1, "n_embd": 8, "n_head": 2}
+
+
+def gpt(**config):
+    return {"type": "transformers.GPT2LMHeadModel", "config": {**GPT2, **config}}
+
+
+def auto(**arguments):
+    path = "transformers.AutoModel.from_pretrained"
+    return {"type": path, "pretrained_model_name_or_path": "remote", **arguments}
+
+
+def pipeline(*entries):
+    return {"data.train": {"type": "MNIST", "data_prefix": ".", "pipeline": entries}}
+
+
+def images(**arguments):
+    return {"data.train": {"type": "ImageFolder", "data_prefix": "pics", **arguments}}
+
+
+CASES = {
+    # the model and the loss
+    "fx graph": {"model": GRAPH},
+    "fx graph, the other": {"model": GRAPH_2},
+    "script module": {"model": {"type": "torch.jit._script.unpackage_script_module"}},
+    "jit.load": {"model": {"type": "torch.jit.load", "f": "evil.pkl"}},
+    "GraphModule": {"model": {"type": "torch.fx.GraphModule", "root": {}, "graph": 0}},
+    "RemoteModule": {
+        "model": {
+            "type": "torch.distributed.nn.RemoteModule",
+            "remote_device": "cpu",
+            "module_cls": "os.system",
+        }
+    },
+    "torch.load": {"model": LOAD},
+    "torch.hub": {"model": HUB},
+    "os.system": {"model": SYSTEM},
+    "os through torch": {"model": TORCH_SYSTEM},
+    "os through torch.nn": {"model": {**SYSTEM, "type": "torch.nn.modules.os.system"}},
+    "subprocess through torch": {"model": POPEN},
+    "a compiled extension": {"model": EXTENSION},
+    "type": {"model": TYPE},
+    "eval": {"model": EVAL},
+    "this": {"model": {"type": "this.s"}},
+    "antigravity": {"model": {"type": "antigravity.fly"}},
+    "idlelib": {"model": {"type": "idlelib.idle.Net"}},
+    "the interpreter's tests": {"model": {"type": "test.regrtest.main"}},
+    "a program": {"model": {"type": "torch.utils.bottleneck.__main__.main"}},
+    "pip as a program": {"model": {"type": "pip.__main__.main"}},
+    "setuptools": {"model": {"type": "setuptools.setup", "script_args": ["x"]}},
+    "a file beside the config": {"model": BESIDE},
+    "a folder beside the config": {"model": SPACE},
+    "dunder": {"model": {"type": "torch.nn.Linear.__init__.__globals__"}},
+    "an instance's method": {"model": {"type": "torch.classes.load_library"}},
+    "loss": {"loss": GRAPH},
+    "loss by os": {"loss": TORCH_SYSTEM},
+    "package importer": {
+        "model": {"type": "torch.package.PackageImporter", "file_or_buffer": "evil.pkl"}
+    },
+    # transformers
+    "pipeline of remote code": {"model": {"type": "transformers.pipeline"}},
+    "remote code": {"model": auto(trust_remote_code=True)},
+    "remote code of a config": {"model": gpt(auto_map={"AutoModel": "remote--x.Y"})},
+    "remote code, unasked": {"model": auto()},
+    "a kernel of the hub": {"model": gpt(attn_implementation="evil/kernel")},
+    "a kernel, deeper": {"model": gpt(inner={"attn_implementation": "evil/kernel:f"})},
+    "unpickled weights": {"model": auto(weights_only=False)},
+    "all kernels": {"model": auto(allow_all_kernels=True)},
+    "dynamic module": {
+        "model": {
+            "type": "transformers.dynamic_module_utils.get_class_from_dynamic_module",
+            "class_reference": "model.Evil",
+            "pretrained_model_name_or_path": "remote",
+        }
+    },
+    "nested call": {
+        "model": {**gpt(), "config": {"type": "transformers.pipeline", "task": "x"}}
+    },
+    # data sets, transforms, samplers, what makes batches
+    "data set": {"data.train": SYSTEM},
+    "data set by torch": {"data.train": TORCH_SYSTEM},
+    "val data set": {"data.val": LOAD},
+    "data pipes that unpickle": {
+        "data.train": {
+            "type": "torch.utils.data.datapipes.iter.RoutedDecoder",
+            "datapipe": [["x.pickle", "x"]],
+        }
+    },
+    "data pipes that map": {
+        "data.train": {
+            "type": "torch.utils.data.datapipes.iter.Mapper",
+            "datapipe": [COMMAND],
+            "fn": "os.system",
+        }
+    },
+    "web data set": {
+        "data.train": {"type": "webdataset.WebDataset", "urls": f"pipe:{COMMAND}"}
+    },
+    "repeated data set": {
+        "data.train": {"type": "RepeatDataset", "times": 1, "dataset": TORCH_SYSTEM}
+    },
+    "joined data sets": {
+        "data.train": {
+            "type": "ConcatDataset",
+            "datasets": [CONFIG["data"]["val"], LOAD],
+        }
+    },
+    "a subset of torch's": {
+        "data.train": {
+            "type": "torch.utils.data.Subset",
+            "dataset": GRAPH,
+            "indices": [0],
+        }
+    },
+    "list of data sets": {"data.train": [CONFIG["data"]["train"], EVAL]},
+    "transform": images(pipeline=[SYSTEM]),
+    "transform fx": images(pipeline=[GRAPH]),
+    "transform partial": images(pipeline=[PARTIAL]),
+    "transform type": images(pipeline=[TYPE]),
+    "transform vectorize": images(
+        pipeline=[{"type": "numpy.vectorize", "pyfunc": "os.system"}]
+    ),
+    "transform vectorize by torch": images(
+        pipeline=[{"type": "torch.utils.data.distributed.math.sqrt"}]
+    ),
+    "transform pipeline": images(
+        pipeline=[{"type": "transformers.pipeline", "trust_remote_code": True}]
+    ),
+    "transform Pipeline": images(
+        pipeline=[{"type": "transformers.Pipeline", "model": "remote"}]
+    ),
+    "transform of a tool": images(pipeline=[{"type": "yaml.loader.UnsafeLoader"}]),
+    "transform alone": images(pipeline=TORCH_SYSTEM),
+    "transform nested": images(pipeline=[{"type": "Compose", "transforms": [SYSTEM]}]),
+    "transform beside": images(pipeline=[{"type": "dr_beside.Flip"}]),
+    "sampler": {"data.sampler": SYSTEM},
+    "sampler by torch": {"data.sampler": TORCH_SYSTEM},
+    "sampler of a loader": {"data.train_dataloader": {"sampler": GRAPH}},
+    "sampler_cfg": {"data.sampler_cfg": PARTIAL},
+    "collate function": {"data.collate_fn": SYSTEM},
+    "collate by torch": {"data.collate_fn": {"type": "torch.os.system"}},
+    "collate text": {"data.collate_fn": "torch.os.system"},
+    "collate partial": {"data.collate_fn": PARTIAL},
+    "collate loads": {"data.val_dataloader": {"collate_fn": LOAD}},
+    "collate fx": {"data.collate_fn": GRAPH},
+    "collate with a model": {"data.collate_fn": auto(trust_remote_code=True)},
+    "worker_init_fn": {"data.worker_init_fn": "os.system"},
+    "worker_init_fn dict": {"data.worker_init_fn": SYSTEM},
+    # optimizers, schedules, hooks, metrics, runners
+    "optimizer": {"optimizer": {"type": "torch.os.system", "command": COMMAND}},
+    "optimizer of a part": {"optimizer": {"layers": TORCH_SYSTEM}},
+    "optimizer constructor": {
+        "optimizer": {"type": "SGD", "lr": 0.1, "constructor": "torch.os.system"}
+    },
+    "optimizer hook": {"optimizer_config": TORCH_SYSTEM},
+    "learning rate": {"lr_config": {"policy": "torch.os.system", "command": COMMAND}},
+    "learning rate, nested": {
+        "lr_config": {
+            "policy": "SequentialLR",
+            "schedulers": [{"policy": "torch.os.system", "command": COMMAND}],
+            "milestones": [1],
+        }
+    },
+    "learning rate by text": {
+        "lr_config": {"policy": "LambdaLR", "lr_lambda": f"__import__('os').{COMMAND}"}
+    },
+    "momentum": {"momentum_config": {"policy": "torch.os.system"}},
+    "hook": {"custom_hooks": [TORCH_SYSTEM]},
+    "hook partial": {"custom_hooks": [PARTIAL]},
+    "hook beside": {"custom_hooks": [{"type": "dr_beside.Trap"}]},
+    "hook closure": {
+        "custom_hooks": [
+            {"type": "ClosureHook", "fn_name": "before_run", "fn": "os.system"}
+        ]
+    },
+    "logger": {"log_config": {"hooks": [TORCH_SYSTEM]}, "dry": False},
+    "checkpoint hook": {"checkpoint_config": TORCH_SYSTEM, "dry": False},
+    "evaluation hook": {"evaluation": TORCH_SYSTEM},
+    "metric": {"evaluation": {"metric": "torch.os.system"}},
+    "metric dict": {"evaluation": {"metric": SYSTEM}},
+    "metric list": {"evaluation": {"metric": ["accuracy", PARTIAL]}},
+    "metric that evaluates": {"evaluation": {"metric": {"type": "numexpr.evaluate"}}},
+    "metric beside": {"evaluation": {"metric": "dr_beside.Count"}},
+    "runner": {"runner": {"type": "torch.os.system", "max_epochs": 1}},
+    "runner constructor": {
+        "runner": {
+            "type": "EpochBasedRunner",
+            "max_epochs": 1,
+            "constructor": "os.system",
+        }
+    },
+    "device": {"device": "torch.os.system"},
+    "device dict": {"device": {"type": "dr_beside.Adapter"}},
+    "device module": {"device": {"type": "dr_beside:Adapter"}},
+    "timer": {"timer_config": TORCH_SYSTEM},
+    # what is imported
+    "import beside": {"custom_imports": {"imports": ["dr_beside"]}},
+    "import a folder beside": {"custom_imports": {"imports": ["dr_space.inner"]}},
+    "import antigravity": {"custom_imports": {"imports": "antigravity"}},
+    "import a program": {"custom_imports": {"imports": ["unittest.__main__"]}},
+    "import idle": {"custom_imports": {"imports": ["idlelib.idle"]}},
+    "import the tests": {"custom_imports": {"imports": ["test.regrtest"]}},
+}
+
+BESIDE_SOURCE = """
+open("PWNED", "w").close()
+from torch import nn
+from devrun import Hook
+class Net(nn.Identity): ...
+class Trap(Hook): ...
+class Flip:
+    def __call__(self, image): return image
+class Count:
+    def update(self, *a): ...
+    def compute(self): ...
+    def reset(self): ...
+"""
+
+
+class Bomb:
+    def __reduce__(self):
+        return open, ("PWNED", "w")
+
+
+@pytest.fixture
+def trap(tmp_path, monkeypatch):
+    """A folder as it came from elsewhere, and the current one, as by `python -m`."""
+    for name in ("dr_beside.py", "dr_space/inner.py", "hub/hubconf.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(BESIDE_SOURCE)
+    (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Bomb()))
+    remote = tmp_path / "remote"
+    remote.mkdir()
+    mapped = {"AutoConfig": "model.Evil", "AutoModel": "model.Evil"}
+    (remote / "config.json").write_text(
+        json.dumps({"model_type": "evil", "auto_map": mapped})
+    )
+    (remote / "model.py").write_text(BESIDE_SOURCE)
+    (tmp_path / "pics" / "a").mkdir(parents=True)
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (4, 4)).save(tmp_path / "pics" / "a" / "x.png")
+    (tmp_path / "evil.py").write_text(BESIDE_SOURCE)
+    monkeypatch.syspath_prepend("")  # what an interpreter puts there by itself
+    yield tmp_path
+    for name in list(sys.modules):
+        if name.startswith(("dr_beside", "dr_space")):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def hostile(changes):
+    cfg = copy.deepcopy(CONFIG)
+    for path, value in changes.items():
+        *above, last = path.split(".")
+        node = cfg
+        for key in above:
+            node = node[key]
+        node[last] = value
+    return cfg
+
+
+def check(status, text, folder):
+    assert not (folder / "PWNED").exists()
+    assert status == 2, text
+    assert "Traceback" not in text
+    assert text.splitlines()[-1].startswith("devrun: error: ")
+
+
+def test_there_are_enough_and_every_key_with_a_type_is_among_them():
+    assert len(CASES) >= 60
+    keys = {path.split(".")[-1] for changes in CASES.values() for path in changes}
+    assert {
+        "model", "loss", "train", "val", "sampler", "sampler_cfg", "collate_fn",
+        "worker_init_fn", "optimizer", "optimizer_config", "lr_config",
+        "momentum_config", "custom_hooks", "log_config", "checkpoint_config",
+        "evaluation", "runner", "device", "timer_config", "custom_imports",
+    } <= keys  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_hostile_config_is_refused_and_runs_nothing(name, trap, train):
+    changes = dict(CASES[name])
+    dry = ["--dry-run"] if changes.pop("dry", True) else []
+    path = trap / "hostile.json"
+    path.write_text(json.dumps(hostile(changes)))
+    status, _, text = train(path, *dry)
+    check(status, text, trap)
+
+
+@pytest.mark.parametrize("name", ["fx graph", "transform fx", "remote code"])
+def test_neither_in_yaml_nor_in_python_that_is_read(name, trap, train):
+    cfg = hostile(CASES[name])
+    forms = {
+        "c.yaml": json.dumps(cfg),
+        "c.py": "".join(f"{key} = {value!r}\n" for key, value in cfg.items()),
+    }
+    for file, text in forms.items():
+        (trap / file).write_text(text)
+        status, _, error = train(trap / file, "--dry-run")
+        check(status, error, trap)
+
+
+def test_neither_by_test_nor_by_the_command_lines_changes(trap, capsys, train, config):
+    (trap / "c.json").write_text(json.dumps(hostile({"model": GRAPH})))
+    torch.save({}, trap / "w.pth")
+    status = main(["test", str(trap / "c.json"), str(trap / "w.pth"), "--split", "val"])
+    check(status, capsys.readouterr().err, trap)
+    words = ["--cfg-options", f"model={GRAPH}", "--dry-run"]
+    status, _, text = train(config(), *words)
+    check(status, text, trap)
+
+
+def test_a_trusted_config_may_name_what_it_likes(trap, train, config):
+    path = config(
+        custom_imports={"imports": ["dr_beside"]},
+        custom_hooks=[{"type": "dr_beside.Trap"}],
+    )
+    status, _, text = train(path, "--dry-run", "--trust-config", "--no-progress")
+    assert status == 0, text
+    assert Path("PWNED").exists()

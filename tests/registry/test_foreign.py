@@ -1,0 +1,375 @@
+"""Parts of other packages: their factories, their keywords, their data sets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from devrun.data.build import build_dataset, build_loaders
+from devrun.errors import ConfigError, ConfigTypeError
+from devrun.registry import COLLATE_FUNCTIONS, DATASETS, MODELS, TRANSFORMS, Registry
+
+TINY = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "vocab_size": 16,
+}
+BERT = {"type": "transformers.BertConfig", **TINY}
+AUTO = "transformers.AutoModelForSequenceClassification"
+
+THINGS = Registry("thing")
+
+
+def hides(function):
+    """A decorator that takes anything and shows what it was given."""
+    import functools
+
+    @functools.wraps(function)
+    def wrapped(self, **kwargs):
+        function(self, width=kwargs.pop("width", 1))
+        vars(self).update(kwargs)
+
+    return wrapped
+
+
+class Parent:
+    def __init__(self, depth=1, **kwargs):
+        self.depth, self.rest = depth, kwargs
+
+
+@THINGS.register_module()
+class Child(Parent):
+    def __init__(self, width, **kwargs):
+        super().__init__(**kwargs)
+        self.width = width
+
+
+@THINGS.register_module()
+class Hidden:
+    known = None
+
+    @hides
+    def __init__(self, width=1):
+        self.width = width
+
+
+@THINGS.register_module()
+class Closed:
+    def __init__(self, **kwargs):
+        dict(self.inner(**kwargs))
+
+    def inner(self, width=1):
+        return {}
+
+
+def test_keywords_that_reach_a_parent_or_pass_a_decorator_are_taken(caplog):
+    child = THINGS.build({"type": "Child", "width": 2, "depth": 3, "other": 4})
+    assert (child.width, child.depth, child.rest) == (2, 3, {"other": 4})
+    with caplog.at_level(logging.WARNING, "devrun"):
+        hidden = THINGS.build({"type": "Hidden", "width": 2, "known": 5, "extra": 6})
+        assert (hidden.width, hidden.known, hidden.extra) == (2, 5, 6)
+        assert not caplog.text
+        assert THINGS.build({"type": "Hidden", "widht": 2}).widht == 2
+    assert "does not list 'widht'; did you mean 'width'?" in caplog.text
+
+
+def test_a_keyword_that_only_the_call_finds_unknown_is_one_line():
+    with pytest.raises(ConfigTypeError, match="unexpected keyword argument 'widht'"):
+        THINGS.build({"type": "Closed", "widht": 2})
+
+
+def test_num_labels_of_hugging_face_configs_is_taken():
+    transformers = pytest.importorskip("transformers")
+    for name in ("BertConfig", "GPT2Config", "ViTConfig", "T5Config", "LlamaConfig"):
+        cfg = {"type": f"transformers.{name}", "num_labels": 7}
+        from devrun.construct import nested_config
+
+        config = nested_config(cfg, transformers.BertModel)
+        assert config.num_labels == 7
+    path = "transformers.BertForSequenceClassification"
+    model = MODELS.build({"type": path, "config": {**BERT, "num_labels": 7}})
+    assert model.classifier.out_features == 7
+
+
+@pytest.fixture
+def folder(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(**TINY, num_labels=5)
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_models_of_a_folder_and_of_a_config_are_built(folder):
+    place = {"pretrained_model_name_or_path": str(folder)}
+    for owner in (AUTO, "transformers.BertForSequenceClassification"):
+        model = MODELS.build({"type": f"{owner}.from_pretrained", **place})
+        assert model.config.num_labels == 5
+    nested = {"type": "transformers.AutoConfig.from_pretrained", **place}
+    cfg = {"type": f"{AUTO}.from_config", "config": {**nested, "num_labels": 3}}
+    assert MODELS.build(cfg).classifier.out_features == 3
+    with pytest.raises(ConfigTypeError, match="made no dataset"):
+        DATASETS.build({"type": f"{AUTO}.from_pretrained", **place})
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("config.json", {"attn_implementation": "evil/kernel"}, "attn_implementation"),
+        ("config.json", {"k": [{"trust_remote_code": True}]}, "trust_remote_code"),
+        ("x_config.json", {"megatron_core": "this"}, "megatron_core"),
+        ("config.json", "[" * 9, "is no JSON"),
+        ("adapter_config.json", {}, "holds an adapter"),
+    ],
+)
+def test_a_folder_that_asks_for_code_is_refused(folder, file, content, reason):
+    text = content if isinstance(content, str) else json.dumps(content)
+    (folder / file).write_text(text)
+    cfg = {
+        "type": f"{AUTO}.from_pretrained",
+        "pretrained_model_name_or_path": str(folder),
+    }
+    with pytest.raises(ConfigError, match=reason):
+        MODELS.build(cfg)
+
+
+def test_a_name_of_the_hub_is_answered_with_how_to_get_it():
+    pytest.importorskip("transformers")
+    cfg = {
+        "type": f"{AUTO}.from_pretrained",
+        "pretrained_model_name_or_path": "bert-base-uncased",
+    }
+    with pytest.raises(ConfigError, match="hf download NAME"):
+        MODELS.build(cfg)
+
+
+def vision():
+    try:
+        return pytest.importorskip("torchvision")
+    except RuntimeError as error:  # a build whose operators are not here
+        pytest.skip(f"torchvision does not load: {error}")
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        image.new("RGB", (8, 8)).save(tmp_path / name / "1.png")
+    return str(tmp_path)
+
+
+TO_TENSOR = {"type": "torchvision.transforms.ToTensor"}
+RESIZE = {"type": "torchvision.transforms.Resize", "size": [4, 4]}
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        TO_TENSOR,
+        [RESIZE, TO_TENSOR],
+        ["mixed", {"type": "ToTensor"}],
+        {
+            "type": "torchvision.transforms.Compose",
+            "transforms": [
+                {
+                    "type": "torchvision.transforms.RandomApply",
+                    "transforms": [RESIZE],
+                    "p": 1.0,
+                },
+                TO_TENSOR,
+            ],
+        },
+    ],
+)
+def test_transforms_in_a_data_set_of_torchvision_are_built(pictures, transform):
+    vision()
+    if transform == ["mixed", {"type": "ToTensor"}]:
+        transform = [{"type": "Resize", "size": 4}, {"type": "ToTensor"}]
+    data = build_dataset(
+        {
+            "type": "torchvision.datasets.ImageFolder",
+            "root": pictures,
+            "transform": transform,
+        }
+    )
+    image, label = data[1]
+    assert image.shape in ((3, 8, 8), (3, 4, 4))
+    assert isinstance(image, torch.Tensor)
+    assert label == 1
+
+
+def test_a_list_of_joint_transforms_says_what_to_write(pictures):
+    vision()
+    cfg = {
+        "type": "torchvision.datasets.FakeData",
+        "size": 2,
+        "transforms": [TO_TENSOR],
+    }
+    with pytest.raises(ConfigError, match="torchvision.transforms.v2.Compose"):
+        build_dataset(cfg)
+
+
+def test_torchs_own_data_sets_take_data_sets():
+    inner = {"type": "SyntheticClassification", "num_samples": 8}
+    data = build_dataset(
+        {"type": "torch.utils.data.Subset", "dataset": inner, "indices": [1, 3]}
+    )
+    assert len(data) == 2
+    path = "torch.utils.data.ConcatDataset"
+    assert len(build_dataset({"type": path, "datasets": [inner, inner]})) == 16
+
+
+@pytest.mark.filterwarnings("ignore")  # of their own old calls
+def test_factories_of_timm_are_taken(pictures):
+    vision()
+    pytest.importorskip("timm")
+    model = {"type": "timm.create_model", "model_name": "resnet18", "num_classes": 3}
+    assert MODELS.build(model).num_classes == 3
+    transform = {"type": "timm.data.create_transform", "input_size": 8}
+    assert callable(TRANSFORMS.build(transform))
+    data = build_dataset(
+        {
+            "type": "timm.data.create_dataset",
+            "name": "",
+            "root": pictures,
+            "transform": transform,
+        }
+    )
+    assert data[0][0].shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"checkpoint_path": "w.pth"},
+        {"pretrained_cfg": {"file": "w.pth"}},
+        {"pretrained_cfg_overlay": {"url": "x"}},
+        {"model_name": "local-dir:/evil"},
+    ],
+)
+def test_arguments_by_which_timm_loads_files_are_refused(arguments):
+    vision()
+    pytest.importorskip("timm")
+    cfg = {"type": "timm.create_model", "model_name": "resnet18", **arguments}
+    with pytest.raises(ConfigError, match=f"is not given {next(iter(arguments))!r}"):
+        MODELS.build(cfg)
+
+
+@pytest.mark.parametrize("name", ["wds/x", "WDS/x", "tfds/x", "hfds/x"])
+def test_readers_of_timm_that_open_pipes_are_refused(name):
+    vision()
+    pytest.importorskip("timm")
+    cfg = {"type": "timm.data.create_dataset", "name": name, "root": "pipe: id"}
+    with pytest.raises(ConfigError, match="is not given"):
+        build_dataset(cfg)
+
+
+@pytest.mark.filterwarnings("ignore")  # of their own old calls
+def test_an_adapter_of_peft_is_put_around_a_model():
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    lora = {"type": "peft.LoraConfig", "r": 2, "target_modules": ["query"]}
+    cfg = {
+        "type": "peft.get_peft_model",
+        "model": {"type": "transformers.BertModel", "config": BERT},
+        "peft_config": lora,
+    }
+    model = MODELS.build(cfg)
+    assert any("lora_A" in name for name, _ in model.named_parameters())
+    with pytest.raises(ConfigError, match="is not given 'megatron_core'"):
+        MODELS.build({**cfg, "peft_config": {**lora, "megatron_core": "this"}})
+
+
+def pairs(samples, scale=1):
+    inputs, labels = zip(*samples, strict=True)
+    return torch.stack(inputs) * scale, torch.as_tensor(labels)
+
+
+class Stacked:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, samples):
+        return pairs(samples, self.scale)
+
+
+@pytest.fixture
+def collates():
+    before = dict(COLLATE_FUNCTIONS.module_dict)
+    COLLATE_FUNCTIONS.register_module(module=pairs)
+    COLLATE_FUNCTIONS.register_module(module=Stacked)
+    yield
+    COLLATE_FUNCTIONS.module_dict = before
+
+
+@pytest.mark.parametrize(
+    ("collate", "scale"),
+    [
+        ("pairs", 1),
+        ({"type": "pairs", "scale": 2}, 2),
+        ({"type": "Stacked", "scale": 3}, 3),
+        ("default_collate", 1),
+        ({"type": "torch.utils.data.default_collate"}, 1),
+        (pairs, 1),
+        (None, 1),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_collate_function_is_built(collates, collate, scale, workers):
+    if workers and scale != 2:
+        pytest.skip("one with workers is enough")
+    train = {"type": "SyntheticClassification", "num_samples": 4}
+    data = {
+        "train": train,
+        "samples_per_gpu": 4,
+        "shuffle": False,
+        "workers_per_gpu": workers,
+    }
+    plain = next(iter(build_loaders(data, ["train"])["train"]))
+    loader = build_loaders({**data, "collate_fn": collate}, ["train"])["train"]
+    batch = next(iter(loader))
+    assert torch.equal(batch[0], plain[0] * scale)
+    assert torch.equal(batch[1], plain[1])
+
+
+@pytest.mark.parametrize(
+    ("collate", "reason"),
+    [
+        ({"type": "pairs", "scael": 2}, "unexpected keyword argument 'scael'"),
+        ({"scale": 2}, "takes a name or a dict with a type"),
+        (3, "takes a name or a dict with a type, not int 3"),
+        ("pears", "not in the collate function registry; did you mean 'pairs'"),
+    ],
+)
+def test_a_collate_function_that_cannot_be_built_is_said_before_training(
+    collates, collate, reason
+):
+    data = {
+        "train": {"type": "SyntheticClassification", "num_samples": 4},
+        "samples_per_gpu": 2,
+        "collate_fn": collate,
+    }
+    with pytest.raises(ConfigError, match=reason):
+        build_loaders(data, ["train"])
+
+
+def test_transforms_of_a_users_own_data_set_are_left_to_it(monkeypatch, tmp_path):
+    (tmp_path / "ownset.py").write_text(
+        "class Own:\n    def __init__(self, transform): self.transform = transform\n"
+        "from torch.utils.data import Dataset\n"
+        "class Data(Own, Dataset): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    data = build_dataset({"type": "ownset.Data", "transform": [{"type": "ToTensor"}]})
+    assert data.transform == [{"type": "ToTensor"}]
+    del sys.modules["ownset"]
+    assert Path(tmp_path / "ownset.py").exists()
+    assert not isinstance(data, nn.Module)

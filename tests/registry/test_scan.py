@@ -1,0 +1,156 @@
+"""A walk over every callable that a dotted path can reach in the packages of the field:
+what a config may name is of the kind, from a place that was looked at, or on a list."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devrun.errors import ConfigError
+from devrun.trust import import_path
+
+ROOT = Path(__file__).parents[2]
+SCAN = ROOT / "tests" / "registry" / "scanning.py"
+
+MODULE = "torch.nn.modules.module.Module"
+BASES = {
+    "dataset": "torch.utils.data.dataset.Dataset",
+    "hook": "devrun.hooks.base.Hook",
+    "learning-rate scheduler": "torch.optim.lr_scheduler.LRScheduler",
+    "loss": MODULE,
+    "model": MODULE,
+    "optimizer": "torch.optim.optimizer.Optimizer",
+    "optimizer constructor": "devrun.optim.constructor.DefaultOptimizerConstructor",
+    "runner": "devrun.runners.base.BaseRunner",
+    "sampler": "torch.utils.data.sampler.Sampler",
+}
+CALLABLE = (
+    "timm.data.",
+    "torchmetrics.",
+    "torchvision.transforms.",
+    "transformers.data.data_collator.",
+)
+PLACES = (
+    "peft.",
+    "timm.data.",
+    "timm.layers.",
+    "timm.loss.",
+    "timm.models.",
+    "timm.optim.",
+    "timm.scheduler.",
+    "torch.nn.modules.",
+    "torch.optim.",
+    "torch.utils.data.dataset.",
+    "torch.utils.data.distributed.",
+    "torch.utils.data.sampler.",
+    "torchmetrics.",
+    "torchvision.datasets.",
+    "torchvision.models.",
+    "torchvision.ops.",
+    "torchvision.transforms.",
+    "transformers.",
+)
+FACTORIES = {
+    "peft.mapping_func.get_peft_model",
+    "timm.data.dataset_factory.create_dataset",
+    "timm.data.loader.fast_collate",
+    "timm.data.transforms_factory.create_transform",
+    "timm.models._factory.create_model",
+    "torch.utils.data._utils.collate.default_collate",
+    "torch.utils.data._utils.collate.default_convert",
+    "torchvision.models._api.get_model",
+    "transformers.data.data_collator.default_data_collator",
+}
+CHECKED_FIRST = {
+    # unpickle files whose checksums are in the source of torchvision
+    "torchvision.datasets.cifar.CIFAR10",
+    "torchvision.datasets.cifar.CIFAR100",
+}
+NEVER = {
+    "torch.fx.graph_module.GraphModule",
+    "torch.jit._script.RecursiveScriptModule",
+    "torch.distributed.nn.api.remote_module.RemoteModule",
+    "torchvision.datasets.lsun.LSUN",
+    "torchmetrics.functional.image.lpips._LPIPS",
+}
+
+
+def scanned(package, *flags):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, str(SCAN), *flags, package],
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["callables"] > 1000
+    return found
+
+
+def check(found):
+    """What is accepted, by a rule written down apart from the tables it is for."""
+    for row in found["accepted"]:
+        path = row["path"]
+        assert row["home"] not in NEVER, path
+        assert not row["dangers"] or row["home"] in CHECKED_FIRST, row
+        if not row["class"]:
+            by_method = path.endswith((".from_pretrained", ".from_config"))
+            of_transformers = row["home"].startswith("transformers.")
+            assert (
+                row["listed"]
+                or row["home"] in FACTORIES
+                or (by_method and of_transformers)
+            ), path
+            continue
+        assert row["home"].startswith(PLACES), path
+        for kind in row["kinds"]:
+            base = BASES.get(kind, MODULE)
+            callable_one = kind not in BASES and row["home"].startswith(CALLABLE)
+            assert base in row["bases"] or callable_one, (path, kind)
+
+
+@pytest.mark.parametrize("package", ["torch", "numpy"])
+def test_nothing_outside_the_rule_is_accepted_of_what_torch_loads(package):
+    found = scanned(package)
+    check(found)
+    assert bool(found["accepted"]) == (package == "torch")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "package",
+    [
+        "numpy",
+        "peft",
+        "timm",
+        "torch",
+        "torchmetrics",
+        "torchvision",
+        "transformers",
+        "webdataset",
+    ],
+)
+def test_nothing_outside_the_rule_is_accepted_of_whole_packages(package):
+    found = scanned(package, "--whole")
+    check(found)
+    assert bool(found["accepted"]) == (package not in ("numpy", "webdataset"))
+
+
+def test_nothing_of_the_standard_library_is_accepted():
+    for name in sorted(sys.stdlib_module_names):
+        with pytest.raises(ConfigError, match="is in the standard library"):
+            import_path(f"{name}.anything")
+    with pytest.raises(ConfigError, match="is in the standard library"):
+        import_path("test.support.run_unittest")  # in none of the lists of names
