@@ -10,7 +10,7 @@ from typing import Any
 
 from devrun.config import dump as writer
 from devrun.config.imports import import_custom, search_folders
-from devrun.config.limits import Copier
+from devrun.config.limits import Budget, Copier
 from devrun.config.loader import HELPERS, RESERVED, Loader, finish
 from devrun.config.merge import merge, nested
 from devrun.config.origin import COMMAND_LINE, Origin, describe, dotted, one_line
@@ -175,10 +175,11 @@ class Config:
             ConfigTypeError: a word indexes a list, or a dict meets another type.
         """
         self._require_open()
-        new = Copier(any_leaf=True).copy(nested(options, origin), origin)
+        budget = Budget()
+        new = Copier(budget, any_leaf=True).copy(nested(options, origin), origin)
         tree = copy.deepcopy(self._cfg_dict)
         merge(new, tree, list_keys=allow_list_keys)
-        self._set("_cfg_dict", finish(tree))
+        self._set("_cfg_dict", finish(tree, budget))
 
     def freeze(self) -> Config:
         """Refuse every change from now on, however it is tried."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from devrun.config.origin import config_error, describe
-from devrun.config.python_values import FUNCTIONS
+from devrun.config.python_operations import FUNCTIONS
 from devrun.config.redact import redacted
 from devrun.text import escape_controls
 

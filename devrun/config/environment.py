@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 from devrun.config.origin import describe
@@ -33,8 +34,10 @@ class EnvFloat(Reference, float):
     pass
 
 
-def resolve(text: str) -> Any:
+def resolve(text: str, pay: Callable[[int], None] = lambda chars: None) -> Any:
     """`text` with its references replaced; the same object when it has none.
+
+    `pay(chars)` is told how long each text is before it is made.
 
     Raises:
         ValueError: a variable that is not set, a wrong form or a value that is no
@@ -47,7 +50,10 @@ def resolve(text: str) -> Any:
     if whole and whole["kind"] is not None:
         value = _number(whole["kind"], _read(whole))
     else:
-        replaced = _REFERENCE.sub(_read_text, text)
+        words = [_read_text(match) for match in _REFERENCE.finditer(text)]
+        pay(len(text) + sum(map(len, words)))
+        given = iter(words)
+        replaced = _REFERENCE.sub(lambda _: next(given), text)
         if "${env" in _REFERENCE.sub("", text):
             raise ValueError(
                 f"{describe(text)} is no environment reference; "

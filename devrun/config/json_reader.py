@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
 import json
 import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from devrun.config.limits import MAX_DEPTH
+from devrun.config.limits import MAX_DEPTH, Budget, TooMuch
 from devrun.config.origin import Origin, config_error, describe
 from devrun.config.tree import ConfigDict, origin_of, place
 
@@ -26,7 +25,9 @@ _NAMES = {
 }
 
 
-def read_json(text: str, file: str, is_marker: Callable[[str], bool]) -> ConfigDict:
+def read_json(
+    text: str, file: str, budget: Budget, is_marker: Callable[[str], bool]
+) -> ConfigDict:
     """The object in `text`; an empty one where nothing is written.
 
     A bare word is accepted, as text, only where `is_marker` says so.
@@ -35,10 +36,13 @@ def read_json(text: str, file: str, is_marker: Callable[[str], bool]) -> ConfigD
     Raises:
         ConfigError: text that is no JSON object.
     """
-    reader = _Reader(text, file, is_marker)
+    reader = _Reader(text, file, budget, is_marker)
     if not text.strip(" \t\r\n"):
         return ConfigDict()
-    value = reader.value(0)
+    try:
+        value = reader.value(0)
+    except TooMuch as error:
+        reader.fail(str(error))
     reader.skip()
     if reader.at < len(text):
         reader.fail("text after the end of the object; remove it")
@@ -49,14 +53,19 @@ def read_json(text: str, file: str, is_marker: Callable[[str], bool]) -> ConfigD
 
 
 class _Reader:
-    def __init__(self, text: str, file: str, is_marker: Callable[[str], bool]) -> None:
+    def __init__(
+        self, text: str, file: str, budget: Budget, is_marker: Callable[[str], bool]
+    ) -> None:
         self.text, self.file, self.is_marker = text, file, is_marker
         self.at = 0
+        self._budget = budget
         self._decoder = json.JSONDecoder()
-        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._line, self._counted = 1, 0
 
     def origin(self) -> Origin:
-        return Origin(self.file, bisect.bisect_right(self._starts, self.at))
+        self._line += self.text.count("\n", self._counted, self.at)
+        self._counted = self.at
+        return Origin(self.file, self._line)
 
     def fail(self, reason: str) -> NoReturn:
         raise config_error(reason, self.origin())
@@ -69,6 +78,7 @@ class _Reader:
 
     def value(self, depth: int) -> Any:
         char = self.skip()
+        self._budget.charge(2, 100)
         if depth > MAX_DEPTH:
             self.fail(f"nested deeper than {MAX_DEPTH} levels; flatten it")
         if char == "{":
@@ -114,6 +124,7 @@ class _Reader:
         return value
 
     def _object(self, depth: int) -> ConfigDict:
+        self._budget.charge(4, 500)
         node = ConfigDict()
         node._meta_.origin = self.origin()
         self.at += 1

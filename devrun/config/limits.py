@@ -1,45 +1,138 @@
-"""What one configuration may hold, and the copy that enforces it.
+"""What reading one configuration may cost, and the copy that enforces it.
 
-A few lines of aliases or of `x = [x, x]` describe a tree of any size: every file's
-result is copied into a tree of its own, counted and checked on the way.
+One `Budget` of steps and bytes serves a configuration with every file it is based on:
+each reader pays before it works, by the size of what goes in and of what comes out. A
+few lines of aliases or of `x = [x, x]` describe a tree of any size: every file's result
+is copied into a tree of its own, counted and checked on the way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from devrun.config.origin import KeyPath, Origin, config_error, describe
 from devrun.config.tree import ConfigDict, ConfigList, children, origin_of
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "MAX_STRING", "Copier", "measure"]
+__all__ = [
+    "MAX_BITS",
+    "MAX_DEPTH",
+    "MAX_NODES",
+    "MAX_STRING",
+    "Budget",
+    "Copier",
+    "TooMuch",
+    "check_key",
+    "weigh",
+]
 
 MAX_DEPTH = 50
 MAX_NODES = 100_000
 MAX_STRING = 1 << 20
 MAX_BITS = 4096
+MAX_STEPS = 400_000
+"""About a microsecond each: a second on a busy machine."""
+MAX_BYTES = 80 << 20
+MAX_KEY = 1 << 53
+MAX_TUPLES = 100
 
 _SCALARS = (str, int, float, type(None))
+_DICT, _LIST, _ENTRY = 400, 200, 100
+"""Bytes of an empty node, and of one entry with its line."""
 
 
-def measure(value: Any, limit: int = MAX_STRING) -> int:
-    """About how many characters `value` would print as; stops counting at `limit`."""
-    total, stack = 0, [value]
-    while stack and total <= limit:
-        item = stack.pop()
-        if isinstance(item, str):
-            total += len(item) + 2
-        elif isinstance(item, dict):
-            total += 4 * len(item) + 2
-            stack.extend(item.keys())
-            stack.extend(item.values())
-        elif isinstance(item, (list, tuple, set, frozenset)):
-            total += 2 * len(item) + 2
-            stack.extend(item)
-        elif isinstance(item, int):
-            total += item.bit_length() // 3 + 5
-        else:
-            total += 24
-    return total
+class TooMuch(ValueError):  # noqa: N818 - reads as the message does
+    """The configuration asks for more than it may; the message has no place yet."""
+
+
+class Budget:
+    """The steps and bytes that are left to one configuration.
+
+    Bytes are paid for what is made and never given back, so that all that was ever
+    made, and so what is in use at any time, stays within them.
+    """
+
+    def __init__(self, steps: int = MAX_STEPS, size: int = MAX_BYTES) -> None:
+        self._steps, self._bytes = steps, size
+
+    def charge(self, steps: int = 1, size: int = 0) -> None:
+        """Pay in advance.
+
+        Raises:
+            TooMuch: there is not that much left.
+        """
+        self._steps -= steps
+        self._bytes -= size
+        if self._steps < 0 or self._bytes < 0:
+            raise TooMuch("more work than a configuration may take; write it out")
+
+    def text(self, chars: int) -> None:
+        """Pay for a text of so many characters."""
+        if chars > MAX_STRING:
+            raise TooMuch("the result would be too large")
+        self.charge(chars >> 6, 4 * chars)
+
+    def rows(self, count: int) -> None:
+        """Pay for a container of so many small values."""
+        if count > MAX_NODES:
+            raise TooMuch("the result would be too large")
+        self.charge(1 + (count >> 2), _ENTRY * count)
+
+    def look(self, *values: Any) -> None:
+        """Pay for going through all of `values`, to compare, search or hash them."""
+        for value in values:
+            nodes, chars = weigh(value)
+            self.charge((nodes >> 1) + (chars >> 6))
+
+
+def weigh(value: Any) -> tuple[int, int]:
+    """How many values `value` is and holds, and the characters of all its text.
+
+    A value that stands in several places counts in each, as printing shows it.
+
+    Raises:
+        TooMuch: more of them than an operation may go through, or nested too deeply.
+    """
+    nodes, chars, level = 1, 0, [value]
+    for _ in range(2 * MAX_DEPTH):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                chars += len(item)
+            elif isinstance(item, (list, tuple, set, frozenset, range, dict)):
+                nodes += 2 * len(item) if isinstance(item, dict) else len(item)
+                if nodes > MAX_NODES:
+                    raise TooMuch("a value too large to go through")
+                if isinstance(item, dict):
+                    below.extend(item.values())
+                if not isinstance(item, range):
+                    below.extend(item)
+            elif isinstance(item, int):
+                chars += item.bit_length() >> 2
+        if chars > MAX_STRING:
+            raise TooMuch("a value too large to go through")
+        if not below:
+            return nodes, chars
+        level = below
+    raise TooMuch("nested too deeply; write it in steps")
+
+
+def check_key(key: Any, others: Iterable[Any] = ()) -> None:
+    """Whether `key` may stand in a dict or set beside `others`.
+
+    The hashes of texts are secret; those of numbers repeat every 2**61 - 1 and those
+    of tuples can be computed, so that a file could make all its keys collide. Numbers
+    are small enough to differ, and tuples are few.
+
+    Raises:
+        TooMuch: a number or a tuple beyond that.
+    """
+    if isinstance(key, (int, float)) and MAX_KEY <= abs(key) < float("inf"):
+        raise TooMuch("a number of 2**53 or more as a key; put it in quotes")
+    if isinstance(key, tuple):
+        tuples = sum(isinstance(other, tuple) for other in others)
+        if tuples >= MAX_TUPLES or weigh(key)[0] > MAX_TUPLES:
+            raise TooMuch(f"more than {MAX_TUPLES} tuples, or one so long, as keys")
 
 
 class Copier:
@@ -49,13 +142,13 @@ class Copier:
     that was run as Python code.
     """
 
-    def __init__(self, *, any_leaf: bool = False) -> None:
+    def __init__(self, budget: Budget, *, any_leaf: bool = False) -> None:
+        self.budget = budget
         self.any_leaf = any_leaf
-        self._nodes = 0
         self._chars = 0
 
     def copy(self, value: Any, origin: Origin | None, path: KeyPath = ()) -> Any:
-        self._count(origin, path)
+        self._count(value, origin, path)
         if isinstance(value, dict):
             return self._copy_dict(value, origin, path)
         if isinstance(value, (list, range)):
@@ -74,22 +167,25 @@ class Copier:
         self, value: Any, origin: Origin | None = None, path: KeyPath = ()
     ) -> None:
         """Check a merged tree, which grew from parts that were checked before."""
-        self._count(origin, path)
+        self._count(None, origin, path)
         for key, child in children(value):
             self.visit(child, origin_of(value, key) or origin, (*path, key))
 
-    def _count(self, origin: Origin | None, path: KeyPath) -> None:
-        self._nodes += 1
-        if self._nodes > 2 * MAX_NODES:
-            raise config_error(
-                f"more than {2 * MAX_NODES} values in all; a configuration names data, "
-                "it does not hold it",
-                origin,
-                path[:4],
-            )
+    def _count(self, value: Any, origin: Origin | None, path: KeyPath) -> None:
         if len(path) > MAX_DEPTH:
             reason = f"nested deeper than {MAX_DEPTH} levels; flatten it"
             raise config_error(reason, origin, path[:4])
+        try:
+            if isinstance(value, dict):
+                size = _DICT + 8 * len(path) + _ENTRY * len(value)
+                self.budget.charge(10 + len(value), size)
+            elif isinstance(value, (list, tuple, set, range)):
+                self.budget.charge(8, _LIST + 8 * len(path) + 32 * len(value))
+            else:
+                self.budget.charge(1, 0)
+        except TooMuch:
+            reason = "too many values; a configuration names data, it does not hold it"
+            raise config_error(reason, origin, path[:4]) from None
 
     def _copy_dict(
         self, value: dict[Any, Any], origin: Origin | None, path: KeyPath
@@ -99,12 +195,22 @@ class Copier:
         result._meta_.origin = (meta.origin if meta else None) or origin
         for key, child in value.items():
             line = (meta.origins.get(key) if meta else None) or result._meta_.origin
-            self._check_leaf(key, line, (*path, key))
+            self._check_key(key, result, line, path)
             copied = self.copy(child, line, (*path, key))
             dict.__setitem__(result, key, copied)
             if line is not None:
                 result._meta_.origins[key] = line
         return result
+
+    def _check_key(
+        self, key: Any, others: ConfigDict, origin: Origin | None, path: KeyPath
+    ) -> None:
+        if not self.any_leaf:
+            try:
+                check_key(key, others)
+            except TooMuch as error:
+                raise config_error(str(error), origin, path[:4]) from None
+        self._check_leaf(key, origin, (*path, key))
 
     def _check_leaf(self, value: Any, origin: Origin | None, path: KeyPath) -> None:
         reason = ""
@@ -114,7 +220,7 @@ class Copier:
                 reason = "more text than a configuration may hold"
             elif "\0" in value:
                 reason = "text with a NUL character; remove it"
-            elif not value.isascii() and _has_surrogate(value):
+            elif not _is_unicode(value):
                 reason = "text with half a character (a lone surrogate); correct it"
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             reason = f"{describe(value)}; at most {MAX_BITS} bits are taken"
@@ -130,5 +236,9 @@ class Copier:
             raise config_error(reason, origin, path[:8])
 
 
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= char <= "\udfff" for char in text)
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -10,7 +10,7 @@ from typing import Any
 
 from devrun.config import environment
 from devrun.config.json_reader import read_json
-from devrun.config.limits import Copier
+from devrun.config.limits import Budget, Copier, TooMuch
 from devrun.config.merge import DELETE, merge
 from devrun.config.origin import KeyPath, Origin, config_error, describe, dotted
 from devrun.config.python_reader import read_python
@@ -40,7 +40,10 @@ class Loader:
     trust: bool = False
     helpers: set[str] = field(default_factory=set)
     files: list[str] = field(default_factory=list)
-    _copier: Copier = field(default_factory=Copier)
+    budget: Budget = field(default_factory=Budget)
+
+    def __post_init__(self) -> None:
+        self._copier = Copier(self.budget, any_leaf=self.trust)
 
     def load(self, path: str) -> tuple[ConfigDict, str]:
         """The finished tree of the file at `path`, and the text of the file.
@@ -52,10 +55,11 @@ class Loader:
         return self.load_text(text, path), text
 
     def load_text(self, text: str, path: str) -> ConfigDict:
-        self._copier.any_leaf = self.trust
         try:
             tree = self._read(text, path, (os.path.realpath(path),))
-            return finish(tree, path)
+            return finish(tree, self.budget, path)
+        except TooMuch as error:
+            raise config_error(str(error), Origin(path)) from None
         except RecursionError:
             raise config_error("nested too deeply to be read", Origin(path)) from None
         except UnicodeEncodeError as error:
@@ -66,8 +70,9 @@ class Loader:
         self.files.append(path)
         if len(self.files) > MAX_FILES:
             raise config_error(f"more than {MAX_FILES} files", Origin(path), [BASE])
+        self.budget.charge(len(text) >> 5, len(text) << 2)
         variables = file_variables(path) if self.use_variables else None
-        source = _Source(self, Template(text, path, variables), chain)
+        source = _Source(self, Template(text, path, variables, self.budget), chain)
         own = source.read(extension(path))
         _warn_if_deprecated(own, path)
         self._take_helpers(own)
@@ -134,13 +139,21 @@ class _Source:
         self._template = template
         self._chain = chain
         self.bases: ConfigDict | None = None
+        self._shelves: set[str | None] = set()
         self.base_helpers: set[str] = set()
         self.own_read: set[str] = set(template.base_names)
 
     def read(self, suffix: str) -> ConfigDict:
         text, file = self._template.text, self._template.file
         if suffix == ".py" and not self._loader.trust:
-            found = read_python(text, file, self._fill, self._base, self._load_bases)
+            found = read_python(
+                text,
+                file,
+                self._loader.budget,
+                self._fill,
+                self._base,
+                self._load_bases,
+            )
             self.own_read |= found.read
             own = self._loader.copy(found.values)
         else:
@@ -153,13 +166,13 @@ class _Source:
         if suffix == ".py":
             from devrun.config.trusted import run_python  # the only way to `exec`
 
-            found = run_python(text, file, self._template.markers)
+            found = run_python(text, file, self._loader.budget, self._template.markers)
             self.own_read |= found.read
             raw = found.values
         elif suffix == ".json":
-            raw = read_json(text, file, self._template.is_marker)
+            raw = read_json(text, file, self._loader.budget, self._template.is_marker)
         else:
-            raw = read_yaml(text, file)
+            raw = read_yaml(text, file, self._loader.budget)
         own: ConfigDict = self._loader.copy(raw)
         if BASE in own:
             origin = origin_of(own, BASE) or Origin(file)
@@ -175,8 +188,11 @@ class _Source:
         value = look_up(self.bases, path, origin)
         bases = self.bases if self.bases is not None else ConfigDict()
         library = _file_of(bases, path.split(".")[0])
-        # Who picks one variable of a file by name uses the file as a shelf of them.
-        self._loader.helpers.update(k for k in bases if _file_of(bases, k) == library)
+        if library not in self._shelves:
+            # Who picks one variable of a file uses the file as a shelf of them.
+            self._shelves.add(library)
+            shelf = (key for key in bases if _file_of(bases, key) == library)
+            self._loader.helpers.update(shelf)
         return self._loader.copy(value, origin)
 
     def _fill_tree(self, value: Any) -> Any:
@@ -263,7 +279,7 @@ def _warn_if_deprecated(tree: ConfigDict, path: str) -> None:
     warnings.warn(text, DeprecationWarning, stacklevel=2)
 
 
-def finish(tree: ConfigDict, path: str = "") -> ConfigDict:
+def finish(tree: ConfigDict, budget: Budget, path: str = "") -> ConfigDict:
     """Resolve `${env:...}`, drop `_delete_`, and tell each node where it stands."""
     for key in tree:
         origin = origin_of(tree, key)
@@ -272,29 +288,32 @@ def finish(tree: ConfigDict, path: str = "") -> ConfigDict:
             raise config_error(reason, origin)
     if tree._meta_.origin is None and path:
         tree._meta_.origin = Origin(path)
-    result: ConfigDict = _finish(tree, ())
+    result: ConfigDict = _finish(tree, budget, ())
     rehome(result, (), result._meta_.origin)
     return result
 
 
-def _finish(value: Any, path: KeyPath, origin: Origin | None = None) -> Any:
+def _finish(
+    value: Any, budget: Budget, path: KeyPath, origin: Origin | None = None
+) -> Any:
     if isinstance(value, ConfigDict):
         if DELETE in value and path:
             del value[DELETE]
         for key, child in value.items():
             if isinstance(child, (str, dict, list, tuple)):
                 line = origin_of(value, key) or origin
-                dict.__setitem__(value, key, _finish(child, (*path, key), line))
+                dict.__setitem__(value, key, _finish(child, budget, (*path, key), line))
     elif isinstance(value, ConfigList):
         for index, child in enumerate(value):
-            list.__setitem__(value, index, _finish(child, (*path, index), origin))
+            made = _finish(child, budget, (*path, index), origin)
+            list.__setitem__(value, index, made)
     elif type(value) is tuple:
         return tuple(
-            _finish(child, (*path, i), origin) for i, child in enumerate(value)
+            _finish(child, budget, (*path, i), origin) for i, child in enumerate(value)
         )
     elif type(value) is str:
         try:
-            return environment.resolve(value)
+            return environment.resolve(value, budget.text)
         except ValueError as error:
             raise config_error(str(error), origin, [dotted(path)]) from None
     return value

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from devrun.config.limits import MAX_DEPTH, MAX_STRING
+from devrun.config.limits import MAX_DEPTH, MAX_STRING, Budget, check_key
 from devrun.config.origin import describe
 
 __all__ = ["DictAction", "parse_value"]
@@ -75,6 +75,7 @@ class _NotAList(Exception):  # noqa: N818 - a way back to plain text
 class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
+        self._budget = Budget()
         self._at = 0
         self._depth = 0
 
@@ -113,6 +114,7 @@ class _Reader:
 
     def _value(self, close: str) -> Any:
         start = self._at
+        self._budget.charge(2, 300)
         char = self._peek()
         if char and char in "\"'":
             quoted = self._quoted(char)
@@ -179,7 +181,9 @@ class _Reader:
     def _key(self) -> Any:
         char = self._peek()
         quoted = self._quoted(char) if char and char in "\"'" else None
-        return _atom(self._bare("}", also=":")) if quoted is None else quoted
+        key = _atom(self._bare("}", also=":")) if quoted is None else quoted
+        check_key(key)
+        return key
 
 
 def _atom(text: str) -> Any:

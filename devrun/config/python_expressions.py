@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from devrun.config import python_values as values
+from devrun.config import python_operations as operations
+from devrun.config.limits import MAX_BITS, Budget, TooMuch, check_key
 from devrun.config.origin import Origin, config_error, describe, hint_for, one_line
-from devrun.config.python_methods import call_method, method_names
-from devrun.config.tree import ConfigDict, place
+from devrun.config.python_text import show
+from devrun.config.template import MARKER
+from devrun.config.tree import ConfigDict
 from devrun.errors import ConfigError
 
-__all__ = ["TRUST", "WRONG", "Expressions"]
+__all__ = ["TRUST", "WRONG", "Expressions", "names_bound"]
 
 TRUST = "use --trust-config to run this file as Python code"
 WRONG = (
@@ -28,6 +31,9 @@ WRONG = (
 """What an operation on the values of a configuration can raise."""
 
 _SCALARS = (str, bool, int, float)
+_ENTRY = 100
+_SHOWN = 500
+"""Nodes of an expression that a message repeats."""
 _CONVERSIONS = {-1: "s", 115: "s", 114: "r", 97: "a"}
 
 
@@ -41,19 +47,23 @@ class Expressions:
     def __init__(
         self,
         file: str,
+        budget: Budget,
         fill: Callable[[str], Any],
         base: Callable[[str, Origin], Any],
     ) -> None:
         self.file = file
         self.names: dict[str, Any] = {}
         self.target: list[Any] = []
-        self.budget = values.Budget()
+        self.budget = budget
         self._fill = fill
         self._base = base
-        self._scopes: list[dict[str, Any]] = []
+        self._last = Origin(file)
 
     def origin(self, node: ast.AST) -> Origin:
-        return Origin(self.file, getattr(node, "lineno", 0))
+        line = getattr(node, "lineno", 0)
+        if line != self._last.line:
+            self._last = Origin(self.file, line)
+        return self._last
 
     def fail(self, node: ast.AST, reason: str) -> NoReturn:
         raise config_error(reason, self.origin(node), self.target)
@@ -73,7 +83,7 @@ class Expressions:
         if method is None:
             self.refuse(node, f"{_kind(node)} ")
         try:
-            self.budget.charge(1)
+            self.budget.charge(1, 64)
             return method(node)
         except ConfigError:
             raise
@@ -88,10 +98,10 @@ class Expressions:
     def assign(self, target: ast.expr, value: Any) -> None:
         """Bind `value` to a name, an unpacked row of targets or a subscript."""
         if isinstance(target, ast.Name):
-            scope = self._scopes[-1] if self._scopes else self.names
-            scope[target.id] = value
+            self.names[target.id] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
-            given = values.items(self.budget, value)
+            given = operations.items(self.budget, value)
+            self.budget.charge(len(given))
             if len(given) != len(target.elts):
                 self.fail(target, f"{len(target.elts)} names for {len(given)} values")
             for part, item in zip(target.elts, given, strict=True):
@@ -99,8 +109,7 @@ class Expressions:
         elif isinstance(target, ast.Subscript):
             holder, key = self.value(target.value), self.value(target.slice)
             if isinstance(holder, ConfigDict):
-                self.budget.inspect(key)
-                place(holder, key, value, self.origin(target))
+                operations.put(self.budget, holder, key, value, self.origin(target))
             elif isinstance(holder, list) and isinstance(key, int):
                 holder[key] = value
             else:
@@ -113,20 +122,22 @@ class Expressions:
     def _value_of_constant(self, node: ast.Constant) -> Any:
         value = node.value
         if isinstance(value, str):
+            self.budget.charge(len(value) >> 6)
             return self._fill(value)
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise TooMuch(f"{describe(value)}; at most {MAX_BITS} bits are taken")
         if value is None or isinstance(value, _SCALARS):
             return value
         self.refuse(node, f"a {type(value).__name__} value")
 
     def _value_of_name(self, node: ast.Name) -> Any:
         name = node.id
-        for scope in (*reversed(self._scopes), self.names):
-            if name in scope:
-                return scope[name]
+        if name in self.names:
+            return self.names[name]
         filled = self._fill(name)
         if filled is not name:
             return filled
-        if name == "dict" or name in values.FUNCTIONS:
+        if name == "dict" or name in operations.FUNCTIONS:
             self.refuse(node, f"the function {name} as a value")
         hint = hint_for(name, self.names) if self.names else ""
         self.fail(
@@ -140,14 +151,16 @@ class Expressions:
         return tuple(self._elements(node.elts))
 
     def _value_of_set(self, node: ast.Set) -> set[Any]:
-        found = list(self._elements(node.elts))
-        self.budget.inspect(found)
-        return set(found)
+        return self._set(list(self._elements(node.elts)))
+
+    def _set(self, found: list[Any]) -> set[Any]:
+        made: set[Any] = operations.FUNCTIONS["set"](self.budget, found)
+        return made
 
     def _elements(self, nodes: list[ast.expr]) -> Iterator[Any]:
         for node in nodes:
             if isinstance(node, ast.Starred):
-                yield from values.items(self.budget, self.value(node.value))
+                yield from operations.items(self.budget, self.value(node.value))
             else:
                 yield self.value(node)
 
@@ -157,17 +170,19 @@ class Expressions:
         for key_node, value_node in zip(node.keys, node.values, strict=True):
             value = self.value(value_node)
             if key_node is None:
-                values.update(self.budget, result, value)
+                operations.update(self.budget, result, value)
                 continue
             key = self.value(key_node)
-            self.budget.inspect(key)
+            self.budget.look(key)
+            check_key(key)
             if key in written:
                 self.fail(key_node, f"the key {describe(key)} is given twice")
+            operations.put(self.budget, result, key, value, self.origin(key_node))
             written.add(key)
-            place(result, key, value, self.origin(key_node))
         return result
 
     def _new_dict(self, node: ast.AST) -> ConfigDict:
+        self.budget.charge(2, 500)
         result = ConfigDict()
         result._meta_.origin = self.origin(node)
         return result
@@ -177,25 +192,28 @@ class Expressions:
         if isinstance(function, ast.Name) and not self._is_variable(function.id):
             if function.id == "dict":
                 return self._call_dict(node)
-            if function.id in values.FUNCTIONS:
+            if function.id in operations.FUNCTIONS:
                 args, options = self._arguments(node)
-                made = values.FUNCTIONS[function.id](self.budget, *args, **options)
-                return values.checked(made)
+                return operations.FUNCTIONS[function.id](self.budget, *args, **options)
         elif isinstance(function, ast.Attribute):
             receiver = self.value(function.value)
-            if function.attr in method_names(receiver):
+            method = operations.method_of(receiver, function.attr)
+            if method is not None:
                 args, options = self._arguments(node)
-                return call_method(self.budget, receiver, function.attr, args, options)
+                return method(self.budget, receiver, *args, **options)
         self.refuse(node, f"the call {_source(function)}(...)")
 
     def _is_variable(self, name: str) -> bool:
-        return any(name in scope for scope in (*self._scopes, self.names))
+        return name in self.names
 
     def _arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
         options: dict[str, Any] = {}
         for keyword in node.keywords:
             given = self.value(keyword.value)
+            if keyword.arg is None:
+                operations.items(self.budget, given)
             options.update({keyword.arg: given} if keyword.arg else given)
+        self.budget.charge(len(options), _ENTRY * len(options))
         return list(self._elements(node.args)), options
 
     def _call_dict(self, node: ast.Call) -> ConfigDict:
@@ -203,18 +221,24 @@ class Expressions:
         if len(node.args) > 1:
             self.fail(node, "dict(...) takes one positional argument at most")
         for argument in self._elements(node.args):
-            values.update(self.budget, result, argument)
+            operations.update(self.budget, result, argument)
         written: set[Any] = set()
         for keyword in node.keywords:
             value = self.value(keyword.value)
-            names = {keyword.arg} if keyword.arg else set(value)
+            names = (
+                {keyword.arg}
+                if keyword.arg
+                else set(operations.items(self.budget, value))
+            )
             for name in names & written:
                 self.fail(keyword, f"the key {describe(name)} is given twice")
             written |= names
             if keyword.arg is None:
-                values.update(self.budget, result, value)
+                operations.update(self.budget, result, value)
             else:
-                place(result, keyword.arg, value, self.origin(keyword))
+                operations.put(
+                    self.budget, result, keyword.arg, value, self.origin(keyword)
+                )
         return result
 
     def _value_of_attribute(self, node: ast.Attribute) -> Any:
@@ -228,15 +252,17 @@ class Expressions:
 
     def _value_of_subscript(self, node: ast.Subscript) -> Any:
         holder, key = self.value(node.value), self.value(node.slice)
-        self.budget.inspect(key if isinstance(key, tuple) else None)
         if isinstance(holder, dict):
+            self.budget.look(key)
             if key not in holder:
                 self.fail(node, f"no key {describe(key)}; {hint_for(key, holder)}")
             return dict.__getitem__(holder, key)
         if not isinstance(holder, (str, list, tuple, range)):
             self.fail(node, f"{describe(holder)} has no items")
         if isinstance(key, slice):
-            self.budget.room(items=len(holder) // 4)
+            chosen = range(*key.indices(len(holder)))
+            is_text = isinstance(holder, str)
+            (self.budget.text if is_text else self.budget.rows)(len(chosen))
         return holder[key]
 
     def _value_of_slice(self, node: ast.Slice) -> slice:
@@ -245,12 +271,13 @@ class Expressions:
 
     def _value_of_binop(self, node: ast.BinOp) -> Any:
         left, right = self.value(node.left), self.value(node.right)
-        return values.binary(self.budget, type(node.op).__name__, left, right)
+        return operations.binary(self.budget, type(node.op).__name__, left, right)
 
     def _value_of_unaryop(self, node: ast.UnaryOp) -> Any:
         value = self.value(node.operand)
         if isinstance(node.op, ast.Not):
             return not value
+        self.budget.charge(1, 600)
         if isinstance(node.op, ast.USub):
             return -value
         return ~value if isinstance(node.op, ast.Invert) else +value
@@ -268,7 +295,9 @@ class Expressions:
         left = self.value(node.left)
         for operator, right_node in zip(node.ops, node.comparators, strict=True):
             right = self.value(right_node)
-            if not values.compare(self.budget, type(operator).__name__, left, right):
+            if not operations.compare(
+                self.budget, type(operator).__name__, left, right
+            ):
                 return False
             left = right
         return True
@@ -278,40 +307,38 @@ class Expressions:
 
     def _value_of_joinedstr(self, node: ast.JoinedStr) -> str:
         parts = [str(self.value(part)) for part in node.values]
-        self.budget.room(chars=sum(map(len, parts)))
+        self.budget.text(sum(map(len, parts)))
         return "".join(parts)
 
     def _value_of_formattedvalue(self, node: ast.FormattedValue) -> str:
         spec = str(self.value(node.format_spec)) if node.format_spec else ""
         value = self.value(node.value)
-        return values.text(self.budget, value, _CONVERSIONS[node.conversion], spec)
+        return show(self.budget, value, _CONVERSIONS[node.conversion], spec)
 
-    def _value_of_listcomp(self, node: ast.ListComp) -> list[Any]:
+    def _value_of_listcomp(self, node: ast.ListComp | ast.SetComp) -> list[Any]:
         return [self.value(node.elt) for _ in self._loop(node.generators)]
 
     _value_of_generatorexp = _value_of_listcomp
 
     def _value_of_setcomp(self, node: ast.SetComp) -> set[Any]:
-        found = [self.value(node.elt) for _ in self._loop(node.generators)]
-        self.budget.inspect(found)
-        return set(found)
+        return self._set(self._value_of_listcomp(node))
 
     def _value_of_dictcomp(self, node: ast.DictComp) -> ConfigDict:
         result = self._new_dict(node)
         for _ in self._loop(node.generators):
-            key = self.value(node.key)
-            self.budget.inspect(key)
-            place(result, key, self.value(node.value), self.origin(node.key))
+            key, value = self.value(node.key), self.value(node.value)
+            operations.put(self.budget, result, key, value, self.origin(node.key))
         return result
 
     def _loop(self, generators: list[ast.comprehension]) -> Iterator[None]:
-        """Once for each round, with the loop's names bound in a scope of their own."""
+        """Once for each round, with the loop's names bound until it ends."""
         if not generators:
             yield
             return
         first, rest = generators[0], generators[1:]
-        rounds = values.items(self.budget, self.value(first.iter))
-        self._scopes.append({})
+        rounds = operations.items(self.budget, self.value(first.iter))
+        inner = names_bound([first.target])
+        outer = {name: self.names[name] for name in inner if name in self.names}
         try:
             for item in rounds:
                 self.budget.charge(1)
@@ -319,7 +346,9 @@ class Expressions:
                 if all(self.value(test) for test in first.ifs):
                     yield from self._loop(rest)
         finally:
-            self._scopes.pop()
+            for name in set(inner) - outer.keys():
+                self.names.pop(name, None)
+            self.names.update(outer)
 
 
 class _WithoutTexts(ast.NodeTransformer):
@@ -327,6 +356,17 @@ class _WithoutTexts(ast.NodeTransformer):
         if isinstance(node.value, str):
             return ast.copy_location(ast.Constant("..."), node)
         return node
+
+
+def names_bound(targets: list[ast.expr]) -> list[str]:
+    """The plain names among `targets`, those inside rows included."""
+    found: list[str] = []
+    for target in targets:
+        if isinstance(target, ast.Name):
+            found.append(target.id)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            found.extend(names_bound(target.elts))
+    return found
 
 
 def _kind(node: ast.AST) -> str:
@@ -340,9 +380,11 @@ def _kind(node: ast.AST) -> str:
 
 def _source(node: ast.AST) -> str:
     """`node` as source, its texts left out: one of them may be a secret."""
+    if sum(1 for _ in itertools.islice(ast.walk(node), _SHOWN)) == _SHOWN:
+        return "..."
     try:
         masked = _WithoutTexts().visit(copy.deepcopy(node))
-        source = re.sub(r"_devrun_refx*\d+_", "{{...}}", ast.unparse(masked))
+        source = re.sub(MARKER, "{{...}}", ast.unparse(masked))
         return one_line(source, 60)
     except RecursionError:
         return "..."

@@ -7,15 +7,16 @@ Assignments, `for`, `if`, `del` and calls that change a list or a dict are follo
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from devrun.config import python_values as values
+from devrun.config import python_operations as operations
+from devrun.config.limits import Budget
 from devrun.config.origin import Origin, config_error, describe
-from devrun.config.python_expressions import WRONG, Expressions
-from devrun.config.python_methods import call_method
+from devrun.config.python_expressions import WRONG, Expressions, names_bound
 from devrun.config.tree import ConfigDict, place
 from devrun.errors import ConfigError
 
@@ -29,6 +30,11 @@ _REFUSED = {
 }  # fmt: skip
 
 
+MAX_WORDS = 60_000
+_WORD = re.compile(r"\w+|[^\w\s]")
+"""What a node of the syntax tree takes at least one of."""
+
+
 @dataclass
 class PythonFile:
     """What a Python configuration says."""
@@ -39,12 +45,20 @@ class PythonFile:
     """The variables that an expression of the file reads."""
 
 
-def parse(text: str, file: str) -> ast.Module:
+def parse(text: str, file: str, budget: Budget) -> ast.Module:
     """The syntax tree of `text`.
 
     Raises:
-        ConfigError: no valid Python.
+        ConfigError: no valid Python, or too much of it.
     """
+    words = len(_WORD.findall(text))
+    if words > MAX_WORDS:
+        reason = f"more than {MAX_WORDS} words and signs; split it with `_base_`"
+        raise config_error(reason, Origin(file))
+    try:
+        budget.charge(words, 700 * words)
+    except ValueError as error:
+        raise config_error(str(error), Origin(file)) from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # '\d' in a text is its author's matter
@@ -65,13 +79,14 @@ def names_read(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             found.add(node.id)
         elif isinstance(node, ast.For):
-            found.update(_names([node.target]))
+            found.update(names_bound([node.target]))
     return found
 
 
 def read_python(
     text: str,
     file: str,
+    budget: Budget,
     fill: Callable[[str], Any],
     base: Callable[[str, Origin], Any],
     load_bases: Callable[[Any, Origin], None],
@@ -84,8 +99,8 @@ def read_python(
     Raises:
         ConfigError: what is no configuration, or asks for too much work.
     """
-    tree = parse(text, file)
-    reader = _Statements(Expressions(file, fill, base))
+    tree = parse(text, file, budget)
+    reader = _Statements(Expressions(file, budget, fill, base))
     reader.bases(tree, load_bases)
     reader.run_file(tree.body)
     return PythonFile(reader.result(), names_read(tree))
@@ -106,7 +121,7 @@ class _Statements:
     ) -> None:
         self._of.target = ["_base_"]
         for node in tree.body:
-            if isinstance(node, ast.Assign) and _names(node.targets) == ["_base_"]:
+            if isinstance(node, ast.Assign) and names_bound(node.targets) == ["_base_"]:
                 self._base_line = self._of.origin(node)
                 load_bases(self._of.value(node.value), self._base_line)
                 break
@@ -143,18 +158,18 @@ class _Statements:
         self._of.target = []
 
     def _run_assign(self, node: ast.Assign) -> None:
-        self._of.target = _names(node.targets)[:1]
+        self._of.target = names_bound(node.targets)[:1]
         value = self._of.value(node.value)
         for target in node.targets:
             self._bind(target, value)
 
     def _run_annassign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
-            self._of.target = _names([node.target])[:1]
+            self._of.target = names_bound([node.target])[:1]
             self._bind(node.target, self._of.value(node.value))
 
     def _run_augassign(self, node: ast.AugAssign) -> None:
-        self._of.target = _names([node.target])[:1]
+        self._of.target = names_bound([node.target])[:1]
         if isinstance(node.target, ast.Name):
             old = self._of.value(ast.copy_location(_read(node.target), node.target))
         elif isinstance(node.target, ast.Subscript):
@@ -170,15 +185,17 @@ class _Statements:
         given = self._of.value(node.value)
         if isinstance(old, list) and operator == "Add":
             # In place, as Python does: other names for the list see it too.
-            call_method(self._of.budget, old, "extend", [given], {})
+            more = operations.items(self._of.budget, given)
+            self._of.budget.rows(len(more))
+            old.extend(more)
             made: Any = old
         else:
-            made = values.binary(self._of.budget, operator, old, given)
+            made = operations.binary(self._of.budget, operator, old, given)
         self._bind(node.target, made)
 
     def _bind(self, target: ast.expr, value: Any) -> None:
         self._of.assign(target, value)
-        for name in _names([target]):
+        for name in names_bound([target]):
             self._lines[name] = self._of.origin(target)
             if name == "_base_" and self._lines[name] != self._base_line:
                 self._of.fail(target, "assign it once, on a line of its own")
@@ -193,10 +210,10 @@ class _Statements:
         function = call.func
         if isinstance(function, ast.Attribute) and function.attr == "update":
             owner = function.value
-            if isinstance(owner, ast.Call) and _names([owner.func]) == ["globals"]:
+            if isinstance(owner, ast.Call) and names_bound([owner.func]) == ["globals"]:
                 self._run_globals(call)
                 return
-        if _names([function]) == ["print"]:
+        if names_bound([function]) == ["print"]:
             self._of.refuse(node, "the call print(...)")
         self._of.value(call)
 
@@ -205,9 +222,10 @@ class _Statements:
         for argument in call.args:
             given = self._of.value(argument)
             if not isinstance(given, ConfigDict) or not all(
-                isinstance(k, str) for k in given
+                isinstance(k, str) for k in operations.items(self._of.budget, given)
             ):
                 self._of.fail(call, "a dict with text as keys is expected here")
+            self._of.budget.rows(3 * len(given))
             self._of.names.update(given)
             self._lines.update(dict.fromkeys(given, self._of.origin(call)))
             self._lines.update(given._meta_.origins)
@@ -216,7 +234,7 @@ class _Statements:
         self.run(node.body if self._of.value(node.test) else node.orelse)
 
     def _run_for(self, node: ast.For) -> None:
-        for item in values.items(self._of.budget, self._of.value(node.iter)):
+        for item in operations.items(self._of.budget, self._of.value(node.iter)):
             self._of.budget.charge(1)
             self._bind(node.target, item)
             try:
@@ -246,7 +264,8 @@ class _Statements:
             elif isinstance(target, ast.Subscript):
                 holder = self._of.value(target.value)
                 key = self._of.value(target.slice)
-                self._of.budget.inspect(key if isinstance(key, tuple) else None)
+                self._of.budget.look(key)
+                self._of.budget.charge(len(holder) >> 9 if holder else 0)
                 if isinstance(holder, dict) and key not in holder:
                     self._of.fail(target, f"no key {describe(key)}")
                 if isinstance(holder, (dict, list)) and not isinstance(key, slice):
@@ -261,14 +280,3 @@ class _Statements:
 
 def _read(target: ast.Name) -> ast.Name:
     return ast.Name(id=target.id, ctx=ast.Load())
-
-
-def _names(targets: list[ast.expr]) -> list[str]:
-    """The plain names among `targets`, those inside rows and subscripts included."""
-    found: list[str] = []
-    for target in targets:
-        if isinstance(target, ast.Name):
-            found.append(target.id)
-        elif isinstance(target, (ast.Tuple, ast.List)):
-            found.extend(_names(target.elts))
-    return found

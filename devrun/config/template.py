@@ -7,16 +7,19 @@ afterwards, so that no value is ever pasted into the source and each keeps its t
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable
 from typing import Any
 
+from devrun.config.limits import Budget
 from devrun.config.origin import Origin, config_error, describe, hint_for
 from devrun.config.redact import shown_value
 
-__all__ = ["Template", "file_variables", "look_up"]
+__all__ = ["MARKER", "Template", "file_variables", "look_up"]
 
+MARKER = re.compile(r"_devrun_ref_[0-9a-f]{16}_(\d{1,6})_")
 _FILE_VARIABLES = "fileDirname|fileBasenameNoExtension|fileBasename|fileExtname"
 
 
@@ -36,15 +39,20 @@ class Template:
     """The text of one file with markers, and what each marker stands for."""
 
     def __init__(
-        self, source: str, file: str, variables: dict[str, str] | None
+        self,
+        source: str,
+        file: str,
+        variables: dict[str, str] | None,
+        budget: Budget,
     ) -> None:
         self.file = file
+        self._budget = budget
         self.base_names: set[str] = set()
         self._variables = variables or {}
         self._found: list[tuple[str, Origin]] = []
-        self._tag = "_devrun_ref"
-        while self._tag in source:
-            self._tag += "x"
+        # No text holds a word made from its own digest.
+        digest = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+        self._tag = f"_devrun_ref_{digest[:16]}_"
         names = r"_base_\.[\w.]{1,256}" + (f"|{_FILE_VARIABLES}" if variables else "")
         pattern = re.compile(r"\{\{[ \t]{0,16}(" + names + r")[ \t]{0,16}\}\}")
         self._line, self._upto = 1, 0
@@ -71,12 +79,15 @@ class Template:
 
         `base(dotted, origin)` gives the value that `{{ _base_.dotted }}` names.
         """
-        if self._tag not in text:
+        if not self._found or self._tag not in text:
             return text
         whole = self._marker.fullmatch(text)
         if whole:
             return self._value(whole, base)
-        return self._marker.sub(lambda match: self._word(match, base), text)
+        words = [self._word(match, base) for match in self._marker.finditer(text)]
+        self._budget.text(len(text) + sum(map(len, words)))
+        given = iter(words)
+        return self._marker.sub(lambda _: next(given), text)
 
     def _word(self, match: re.Match[str], base: Callable[[str, Origin], Any]) -> str:
         value = self._value(match, base)
@@ -87,7 +98,9 @@ class Template:
                 "inside a text; let it be the whole value",
                 origin,
             )
-        return str(value)
+        word = str(value)
+        self._budget.text(len(word))
+        return word
 
     def _value(self, match: re.Match[str], base: Callable[[str, Origin], Any]) -> Any:
         number = int(match[1])

@@ -12,6 +12,7 @@ import traceback
 import types
 from typing import Any
 
+from devrun.config.limits import Budget
 from devrun.config.origin import Origin, config_error, one_line
 from devrun.config.python_reader import PythonFile, names_read, parse
 from devrun.config.tree import ConfigDict, place
@@ -21,7 +22,7 @@ __all__ = ["run_python"]
 _CODE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 
 
-def run_python(text: str, file: str, markers: list[str]) -> PythonFile:
+def run_python(text: str, file: str, budget: Budget, markers: list[str]) -> PythonFile:
     """Execute `text`; its variables, `_base_` and the markers in them included.
 
     Modules, functions and names with two leading underscores are left out.
@@ -32,7 +33,7 @@ def run_python(text: str, file: str, markers: list[str]) -> PythonFile:
     logging.getLogger("devrun").warning(
         "running %s as Python code, because this was asked for", one_line(file)
     )
-    tree = parse(text, file)
+    tree = parse(text, file, budget)
     names: dict[str, Any] = {
         "__name__": "__config__",
         "__file__": os.path.abspath(file),

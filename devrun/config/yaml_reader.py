@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from devrun.config.limits import MAX_DEPTH, MAX_NODES
+from devrun.config.limits import MAX_DEPTH, Budget, TooMuch, check_key
 from devrun.config.origin import Origin, config_error, describe, one_line
 from devrun.config.tree import ConfigDict, origin_of, place
 
@@ -27,6 +27,9 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+
+
+_DIRECTIVES = 100
 
 
 class _MergeKey:
@@ -62,7 +65,7 @@ def scalar(text: str) -> Any:
     return text
 
 
-def read_yaml(text: str, file: str) -> ConfigDict:
+def read_yaml(text: str, file: str, budget: Budget) -> ConfigDict:
     """The mapping in `text`; an empty one where nothing is written.
 
     Raises:
@@ -71,7 +74,11 @@ def read_yaml(text: str, file: str) -> ConfigDict:
     import yaml  # here: a run from a Python config never needs it
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    builder = _Builder(file)
+    builder = _Builder(file, budget)
+    if len(re.findall(r"^%", text, re.MULTILINE)) > _DIRECTIVES:
+        # The parser compares each with all before it.
+        reason = f"more than {_DIRECTIVES} lines that begin with '%'; remove them"
+        raise config_error(reason, Origin(file))
     try:
         for event in yaml.parse(text, Loader=loader):
             builder.take(event)
@@ -100,12 +107,12 @@ class _Open:
 
 
 class _Builder:
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, budget: Budget) -> None:
         self._file = file
+        self._budget = budget
         self._stack: list[_Open] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._documents = 0
-        self._total = 0
         self._root: Any = None
 
     def take(self, event: Any) -> None:
@@ -148,6 +155,7 @@ class _Builder:
             reason = f"nested deeper than {MAX_DEPTH} levels; flatten it"
             raise config_error(reason, origin, self._path()[:4])
         if isinstance(node, ConfigDict):
+            self._budget.charge(4, 500)
             node._meta_.origin = origin
         self._stack.append(_Open(node, origin, event.anchor))
 
@@ -179,10 +187,11 @@ class _Builder:
     def _add(
         self, value: Any, size: int, origin: Origin, *, counted: bool = False
     ) -> None:
-        self._total += 0 if counted else size
-        if self._total > MAX_NODES:
-            reason = f"more than {MAX_NODES} values, aliases counted; make it smaller"
-            raise config_error(reason, origin, self._path()[:4])
+        try:
+            self._budget.charge(0 if counted else 2 * size, 100)
+        except TooMuch:
+            reason = "too many values, aliases counted; make it smaller"
+            raise config_error(reason, origin, self._path()[:4]) from None
         if not self._stack:
             self._root = value
             return
@@ -203,6 +212,11 @@ class _Builder:
         if key is not _MERGE_KEY and not isinstance(key, (str, int, float)):
             reason = f"a key must be text, not {describe(key)}; put it in quotes"
             raise config_error(reason, origin, self._path())
+        try:
+            if key is not _MERGE_KEY:
+                check_key(key)
+        except TooMuch as error:
+            raise config_error(str(error), origin, self._path()) from None
         if key in level.node:
             first = origin_of(level.node, key)
             reason = f"given twice (first: {first}); remove one"
