@@ -208,7 +208,7 @@ class Saving(LoopState):
             messages["last_ckpt"] = str(path)
         return {
             **redacted(plain_meta({**self.meta, **meta})),
-            "hook_msgs": messages,
+            "hook_msgs": redacted(messages),
             "devrun_version": __version__,
             "epoch": position["epoch"],
             "iter": position["iter"],
