@@ -23,6 +23,7 @@ from devrun.errors import (
     is_out_of_memory,
     nearest,
 )
+from devrun.redact import redact
 from devrun.trust import (
     check_arguments,
     fixed_arguments,
@@ -230,5 +231,5 @@ def locate(error: DevrunError, prefix: str, name: str = "") -> None:
 
 
 def short(value: Any) -> str:
-    text = " ".join(repr(value).split())
+    text = redact(" ".join(repr(value).split()))
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -30,10 +30,10 @@ __all__ = ["STATUSES", "Session", "guarded", "status_of"]
 
 STATUSES = {
     "0": "done",
-    "1": "a defect: the traceback is in the log file",
+    "1": "a defect, or a `sys.exit` in the run: the traceback is in the log",
     "2": "usage or config",
     "3": "checkpoint unusable or refused",
-    "4": "data",
+    "4": "data: missing, empty or damaged",
     "5": "diverged or not finite",
     "6": "out of memory",
     "7": "hang, or another process of the run was lost",

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 from devrun.errors import RunInterrupted
+from devrun.text import one_line
 
 __all__ = ["StartInterrupted", "StopSignals"]
 
@@ -150,4 +151,4 @@ def _let_go_of_the_terminal() -> None:
 
 def _note(text: str) -> None:
     # Not through sys.stderr: the signal may have come in the middle of a write to it.
-    os.write(2, f"devrun: {text}\n".encode())
+    os.write(2, f"devrun: {one_line(text)}\n".encode())

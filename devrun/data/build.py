@@ -15,7 +15,7 @@ from devrun.data.collate import build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
 from devrun.data.resumable import ERROR_POLICIES, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
-from devrun.registry import DATASETS, Registry
+from devrun.registry import Registry
 
 __all__ = [
     "SAMPLERS",
@@ -38,9 +38,7 @@ def build_dataset(cfg: Any, default_args: Mapping[str, Any] | None = None) -> An
     """
     if isinstance(cfg, (list, tuple)):
         return ConcatDataset([build_dataset(part, default_args) for part in cfg])
-    if isinstance(cfg, dict):
-        return DATASETS.build(cfg, default_args=default_args)
-    return built(cfg)
+    return built(cfg, default_args)
 
 
 def build_dataloader(

@@ -18,7 +18,7 @@ from torch.utils.data import (
 from devrun.data import streams, workers
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import SeededCollate, SeededDataset
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, DataError
 
 __all__ = [
     "ERROR_POLICIES",
@@ -147,7 +147,7 @@ def check_samples(dataset: Any) -> None:
             "torch.utils.data.IterableDataset"
         )
     if len(dataset) == 0:
-        raise ConfigError(f"the data set {name} is empty; check its path and split")
+        raise DataError(f"the data set {name} is empty; check its path and split")
 
 
 def _options(loader: DataLoader[Any], pin_memory: bool | None) -> dict[str, Any]:

@@ -371,7 +371,7 @@ class Checkpointer:
             messages["last_ckpt"] = str(path)
         return {
             **redacted(plain_meta({**run.meta, **meta})),
-            "hook_msgs": messages,
+            "hook_msgs": redacted(messages),
             "devrun_version": __version__,
             "epoch": position["epoch"],
             "iter": position["iter"],

@@ -82,6 +82,22 @@ def test_the_saved_config_reads_back_what_was_escaped(train, config):
     assert Config.fromfile("run/config.yaml")["x-wild"] == WORST
 
 
+def test_a_place_from_the_environment_is_used_and_not_told(
+    train, config, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("DR_PLACE", str(tmp_path / "Hidden Place"))
+    file = config(work_dir="${env:DR_PLACE}", checkpoint_config={"max_keep_ckpts": 1})
+    more = ("--resume-from", "auto", "--cfg-options", "runner.max_epochs=4")
+    for words in ((), more):
+        status, out, err = train(file, *words)
+        assert status == 0, err
+        for text in (out, err, *everything(tmp_path / "Hidden Place").values()):
+            assert "Hidden Place" not in text
+        assert "checkpoint: ${env:DR_PLACE}/checkpoints/step-" in out
+    (best,) = (tmp_path / "Hidden Place/checkpoints").glob("best_*")
+    assert len(list(best.parent.glob("step-*"))) == 1
+
+
 @pytest.mark.parametrize(
     "section",
     [

@@ -15,7 +15,7 @@ from torch.utils.data import (
 )
 
 from devrun.data import build_dataloader, build_dataset, build_loaders
-from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
+from devrun.errors import ConfigError, ConfigTypeError, DataError, UnknownNameError
 from tests.data.helpers import Draws, Numbers
 
 SET = {"type": "SyntheticClassification", "num_samples": 20}
@@ -83,12 +83,16 @@ def test_the_callers_config_is_not_changed() -> None:
         ({"samples_per_gpu": "4"}, "samples_per_gpu must be an int"),
         ({"on_sample_error": "ignore"}, "one of stop, skip: 'ignore'"),
         ({"round_up": False}, "round_up"),
-        ({"train": {**SET, "num_samples": 0}}, "SyntheticClassification is empty"),
     ],
 )
 def test_what_cannot_be_used_is_told(more: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         build_loaders(section(**more))
+
+
+def test_an_empty_data_set_is_told() -> None:
+    with pytest.raises(DataError, match="SyntheticClassification is empty"):
+        build_loaders(section(train={**SET, "num_samples": 0}))
 
 
 def test_a_data_set_without_a_length_is_told_what_to_do() -> None:

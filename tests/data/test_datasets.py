@@ -68,9 +68,9 @@ class TestIDX:
         assert torch.equal(MNIST(mnist).images, plain.images)
 
     def test_missing_files_are_listed(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match=r"train-images-idx3-ubyte, .*\.gz"):
+        with pytest.raises(DataError, match=r"train-images-idx3-ubyte, .*\.gz"):
             MNIST(tmp_path)
-        with pytest.raises(ConfigError, match="no such folder"):
+        with pytest.raises(DataError, match="no such folder"):
             MNIST(tmp_path / "nowhere")
 
     @pytest.mark.parametrize(
@@ -190,11 +190,11 @@ class TestCIFAR10:
 
     def test_a_missing_batch_is_named(self, cifar: tuple[Path, dict[str, str]]) -> None:
         (cifar[0] / "cifar-10-batches-bin" / "data_batch_4.bin").unlink()
-        with pytest.raises(ConfigError, match=r"not complete: .*data_batch_4\.bin"):
+        with pytest.raises(DataError, match=r"not complete: .*data_batch_4\.bin"):
             CIFAR10(cifar[0])
 
     def test_an_empty_folder_says_what_to_get(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match=r"unpack cifar-10-binary\.tar\.gz"):
+        with pytest.raises(DataError, match=r"unpack cifar-10-binary\.tar\.gz"):
             CIFAR10(tmp_path)
 
 
@@ -271,12 +271,12 @@ class TestTextCorpus:
         assert torch.equal(one.tokens, TextCorpus(split="val", max_bytes=20_000).tokens)
 
     def test_what_matches_no_file_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match=r"no text file matches '.*nowhere'"):
+        with pytest.raises(DataError, match=r"no text file matches '.*nowhere'"):
             TextCorpus(str(tmp_path / "nowhere"))
 
     def test_too_little_text_for_a_block_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_bytes(b"ab")
-        with pytest.raises(ConfigError, match="one block takes 128"):
+        with pytest.raises(DataError, match="one block takes 128"):
             TextCorpus(str(tmp_path / "a.txt"))
 
 
@@ -293,7 +293,7 @@ class TestTextParagraphs:
 
     def test_no_paragraph_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_bytes(b"\n\na")
-        with pytest.raises(ConfigError, match="no paragraph in the train split"):
+        with pytest.raises(DataError, match="no paragraph in the train split"):
             TextParagraphs(str(tmp_path / "a.txt"))
         with pytest.raises(ConfigError, match="block_size must be at least 2, got 1"):
             TextParagraphs(block_size=1)

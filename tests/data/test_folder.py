@@ -59,7 +59,7 @@ def test_every_image_comes_in_colour(images: Path) -> None:
 
 def test_classes_may_be_chosen(images: Path) -> None:
     assert ImageFolder(images, classes=["dog"]).targets.tolist() == [0, 0]
-    with pytest.raises(ConfigError, match="no folder of class 'dgo'; did you mean"):
+    with pytest.raises(DataError, match="no folder of class 'dgo'; did you mean"):
         ImageFolder(images, classes=["dgo"])
 
 
@@ -115,12 +115,12 @@ def test_the_loader_may_overrule_the_data_set(images: Path) -> None:
 
 def test_no_images_is_an_empty_data_set(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
-    with pytest.raises(ConfigError, match="the data set is empty: no images"):
+    with pytest.raises(DataError, match="the data set is empty: no images"):
         ImageFolder(tmp_path)
 
 
 def test_no_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no such image folder: .*nowhere"):
+    with pytest.raises(DataError, match=r"no such image folder: .*nowhere"):
         ImageFolder(tmp_path / "nowhere")
 
 

@@ -15,7 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from devrun.data.prepared import PreparedLoader
 from devrun.data.resumable import make_resumable
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, DataError
 from tests.data.helpers import (
     Draws,
     DrawsInBatches,
@@ -170,7 +170,7 @@ def test_persistent_workers_tell_the_data_set_of_the_epoch() -> None:
 
 
 def test_an_empty_data_set_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Draws is empty"):
+    with pytest.raises(DataError, match="Draws is empty"):
         prepared(Draws(0))
 
 

@@ -283,3 +283,34 @@ def test_loggers_send_no_secret(monkeypatch):
     hook.before_run(types.SimpleNamespace(rank=0, work_dir=None))
     assert sent["config"] == {"lr": 0.1, "api_key": MASK}
     assert S not in repr(sent)
+
+
+def test_no_way_out_lets_a_character_through_that_is_not_printable(capsys):
+    from devrun.cli.console import complain, say
+    from devrun.log.logger import SafeFormatter
+
+    wild = "".join(chr(i) for i in range(0x20000) if not chr(i).isprintable())
+    for start in range(0, len(wild), 1500):
+        part = f"a{wild[start : start + 1500]}b"
+        complain(part)
+        say(part)
+        print_log(part)
+        said = capsys.readouterr()
+        cfg = Config({"x": part.replace("\x00", "")})
+        record = logging.makeLogRecord({"msg": part, "levelname": "INFO"})
+        texts = [said.out, said.err, SafeFormatter().format(record), cfg.pretty_text]
+        texts += [cfg.dump(), strict_line({"x": part})]
+        for text in texts:
+            assert all(char.isprintable() or char in "\n\t" for char in text)
+
+
+@pytest.mark.parametrize(
+    "text", ["\x1b[31m", "\u202egnp", "a\u2028b", "\x7f\x9b", "\ufeff"]
+)
+def test_a_config_with_wild_text_is_saved_escaped_and_reads_back(tmp_path, text):
+    tree = {"key " + text: [text, {"deep": text * 40}]}
+    for name in ("a.yaml", "a.json", "a.py"):
+        Config(tree).dump(tmp_path / name)
+        saved = (tmp_path / name).read_text("utf-8")
+        assert all(char.isprintable() or char == "\n" for char in saved)
+        assert Config.fromfile(tmp_path / name)._cfg_dict == tree

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from devrun.data.transforms import build_pipeline
-from devrun.errors import ConfigError, DataError
+from devrun.errors import DataError
 
 __all__ = ["TensorImages", "existing"]
 
@@ -45,12 +45,12 @@ def existing(folder: Path, names: Sequence[str], what: str) -> Path:
     """The first of `names` that is a file in `folder`.
 
     Raises:
-        ConfigError: none is; the message lists what was looked for.
+        DataError: none is; the message lists what was looked for.
     """
     for name in names:
         if (folder / name).is_file():
             return folder / name
     reason = "no such folder" if not folder.is_dir() else "none of them is there"
-    raise ConfigError(
+    raise DataError(
         f"{what} not found in {folder}: {reason} (looked for {', '.join(names)})"
     )

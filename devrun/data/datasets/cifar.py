@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from devrun.data.datasets.base import TensorImages
-from devrun.errors import ConfigError, DataError
+from devrun.errors import DataError
 from devrun.registry import DATASETS
 
 __all__ = ["CIFAR10", "PUBLISHED_MD5"]
@@ -73,7 +73,7 @@ class CIFAR10(TensorImages):
         for part in parts:
             path = folder / (f"{part}.bin" if binary else part)
             if not path.is_file():
-                raise ConfigError(f"CIFAR-10 is not complete: no file {path}")
+                raise DataError(f"CIFAR-10 is not complete: no file {path}")
             content = path.read_bytes()
             if binary:
                 records.append(_from_binary(content, path))
@@ -99,7 +99,7 @@ def _locate(prefix: Path, first: str) -> tuple[Path, bool]:
     reason = f"no {first}.bin and no {first} there or in cifar-10-batches-bin or -py"
     if not prefix.is_dir():
         reason = "no such folder"
-    raise ConfigError(
+    raise DataError(
         f"CIFAR-10 not found in {prefix}: {reason}; unpack cifar-10-binary.tar.gz "
         "from https://www.cs.toronto.edu/~kriz/cifar.html"
     )

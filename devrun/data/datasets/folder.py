@@ -49,7 +49,7 @@ class ImageFolder(Dataset[tuple[Any, int]]):
         self.on_sample_error = on_bad_image
         self.root = Path(data_prefix)
         if not self.root.is_dir():
-            raise ConfigError(f"no such image folder: {self.root}")
+            raise DataError(f"no such image folder: {self.root}")
         self._image_module = _pillow()
         if ann_file is None:
             names, paths, labels = _scan(self.root, classes)
@@ -100,7 +100,7 @@ def _scan(
     labels: list[int] = []
     for label, name in enumerate(names):
         if name not in found:
-            raise ConfigError(f"no folder of class {name!r}; {nearest(name, found)}")
+            raise DataError(f"no folder of class {name!r}; {nearest(name, found)}")
         files = [
             os.path.relpath(os.path.join(folder, file), root)
             for folder, _, entries in os.walk(root / name, followlinks=True)
@@ -110,7 +110,7 @@ def _scan(
         paths += sorted(files)
         labels += [label] * len(files)
     if not paths:
-        raise ConfigError(
+        raise DataError(
             f"the data set is empty: no images in the class folders of {root} "
             f"({len(names)} folders, looked for {' '.join(IMAGE_SUFFIXES)})"
         )
@@ -122,7 +122,7 @@ def _listed(
 ) -> tuple[Sequence[str], list[str], list[int]]:
     """Class names, paths and labels of the lines of `ann_file`."""
     if not ann_file.is_file():
-        raise ConfigError(f"no such ann_file: {ann_file}")
+        raise DataError(f"no such ann_file: {ann_file}")
     numbers = {name: label for label, name in enumerate(classes or ())}
     paths: list[str] = []
     labels: list[int] = []
@@ -141,5 +141,5 @@ def _listed(
             )
         paths.append(path)
     if not paths:
-        raise ConfigError(f"the data set is empty: no lines in {ann_file}")
+        raise DataError(f"the data set is empty: no lines in {ann_file}")
     return classes or [str(n) for n in range(max(labels) + 1)], paths, labels

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from devrun.data.datasets.base import TensorImages, existing
-from devrun.errors import ConfigError, DataError
+from devrun.errors import DataError
 from devrun.registry import DATASETS
 
 __all__ = ["MNIST", "IDXDataset", "read_idx"]
@@ -83,7 +83,7 @@ class IDXDataset(TensorImages):
     ) -> None:
         for path in (images, labels):
             if not Path(path).is_file():
-                raise ConfigError(f"no such IDX file: {path}")
+                raise DataError(f"no such IDX file: {path}")
         pixels, targets = read_idx(images), read_idx(labels)
         if pixels.ndim != 3 or pixels.dtype != np.uint8:
             raise DataError(

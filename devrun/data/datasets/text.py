@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, DataError
 from devrun.registry import DATASETS
 
 __all__ = ["TextCorpus", "TextParagraphs"]
@@ -61,7 +61,7 @@ class TextCorpus(Dataset[dict[str, torch.Tensor]]):
         text = _text_of(files, split, val_fraction, max_bytes)
         self.tokens = torch.from_numpy(np.frombuffer(text, np.uint8).copy())
         if len(self) == 0:
-            raise ConfigError(
+            raise DataError(
                 f"the data set is empty: the {split} split of {files!r} has "
                 f"{len(text)} bytes, one block takes {block_size}"
             )
@@ -109,7 +109,7 @@ class TextParagraphs(Dataset[dict[str, torch.Tensor]]):
         self.lengths = lengths[long_enough]
         self.tokens = torch.from_numpy(np.frombuffer(text, np.uint8).copy())
         if len(self) == 0:
-            raise ConfigError(
+            raise DataError(
                 f"the data set is empty: no paragraph in the {split} split of {files!r}"
             )
 
@@ -189,9 +189,9 @@ def _expand(entry: str) -> list[tuple[str, Path]]:
             if file.suffix in (".txt", ".md", ".py") and file.is_file()
         ]
         if not inside:
-            raise ConfigError(f"no .txt, .md or .py file in the folder {path}")
+            raise DataError(f"no .txt, .md or .py file in the folder {path}")
         return inside
     matches = [entry] if path.is_file() else glob.glob(entry, recursive=True)
     if not matches:
-        raise ConfigError(f"no text file matches {entry!r}")
+        raise DataError(f"no text file matches {entry!r}")
     return [(Path(match).name, Path(match)) for match in matches]

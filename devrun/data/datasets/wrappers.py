@@ -3,23 +3,59 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+import json
+import pickle
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
-from devrun.errors import ConfigError, ConfigTypeError
+from devrun.errors import ConfigError, ConfigTypeError, DataError
 from devrun.registry import DATASETS
 
 __all__ = ["ConcatDataset", "RepeatDataset", "built"]
 
+_OF_DATA = (
+    OSError,
+    EOFError,
+    UnicodeError,
+    json.JSONDecodeError,
+    zipfile.BadZipFile,
+    pickle.UnpicklingError,
+)
 
-def built(dataset: Any) -> Any:
-    """`dataset`, or what its config builds."""
+
+@contextmanager
+def data_errors() -> Iterator[None]:
+    """A constructor that fails at what it reads, of whichever package, is about data.
+
+    torchvision and others raise RuntimeError where files are missing or damaged.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        cause = error.__cause__
+        if not isinstance(cause, _OF_DATA) and type(cause) is not RuntimeError:
+            raise
+        told = DataError(*error.args)
+        vars(told).update(vars(error))
+        raise told from cause
+
+
+def built(dataset: Any, default_args: Mapping[str, Any] | None = None) -> Any:
+    """`dataset`, or what its config builds.
+
+    Raises:
+        ConfigError: no such data set, or wrong arguments.
+        DataError: what it reads is missing or damaged.
+    """
     if isinstance(dataset, dict):
-        return DATASETS.build(dataset)
+        with data_errors():
+            return DATASETS.build(dataset, default_args=default_args)
     if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
         raise ConfigTypeError(
             f"a data set is a dict with a type, or an object, got {dataset!r}"
