@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
+from devrun.config.numbers import is_seed
+from devrun.config.origin import describe
 from devrun.errors import ConfigError, ConfigTypeError
 
 __all__ = [
     "check_arguments",
     "check_limit",
+    "check_seed",
     "describe_loader",
     "file_name",
     "length",
@@ -56,6 +59,14 @@ def check_limit(name: str, limit: Any, least: int) -> None:
         isinstance(limit, bool) or not isinstance(limit, int) or limit < least
     ):
         raise ConfigError(f"{name} must be an int of {least} or more, got {limit!r}")
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse a seed that not every random stream takes; None is none."""
+    if seed is not None and not is_seed(seed):
+        raise ConfigError(
+            f"seed must be an int from 0 to 2**63 - 1, got {describe(seed)}"
+        )
 
 
 def made_work_dir(work_dir: Any) -> str | None:

@@ -34,6 +34,7 @@ from devrun.peers import lost_peer
 from devrun.runners.arguments import (
     check_arguments,
     check_limit,
+    check_seed,
     describe_loader,
     length,
     made_work_dir,
@@ -100,6 +101,7 @@ class BaseRunner(HookRegistration, RollingBack, ABC):
     ) -> None:
         check_arguments(optimizer, logger, meta, max_iters, max_epochs)
         check_limit("limit_batches", limit_batches, 1)
+        check_seed(seed)
         self.optimizer = optimizer
         self.batch_processor = batch_processor
         self.loss = loss
