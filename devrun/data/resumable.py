@@ -18,7 +18,7 @@ from torch.utils.data import (
 from devrun.data import streams, workers
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import SeededCollate, SeededDataset
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, DataError
 
 __all__ = [
     "ERROR_POLICIES",
@@ -146,7 +146,12 @@ def check_samples(dataset: Any) -> None:
             f"the data set {name} has no length: give it a __len__, or derive it from "
             "torch.utils.data.IterableDataset"
         )
-    if len(dataset) == 0:
+    try:
+        count = len(dataset)
+    except Exception as error:
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DataError(f"the length of the data set {name} failed: {cause}") from error
+    if count == 0:
         raise ConfigError(f"the data set {name} is empty; check its path and split")
 
 

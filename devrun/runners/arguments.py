@@ -12,7 +12,7 @@ import torch
 
 from devrun.config.numbers import is_seed
 from devrun.config.origin import describe
-from devrun.errors import ConfigError, ConfigTypeError
+from devrun.errors import ConfigError, ConfigTypeError, DataError, DevrunError
 
 __all__ = [
     "check_arguments",
@@ -99,6 +99,14 @@ def length(loader: Any, *, needed: bool) -> int | None:
             "epochs cannot be planned: give the data set a __len__, or use "
             "IterBasedRunner with max_iters"
         ) from error
+    except DevrunError:
+        raise
+    except Exception as error:
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DataError(
+            f"the length of the data loader over {describe_loader(loader)} failed: "
+            f"{cause}"
+        ) from error
 
 
 def describe_loader(loader: Any) -> str:
@@ -106,7 +114,7 @@ def describe_loader(loader: Any) -> str:
     dataset = getattr(loader, "dataset", loader)
     try:
         return f"{type(dataset).__name__} with {len(dataset)} samples"
-    except TypeError:
+    except Exception:  # noqa: BLE001 - what is described may be what is broken
         return type(dataset).__name__
 
 
