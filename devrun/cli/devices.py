@@ -38,6 +38,7 @@ def _row(entry: Any) -> dict[str, Any]:
                 "name": device.name,
                 "memory_bytes": device.memory_bytes,
                 "dtypes": list(device.dtypes),
+                "slow_dtypes": list(device.slow_dtypes),
             }
             for device in entry.devices
         ],
@@ -58,4 +59,8 @@ def _table(rows: Iterable[dict[str, Any]]) -> str:
 def _device(device: dict[str, Any]) -> str:
     memory = device["memory_bytes"]
     size = "memory unknown" if memory is None else f"{memory / 2**30:.1f} GiB"
-    return f"{device['name']}, {size}, {' '.join(device['dtypes'])}"
+    dtypes = " ".join(device["dtypes"])
+    if device["slow_dtypes"]:
+        slow = " and ".join(device["slow_dtypes"])
+        dtypes += f" (no instructions for {slow}: many times slower than fp32)"
+    return f"{device['name']}, {size}, {dtypes}"

@@ -9,7 +9,23 @@ from devrun.config.origin import KeyPath, describe, dotted
 from devrun.config.tree import children, where
 from devrun.errors import ConfigError
 
-__all__ = ["check_finite", "is_finite", "is_number"]
+__all__ = [
+    "MOST_THREADS",
+    "MOST_WORKERS",
+    "check_finite",
+    "is_finite",
+    "is_number",
+    "is_seed",
+]
+
+MOST_WORKERS = 256
+"""Worker processes of one loader: more take the machine's memory, not its time."""
+MOST_THREADS = 4096
+
+
+def is_seed(value: Any) -> bool:
+    """Whether every random stream takes `value`, and a little more by rank, as seed."""
+    return is_number(value) and isinstance(value, int) and 0 <= value < 2**63
 
 
 def is_number(value: Any) -> bool:

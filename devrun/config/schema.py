@@ -12,6 +12,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from devrun.config.numbers import (
+    MOST_THREADS,
+    MOST_WORKERS,
+    check_finite,
+    is_finite,
+    is_number,
+    is_seed,
+)
 from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.redact import MASK, shown_value
 from devrun.config.revisions import revisions
@@ -38,8 +46,8 @@ class Section:
 _LOADER: dict[str, str | Section] = {
     "batch_size": "count",
     "samples_per_gpu": "count",
-    "num_workers": "size",
-    "workers_per_gpu": "size",
+    "num_workers": "workers",
+    "workers_per_gpu": "workers",
     "shuffle": "flag",
     "drop_last": "flag",
     "pin_memory": "flag",
@@ -47,7 +55,7 @@ _LOADER: dict[str, str | Section] = {
     "prefetch_factor": "count?",
     "timeout": "number",
     "multiprocessing_context": "text?",
-    "seed": "int?",
+    "seed": "seed?",
     "dist": "flag",
     "num_gpus": "size",
     "round_up": "flag",
@@ -100,9 +108,9 @@ KEYS: dict[str, str | Section] = {
             "type": "text",
             "grad_clip": Section(
                 {
-                    "max_norm": "number",
-                    "norm_type": "number|text",
-                    "clip_value": "number",
+                    "max_norm": "positive",
+                    "norm_type": "positive|text",
+                    "clip_value": "positive",
                     "error_if_nonfinite": "flag",
                     "foreach": "flag?",
                 }
@@ -199,14 +207,31 @@ KEYS: dict[str, str | Section] = {
     "revise_keys": "list?",
     "resume_from": "text?",
     "allow_changes": "flag",
-    "seed": "int?",
+    "seed": "seed?",
     "deterministic": "flag",
     "log_level": "text|int",
-    "omp_num_threads": "count",
+    "omp_num_threads": "threads",
     "cudnn_benchmark": "flag",
     **dict.fromkeys(UNUSED, "any"),
 }
 
+_FINITE = (
+    "optimizer",
+    "optimizer_config",
+    "fp16",
+    "lr_config",
+    "momentum_config",
+    "runner",
+    "checkpoint_config",
+    "log_config",
+    "timer_config",
+    "watchdog",
+)
+"""Sections in which no number may be nan, infinite or beyond a float."""
+_MAY_BE_INFINITE = ("max_norm", "norm_type", "clip_value")
+"""Where infinity has a meaning: the largest gradient, or none that is clipped."""
+_NO_NAN = ("evaluation", "custom_hooks")
+"""Sections of classes that may know what to do with an infinite number."""
 _MOVED = {
     "total_epochs": "runner = dict(type='EpochBasedRunner', max_epochs=...)",
     "total_iters": "runner = dict(type='IterBasedRunner', max_iters=...)",
@@ -219,12 +244,8 @@ _USUAL_HELPERS = re.compile(
 """Variables of published configs, which some leave unused."""
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and is_number(value) and abs(value) < 2**63
 
 
 def _is_workflow(value: Any) -> bool:
@@ -244,7 +265,17 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "int": ("an integer", _is_int),
     "count": ("an integer of at least 1", lambda v: _is_int(v) and v >= 1),
     "size": ("an integer of at least 0", lambda v: _is_int(v) and v >= 0),
-    "number": ("a number", _is_number),
+    "workers": (
+        f"an integer from 0 to {MOST_WORKERS}",
+        lambda v: _is_int(v) and 0 <= v <= MOST_WORKERS,
+    ),
+    "threads": (
+        f"an integer from 1 to {MOST_THREADS}",
+        lambda v: _is_int(v) and 1 <= v <= MOST_THREADS,
+    ),
+    "seed": ("an integer from 0 to 2**63 - 1", is_seed),
+    "number": ("a finite number", is_finite),
+    "positive": ("a number above 0", lambda v: is_number(v) and v > 0),
     "list": ("a list", lambda value: isinstance(value, (list, tuple))),
     "dict": ("a dict", lambda value: isinstance(value, dict)),
     "any": ("anything", lambda value: True),
@@ -290,6 +321,10 @@ def check_config(cfg: Any) -> None:
         except ValueError as error:
             place = origin_of(tree, "revise_keys")
             raise config_error(str(error), place, ("revise_keys",)) from None
+    for key in _FINITE:
+        check_finite(tree.get(key), (key,), but=_MAY_BE_INFINITE)
+    for key in _NO_NAN:
+        check_finite(tree.get(key), (key,), infinite=True)
     _refuse_masked(tree, ())
 
 

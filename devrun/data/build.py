@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from devrun.config.numbers import MOST_WORKERS
+from devrun.config.origin import describe
 from devrun.construct import locate, short, where
 from devrun.data.bucketing import with_buckets
 from devrun.data.collate import build_collate
@@ -192,12 +194,14 @@ def _check(
     policy: str | None,
     mode: str | None,
 ) -> None:
-    for name, value, least in (
-        ("samples_per_gpu", samples_per_gpu, 1),
-        ("workers_per_gpu", workers_per_gpu, 0),
+    for name, value, least, most in (
+        ("samples_per_gpu", samples_per_gpu, 1, 2**63 - 1),
+        ("workers_per_gpu", workers_per_gpu, 0, MOST_WORKERS),
     ):
         if type(value) is not int or value < least:
             raise ConfigError(f"{name} must be an int of at least {least}: {value!r}")
+        if value > most:
+            raise ConfigError(f"{name} must be at most {most}: {describe(value)}")
     if not round_up:
         raise ConfigError("round_up: false is not possible: processes train in step")
     if mode not in (None, "sync", "async"):

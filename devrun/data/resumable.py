@@ -146,7 +146,12 @@ def check_samples(dataset: Any) -> None:
             f"the data set {name} has no length: give it a __len__, or derive it from "
             "torch.utils.data.IterableDataset"
         )
-    if len(dataset) == 0:
+    try:
+        count = len(dataset)
+    except Exception as error:
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DataError(f"the length of the data set {name} failed: {cause}") from error
+    if count == 0:
         raise DataError(f"the data set {name} is empty; check its path and split")
 
 

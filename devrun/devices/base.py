@@ -47,6 +47,8 @@ class DeviceInfo:
     name: str
     memory_bytes: int | None = None
     dtypes: tuple[str, ...] = ()
+    slow_dtypes: tuple[str, ...] = ()
+    """Those that work, but by conversion: the device has no instructions for them."""
 
 
 class DeviceAdapter(ABC):

@@ -21,7 +21,7 @@ from devrun.tensors import named_tensors
 
 __all__ = ["STEP_FAILURES", "explain"]
 
-STEP_FAILURES = (RuntimeError, IndexError, MemoryError)
+STEP_FAILURES = (RuntimeError, IndexError, MemoryError, ValueError)
 """What a step can raise that `explain` may know."""
 
 _TARGET = re.compile(r"Target (-?\d+) is out of bounds")
@@ -44,6 +44,12 @@ def explain(
         return ConfigError(_label_line(int(match[1]), batch))
     if isinstance(error, IndexError) and "index out of range in self" in text:
         return ConfigError(_index_line(batch, model))
+    if "more than 1 value per channel when training" in text:
+        return ConfigError(
+            "a norm layer of the model has no statistics for a batch of one sample, "
+            "mostly the last batch of an epoch: set drop_last: true in "
+            "data.train_dataloader, or another samples_per_gpu"
+        )
     if "device-side assert" in text:
         return ConfigError(
             f"an index was out of range on {device}, most often a label outside the "

@@ -314,9 +314,14 @@ def _finished(
 
 def checked_loss(model: Any, loss: Any) -> Tensor:
     """`loss`, if a backward pass can start from it; else ConfigError."""
-    if isinstance(loss, Tensor) and loss.requires_grad:
+    if isinstance(loss, Tensor) and loss.requires_grad and not loss.is_complex():
         return loss
     name = getattr(step_module_of(model), "model_name", "the model")
+    if isinstance(loss, Tensor) and loss.is_complex():
+        raise ConfigError(
+            f"the loss of {name} is complex ({loss.dtype}): training needs a real "
+            "number, such as its abs() or its real part"
+        )
     if not isinstance(loss, Tensor):
         raise ConfigError(f"{name} returned no loss tensor to train on, got {loss!r}")
     raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from devrun.config.numbers import is_finite
 from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook
 from devrun.hooks.evaluation.best import as_score, infer_rule, is_better
@@ -46,8 +47,10 @@ class EarlyStoppingHook(Hook):
     ) -> None:
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
             raise ConfigError(f"patience must be an int of 1 or more, got {patience!r}")
-        if not min_delta >= 0:
+        if not (is_finite(min_delta) and min_delta >= 0):
             raise ConfigError(f"min_delta must be 0 or more, got {min_delta!r}")
+        if threshold is not None and not is_finite(threshold):
+            raise ConfigError(f"threshold must be a finite number, got {threshold!r}")
         self.monitor = monitor
         self.rule = infer_rule(monitor, rule)
         self.patience = patience

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from devrun.config.numbers import check_finite, is_finite, is_number
+from devrun.config.origin import describe
 from devrun.dist import allreduce_grads
 from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
 from devrun.hooks.base import HOOKS, Hook, Priority
@@ -302,6 +304,13 @@ def _checked_clip(grad_clip: Mapping[str, Any] | None) -> dict[str, Any] | None:
         raise ConfigError(
             f"grad_clip needs either max_norm or clip_value, got {dict(grad_clip)!r}"
         )
+    for name in ("max_norm", "clip_value", "norm_type"):
+        value = grad_clip.get(name, 1.0)
+        text = name == "norm_type" and isinstance(value, str)
+        if not text and not (is_number(value) and value > 0):  # which nan is not
+            raise ConfigError(
+                f"grad_clip: {name} must be a number above 0, got {describe(value)}"
+            )
     return dict(grad_clip)
 
 
@@ -325,8 +334,10 @@ def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
         if name in settings:
             _checked_count(settings[name], f"spike.{name}")
     threshold = settings.get("threshold", 1)
-    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
-        raise ConfigTypeError(f"spike.threshold must be a number, got {threshold!r}")
+    if not is_finite(threshold):
+        raise ConfigTypeError(
+            f"spike.threshold must be a finite number, got {describe(threshold)}"
+        )
     if nonfinite == "ignore":
         raise ConfigError(
             "spike cannot be combined with nonfinite 'ignore', which looks at no loss; "
@@ -336,9 +347,10 @@ def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
 
 
 def _checked_scale(scale: Any) -> float | str | Mapping[str, Any]:
-    if isinstance(scale, (int, float)) and not isinstance(scale, bool) and scale > 0:
+    if is_finite(scale) and scale > 0:
         return float(scale)
     if isinstance(scale, Mapping):
+        check_finite(scale, ("loss_scale",))
         return dict(scale)
     if scale == "dynamic":
         return "dynamic"

@@ -13,6 +13,7 @@ from devrun.data.batch import batch_size_of
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.models.calls import Wrapped, call_plain, call_whole, layout, target_in
 from devrun.models.items import num_items, shifted
+from devrun.models.labels import label_fault
 
 __all__ = [
     "MODES",
@@ -57,7 +58,13 @@ def plain_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
             f"{step.model_name} has a separate loss, so a batch must be (x, y) or a "
             f"dict with inputs and labels, got {layout(batch)}"
         )
-    loss = step.call_loss(predictions if step.tensor_loss else output, targets)
+    try:
+        loss = step.call_loss(predictions if step.tensor_loss else output, targets)
+    except (RuntimeError, TypeError, ValueError) as error:
+        fault = step.tensor_loss and label_fault(step.loss, predictions, targets)
+        if fault:
+            raise fault from error
+        raise
     if not isinstance(loss, Tensor) or loss.dim():
         loss = _scalar(step, loss, "its loss")
     result = {"loss": loss, "log_vars": {}, "num_samples": num_samples}

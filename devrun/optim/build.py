@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +9,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from devrun.config.numbers import check_finite
 from devrun.construct import where
-from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
+from devrun.errors import ConfigTypeError, UnknownNameError, nearest
 from devrun.optim.constructor import DefaultOptimizerConstructor
 from devrun.registry import OPTIMIZER_BUILDERS, OPTIMIZERS
 
@@ -64,9 +64,7 @@ def build_optimizer(
 
 
 def _build_one(model: nn.Module, cfg: dict[str, Any]) -> Optimizer:
-    for key, value in cfg.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{where(cfg, key)}takes a finite number, not {value}")
+    check_finite(cfg)
     optimizer_cfg = cfg.copy()
     constructor = build_optimizer_constructor(
         {

@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
-from devrun.errors import ConfigError, ConfigTypeError
+from devrun.config.numbers import is_seed
+from devrun.config.origin import describe
+from devrun.errors import ConfigError, ConfigTypeError, DataError, DevrunError
 
 __all__ = [
     "check_arguments",
     "check_limit",
+    "check_seed",
     "describe_loader",
     "file_name",
     "length",
@@ -58,6 +61,14 @@ def check_limit(name: str, limit: Any, least: int) -> None:
         raise ConfigError(f"{name} must be an int of {least} or more, got {limit!r}")
 
 
+def check_seed(seed: Any) -> None:
+    """Refuse a seed that not every random stream takes; None is none."""
+    if seed is not None and not is_seed(seed):
+        raise ConfigError(
+            f"seed must be an int from 0 to 2**63 - 1, got {describe(seed)}"
+        )
+
+
 def made_work_dir(work_dir: Any) -> str | None:
     """The absolute path of the folder, which is there now; None stays None."""
     if work_dir is None:
@@ -88,6 +99,14 @@ def length(loader: Any, *, needed: bool) -> int | None:
             "epochs cannot be planned: give the data set a __len__, or use "
             "IterBasedRunner with max_iters"
         ) from error
+    except DevrunError:
+        raise
+    except Exception as error:
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DataError(
+            f"the length of the data loader over {describe_loader(loader)} failed: "
+            f"{cause}"
+        ) from error
 
 
 def describe_loader(loader: Any) -> str:
@@ -95,7 +114,7 @@ def describe_loader(loader: Any) -> str:
     dataset = getattr(loader, "dataset", loader)
     try:
         return f"{type(dataset).__name__} with {len(dataset)} samples"
-    except TypeError:
+    except Exception:  # noqa: BLE001 - what is described may be what is broken
         return type(dataset).__name__
 
 

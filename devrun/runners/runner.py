@@ -22,7 +22,12 @@ from devrun.log.buffer import LogBuffer
 from devrun.log.logger import get_logger
 from devrun.run import RunState
 from devrun.runners import loops, registration
-from devrun.runners.arguments import check_arguments, check_limit, made_work_dir
+from devrun.runners.arguments import (
+    check_arguments,
+    check_limit,
+    check_seed,
+    made_work_dir,
+)
 from devrun.runners.checkpointer import Checkpointer
 from devrun.runners.helpers import get_time_str
 from devrun.runners.opening import describe
@@ -97,6 +102,7 @@ class BaseRunner(ABC):
     ) -> None:
         check_arguments(optimizer, logger, meta, max_iters, max_epochs)
         check_limit("limit_batches", limit_batches, 1)
+        check_seed(seed)
         self.logger = logger if logger is not None else get_logger()
         self.meta: dict[str, Any] = dict(meta or {})
         self.meta.setdefault("hook_msgs", {})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import pytest
 import torch
 from torch import nn
 
+from devrun.cli.main import main
+from devrun.devices.cpu import CPUAdapter
 from devrun.errors import ConfigError
 from devrun.step import MicroBatches
 from tests.devices.tiny import Prepared, batch, same, weights
@@ -120,3 +123,37 @@ def test_a_wrong_loss_scale_is_refused(scale):
 def test_an_unknown_precision_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'bf16'"):
         Prepared(precision="bf61")
+
+
+PROCESSORS = {
+    "flags : fpu avx2 f16c avx512f": ("bf16", "fp16"),
+    "flags : fpu avx512f avx512_bf16": ("fp16",),
+    "flags : avx512_fp16 amx_bf16 amx_tile": (),
+    "Features : fp asimd bf16 fphp asimdhp": (),
+    "Features : fp asimd": ("bf16", "fp16"),
+    "nothing of use": (),
+}
+
+
+@pytest.mark.parametrize("line", PROCESSORS)
+def test_a_precision_without_instructions_is_told_of(
+    line, tmp_path, monkeypatch, caplog, capsys
+):
+    slow = PROCESSORS[line]
+    told = tmp_path / "cpuinfo"
+    told.write_text(f"processor : 0\nmodel name : Some CPU\n{line}\n\nprocessor : 1\n")
+    monkeypatch.setattr("devrun.devices.cpu.CPUINFO", told)
+    (found,) = CPUAdapter.list_devices()
+    assert found.slow_dtypes == slow
+    assert set(found.dtypes) == {"fp32", "bf16", "fp16"} - set(slow)
+    for precision in ("fp32", "bf16", "fp16"):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "devrun"):
+            Prepared(precision=precision)
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == (precision in slow)
+        assert all(f"precision {precision!r} on a CPU without" in one for one in said)
+    assert main(["devices"]) == 0
+    listed = capsys.readouterr().out
+    assert ("no instructions for" in listed) == bool(slow)
+    assert ("fp32 bf16" in listed) == ("bf16" not in slow)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
+from devrun.config.numbers import check_finite
 from devrun.errors import ConfigError, nearest
 from devrun.hooks.base import Hook
 from devrun.hooks.schedules.checks import positive_int
@@ -46,6 +47,8 @@ class ScheduleHook(Hook):
         warmup_ratio: float = 0.1,
         warmup_by_epoch: bool = False,
     ) -> None:
+        check_finite(vars(self))  # what a policy has kept before it called this
+        check_finite({"warmup_ratio": warmup_ratio, "warmup_iters": warmup_iters})
         if warmup is not None:
             if warmup not in WARMUPS:
                 hint = nearest(str(warmup), WARMUPS)

@@ -1,0 +1,147 @@
+"""Values that no run can use: one line with file, line and key, before it starts."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import yaml
+
+from devrun.config import Config, check_config
+from devrun.data.build import build_dataloader
+from devrun.errors import ConfigError
+from devrun.hooks import EarlyStoppingHook, OptimizerHook
+from devrun.hooks.lr import StepLrUpdaterHook
+from devrun.optim.build import build_optimizer
+from devrun.runners import EpochBasedRunner
+from tests.cli.conftest import CONFIG
+from tests.devices.tiny import net, samples_of
+
+NAN, INF, LONG = math.nan, math.inf, 10**400
+WRONG = {
+    "optimizer_config.grad_clip.max_norm": [-1, 0, NAN],
+    "optimizer_config.grad_clip.clip_value": [-1, NAN],
+    "optimizer_config.grad_clip.norm_type": [-2, NAN],
+    "optimizer_config.loss_scale": [NAN, INF, {"init_scale": NAN}],
+    "optimizer_config.spike.threshold": [NAN, INF, LONG],
+    "optimizer_config.cumulative_iters": [LONG],
+    "fp16.loss_scale": [NAN, INF],
+    "lr_config.gamma": [NAN, INF, LONG],
+    "lr_config.min_lr": [NAN, -INF],
+    "lr_config.warmup_ratio": [NAN],
+    "momentum_config.gamma": [NAN],
+    "optimizer.lr": [NAN, INF, LONG, -LONG],
+    "optimizer.weight_decay": [NAN, INF],
+    "optimizer.momentum": [NAN, LONG],
+    "optimizer.eps": [NAN],
+    "optimizer.betas": [[0.9, NAN], [LONG, 0.9]],
+    "optimizer.paramwise_cfg.bias_lr_mult": [NAN],
+    "seed": [2**64, 2**63, -1, LONG],
+    "data.seed": [2**64],
+    "omp_num_threads": [10**10, 0],
+    "data.workers_per_gpu": [1000, LONG],
+    "data.samples_per_gpu": [LONG],
+    "data.timeout": [NAN, INF],
+    "watchdog.timeout": [NAN, INF],
+    "runner.max_epochs": [LONG],
+    "checkpoint_config.interval": [LONG],
+    "evaluation.interval": [LONG],
+    "custom_hooks.0.min_delta": [NAN, LONG],
+}
+CASES = [(key, value) for key, values in WRONG.items() for value in values]
+
+
+def changed(key: str, value) -> dict:
+    cfg = {**copy.deepcopy(CONFIG), "custom_hooks": [{"type": "EarlyStoppingHook"}]}
+    *above, last = key.split(".")
+    node = cfg
+    for part in above:
+        node = node[int(part)] if part.isdigit() else node.setdefault(part, {})
+    node[last] = value
+    return cfg
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), CASES, ids=[f"{k}-{n}" for n, (k, _) in enumerate(CASES)]
+)
+def test_a_value_that_cannot_be_used_is_refused_where_it_stands(key, value, tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump(changed(key, value), sort_keys=False))
+    cfg = Config.fromfile(path)
+    with pytest.raises(ConfigError) as caught:
+        check_config(cfg)
+    text = str(caught.value)
+    line = int(text.split(":")[1])
+    assert text.startswith(f"{path}:{line}: {key}")
+    found = text.split(": ")[1].split(".")
+    name = [part for part in found if not part.isdigit()][-1]
+    assert name in "".join(path.read_text().splitlines()[line - 3 : line])
+    assert len(text) < 250 + len(str(path))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("optimizer_config.grad_clip.max_norm", INF),
+        ("optimizer_config.grad_clip.norm_type", INF),
+        ("model.bias", -INF),
+        ("data.train.fill", NAN),
+        ("custom_hooks.0.threshold", INF),
+        ("data.workers_per_gpu", 256),
+        ("seed", 2**63 - 1),
+    ],
+)
+def test_infinity_passes_where_it_has_a_meaning(key, value):
+    check_config(changed(key, value))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["optimizer.lr=1" + "0" * 400], "optimizer.lr"),
+        (["seed=18446744073709551616"], "seed"),
+        (["omp_num_threads=10000000000"], "omp_num_threads"),
+        (
+            ["lr_config.gamma=1e999", "lr_config.policy=step", "lr_config.step=2"],
+            "gamma",
+        ),
+        (["optimizer_config.grad_clip.max_norm=-1"], "max_norm"),
+    ],
+)
+def test_the_command_ends_with_status_2_and_one_line(config, train, words, named):
+    status, _, err = train(config(), "--cfg-options", *words)
+    assert status == 2
+    assert err.count("\n") == 1
+    assert named in err
+    assert "command line" in err
+
+
+def test_the_flag_for_the_seed_has_the_same_bound(config, train):
+    status, _, err = train(config(), "--seed", 2**64)
+    assert status == 2
+    assert "2**63" in err
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: OptimizerHook(grad_clip={"max_norm": -1}),
+        lambda: OptimizerHook(grad_clip={"max_norm": NAN}),
+        lambda: OptimizerHook(spike={"threshold": NAN}),
+        lambda: OptimizerHook(loss_scale=INF),
+        lambda: OptimizerHook(loss_scale={"init_scale": NAN}),
+        lambda: OptimizerHook(mean_over="tokens"),
+        lambda: StepLrUpdaterHook(step=1, gamma=NAN),
+        lambda: StepLrUpdaterHook(step=1, warmup="linear", warmup_iters=LONG),
+        lambda: EarlyStoppingHook("loss", threshold=NAN),
+        lambda: build_optimizer(net(), {"type": "Adam", "betas": (NAN, 0.9)}),
+        lambda: build_optimizer(net(), {"type": "SGD", "lr": LONG}),
+        lambda: build_dataloader(samples_of(4), workers_per_gpu=1000),
+        lambda: EpochBasedRunner(net(), device="cpu", max_epochs=1, seed=2**64),
+    ],
+)
+def test_a_library_user_is_told_too(build):
+    with pytest.raises(ConfigError) as caught:
+        build()
+    assert len(str(caught.value)) < 200
