@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ class HookRegistration:
     _by_epoch = True
     """What `by_epoch` defaults to in the config sections of this runner."""
     policy: UpdatePolicy
+    logger: logging.Logger
     _prepared = False
     adapter_stepped = False
     """Set by each training step of the adapter, cleared by who looks at it."""
@@ -164,6 +166,11 @@ class HookRegistration:
             self.register_timer_hook(timer_config or {})
         self.register_logger_hooks(log_config)
         self.register_custom_hooks(custom_hooks_config)
+
+    def prepare_dry_run(self) -> None:
+        """Keep all hooks, which are built, from leaving anything behind."""
+        for hook in self._table.prepare_dry_run():
+            self.logger.info("%s takes no part in a dry run", type(hook).__name__)
 
     def _check_update_is_open(self) -> None:
         if self._prepared:
