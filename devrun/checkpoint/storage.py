@@ -14,6 +14,7 @@ from devrun.checkpoint.names import FILE, MANIFEST, temporary
 from devrun.errors import CheckpointError, StorageError
 
 __all__ = [
+    "check_possible",
     "check_writable",
     "clear_directory",
     "make_durable",
@@ -90,6 +91,24 @@ def check_writable(root: str | os.PathLike[str]) -> None:
         make_durable(Path(root))
         with tempfile.TemporaryFile(dir=root):
             pass
+
+
+def check_possible(root: str | os.PathLike[str]) -> None:
+    """As `check_writable`, as far as it can be told without writing anything.
+
+    Raises:
+        StorageError: no directory can be made there, or nothing be written in it.
+    """
+    with storage_errors(f"cannot write in {os.fspath(root)!r}"):
+        place = Path(root).absolute()
+        while not os.path.lexists(place):
+            place = place.parent
+        for refused, code in (
+            (not place.is_dir(), errno.ENOTDIR),
+            (not os.access(place, os.W_OK | os.X_OK), errno.EACCES),
+        ):
+            if refused:
+                raise OSError(code, os.strerror(code))
 
 
 def make_durable(root: Path) -> None:

@@ -43,9 +43,9 @@ def _fingerprint(dataset: Any) -> str | None:
     while type(dataset) is Subset:
         positions = [dataset.indices[position] for position in positions]
         dataset = dataset.dataset
-    kept = [getattr(dataset, "targets", None)]
+    kept: Any = [getattr(dataset, "targets", None)]
     if isinstance(dataset, TensorDataset):
-        kept = list(dataset.tensors)
+        kept = dataset.tensors
     hashed = hashlib.sha256()
     try:
         for column in kept:

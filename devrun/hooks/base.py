@@ -167,6 +167,14 @@ class Hook:
     def on_exception(self, runner: Run, exception: BaseException) -> None:
         """An exception is leaving the loop; it is raised again afterwards."""
 
+    def prepare_dry_run(self) -> bool:
+        """Whether the hook takes part in a dry run, in which nothing may be left.
+
+        Its `runner.work_dir` is a temporary folder then. A hook that writes anywhere
+        else lets go of that place here, or returns False, as one does that sends.
+        """
+        return True
+
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs to go on; empty by default."""
         return {}

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from devrun.checkpoint.names import STEP_PATTERN
 from devrun.checkpoint.pickled import prune_files
 from devrun.checkpoint.retention import prune, set_others_aside, sweep_leftovers
-from devrun.checkpoint.storage import check_writable, storage_errors
+from devrun.checkpoint.storage import (
+    check_possible,
+    check_writable,
+    storage_errors,
+)
 from devrun.dist import allreduce_params, on_main
 from devrun.errors import (
     ConfigError,
@@ -122,7 +126,7 @@ class CheckpointHook(Hook):
         self.sync_buffer = sync_buffer
         self.file_client_args = file_client_args
         self.args = kwargs
-        self._placed = False
+        self._placed = self._dry_run = False
         self._locked: list[str] = []
         self._saved_at = 0
         self._pattern = _pattern(kwargs.get("filename_tmpl"))
@@ -138,6 +142,15 @@ class CheckpointHook(Hook):
             for stage in super().get_triggered_stages()
             if stage != unused or getattr(type(self), unused) is not own_method
         ]
+
+    def prepare_dry_run(self) -> bool:
+        """One checkpoint at the end, in the temporary folder if that has the room."""
+        if self.out_dir is not None:
+            check_possible(self.out_dir)
+            self.out_dir = None
+        self.interval, self.save_last = -1, True
+        self.on_storage_error, self._dry_run = "continue", True
+        return True
 
     def directory(self, work_dir: str | None) -> str:
         """Where the checkpoints of a run in `work_dir` go.
@@ -218,7 +231,8 @@ class CheckpointHook(Hook):
                 runner.checkpointer.finish()
         if self.save_last and self._saved_at != runner.iter:
             runner.logger.info("Saving checkpoint at the end, %d updates", runner.iter)
-            self._save(runner)
+            with self._storage_policy(runner) if self._dry_run else nullcontext():
+                self._save(runner)
         runner.checkpointer.finish()
         self._unlock(runner)
 

@@ -72,6 +72,13 @@ class HookTable:
         self.hooks.insert(index, hook)
         self.refresh()
 
+    def prepare_dry_run(self) -> list[Hook]:
+        """Take out the hooks that cannot take part in a dry run; they are returned."""
+        out = [hook for hook in self.hooks if not hook.prepare_dry_run()]
+        self.hooks = [hook for hook in self.hooks if hook not in out]
+        self.refresh()
+        return out
+
     def refresh(self) -> None:
         """Work out the calls again, after a hook changed what it takes part in."""
         triggered = [(hook, set(hook.get_triggered_stages())) for hook in self.hooks]

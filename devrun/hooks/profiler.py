@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import profiler
 
-from devrun.checkpoint.storage import check_writable
+from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook
 from devrun.hooks.schedules.checks import positive_int
@@ -80,6 +80,15 @@ class ProfilerHook(Hook):
         self.profiler: profiler.profile | None = None
         self._left = 0
         self._written = 0
+
+    def prepare_dry_run(self) -> bool:
+        self.profile_iters = 1  # it has few iterations
+        if self.json_trace_path is not None:
+            check_possible(Path(self.json_trace_path).parent)
+            self.json_trace_path = None
+        if isinstance(self.on_trace_ready, dict):
+            self.on_trace_ready.pop("dir_name", None)
+        return True
 
     def before_run(self, runner: Run) -> None:
         total = runner.max_epochs if self.by_epoch else runner.max_iters

@@ -82,7 +82,8 @@ def build_training(
     Args:
         cfg: a checked config; it is not changed.
         validate: register the evaluation hook where there is a val data set.
-        dry_run: two batches of each phase and one evaluation, nothing written.
+        dry_run: two batches of each phase, one evaluation and one checkpoint, which
+            are written to a temporary folder; `work_dir` is not touched.
         progress: show a progress bar; None decides by whether there is a terminal.
         allow_pickle: a file among `resume_from` and `load_from` whose code may run.
 
@@ -145,12 +146,15 @@ def _built(
     )
     runner.session.keeps_seed = cfg.get("seed") is not None
     runner.checkpointer.config = to_plain(cfg)
-    _register_hooks(runner, cfg, dry_run=dry_run)
+    _register_hooks(runner, cfg)
     if cfg.get("watchdog") is not None:
         section = {"type": "WatchdogHook", **cfg["watchdog"]}
         runner.register_hook(build_from_cfg(section, HOOKS))
     if val_loader is not None:
         _register_evaluation(runner, cfg, val_loader, dry_run=dry_run)
+    if dry_run:
+        for hook in runner.table.prepare_dry_run():
+            logger.info("%s takes no part in a dry run", type(hook).__name__)
     return Training(runner, loaders, workflow, scratch)
 
 
@@ -238,14 +242,12 @@ def _runner_section(
     return section, [(mode, min(times, 1)) for mode, times in workflow]
 
 
-def _register_hooks(
-    runner: BaseRunner, cfg: Mapping[str, Any], *, dry_run: bool
-) -> None:
+def _register_hooks(runner: BaseRunner, cfg: Mapping[str, Any]) -> None:
     runner.register_training_hooks(
         cfg.get("lr_config"),
         _optimizer_section(cfg),
-        None if dry_run else cfg.get("checkpoint_config"),
-        _log_section(cfg, dry_run),
+        cfg.get("checkpoint_config"),
+        cfg.get("log_config") or {"hooks": [{"type": "TextLoggerHook"}]},
         cfg.get("momentum_config"),
         cfg.get("timer_config"),
         custom_hooks_config=cfg.get("custom_hooks"),
@@ -275,22 +277,16 @@ def _optimizer_section(cfg: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return section
 
 
-def _log_section(cfg: Mapping[str, Any], dry_run: bool) -> Mapping[str, Any]:
-    text = {"hooks": [{"type": "TextLoggerHook"}]}
-    if dry_run:  # the other loggers write files
-        return {"interval": 1, **text}
-    return cfg.get("log_config") or text
-
-
 def _register_evaluation(
     runner: BaseRunner, cfg: Mapping[str, Any], val_loader: Any, *, dry_run: bool
 ) -> None:
     section = copy(cfg.get("evaluation") or {})  # keeps where it was written
     section.setdefault("type", "EvalHook")
     section.setdefault("by_epoch", runner.counts_epochs)
-    if dry_run:
-        section.pop("save_best", None)
-        section.update(interval=1, start=None)
+    if dry_run:  # once, at its end
+        by_epoch = runner.counts_epochs
+        interval = 1 if by_epoch else DRY_BATCHES
+        section.update(interval=interval, by_epoch=by_epoch, start=None)
     hook = build_from_cfg(section, HOOKS, {"dataloader": val_loader})
     runner.register_hook(hook, Priority.LOW)
 

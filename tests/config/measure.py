@@ -110,7 +110,7 @@ def _read(files, options, writer):
             outcome = "read"
         except (ConfigError, ValueError) as error:
             outcome = f"refused: {error}"[:1000]
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             outcome = f"{type(error).__name__}: {error}"[:1000]
     os.write(writer, outcome.encode(errors="replace"))
     os._exit(0)

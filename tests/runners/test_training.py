@@ -2,13 +2,18 @@
 
 import copy
 import logging
+import re
+import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 
+from devrun.checkpoint import fileops
 from devrun.config import Config
-from devrun.errors import ConfigError, DeviceUnavailableError
+from devrun.errors import ConfigError, DeviceUnavailableError, DevrunError
+from devrun.hooks import EvalHook, Hook, LoggerHook
 from devrun.registry import HOOKS
 from devrun.runners.training import build_training
 
@@ -82,30 +87,139 @@ def test_the_same_config_trains_the_same_weights_twice():
     assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize(
-    ("runner", "iterations"),
-    [
-        ({"type": "EpochBasedRunner", "max_epochs": 90}, 2),
-        ({"type": "IterBasedRunner", "max_iters": 5000}, 2),
-    ],
-)
-def test_a_dry_run_is_short_evaluates_once_and_writes_nothing(
-    tmp_path, capsys, runner, iterations
+class Sends(LoggerHook):
+    """Would send what is logged somewhere."""
+
+    def prepare_dry_run(self):
+        return False
+
+    def log(self, runner):
+        raise AssertionError("sent in a dry run")
+
+
+@HOOKS.register_module()
+class Watches(Hook):
+    """What a run does to its end, which a dry run leaves no files of."""
+
+    seen: ClassVar[dict] = {}
+
+    def after_run(self, runner):
+        evaluation = next(h for h in runner.hooks if isinstance(h, EvalHook))
+        self.seen.update(
+            iterations=runner.iter,
+            evaluated=evaluation.evaluated_at,
+            best=[name for _, name in evaluation.best.entries],
+            hooks={type(hook).__name__ for hook in runner.hooks},
+            files={p.name for p in Path(runner.work_dir).rglob("*")},
+        )
+
+
+RUNNERS = {
+    "epochs": {"type": "EpochBasedRunner", "max_epochs": 90},
+    "iterations": {"type": "IterBasedRunner", "max_iters": 5000},
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("by_epoch", [True, False])
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_a_dry_run_tries_everything_evaluates_once_and_writes_nothing(
+    tmp_path, capsys, monkeypatch, kind, by_epoch
 ):
+    monkeypatch.chdir(tmp_path)
+    profile = {"type": "ProfilerHook", "json_trace_path": "trace.json"}
     cfg = config(
-        runner=runner,
-        work_dir=str(tmp_path / "none"),
+        runner=RUNNERS[kind],
+        work_dir="none",
         workflow=[("train", 2), ("val", 1)],
-        checkpoint_config={"interval": 1},
-        evaluation={"interval": 10, "save_best": "loss"},
-        log_config={"hooks": [{"type": "TensorboardLoggerHook"}]},
-    )
+        checkpoint_config={"interval": 1, "out_dir": "elsewhere"},
+        evaluation={
+            "interval": 1, "by_epoch": by_epoch, "save_best": "loss", "out_dir": "best",
+        },
+        log_config={
+            "interval": 50,
+            "hooks": [
+                {"type": "TensorboardLoggerHook", "log_dir": "events"},
+                {"type": "TextLoggerHook", "out_dir": "logs"},
+                {"type": f"{__name__}.Sends"},
+            ],
+        },
+        custom_hooks=[
+            {**profile, "profile_iters": 50, "by_epoch": kind == "epochs"},
+            {"type": "Watches", "priority": "LOWEST"},
+        ],
+    )  # fmt: skip
     training = build_training(cfg, dry_run=True, progress=False)
     training.run()
-    assert training.runner.iter == iterations
-    assert "(val)" in capsys.readouterr().err
-    assert "CheckpointHook" not in hooks_of(training)
-    assert not (tmp_path / "none").exists()
+    seen, said = Watches.seen, capsys.readouterr().err
+    assert seen["iterations"] == 2
+    assert len(re.findall(r"(?:Epoch|Iter)\(val\).*loss", said)) == 2  # and the phase
+    assert len(seen["best"]) == 1
+    assert seen["hooks"] >= {"CheckpointHook", "EvalHook", "TextLoggerHook"}
+    assert "Sends" not in seen["hooks"]
+    assert {"checkpoints", "tf_logs", "step-00000002", *seen["best"]} <= seen["files"]
+    assert "Sends takes no part in a dry run" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+BROKEN = {
+    "a logger that is not there": (
+        {"log_config": {"hooks": [{"type": "NoSuchHook"}]}},
+        "NoSuchHook",
+    ),
+    "a logger without its package": (
+        {"log_config": {"hooks": [{"type": "WandbLoggerHook"}]}},
+        r"pip install 'devrun\[wandb\]'",
+    ),
+    "an argument of a logger": (
+        {"log_config": {"hooks": [{"type": "TextLoggerHook", "intervl": 1}]}},
+        "did you mean 'interval'",
+    ),
+    "another checkpoint hook": (
+        {"checkpoint_config": {"type": "NoSuchHook"}},
+        "NoSuchHook",
+    ),
+    "an argument of the checkpoint hook": (
+        {"checkpoint_config": {"max_keep_ckpts": "all"}},
+        "max_keep_ckpts must be an int",
+    ),
+    "a best result that is not there": (
+        {"evaluation": {"save_best": "accuracy"}},
+        "'accuracy' is not a result",
+    ),
+    "a place for checkpoints": (
+        {"checkpoint_config": {"out_dir": f"{__file__}/checkpoints"}},
+        "cannot write in .*a file is in the way",
+    ),
+    "a place for logs": (
+        {
+            "log_config": {
+                "hooks": [{"type": "TextLoggerHook", "out_dir": f"{__file__}/logs"}]
+            }
+        },
+        "cannot write in .*a file is in the way",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_dry_run_finds_what_would_end_the_run(monkeypatch, what):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    changes, words = BROKEN[what]
+    with pytest.raises(DevrunError, match=words) as caught:
+        build_training(config(**changes), dry_run=True, progress=False).run()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dry_run_without_room_for_a_checkpoint_is_none_the_worse(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("DEVRUN_TEST_MODE", "1")
+    monkeypatch.setenv("DEVRUN_FAILPOINT", "reserve:1:ENOSPC")
+    fileops._reached.clear()
+    cfg = config(checkpoint_config={"interval": 1, "on_storage_error": "stop"})
+    build_training(cfg, dry_run=True, progress=False).run()
+    assert "checkpoint not saved" in capsys.readouterr().err
 
 
 def test_no_validation_registers_no_evaluation():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NoReturn
 
-from devrun.checkpoint.storage import check_writable
+from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.dist import broadcast_tensors, on_main
 from devrun.errors import (
     ConfigError,
@@ -147,6 +147,12 @@ class EvalHook(Hook):
         if not self.initial_flag:  # nothing to pay for in every iteration
             skipped |= {"before_train_epoch", "before_train_iter"}
         return [s for s in super().get_triggered_stages() if s not in skipped]
+
+    def prepare_dry_run(self) -> bool:
+        if self.best.out_dir is not None:
+            check_possible(self.best.out_dir)
+            self.best.out_dir = None
+        return True
 
     def before_run(self, runner: Run) -> None:
         self._check_shares(runner)

@@ -56,6 +56,10 @@ class LoggerHook(Hook, ABC):
         self._val_step = 0
         self._record: tuple[str | None, int | None, int | None] = (None, None, None)
 
+    def prepare_dry_run(self) -> bool:
+        self.interval = 1  # it has few iterations
+        return True
+
     @abstractmethod
     def log(self, runner: Run) -> Any:
         """Write what is in `runner.log_buffer.output`; called on rank 0 only."""

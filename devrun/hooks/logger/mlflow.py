@@ -52,6 +52,9 @@ class MlflowLoggerHook(LoggerHook):
         self.log_model = log_model
         self._started = False
 
+    def prepare_dry_run(self) -> bool:
+        return False  # it would leave a run in MLflow
+
     def before_run(self, runner: Run) -> None:
         super().before_run(runner)
         if runner.rank != 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from devrun.checkpoint.storage import check_writable
+from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.errors import ConfigError
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import LoggerHook
@@ -43,6 +43,12 @@ class TensorboardLoggerHook(LoggerHook):
         self._writer_class = tools.SummaryWriter
         self.log_dir = log_dir
         self.writer: Any = None
+
+    def prepare_dry_run(self) -> bool:
+        if self.log_dir is not None:
+            check_possible(self.log_dir)
+            self.log_dir = None
+        return super().prepare_dry_run()
 
     def before_run(self, runner: Run) -> None:
         super().before_run(runner)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from devrun.checkpoint.storage import check_writable
+from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.errors import ConfigError, StorageError, UnsupportedFeatureError
 from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.base import THROUGHPUT, LoggerHook, plain_number
@@ -78,6 +78,12 @@ class TextLoggerHook(LoggerHook):
         self._json: JsonLines | None = None
         self._start = self._timed_until = 0
         self._seconds = 0.0
+
+    def prepare_dry_run(self) -> bool:
+        if self.out_dir is not None:
+            check_possible(self.out_dir)
+            self.out_dir = None
+        return super().prepare_dry_run()
 
     def before_run(self, runner: Run) -> None:
         super().before_run(runner)

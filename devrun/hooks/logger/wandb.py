@@ -59,6 +59,9 @@ class WandbLoggerHook(LoggerHook):
         self.define_metric_cfg = dict(define_metric_cfg or {})
         self.run: Any = None
 
+    def prepare_dry_run(self) -> bool:
+        return False  # it would leave a run in wandb
+
     def before_run(self, runner: Run) -> None:
         super().before_run(runner)
         if runner.rank != 0:
