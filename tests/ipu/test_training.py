@@ -9,6 +9,7 @@ from torch import nn
 from devrun.checkpoint import read_checkpoint
 from devrun.errors import UnsupportedFeatureError
 from devrun.hooks import EMAHook, EvalHook, Hook
+from devrun.models import ResNet
 from devrun.step import Capability
 from tests.ipu.harness import assert_same_state, ipu, loader, make, net, train
 
@@ -323,3 +324,27 @@ def test_losses_of_some_micro_batches_only_are_announced(
     else:
         (line,) = told
         assert says in line
+
+
+@pytest.mark.parametrize("scale", ["dynamic", 1024.0])
+def test_half_precision_differs_as_rounded_weights_do(scale):
+    # weights of half an IPU are half themselves, where a CPU keeps float32 ones
+    def losses(device, rounded=False, **options):
+        torch.manual_seed(3)
+        model = ResNet(
+            stem="cifar",
+            stage_blocks=[1, 1, 1],
+            base_channels=8,
+            in_channels=2,
+            num_classes=4,
+        )
+        if rounded:
+            model.half().float()
+        data = loader(batch_size=16)
+        return torch.tensor(train(device, data, model=model, iters=24, **options)[1])
+
+    fp16 = {"type": "Fp16OptimizerHook", "loss_scale": scale}
+    exact = losses("cpu")
+    mine = losses(ipu(deterministic=True), optimizer_config=fp16)
+    rounding = (losses("cpu", rounded=True) - exact).abs().max()
+    assert 0 < (mine - exact).abs().max() < 4 * rounding

@@ -8,7 +8,8 @@ product is laid out over the tiles. CPU torch has no fast product of halves eith
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,6 +40,19 @@ _FLOAT = {_aten._scaled_dot_product_flash_attention_for_cpu.default: (1,)}
 class FloatPartials(TorchDispatchMode):
     """Computes products of halves, forward and backward, in float32."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._see: Callable[[torch.Tensor], None] | None = None
+
+    @contextmanager
+    def told(self, see: Callable[[torch.Tensor], None]) -> Iterator[None]:
+        """Hand `see` what products give meanwhile: in a backward pass, gradients."""
+        self._see = see
+        try:
+            yield
+        finally:
+            self._see = None
+
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],
@@ -53,12 +67,18 @@ class FloatPartials(TorchDispatchMode):
         given, named = pytree.tree_map(_widened, (args, kwargs))
         result = func(*given, **named)
         if isinstance(result, torch.Tensor):
-            return result.half()
+            return self._rounded(result)
         kept = _FLOAT.get(func, ())
         return tuple(
-            value if place in kept or value is None else value.half()
+            value if place in kept or value is None else self._rounded(value)
             for place, value in enumerate(result)
         )
+
+    def _rounded(self, value: torch.Tensor) -> torch.Tensor:
+        half = value.half()
+        if self._see is not None:
+            self._see(half)
+        return half
 
 
 def _is_half(value: Any) -> bool:

@@ -141,8 +141,12 @@ class Runner:
     def _backward(self, loss: torch.Tensor) -> None:
         if not loss.requires_grad:
             return
-        scale = self._scale()
-        loss.backward(torch.full_like(loss, scale))
+        gradient = torch.full_like(loss, self._scale())
+        if isinstance(self._products, FloatPartials) and self.optimizer is not None:
+            with self._products.told(self.optimizer.scaling.see):
+                loss.backward(gradient)
+            return
+        loss.backward(gradient)
 
     def _scale(self) -> float:
         """Only half precision can tell a scaled loss from an unscaled one."""
@@ -171,7 +175,7 @@ class Runner:
                 if accum == torch.float16:
                     grad.copy_(grad.half())
                 self.gradients[variable.name] = grad.clone()
-        optimizer.scaling.adapt()
+        optimizer.scaling.adapt(optimizer.loss_scaling())
         optimizer.step()
         for variable in self.weights.variables:
             for weight in variable.device:

@@ -52,10 +52,16 @@ def tf_rmsprop_update(
 
 class AutomaticScaling:
     """Halves the loss scale when half-precision gradients come near their limit, and
-    doubles it when they do not: PopART's rule, with its default settings."""
+    doubles it when they do not: PopART's rule, with its default settings.
+
+    Gradients that matrix products and convolutions give count, of activations too, and
+    those of weights. With half-precision weights the whole scale, that of the user
+    included, is 2^15 at the most.
+    """
 
     LARGE = 0.125 * torch.finfo(torch.float16).max
     SHARE = 1e-7
+    MOST = 2.0**15
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
@@ -64,13 +70,18 @@ class AutomaticScaling:
 
     def see(self, grad: torch.Tensor) -> None:
         """Count one gradient, before it is unscaled."""
+        if not self.enabled:
+            return
         self._seen += grad.numel()
         # what is no number is not below the limit either
         self._large += int((~(grad.abs() < self.LARGE)).sum())
 
-    def adapt(self) -> None:
-        """Change the factor for the next update."""
+    def adapt(self, given: float) -> None:
+        """Change the factor for the next update, of the scale that the user `given`."""
         if self.enabled and self._seen:
             above = self._large / self._seen > self.SHARE
-            self.factor *= 0.5 if above else 2.0
+            if above:
+                self.factor *= 0.5
+            elif 2.0 * self.factor * given <= self.MOST:
+                self.factor *= 2.0
         self._seen = self._large = 0

@@ -289,6 +289,41 @@ def test_the_loss_scale_grows_until_gradients_are_large(data):
     assert factor * 4.0 == 4096
 
 
+@pytest.mark.parametrize(
+    ("inner", "given", "last"),
+    [
+        # no gradients: PopART doubles up to 2^15, beyond which half has no scale
+        (0.0, 1.0, 2.0**15),
+        (0.0, 8.0, 2.0**15),
+        # the weights' gradients are 0, that between them is 3000 times the scale
+        (1000.0, 1.0, 4.0),
+    ],
+)
+def test_the_loss_scale_stays_where_half_can_hold_it(inner, given, last):
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.Parameter(torch.ones(3, 3).half())
+            self.last = torch.nn.Parameter(torch.ones(3, 3).half())
+
+        def forward(self, x):
+            x = (x @ self.first) @ self.last
+            return poptorch.identity_loss(x * inner, "sum")
+
+    model = Half()
+    opts = poptorch.Options()
+    opts.Training.setAutomaticLossScaling(True)
+    opts.anchorTensor("scale", "finalLossScale")
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, loss_scaling=given)
+    training = poptorch.trainingModel(model, opts, optimizer)
+    scales = []
+    for _ in range(24):
+        training(torch.zeros(2, 3).half())
+        scales.append(training.getAnchoredTensor("scale").item())
+    assert max(scales[-6:]) == last
+    assert torch.equal(model.first, torch.ones(3, 3).half())
+
+
 def test_loaded_hyperparameters_are_used_until_others_are_set(make, data):
     x, y = data(4)
     model = make()
