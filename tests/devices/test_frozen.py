@@ -1,0 +1,195 @@
+"""Host state that a capture would freeze: found, with the line, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import sys
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from devrun.devices.frozen import CaptureWatch
+
+
+class Part(nn.Module):
+    """A layer that does `act` in its forward pass."""
+
+    def __init__(self, act, **own):
+        super().__init__()
+        vars(self).update(act=act, **own)
+
+    def forward(self, x):
+        self.act(self)
+        return x
+
+
+def watch(act, **own):
+    model = nn.Sequential(Part(act, **own))
+    with CaptureWatch(model) as seen:
+        model(torch.zeros(1))
+    return seen.findings
+
+
+def line_of(function, offset=1):
+    return f"{__file__}:{inspect.getsourcelines(function)[1] + offset}"
+
+
+def draw_numpy(self):
+    np.random.beta(0.2, 0.2)
+
+
+def draw_python(self):
+    if True:
+        random.uniform(0, 1)
+
+
+def draw_deep_in_a_library(self):
+    random.shuffle([1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("act", "name", "offset"),
+    [
+        (draw_numpy, "numpy.random", 1),
+        (draw_python, "random", 2),
+        (draw_deep_in_a_library, "random", 1),
+    ],
+)
+def test_a_draw_of_random_numbers_is_found_with_its_line(act, name, offset):
+    (found,) = watch(act)
+    assert found.what == f"draws from {name}"
+    assert found.site == line_of(act, offset)
+    assert found.random
+    told = found.told("ipu")
+    assert told.startswith(f"ipu: the forward pass draws from {name} at {__file__}:")
+    assert "collate_fn" in told
+    assert "\n" not in told
+
+
+def test_each_line_that_draws_is_told_once():
+    def twice(self):
+        for _ in range(3):
+            np.random.rand()
+        np.random.rand()
+
+    assert [f.site for f in watch(twice)] == [line_of(twice, 2), line_of(twice, 3)]
+
+
+def count(self):
+    self.number += 1
+
+
+def grow(self):
+    self.kept.append(1)
+
+
+def draw_own(self):
+    self.rng.normal()
+
+
+def set_inside(self):
+    self.state["warm"] = True
+
+
+@pytest.mark.parametrize(
+    ("act", "own", "what"),
+    [
+        (count, {"number": 0}, "changes Sequential.0.number from 0 to 1"),
+        (grow, {"kept": []}, "changes Sequential.0.kept"),
+        (grow, {"kept": deque()}, "changes Sequential.0.kept"),
+        (draw_own, {"rng": np.random.default_rng(3)}, "changes Sequential.0.rng"),
+        (draw_own, {"rng": np.random.RandomState(3)}, "changes Sequential.0.rng"),
+        (set_inside, {"state": {"warm": False}}, "changes Sequential.0.state"),
+    ],
+)
+def test_a_changed_attribute_is_found_with_its_line(act, own, what):
+    (found,) = watch(act, **own)
+    assert (found.what, found.site) == (what, line_of(act))
+    assert not found.random
+    assert "register_buffer" in found.told("ipu")
+
+
+def test_an_attribute_of_another_object_is_found():
+    class Mixer:
+        calls = 0
+
+        def __call__(self):
+            self.calls += 1
+
+    mixer = Mixer()
+    mixer.calls = 0
+    (found,) = watch(lambda self: self.mixer(), mixer=mixer)
+    assert found.what == "changes Sequential.0.mixer"
+
+
+def keep_tensors(self):
+    self.seen = torch.ones(2)
+    self.list.append(torch.ones(2))
+    self.cache[4] = torch.ones(2)
+
+
+def fill(self):
+    self.size, self.mask = 7, torch.ones(7)
+
+
+def put_back(self):
+    state = np.random.get_state()
+    np.random.rand()
+    np.random.set_state(state)
+    self.number += 1
+    self.number -= 1
+
+
+@pytest.mark.parametrize(
+    ("act", "own"),
+    [
+        (keep_tensors, {"seen": None, "list": [], "cache": {}}),
+        (fill, {"size": None}),
+        (put_back, {"number": 0}),
+        (lambda self: torch.rand(3), {"number": 0, "nan": float("nan")}),
+        (lambda self: None, {"many": list(range(20_000)), "shape": (1, 2)}),
+    ],
+)
+def test_tensors_caches_and_what_is_put_back_are_no_findings(act, own):
+    assert watch(act, **own) == []
+
+
+def test_torchs_host_generator_is_compared_where_asked():
+    model = Part(lambda self: torch.rand(1))
+    with CaptureWatch(model, host_torch=True) as seen:
+        model(torch.zeros(1))
+    assert [f.what for f in seen.findings] == ["draws from torch's CPU generator"]
+
+
+def test_without_lines_and_under_a_tracer_it_finds_without_a_site():
+    model = Part(count, number=0)
+    with CaptureWatch(model, lines=False) as seen:
+        model(torch.zeros(1))
+    assert [f.site for f in seen.findings] == [None]
+
+    def tracer(frame, event, arg):
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        with CaptureWatch(model) as seen:
+            model(torch.zeros(1))
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
+    assert [f.what for f in seen.findings] == ["changes Part.number from 1 to 2"]
+
+
+def test_a_failing_capture_leaves_no_tracer():
+    def fails(self):
+        raise ValueError("no")
+
+    before = sys.gettrace()
+    with pytest.raises(ValueError, match="no"):
+        watch(fails)
+    assert sys.gettrace() is before
