@@ -9,9 +9,9 @@ import pytest
 
 HERE = Path(__file__).parent
 FILES = {
-    "lazy": ["cases_training", "cases_report", "cases_graphs"],
-    "eager": ["cases_training", "cases_report"],
-    "compile": ["cases_training", "cases_report"],
+    "lazy": ["cases_training", "cases_report", "cases_graphs", "cases_host"],
+    "eager": ["cases_training", "cases_report", "cases_host"],
+    "compile": ["cases_training", "cases_report", "cases_host"],
 }
 
 

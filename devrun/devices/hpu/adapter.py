@@ -215,7 +215,9 @@ class HPUAdapter(EagerAdapter):
             logger.info("hpu graphs: auto has none in mode %s", self.options.mode)
         if self.options.report:
             window = self.options.report_after
-            self._report = Report(self.sdk, self.options.mode, window=window)
+            self._report = Report(
+                self.sdk, self.options.mode, window=window, module=model.module
+            )
         # converted after the move: fused optimizers keep state on the device
         self._optimizer = self._fused(optimizer) if self.options.fused else optimizer
         return self._optimizer

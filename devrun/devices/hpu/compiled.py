@@ -7,12 +7,14 @@ import sys
 from collections import Counter
 from typing import Any
 
-from devrun.devices.hpu.watch import Site
+from devrun.devices.hpu.watch import LAYERS, Site, is_foreign, is_own
 
 __all__ = ["CompileLog"]
 
 USUAL = 3
 """Recompilations that every run has: another batch size, evaluation, its last batch."""
+LONGEST = 80
+"""Characters of a condition that are shown."""
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -27,10 +29,10 @@ class CompileLog:
         """(why, line) of each place at which a graph ends, and how often."""
         found: Counter[tuple[str, Site]] = Counter()
         for reason in _reasons()[self._breaks :]:
-            frames = reason.user_stack
-            site = Site(frames[-1].filename, frames[-1].lineno) if frames else None
             why = (reason.reason.strip().splitlines() or ["unknown"])[0]
-            found[why, site or Site("unknown", 0)] += 1
+            frames = reason.user_stack or ()
+            site = _users([Site(f.filename, f.lineno or 0) for f in frames])
+            found[why, site] += 1
         return found
 
     def recompilations(self) -> Counter[tuple[str, Site]]:
@@ -42,13 +44,19 @@ class CompileLog:
             if len(versions) <= USUAL:
                 continue
             last = str(said[-1])
-            place = _PLACE.search(last)
-            site = Site(code.co_filename, code.co_firstlineno)
-            if place is not None:
-                site = Site(place[1], int(place[2]))
-            condition = last.partition(":")[2].partition("#")[0]
-            found[" ".join(condition.split()), site] += len(versions)
+            places = [Site(file, int(line)) for file, line in _PLACE.findall(last)]
+            site = _users([Site(code.co_filename, code.co_firstlineno), *places])
+            condition = " ".join(last.partition(":")[2].partition("#")[0].split())
+            if len(condition) > LONGEST:  # a value of any length may be in it
+                condition = condition[: LONGEST - 3] + "..."
+            found[condition, site] += len(versions)
         return found
+
+
+def _users(stack: list[Site]) -> Site:
+    """The innermost line of `stack` that a user wrote."""
+    users = (s for s in reversed(stack) if not (is_foreign(s.file) or is_own(s.file)))
+    return next(users, LAYERS)
 
 
 def _reasons() -> list[Any]:

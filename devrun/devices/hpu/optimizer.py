@@ -113,7 +113,11 @@ def _obstacle(sdk: SDK, optimizer: Optimizer) -> str | None:
 
 def _as_fused(sdk: SDK, optimizer: Optimizer, rule: Fused) -> Optimizer:
     base: Any = getattr(sdk.optimizers, rule.name)
-    kind: Any = type(type(optimizer).__name__, (_Translated, base), {"rule": rule})
+    fused_step: Any = base.step
+    while getattr(fused_step, "hooked", False):  # hooks run around our own step
+        fused_step = fused_step.__wrapped__
+    parts = {"rule": rule, "plain": optimizer, "fused_step": fused_step}
+    kind: Any = type(type(optimizer).__name__, (_Translated, base), parts)
     arguments = {
         key: optimizer.defaults[key]
         for key in rule.arguments
@@ -127,6 +131,7 @@ def _as_fused(sdk: SDK, optimizer: Optimizer, rule: Fused) -> Optimizer:
     made.load_state_dict(optimizer.state_dict())
     for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
         getattr(made, hooks).update(getattr(optimizer, hooks))
+        getattr(optimizer, hooks).clear()
     fused: Optimizer = made
     return fused
 
@@ -137,7 +142,28 @@ class _Translated(Optimizer):
     rule: Fused
     own: Mapping[str, Any] = MappingProxyType({})
     """What the groups have besides the original's hyper-parameters."""
-    step: Callable[..., Any]
+    plain: Optimizer
+    """The original, of the same groups and state: it does sparse updates."""
+    fused_step: Callable[..., Any]
+    _told = False
+
+    def step(self, closure: Any = None) -> Any:
+        """One update, by the original where a gradient is sparse."""
+        if not any(
+            param.grad is not None and param.grad.layout is not torch.strided
+            for group in self.param_groups
+            for param in group["params"]
+        ):
+            return self.fused_step(closure)
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "hpu: optimizer %s runs as torch's where gradients are sparse, which "
+                "%s does not take: leave sparse=True out of nn.Embedding",
+                type(self).__name__,
+                self.rule.name,
+            )
+        return self.plain.step(closure)
 
     def state_dict(self) -> dict[str, Any]:
         saved = super().state_dict()
@@ -173,3 +199,4 @@ class _Translated(Optimizer):
         for group in self.param_groups:
             for key, value in self.own.items():
                 group.setdefault(key, value)
+        self.plain.param_groups, self.plain.state = self.param_groups, self.state

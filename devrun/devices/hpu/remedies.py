@@ -2,45 +2,82 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-__all__ = ["remedy_for"]
+__all__ = ["GENERAL", "remedy_for"]
 
 _MASK = "multiply by the mask, or torch.where(mask, x, 0), which keeps the shape"
 _KEEP = "keep the tensor on the device; return it in log_vars to have it logged"
-_BY_WORD: Mapping[str, str] = {
-    "index": _MASK,
-    "masked_select": _MASK,
-    "nonzero": "use the mask itself, or torch.where with three arguments",
-    "unique": "do it on the host, in the data set or its collate_fn",
-    "repeat_interleave": "give it output_size",
-    "item": _KEEP,
-    "copy": _KEEP,
-    "equal": "compare with (a == b).all() and keep the result on the device",
-    "synchronize": "leave it out: reading a value waits by itself",
-    "triu_indices": "compare two torch.arange, row >= column",
-    "tril_indices": "compare two torch.arange, row >= column",
-    "amp_": "train in bf16, which needs no loss scaling",
-    "batch_norm_update_stats": "use BatchNorm of each device, or GroupNorm",
-    "batch": "pad the batches to few lengths: data.train_dataloader.buckets; "
+_ONCE = (
+    "compute it from x.detach().cpu() once in many updates, and keep what it gave in a "
+    "buffer"
+)
+_BY_NAME: Mapping[str, str] = {
+    r"_?index(_put(_impl)?)?|masked_select|boolean index": _MASK,
+    r"nonzero(_static)?": "use the mask itself, or torch.where with three arguments",
+    r"(_?unique|mode|nanmedian|segment_reduce).*": "do it on the host, in the data set "
+    "or its collate_fn",
+    r"repeat_interleave": "give it output_size",
+    r"item|_local_scalar_dense|tolist|numpy|print|pickle|save|copy.*": _KEEP,
+    r"equal": "compare with (a == b).all() and keep the result on the device",
+    r"synchronize": "leave it out: reading a value waits by itself",
+    r"tri[ul]_indices": "compare two torch.arange, row >= column",
+    r"_(functional_)?assert_async": "take the assert out of forward: nonfinite: stop "
+    "checks the loss, and a hook can check the rest once in many updates",
+    r"_amp_.*": "train in bf16, which needs no loss scaling",
+    r"batch_norm_(update_stats|backward)|_batch_norm_with_update": "use BatchNorm of "
+    "each device, or GroupNorm",
+    r"_fused_.*": "leave fused: true out of the optimizer: devrun takes the SDK's",
+    r"_?linalg_(svd|eig|eigh|eigvals)|_linalg_(svd|eigh)": "use power iteration or "
+    f"Newton-Schulz, which are products of matrices; or {_ONCE}",
+    r"_?linalg_.*|_?cholesky.*|geqrf|ormqr|triangular_solve|lu_.*": "solve it by "
+    f"products of matrices (Newton-Schulz, conjugate gradients); or {_ONCE}",
+    r"_fft_.*|view_as_(real|complex)|angle": "multiply by the matrix of the transform "
+    "with torch.matmul, real and imaginary parts apart; or transform the inputs in the "
+    "data set",
+    r"histc|_?histogram.*": "count by (x[:, None] == bins).sum(0), or leave it to a "
+    "hook once in many updates",
+    r"_embedding_bag.*": "use nn.Embedding and take the mean or sum of its rows",
+    r"_to_sparse.*|_sparse_.*|to_mkldnn": "keep it dense and multiply by a mask of 0 "
+    "and 1",
+    r"im2col|col2im|unfold_backward": "use a convolution or slices in place of unfold "
+    "and fold",
+    r"_?(adaptive|fractional)_max_pool.*|max_unpool.*": "use max_pool or avg_pool with "
+    "a fixed kernel, or adaptive_avg_pool",
+    r"grid_sampler.*|_?upsample_.*": "use F.interpolate with mode nearest or bilinear, "
+    "or resample in the data set",
+    r"_?cdist.*|_pdist.*": "write it with products: (a*a).sum(-1)[:, None] - 2*a @ b.T "
+    "+ (b*b).sum(-1)",
+    r"renorm": "divide by the norm: x / x.norm(dim=1, keepdim=True).clamp(min=1)",
+    r"_standard_gamma.*|_(sample_)?dirichlet.*|binomial|cauchy": "draw on the host, in "
+    "the data set, and pass the numbers as inputs",
+    r"_?(digamma|polygamma|igammac?|lgamma|i0|special_.*|gcd|lcm)": "use a series or a "
+    "ratio of polynomials of it, or tabulate it in the data set",
+    r"batch": "pad the batches to few lengths: data.train_dataloader.buckets; "
     "a short last batch: last_batch: pad or drop",
 }
-_OTHERWISE: Mapping[str, str] = {
+"""Pattern of the operator's whole name, without namespace and overload."""
+GENERAL: Mapping[str, str] = {
     "on the host": "write it with operators that a Gaudi has, or do it in the data set",
     "host waits": _KEEP,
+    "float64": "a Gaudi computes it in float32: make it float32 where it begins "
+    "(np.float32, dtype=torch.float32, .float())",
     "graph break": "write it so that it can be traced: no prints, no branches on "
     "values; or take it out of the compiled module",
     "compiled again": "keep shapes the same from update to update, and numbers that "
     "change in tensors",
 }
+"""By kind of finding, for what no pattern knows."""
 
 
 def remedy_for(kind: str, what: str) -> str:
     """One line of advice for an operator or a cause."""
-    name = what.split("::")[-1]
-    if kind in ("compiled again", "graph break") and name != "batch":
-        return _OTHERWISE[kind]
-    for word, remedy in _BY_WORD.items():
-        if word in name:
+    name = what.split("::")[-1].split(".")[0]
+    if kind in ("compiled again", "graph break", "float64") and name != "batch":
+        return GENERAL[kind]
+    for pattern, remedy in _BY_NAME.items():
+        # an operator in place does the same as the one without the underscore
+        if re.fullmatch(f"(?:{pattern})_?", name):
             return remedy
-    return _OTHERWISE[kind]
+    return GENERAL[kind]

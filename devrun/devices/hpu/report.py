@@ -7,15 +7,26 @@ run, or else from `OpWatch` in the first updates.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import nn
+
 from devrun.devices.hpu.compiled import CompileLog
 from devrun.devices.hpu.remedies import remedy_for
 from devrun.devices.hpu.sdk import SDK
-from devrun.devices.hpu.watch import LOADER, NOWHERE, OpWatch, Site, is_own
+from devrun.devices.hpu.watch import (
+    LAYERS,
+    LOADER,
+    NOWHERE,
+    OpWatch,
+    Site,
+    calls_model,
+    is_own,
+)
 from devrun.errors import UnsupportedFeatureError
 from devrun.hooks.base import Hook, Priority
 from devrun.run import Run
@@ -26,7 +37,13 @@ logger = logging.getLogger("devrun")
 
 FALLBACK, SYNC = "on the host", "host waits"
 RECOMPILATION, GRAPH_BREAK = "compiled again", "graph break"
-_KINDS = {"cpu_fallback": FALLBACK, "host_sync": SYNC, "dynamic_op": SYNC}
+WIDE = "float64"
+_KINDS = {
+    "cpu_fallback": FALLBACK,
+    "host_sync": SYNC,
+    "dynamic_op": SYNC,
+    "float64": WIDE,
+}
 STEADY = 0.1
 """Share of the later updates that may compile without being worth a row."""
 
@@ -45,10 +62,13 @@ class Row:
 class Report:
     """Counts over one run; `rows` are what there is to do something about."""
 
-    def __init__(self, sdk: SDK, mode: str, *, window: int) -> None:
+    def __init__(
+        self, sdk: SDK, mode: str, *, window: int, module: nn.Module | None = None
+    ) -> None:
         self._sdk = sdk
         self._mode = mode
         self._window = window
+        self._module = module
         self.updates = 0
         self.shapes = 1
         """Shapes of batches that the data loader promises, by its buckets."""
@@ -93,7 +113,20 @@ class Report:
     def rows(self) -> list[Row]:
         """By kind, then the most frequent first."""
         found = self._emulated() if self._sdk.emulated else self._watched()
-        return sorted(found, key=lambda row: (row.kind, -row.times)) + self._graphs()
+        found = sorted(found, key=lambda row: (row.kind, -row.times))
+        return [*found, *self._weights(), *self._graphs()]
+
+    def _weights(self) -> list[Row]:
+        """What the module itself holds in float64."""
+        if self._module is None:
+            return []
+        held = [*self._module.named_parameters(), *self._module.named_buffers()]
+        wide = [name for name, tensor in held if tensor.dtype is torch.float64]
+        if not wide:
+            return []
+        what = ", ".join(wide[:3]) + (", ..." if wide[3:] else "")
+        remedy = "train the model in float32: model.float()"
+        return [Row(WIDE, what, Site("the model", 0), len(wide), remedy)]
 
     def _facts(self) -> Iterable[tuple[str, Any, int]]:
         """(kind, (what, site), times) as the emulator counted them."""
@@ -103,11 +136,17 @@ class Report:
             site = Site(finding.site.file, finding.site.line)
             yield finding.kind, (finding.what, site), finding.count
 
-    def _emulated(self) -> list[Row]:
-        rows: dict[Any, Row] = {}
+    def _since(self) -> Iterator[tuple[str, str, Site, int]]:
+        """(kind, what, site, times) of what the emulator counted in this run."""
         for kind, (what, site), times in self._facts():
             times -= self._start.get((kind, (what, site)), 0)
-            if kind not in _KINDS or times <= 0:
+            if times > 0:
+                yield kind, what, site, times
+
+    def _emulated(self) -> list[Row]:
+        rows: dict[Any, Row] = {}
+        for kind, what, site, times in self._since():
+            if kind not in _KINDS:
                 continue
             row = _row(_KINDS[kind], what, site, times)
             if row is not None:
@@ -116,7 +155,9 @@ class Report:
 
     def _watched(self) -> list[Row]:
         rows = [
-            _row(SYNC, what, site, n) for (what, site), n in self._seen.syncs.items()
+            _row(kind, what, site, times)
+            for kind, seen in ((SYNC, self._seen.syncs), (WIDE, self._seen.wide))
+            for (what, site), times in seen.items()
         ]
         for name, times in self._stats("cpu_fallback").get("FallbackOps", {}).items():
             times -= self._fallbacks.get(name, 0)
@@ -138,14 +179,21 @@ class Report:
             return rows
         if any(row.kind == RECOMPILATION for row in rows):
             return rows  # torch's own reason for the same
-        what, site = "a graph", Site("not in the first updates", 0)
-        for (name, place), change in self._seen.varying.items():
-            if place == LOADER or not is_own(place.file):
-                what = f"{name.removeprefix('aten::')}: {change}"
-                site = place
-                break
+        what, site = self._change()
         remedy = remedy_for(RECOMPILATION, "batch" if site == LOADER else what)
         return [*rows, Row(RECOMPILATION, what, site, len(self._compiled_in), remedy)]
+
+    def _change(self) -> tuple[str, Site]:
+        """What changed first from update to update, as far as it was seen."""
+        for (name, site), change in self._seen.varying.items():
+            if site == LOADER or not is_own(site.file):
+                where = LAYERS if calls_model(site.file) else site
+                return f"{name.removeprefix('aten::')}: {change}", where
+        for kind, what, site, _ in self._since():  # where operators are not watched
+            if kind == "compilation" and what.startswith("shape"):
+                unknown = is_own(site.file) or calls_model(site.file)
+                return what, LAYERS if unknown else site
+        return "a graph", Site("not in the first updates", 0)
 
     def _regions(self) -> list[Row]:
         """Where torch.compile broke off, and what it compiled again and again."""
@@ -190,10 +238,14 @@ class Report:
 
 def _row(kind: str, what: str, site: Site, times: int) -> Row | None:
     """None where devrun itself reads a value: at log points, in checks and saves."""
-    if is_own(site.file):
+    if calls_model(site.file):
+        site = LAYERS
+    elif is_own(site.file):
         if kind == SYNC:
             return None
-        site = NOWHERE
+        if kind == WIDE and what != "copy to the device":
+            return None  # the backward pass of what is told elsewhere
+        site = LOADER if kind == WIDE else NOWHERE  # devrun moves the batches
     return Row(kind, what, site, times, remedy_for(kind, what))
 
 

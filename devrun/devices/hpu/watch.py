@@ -7,6 +7,7 @@ the first updates of a run only: every operator passes through Python meanwhile.
 from __future__ import annotations
 
 import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +16,27 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["LOADER", "NOWHERE", "OpWatch", "Site", "is_own", "tensors_in"]
+__all__ = [
+    "LAYERS",
+    "LOADER",
+    "NOWHERE",
+    "OpWatch",
+    "Site",
+    "calls_model",
+    "is_foreign",
+    "is_own",
+    "tensors_in",
+]
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _TORCH = Path(torch.__file__).resolve().parent
 _MODELS = str(_PACKAGE / "models")
+_CALLERS = tuple(f"{_MODELS}/{name}.py" for name in ("calls", "step_module", "steps"))
+_PYTHON = sysconfig.get_paths()["stdlib"]
+_PACKAGES = tuple(f"{_PYTHON}/{name}" for name in ("site-packages", "dist-packages"))
 _EMULATORS = str(_PACKAGE / "emulators")
 
 _READS = {"_local_scalar_dense": "item", "equal": "equal"}
@@ -49,11 +64,25 @@ class Site(NamedTuple):
 
 LOADER = Site("the data loader", 0)
 NOWHERE = Site("the backward pass or the update", 0)
+LAYERS = Site("a layer or loss of torch's", 0)
+"""Below no line of the user's, where devrun itself calls the model."""
 
 
 def is_own(file: str) -> bool:
     """Whether `file` is devrun's, its models apart: nothing a user would change."""
     return file.startswith(str(_PACKAGE)) and not file.startswith(_MODELS)
+
+
+def calls_model(file: str) -> bool:
+    """Whether it is where devrun calls the model and its loss."""
+    return file.startswith(_CALLERS)
+
+
+def is_foreign(file: str) -> bool:
+    """Whether it is torch's, an emulator's, Python's own, or no file at all."""
+    if file.startswith(_PYTHON) and not file.startswith(_PACKAGES):
+        return True
+    return file.startswith((str(_TORCH), _EMULATORS, __file__, "<"))
 
 
 class OpWatch(TorchDispatchMode):
@@ -63,6 +92,8 @@ class OpWatch(TorchDispatchMode):
         super().__init__()
         self.syncs: Counter[tuple[str, Site]] = Counter()
         """How often a line made the host wait, and by what."""
+        self.wide: Counter[tuple[str, Site]] = Counter()
+        """How often a line made numbers of 64 bits on the device, and by what."""
         self.sites: dict[str, Site] = {}
         """The first line seen of each operator, by its full name."""
         self.varying: dict[tuple[str, Site], str] = {}
@@ -83,10 +114,17 @@ class OpWatch(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if any(not tensor.is_cpu for tensor in tensors_in(args)):
+        operands = list(tensors_in((args, kwargs)))
+        if any(not tensor.is_cpu for tensor in operands):
             self._note(func._schema.name, args, kwargs)
-        # an emulated device's tensors run it themselves, below the line that asks
-        return NotImplemented if types else func(*args, **kwargs)
+        # an emulated device's tensors run it themselves, below the line that asks;
+        # torch also lists plain tensors, of which it copies one to save it
+        if any(kind is not Tensor and kind is not Parameter for kind in types):
+            return NotImplemented
+        made = func(*args, **kwargs)
+        if _widens(made, operands):
+            self.wide[func._schema.name, self._site()] += 1
+        return made
 
     def _note(self, name: str, args: Any, kwargs: Any) -> None:
         site = self._site()
@@ -111,18 +149,25 @@ class OpWatch(TorchDispatchMode):
                 self.varying[key] = f"{_said(old)} -> {_said(new)}"
 
     def _site(self) -> Site:
-        frame: FrameType | None = sys._getframe(3)
+        frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             file = frame.f_code.co_filename
             skip = self._skipped.get(file)
             if skip is None:
-                skip = self._skipped[file] = file.startswith(
-                    (str(_TORCH), _EMULATORS, __file__, "<")
-                )
+                skip = self._skipped[file] = is_foreign(file)
             if not skip:
                 return Site(file, frame.f_lineno)
             frame = frame.f_back
         return NOWHERE
+
+
+def _widens(made: Any, operands: list[Tensor]) -> bool:
+    """Whether float64 begins on the device with `made`."""
+
+    def is_wide(tensor: Tensor) -> bool:
+        return tensor.dtype is torch.float64 and not tensor.is_cpu
+
+    return any(map(is_wide, tensors_in(made))) and not any(map(is_wide, operands))
 
 
 def _sync_cause(name: str, args: Any, kwargs: Any) -> str | None:
@@ -144,7 +189,11 @@ def _sync_cause(name: str, args: Any, kwargs: Any) -> str | None:
 
 
 def _shapes(value: Any) -> tuple[Any, ...]:
-    return tuple(tuple(t.shape) for t in tensors_in(value))
+    # a nested tensor has a list of shapes, and may refuse to say so
+    return tuple(
+        tuple(t.shape) if not t.is_nested else ("nested", t.size(0))
+        for t in tensors_in(value)
+    )
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

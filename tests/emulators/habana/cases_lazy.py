@@ -111,16 +111,47 @@ def case_item_always_waits_for_the_device():
     assert emulator.report().totals["host_sync"] == 5
 
 
-def case_a_copy_to_the_host_waits_only_for_pending_work():
+def case_a_copy_to_the_host_waits_and_ends_a_graph_with_work_for_it():
     x = torch.ones(3).to("hpu")
     htcore.mark_step()
-    x.cpu()
-    assert emulator.report().of("host_sync") == []
+    before = emulator.report().totals.get("flush", 0)
+    x.cpu()  # this line waits
+    (finding,) = emulator.report().of("host_sync")
+    assert finding.what == "copy to host" and "this line waits" in line_of("host_sync")
+    assert emulator.report().totals.get("flush", 0) == before
     y = x + 1
     view = y[1:]
     view.cpu()
     y.cpu()
-    assert emulator.report().totals["host_sync"] == 1
+    assert emulator.report().totals["flush"] == before + 1
+    assert emulator.report().totals["host_sync"] == 3
+
+
+def case_float64_is_told_where_it_begins():
+    x = torch.ones(3).to("hpu")
+    found = lambda: [(f.what, f.count) for f in emulator.report().of("float64")]  # noqa: E731
+    wide = x.double()
+    (wide * 2 + wide).sum()  # no line of its own
+    assert found() == [("aten::_to_copy", 1)]
+    emulator.reset()
+    torch.ones(3, dtype=torch.float64).to("hpu")
+    assert found() == [("copy to the device", 1)]
+    emulator.reset()
+    torch.ones(3, dtype=torch.float64).to("hpu", torch.float32)
+    x.sum(dtype=torch.float32), x.cpu().double()
+    assert found() == []
+
+
+def case_a_structured_operator_is_served_by_its_out_form():
+    x = torch.rand(3, device=HPU).abs() + 1
+    rows = torch.tensor([0, 2], device=HPU)
+    torch.zeros(3, device=HPU).index_add(0, rows, x[:2])
+    torch.zeros(3, device=HPU).index_add_(0, rows, x[:2])
+    x.lgamma(), nn.functional.silu(x.requires_grad_()).sum().backward()
+    assert emulator.report().of("cpu_fallback") == []
+    torch.special.i1(x), torch.digamma(x)  # structured too, and in no form on the list
+    found = {f.what for f in emulator.report().of("cpu_fallback")}
+    assert {"aten::special_i1", "aten::digamma"} <= found
 
 
 def case_tensors_of_the_host_never_count():

@@ -11,6 +11,7 @@ from torch import Tensor
 from habana_frameworks._emulation.pinning import METHODS
 from habana_frameworks._emulation.regions import Region, watch_backward
 from habana_frameworks._emulation.settings import SETTINGS
+from habana_frameworks._emulation.sites import know_graph
 
 WATCHERS: list[list[Counter[str]]] = []
 """Lists that get the operators of each graph, by `FxGraphAnalyzer`."""
@@ -30,6 +31,7 @@ def hpu_backend(
     for watcher in WATCHERS:
         watcher.append(Counter(str(n.target) for n in calls))
     watch_backward()
+    know_graph(graph_module)
     region = Region(len(_regions), len(calls))
     _regions.append(region)
 

@@ -23,7 +23,12 @@ from habana_frameworks._emulation.plans import (
     Plan,
     plan_of,
 )
-from habana_frameworks._emulation.recorder import DYNAMIC_OP, HOST_SYNC, RECORDER
+from habana_frameworks._emulation.recorder import (
+    DYNAMIC_OP,
+    FLOAT64,
+    HOST_SYNC,
+    RECORDER,
+)
 from habana_frameworks._emulation.regions import (
     LAUNCHERS,
     inside_kernel,
@@ -204,7 +209,17 @@ def execute(plan: Plan, args: Any, kwargs: Any, dynamic: bool = False) -> Any:
     if CAPTURE.active is not None:
         CAPTURE.active.record(plan, host_args, host_kwargs, out, results)
     account(plan, call, results, dynamic)
+    _note_float64(plan, call, results)
     return made
+
+
+def _note_float64(plan: Plan, call: Call, results: list[HpuTensor]) -> None:
+    """Where numbers become 64 bits wide; what is computed of them is not told."""
+    for tensor in results:
+        if tensor.dtype is torch.float64:
+            if all(each.dtype is not torch.float64 for each in call.operands):
+                RECORDER.note(FLOAT64, plan.full_name, tensor._host.nbytes)
+            return
 
 
 def account(

@@ -11,10 +11,10 @@ from habana_frameworks._emulation.capture import CAPTURE
 from habana_frameworks._emulation.dispatch import LAZY, execute, sync
 from habana_frameworks._emulation.lazy import GRAPH
 from habana_frameworks._emulation.plans import Plan, handles, plan_of
-from habana_frameworks._emulation.recorder import RECORDER
+from habana_frameworks._emulation.recorder import FLOAT64, HOST_SYNC, RECORDER
 from habana_frameworks._emulation.settings import SETTINGS
 from habana_frameworks._emulation.sites import user_place
-from habana_frameworks._emulation.tensor import HpuTensor, adopt, wrap
+from habana_frameworks._emulation.tensor import HpuTensor, adopt, is_traced, wrap
 
 INT32 = torch.iinfo(torch.int32)
 FLOAT32 = torch.finfo(torch.float32)
@@ -59,13 +59,22 @@ def upload(target: HpuTensor, source: Tensor) -> HpuTensor:
         kept = [target._host, source.clone()]
         CAPTURE.active.record(plan, kept, {}, target._host, [target])
     RECORDER.totals["bytes to device"] += source.nbytes
+    if target.dtype is torch.float64 and not is_traced(target):
+        RECORDER.note(FLOAT64, "copy to the device", source.nbytes)
     return target
 
 
 def download(source: HpuTensor, cause: str) -> Tensor:
-    """The host data of a device tensor, to be copied; a sync if work is pending."""
+    """The host data of a device tensor, to be copied: the host waits for it.
+
+    In lazy mode the copy ends the open graph only where that has work for it.
+    """
+    if is_traced(source):
+        return source._host
     if CAPTURE.active is not None or not LAZY or GRAPH.is_pending(source):
         sync(cause, source._host.nbytes)
+    else:
+        RECORDER.note(HOST_SYNC, cause, source._host.nbytes)
     RECORDER.totals["bytes to host"] += source._host.nbytes
     return source._host
 
@@ -94,7 +103,8 @@ def _to_copy(plan: Plan, args: Any, kwargs: Any) -> Any:
 @handles("_local_scalar_dense")
 def _item(plan: Plan, args: Any, kwargs: Any) -> Any:
     # A full marker even where the value is already there.
-    sync("item", args[0]._host.nbytes)
+    if not is_traced(args[0]):
+        sync("item", args[0]._host.nbytes)
     return plan.op(args[0]._host)
 
 
@@ -106,7 +116,8 @@ def _equal(plan: Plan, args: Any, kwargs: Any) -> bool:
                 "Expected all tensors to be on the same device, but found at least "
                 "two devices, hpu:0 and cpu! (operator aten::equal)"
             )
-    sync("equal")
+    if not is_traced(args[0]):
+        sync("equal")
     return bool(plan.op(args[0]._host, args[1]._host))
 
 

@@ -16,6 +16,7 @@ from habana_frameworks._emulation.device import KEY
 from habana_frameworks._emulation.dispatch import execute, run
 from habana_frameworks._emulation.plans import plan_of
 from habana_frameworks._emulation.products import WHOLE
+from habana_frameworks._emulation.recorder import FLOAT64, RECORDER
 from habana_frameworks._emulation.tensor import HpuTensor, wrap
 
 _acc: Any = torch._C._acc
@@ -56,6 +57,8 @@ def _empty(
     memory_format: Any = None,
 ) -> HpuTensor:
     acquire()
+    if dtype is torch.float64:
+        RECORDER.note(FLOAT64, "aten::empty")
     options = {} if memory_format is None else {"memory_format": memory_format}
     return wrap(torch.empty(size, dtype=dtype, device="cpu", **options))
 

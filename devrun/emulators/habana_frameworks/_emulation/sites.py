@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import torch
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
+_PACKAGES = tuple(
+    _PYTHON + name + os.sep for name in ("site-packages", "dist-packages")
+)
+_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 _inside: dict[str, bool] = {}
 Place = tuple[str, int]
+_traced: dict[str, Mapping[int, Place]] = {}
+"""The user's place of each line of the code that torch generated of a graph."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +42,71 @@ NOWHERE = Site("<autograd>", 0)
 
 
 def _is_inside(filename: str) -> bool:
+    """Whether it is torch's, the emulator's, Python's own, or no file at all."""
     found = _inside.get(filename)
     if found is None:
-        found = filename.startswith((_OURS, _TORCH, "<"))
+        own = filename.startswith(_PYTHON) and not filename.startswith(_PACKAGES)
+        found = own or filename.startswith((_OURS, _TORCH, "<"))
         _inside[filename] = found
     return found
 
 
 def user_place() -> Place | None:
-    """File and line that is neither torch's nor the emulator's, the innermost one."""
+    """The user's file and line, the innermost one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if not _is_inside(frame.f_code.co_filename):
-            return frame.f_code.co_filename, frame.f_lineno
+        name = frame.f_code.co_filename
+        # a dispatch mode hands on what some line below it asks for
+        if not _is_inside(name) and frame.f_code.co_name != "__torch_dispatch__":
+            return name, _line_of(frame)
+        place = _traced.get(name, {}).get(frame.f_lineno)
+        if place is not None:
+            return place
         frame = frame.f_back
+    return None
+
+
+def _line_of(frame: FrameType) -> int:
+    """The line that runs; in code that torch wrote around a graph, the next it knows.
+
+    There, what prepares a call is given the line of the whole function, and Python
+    may do the call in what prepares it.
+    """
+    code, line = frame.f_code, frame.f_lineno
+    if line == code.co_firstlineno and any(
+        name.startswith(("__compiled_fn", "__resume_at")) for name in code.co_names
+    ):
+        for start, _, after in code.co_lines():
+            if start > frame.f_lasti and after not in (None, line):
+                return after
+    return line
+
+
+def know_graph(graph_module: Any) -> None:
+    """Find the user's lines while the graph runs that torch captured of them.
+
+    The lines of the generated code and of the nodes are where `torch.fx` keeps them
+    for its own error messages.
+    """
+    for part in graph_module.modules():
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        made = part.code  # generated when it is asked for
+        lines: Any = (made and part._lineno_map) or {}
+        nodes = [_place_of(node.stack_trace or "") for node in part.graph.nodes]
+        first = part._prologue_start
+        _traced[part.forward.__func__.__code__.co_filename] = {
+            first + line: place
+            for line, number in lines.items()
+            if number is not None and (place := nodes[number]) is not None
+        }
+
+
+def _place_of(stack: str) -> Place | None:
+    """The innermost user's line of a stack in text, the outermost call first."""
+    for file, line in reversed(_LINE.findall(stack)):
+        if not _is_inside(file):
+            return file, int(line)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -101,12 +102,34 @@ def supported_names() -> frozenset[str]:
 
 
 def is_supported(base: str, overload: str, *, is_view: bool) -> bool:
-    """Whether `base.overload` runs on the device, as itself or decomposed."""
+    """Whether `base.overload` runs on the device: as itself, by another, decomposed."""
     name = base if overload == "default" else f"{base}.{overload}"
     if is_view or base in PLUMBING or name in supported_names():
         return True
     # Without a kernel for the CPU torch composes it of other operators, here as there.
-    return not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CPU")
+    if not _has_kernel(name, "CPU"):
+        return True
+    # Torch runs a structured operator by the kernel of the form that has `out`.
+    structured = _has_kernel(name, "CompositeExplicitAutogradNonFunctional")
+    return structured and any(out in supported_names() for out in _out_forms(name))
+
+
+def _has_kernel(name: str, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key)
+
+
+def _out_forms(name: str) -> Iterator[str]:
+    """The operators with `name`'s inputs that write into tensors of the caller's."""
+    base, _, overload = name.partition(".")
+    in_place = base.endswith("_") and not base.endswith("__")
+    packet = getattr(torch.ops.aten, base.removesuffix("_") if in_place else base)
+    form = getattr(getattr(torch.ops.aten, base), overload or "default")
+    inputs = [a.name for a in form._schema.arguments]
+    for other in packet.overloads():
+        arguments = getattr(packet, other)._schema.arguments
+        plain = [a.name for a in arguments if not a.is_out]
+        if plain == inputs and len(plain) < len(arguments):
+            yield f"{packet.__name__}.{other}"
 
 
 def may_fall_back(base: str) -> bool:
