@@ -204,9 +204,9 @@ class ProgressHook(Hook):
         runner.logger.info("progress: %s", ", ".join(line))
 
 
-def over_evaluation(runner: BaseRunner, batches: Any) -> Iterable[Any]:
+def over_evaluation(runner: BaseRunner, batches: Iterable[Any]) -> Iterable[Any]:
     """`batches` as they are, or with the bar of the runner's `ProgressHook`."""
     for hook in runner.hooks:
         if isinstance(hook, ProgressHook):
             return hook.over(runner, batches)
-    return iter(batches)
+    return batches

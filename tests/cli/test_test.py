@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,16 @@ def test_it_gives_what_the_training_found(config, train, evaluate):
     status, _, err = evaluate(*words)
     assert status == 3
     assert err.splitlines()[-1].startswith("devrun: error: ")
+
+
+@pytest.mark.parametrize("flags", [(), ("--no-progress",)])
+def test_on_a_terminal_it_shows_how_far_it_is(
+    config, train, evaluate, monkeypatch, flags
+):
+    path = config()
+    assert train(path, "--work-dir", "out", "--no-progress")[0] == 0
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    words = (path, "out/checkpoints/step-00000008", "--split", "val")
+    status, _, err = evaluate(*words, *flags)
+    assert status == 0, err
+    assert ("eval:" in err and "/2 [" in err) != bool(flags)
