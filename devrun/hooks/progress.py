@@ -202,10 +202,9 @@ class ProgressHook(Hook):
         runner.logger.info("progress: %s", ", ".join(line))
 
 
-def over_evaluation(runner: Run, batches: Any) -> Iterable[Any]:
+def over_evaluation(runner: Run, batches: Iterable[Any]) -> Iterable[Any]:
     """`batches` as they are, or with the bar of the runner's `ProgressHook`."""
     for hook in runner.hooks:
         if isinstance(hook, ProgressHook):
             return hook.over(runner, batches)
-    found: Iterable[Any] = batches
-    return found
+    return batches

@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,16 @@ def test_a_file_for_the_results_that_cannot_be_written_is_told_at_once(
         assert main(["test", path, newest, "--out", out]) == 8
         (line,) = capsys.readouterr().err.splitlines()  # nothing was evaluated
         assert "--out" in line and "folder that exists" in line
+
+
+@pytest.mark.parametrize("flags", [(), ("--no-progress",)])
+def test_on_a_terminal_it_shows_how_far_it_is(
+    config, train, evaluate, monkeypatch, flags
+):
+    path = config()
+    assert train(path, "--work-dir", "out", "--no-progress")[0] == 0
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    words = (path, "out/checkpoints/step-00000008", "--split", "val")
+    status, _, err = evaluate(*words, *flags)
+    assert status == 0, err
+    assert ("eval:" in err and "/2 [" in err) != bool(flags)

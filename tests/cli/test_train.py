@@ -45,6 +45,25 @@ def test_a_run_leaves_logs_config_checkpoints_and_its_record(config, train):
     assert f"best: accuracy {facts['best']['score']:.4f}" in out
 
 
+@pytest.mark.parametrize("level", ["INFO", "DEBUG"])
+def test_few_lines_come_before_the_first_of_the_training(config, train, level):
+    assert train(config(log_level=level), "--work-dir", "out")[0] == 0
+    (log,) = Path("out").glob("*.log")
+    before = log.read_text().partition("Epoch [1]")[0]
+    (first,) = re.findall("environment: devrun .*", before)
+    assert f"PyTorch {record('out')['versions']['torch']}" in first
+    for words in (
+        "run: EpochBasedRunner on cpu",
+        "model: MLP, ",
+        "schedule: 8 updates",
+    ):
+        assert words in before
+    assert len(re.findall("hook: .* EvalHook ", before)) == 1
+    full = "Environment:\nsys.platform" in before.replace("    ", "")
+    assert full == ("before_run:" in before) == (level == "DEBUG")
+    assert (len(before.splitlines()) < 20) == (level == "INFO")
+
+
 @pytest.mark.parametrize(
     ("evaluation", "says"),
     [

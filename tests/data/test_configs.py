@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from devrun.config import Config
-from devrun.data import build_loaders, check_labels
+from devrun.data import build_loaders, build_pipeline, check_labels
 from devrun.models.build import build_loss, build_model
 
 ROOT = Path(__file__).parents[2] / "configs"
@@ -68,6 +69,39 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 picture = rng.integers(0, 256, (60, 80, 3), dtype=np.uint8)
                 image_module.fromarray(picture).save(folder / f"{number}.jpg")
     return tmp_path
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_no_evaluation_squashes_an_image(name: str) -> None:
+    cfg = Config.fromfile(ROOT / name)
+    sizes = [
+        step["size"]
+        for step in cfg.data.val.get("pipeline") or []
+        if step["type"] == "Resize"
+    ]
+    assert all(isinstance(size, int) or size[1] == -1 for size in sizes)
+
+
+def test_the_vit_is_evaluated_on_the_middle_of_an_image_as_published() -> None:
+    image_module = pytest.importorskip("PIL.Image")
+    cfg = Config.fromfile(
+        ROOT / "vision_transformer/vit-base-p16_ft-4xb544_in1k-224.yaml"
+    )
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 500, 3), dtype=np.uint8)
+    image = image_module.fromarray(pixels)
+    small = image.resize((373, 224), image_module.Resampling.BILINEAR)
+    left = round((373 - 224) / 2)
+    middle = np.asarray(small.crop((left, 0, left + 224, 224)), dtype=np.float32)
+    expected = torch.from_numpy((middle - 127.5) / 127.5).permute(2, 0, 1)
+    torch.testing.assert_close(build_pipeline(cfg.data.val.pipeline)(image), expected)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_head_names_the_recipe_and_lists_what_differs(name: str) -> None:
+    lines = (ROOT / name).read_text().splitlines()
+    head = "\n".join(itertools.takewhile(lambda line: line.startswith("#"), lines))
+    recipe = "# Recipe: " in head and "Differences:\n# - " in head
+    assert recipe != ("# No published recipe: " in head)
 
 
 def test_the_list_is_complete() -> None:

@@ -69,6 +69,25 @@ def test_resize_by_one_number_sets_the_shorter_edge() -> None:
     assert Resize((10, 10))(both()[0]).shape == (3, 10, 10)
 
 
+def published_resize(height: int, width: int, edge: int) -> tuple[int, int]:
+    """Of torchvision (`Resize(edge)`) and MMClassification (`size=(edge, -1)`)."""
+    if width < height:
+        return int(edge * height / width), edge
+    return edge, int(edge * width / height)
+
+
+@pytest.mark.parametrize("height", [7, 20, 33, 64])
+def test_the_longer_edge_and_the_middle_are_those_of_the_published_recipes(
+    height: int,
+) -> None:
+    for width in range(7, 70):
+        image = torch.arange(height * width).view(1, height, width)
+        small = Resize((11, -1))(image.to(torch.uint8))
+        assert small.shape[1:] == published_resize(height, width, 11)
+        top, left = round((height - 5) / 2), round((width - 6) / 2)
+        assert CenterCrop((5, 6))(image)[0, 0, 0] == top * width + left
+
+
 def test_padding_is_filled_with_zeros() -> None:
     tensor = torch.ones(1, 4, 4)
     assert RandomCrop(8, padding=2)(tensor).sum() == 16

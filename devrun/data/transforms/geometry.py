@@ -33,13 +33,10 @@ class Resize:
     def __call__(self, image: Any) -> Any:
         if self.edge is None:
             return pixels.resize(image, *self.size)
-        height, width = pixels.size_of(image)
-        scale = self.edge / min(height, width)
-        return pixels.resize(
-            image,
-            max(self.edge, round(height * scale)),
-            max(self.edge, round(width * scale)),
-        )
+        # cut off, not rounded, as torchvision and MMClassification do
+        sides = pixels.size_of(image)
+        height, width = (self.edge * side // min(sides) for side in sides)
+        return pixels.resize(image, height, width)
 
 
 @TRANSFORMS.register_module()
@@ -50,8 +47,9 @@ class CenterCrop:
         self.size = _pair(size)
 
     def __call__(self, image: Any) -> Any:
-        height, width = _room(self, image, self.size)
-        return pixels.crop(image, height // 2, width // 2, *self.size)
+        # rounded to even, as torchvision and MMClassification do
+        top, left = (round(room / 2) for room in _room(self, image, self.size))
+        return pixels.crop(image, top, left, *self.size)
 
 
 @TRANSFORMS.register_module()
