@@ -64,7 +64,7 @@ class Counts(nn.Module):
 
 def trained(monkeypatch, *, count):
     if not count:
-        monkeypatch.setattr("devrun.runners.base.obstacle", lambda runner: "no")
+        monkeypatch.setattr("devrun.runners.loops.obstacle", lambda runner: "no")
     torch.manual_seed(1)
     net = Counts()
     data = TensorDataset(torch.randn(12, 1, 6, 6), torch.arange(12) % 2)
