@@ -124,7 +124,8 @@ class Checkpointer:
                 optimizer = run.optimizer if save_optimizer else None
                 save_checkpoint(run.model, str(path), optimizer, meta=facts)
             else:
-                self._make_way(path)
+                if place := set_others_aside(root, self.run_id, name=path.name):
+                    run.logger.warning("%s of another run is now in %s", path, place)
                 if background:
                     self._writer.save(root, path.name, tree, about, then)
                     return
@@ -151,12 +152,9 @@ class Checkpointer:
             self.last_saved_iter = saved
 
     def check(self) -> None:
-        """Look, without waiting, whether a write in the background has failed.
+        """Raise StorageError if a write in the background has failed, without waiting.
 
         On several ranks nothing is done: they learn of it together, in the next save.
-
-        Raises:
-            StorageError: it has.
         """
         failed = self._writer is not None and self._writer.failed
         if failed and self._run.world_size == 1:
@@ -347,13 +345,6 @@ class Checkpointer:
         run.logger.info(
             "resumed epoch: %d, iter: %d from %s", run.epoch, run.iter, saved.path
         )
-
-    def _make_way(self, path: Path) -> None:
-        """A checkpoint of another run that has the name is not replaced."""
-        if path.is_dir() and (
-            place := set_others_aside(path.parent, self.run_id, name=path.name)
-        ):
-            self._run.logger.warning("%s of another run is now in %s", path, place)
 
     def _file_name(self, position: Mapping[str, Any], template: str | None) -> str:
         if template is None:

@@ -138,8 +138,6 @@ class BaseRunner(ABC):
         whole = "count_flops" in vars(self)  # set by the end of the constructor
         return describe(self) if whole else super().__repr__()
 
-    # -- the loop ----------------------------------------------------------------
-
     @abstractmethod
     def train(self, data_loader: Any, **kwargs: Any) -> None:
         """One train phase: an epoch, or an iteration."""
@@ -184,27 +182,16 @@ class BaseRunner(ABC):
         """
         self.state.request_stop(str(reason), alone=alone and self.world_size > 1)
 
-    # -- where the run is --------------------------------------------------------
-
     epoch: int = _of("state.epoch", "Completed train epochs.")
     iter: int = _of("state.iter", "Completed optimizer updates.")
-    inner_iter: int = _of(
-        "state.inner_iter",
-        "Iteration inside the epoch (epoch runner) or workflow phase (iter runner).",
-    )
+    inner_iter: int = _of("state.inner_iter", "Iteration of the epoch, or the phase.")
     max_epochs: int | None = _of("state.max_epochs", "Train epochs of the whole run.")
-    max_iters: int | None = _of(
-        "state.max_iters",
-        "Updates of the whole run; the epoch runner derives it from its loader.",
-    )
+    max_iters: int | None = _of("state.max_iters", "Updates of the whole run.")
     mode: str | None = _of(
         "state.mode", "`train` or `val`; None before the first phase.", writable=True
     )
     stop_reason: str | None = _of("state.stop_reason", "What `request_stop` was given.")
-    stop_wanted: str | None = _of(
-        "state.stop_wanted",
-        "What this process alone was told to stop for, before the others know.",
-    )
+    stop_wanted: str | None = _of("state.stop_wanted", "What it alone was told to.")
     counts_epochs: bool = _of(
         "state.by_epoch", "Whether intervals count epochs unless they say otherwise."
     )
@@ -220,22 +207,15 @@ class BaseRunner(ABC):
         """Whether the loop ends at the next iteration boundary."""
         return self.state.stop_reason is not None
 
-    # -- what it trains ----------------------------------------------------------
-
     model: nn.Module = _of(
-        "session.model",
-        "The user's module; another may take its place until the run is prepared.",
-        writable=True,
+        "session.model", "The user's; replaceable until prepared.", writable=True
     )
     optimizer: Any = _of(
         "session.optimizer", "The optimizer, a dict of them, or None.", writable=True
     )
     adapter: DeviceAdapter = _of("session.adapter", "The device's adapter.")
     policy: UpdatePolicy = _of("session.policy", "How an update is done.")
-    seed: int = _of(
-        "session.seed",
-        "Of the data order and the randomness of samples; the same on every rank.",
-    )
+    seed: int = _of("session.seed", "Of the data order and of samples, on every rank.")
     rank: int = _of("session.rank", "This process, 0 to `world_size` - 1.")
     world_size: int = _of("session.world_size", "Number of processes.")
     train_steps: int = _of("session.train_steps", "Training steps of the adapter.")
@@ -301,8 +281,6 @@ class BaseRunner(ABC):
     def close(self) -> None:
         """Release the device; safe twice."""
         self.adapter.teardown()
-
-    # -- checkpoints -------------------------------------------------------------
 
     def save_checkpoint(
         self,
@@ -399,8 +377,6 @@ class BaseRunner(ABC):
             allow_changes=allow_changes,
             allow_pickle=allow_pickle,
         )
-
-    # -- hooks -------------------------------------------------------------------
 
     hooks: list[Hook] = _of("table.hooks", "All hooks in the order they are called.")
 

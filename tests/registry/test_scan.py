@@ -27,7 +27,7 @@ BASES = {
     "model": MODULE,
     "optimizer": "torch.optim.optimizer.Optimizer",
     "optimizer constructor": "devrun.optim.constructor.DefaultOptimizerConstructor",
-    "runner": "devrun.runners.base.BaseRunner",
+    "runner": "devrun.runners.runner.BaseRunner",
     "sampler": "torch.utils.data.sampler.Sampler",
 }
 CALLABLE = (
