@@ -35,7 +35,7 @@ from devrun.runners.workflow import Workflow
 __all__ = ["CHECKPOINTS", "Checkpointer", "Owner"]
 
 CHECKPOINTS = "checkpoints"
-"""Folder of the checkpoints inside a work_dir."""
+"""Their folder in a work_dir."""
 
 
 class Owner(Run, Protocol):
