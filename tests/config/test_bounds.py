@@ -42,7 +42,8 @@ FUNCTIONS = ["len", "str", "sorted", "list", "tuple", "set", "sum", "max", "min"
              "range", "bool", "dict"]  # fmt: skip
 METHODS = ["capitalize", "count", "endswith", "find", "format", "index", "join",
            "lower", "lstrip", "removeprefix", "replace", "rsplit", "rstrip", "split",
-           "strip", "splitlines", "startswith", "title", "upper", "append", "clear", "copy",
+           "strip", "splitlines", "startswith", "title", "upper", "append", "clear",
+           "copy",
            "extend", "insert", "pop", "remove", "reverse", "sort", "add", "difference",
            "discard", "intersection", "union", "update", "get", "items", "keys",
            "setdefault", "values", "center", "zfill", "ljust", "expandtabs",
