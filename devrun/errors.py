@@ -23,6 +23,7 @@ expects the built-in exception catch it.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from devrun.redact import redact
@@ -45,6 +46,10 @@ __all__ = [
     "is_out_of_memory",
     "nearest",
 ]
+
+
+_SHOWN = 20
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 class DevrunError(Exception):
@@ -125,15 +130,63 @@ def is_out_of_memory(error: BaseException) -> bool:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The clause that ends a message about an unknown `name`.
 
-    `"did you mean 'adam'?"` when something in `known` is close, else the known
-    names, or an empty string when there are none.
+    `"did you mean 'adam'?"` when something in `known` is close, whole or but for words
+    before or after it (`Cosin` and `CosineAnnealing`), else the known names, of many
+    the most similar, or an empty string when there are none.
     """
     names = sorted({str(candidate) for candidate in known})
     by_lower = {candidate.lower(): candidate for candidate in names}
-    close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {by_lower[close[0]]!r}?"
-    if not names:
-        return ""
-    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    return f"known: {shown}"
+    lower = str(name).lower()
+    near = [
+        by_lower[close]
+        for close in difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
+    ]
+    if not near or difflib.SequenceMatcher(None, near[0].lower(), lower).ratio() < 0.8:
+        near = _near_in_part(str(name), names) or near
+    if near:
+        *others, last = [repr(candidate) for candidate in near]
+        return f"did you mean {', '.join(others) + ' or ' * bool(others)}{last}?"
+    if len(names) > _SHOWN:
+        alike = difflib.SequenceMatcher(None, "", str(name).lower())
+        names = sorted(names, key=lambda one: -_likeness(alike, one.lower()))[:_SHOWN]
+        return f"known: {', '.join(sorted(names))}, ..."
+    return f"known: {', '.join(names)}" if names else ""
+
+
+def _near_in_part(name: str, names: list[str]) -> list[str]:
+    """At most three of `names` that have words in a row like `name`, or it like them.
+
+    The one that adds least comes first.
+    """
+    own = difflib.SequenceMatcher(None, "", name.lower())
+    parts = [difflib.SequenceMatcher(None, "", part) for part in _rows_of_words(name)]
+    found: list[tuple[float, int, str]] = []
+    for candidate in names:
+        rows = _rows_of_words(candidate)
+        likeness = max(
+            *(_likeness(own, row, 0.8) for row in rows),
+            *(_likeness(part, candidate.lower(), 0.8) for part in parts),
+            0.0,
+            0.0,
+        )
+        if likeness >= 0.8:
+            found.append((-round(likeness, 2), len(candidate), candidate))
+    return [candidate for *_, candidate in sorted(found)[:3]]
+
+
+def _likeness(
+    matcher: difflib.SequenceMatcher[str], text: str, least: float = 0
+) -> float:
+    """The ratio of `text` and the matcher's own; 0 where it is below `least`."""
+    matcher.set_seq1(text)
+    if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
+        return 0.0
+    return matcher.ratio()
+
+
+def _rows_of_words(name: str) -> list[str]:
+    """Words of `name` in a row, from its beginning, to its end, and each alone."""
+    words = [word.lower() for word in _WORD.findall(name)[:8]]
+    rows = {"".join(words[:end]) for end in range(1, len(words) + 1)}
+    rows |= {"".join(words[start:]) for start in range(len(words))} | set(words)
+    return [row for row in rows if len(row) > 2]

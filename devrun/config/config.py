@@ -12,7 +12,7 @@ from devrun.config import dump as writer
 from devrun.config.imports import import_custom, search_folders
 from devrun.config.limits import Budget, Copier
 from devrun.config.loader import HELPERS, RESERVED, Loader, finish
-from devrun.config.merge import merge, nested
+from devrun.config.merge import begin_lists, merge, nested, replace_other_types
 from devrun.config.origin import COMMAND_LINE, Origin, describe, dotted, one_line
 from devrun.config.redact import redacted, remember_secrets
 from devrun.config.schema import KEYS
@@ -170,6 +170,9 @@ class Config:
     ) -> None:
         """Set `{"a.b.0.c": value}`; digits index lists unless told otherwise.
 
+        A list that is not there yet begins with position 0. A dict given as a value
+        goes into the dict it meets, and replaces one of another `type`.
+
         Raises:
             UnknownNameError: a position beyond the end of a list.
             ConfigTypeError: a word indexes a list, or a dict meets another type.
@@ -178,6 +181,9 @@ class Config:
         budget = Budget()
         new = Copier(budget, any_leaf=True).copy(nested(options, origin), origin)
         tree = copy.deepcopy(self._cfg_dict)
+        if allow_list_keys:
+            begin_lists(options, tree, origin)
+        replace_other_types(options, new, tree)
         merge(new, tree, list_keys=allow_list_keys)
         self._set("_cfg_dict", finish(tree, budget))
 

@@ -50,7 +50,10 @@ def resolve(text: str, pay: Callable[[int], None] = lambda chars: None) -> Any:
     if whole and whole["kind"] is not None:
         value = _number(whole["kind"], _read(whole))
     else:
-        words = [_read_text(match) for match in _REFERENCE.finditer(text)]
+        words = []
+        for match in _REFERENCE.finditer(text):
+            words.append(_read_text(match))
+            pay(len(words[-1]))
         pay(len(text) + sum(map(len, words)))
         given = iter(words)
         replaced = _REFERENCE.sub(lambda _: next(given), text)

@@ -30,8 +30,8 @@ MAX_DEPTH = 50
 MAX_NODES = 100_000
 MAX_STRING = 1 << 20
 MAX_BITS = 4096
-MAX_STEPS = 400_000
-"""About a microsecond each: a second on a busy machine."""
+MAX_STEPS = 300_000
+"""One to three microseconds each: less than a second in all."""
 MAX_BYTES = 80 << 20
 MAX_KEY = 1 << 53
 MAX_TUPLES = 100

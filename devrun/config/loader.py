@@ -70,7 +70,7 @@ class Loader:
         self.files.append(path)
         if len(self.files) > MAX_FILES:
             raise config_error(f"more than {MAX_FILES} files", Origin(path), [BASE])
-        self.budget.charge(len(text) >> 5, len(text) << 2)
+        self.budget.charge(len(text) >> 5, 8 * len(text))
         variables = file_variables(path) if self.use_variables else None
         source = _Source(self, Template(text, path, variables, self.budget), chain)
         own = source.read(extension(path))

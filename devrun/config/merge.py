@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import Any
 
-from devrun.config.origin import KeyPath, Origin, config_error, describe
+from devrun.config.origin import KeyPath, Origin, config_error, describe, dotted
 from devrun.config.redact import shown_value
 from devrun.config.tree import ConfigDict, ConfigList, adopt, origin_of, place
 from devrun.errors import ConfigTypeError, UnknownNameError
 
-__all__ = ["DELETE", "merge", "nested"]
+__all__ = ["DELETE", "begin_lists", "merge", "nested", "replace_other_types"]
 
 DELETE = "_delete_"
 
@@ -47,7 +49,9 @@ def _merge_into(
     list_keys: bool,
 ) -> None:
     old = base[key]
-    if isinstance(old, ConfigDict):
+    if old is None and list_keys:
+        place(base, key, value, origin)
+    elif isinstance(old, ConfigDict):
         merge(value, old, path, list_keys=list_keys)
     elif isinstance(old, (list, tuple)) and list_keys:
         place(base, key, _merge_list(value, old, path, origin), origin_of(base, key))
@@ -117,6 +121,89 @@ def nested(options: dict[str, Any], origin: Origin) -> ConfigDict:
                 raise config_error(reason, origin, [full])
         place(node, parts[-1], adopt(value), origin)
     return root
+
+
+def begin_lists(options: dict[str, Any], tree: ConfigDict, origin: Origin) -> None:
+    """Put a list into `tree` where positions are set and nothing is yet.
+
+    `custom_hooks.0.type` is then the first hook of a config that has none.
+
+    Raises:
+        UnknownNameError: the positions do not begin with 0, or leave one out.
+    """
+    for full in options:
+        parts = str(full).split(".")
+        for depth in range(1, len(parts)):
+            here = parts[:depth]
+            holder, key = _at(tree, here[:-1]), here[-1]
+            if not parts[depth].isdecimal() or _at(tree, here) is not None:
+                continue
+            if isinstance(holder, ConfigDict):
+                made = _empty_list(options, here, origin)
+                place(holder, key, made, origin)
+            elif isinstance(holder, ConfigList) and key.isdecimal():
+                if int(key[:9]) < len(holder):
+                    holder[int(key)] = _empty_list(options, here, origin)
+
+
+def _empty_list(options: dict[str, Any], path: list[str], origin: Origin) -> ConfigList:
+    before = ".".join(path) + "."
+    rests = (str(key)[len(before) :] for key in options if str(key).startswith(before))
+    positions = {rest.split(".")[0][:9] for rest in rests}
+    missing = {str(number) for number in range(len(positions))} - positions
+    if missing:
+        raise config_error(
+            f"there is no list yet, and its position {min(missing)} is not given; "
+            f"begin with 0, or write it whole, as in {path[-1]}=[...]",
+            origin,
+            path,
+            UnknownNameError,
+        )
+    return ConfigList([None] * len(positions))
+
+
+def replace_other_types(
+    options: dict[str, Any], new: ConfigDict, tree: ConfigDict
+) -> None:
+    """Let a whole dict of `options` replace a dict of another `type` in `tree`.
+
+    The arguments of one class are not those of another. `model.type=B` alone changes
+    the type and keeps the rest.
+    """
+    for full, value in options.items():
+        path = str(full).split(".")
+        if isinstance(value, dict):
+            _mark(_at(new, path), _at(tree, path), tuple(path))
+
+
+def _mark(new: Any, old: Any, path: KeyPath) -> None:
+    if not (isinstance(new, ConfigDict) and isinstance(old, ConfigDict)):
+        return
+    types = new.get("type"), old.get("type")
+    if DELETE not in new and None not in types and types[0] != types[1]:
+        place(new, DELETE, True, None)
+        logging.getLogger("devrun").info(
+            "%s: replaced, since its type changes; to keep its other keys, set %s.type",
+            *2 * (dotted(path),),
+        )
+        return
+    for key, child in new.items():
+        _mark(child, _at(old, [key]), (*path, key))
+
+
+def _at(tree: Any, path: Iterable[Any]) -> Any:
+    """What stands at `path`; None where nothing does."""
+    for part in path:
+        is_number = isinstance(part, str) and part.isdecimal()
+        if isinstance(tree, ConfigDict):
+            key = int(part[:9]) if part not in tree and is_number else part
+            tree = dict.get(tree, key)
+        elif isinstance(tree, (list, tuple)) and is_number:
+            index = int(part[:9])
+            tree = tree[index] if index < len(tree) else None
+        else:
+            return None
+    return tree
 
 
 def _deletes(value: dict[Any, Any], path: KeyPath) -> bool:

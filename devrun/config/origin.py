@@ -97,6 +97,6 @@ def config_error(
 
 
 def hint_for(name: object, known: Iterable[Any]) -> str:
-    """`errors.nearest` over the first few hundred of `known`, whatever their type."""
-    names = (str(item)[:80] for item in itertools.islice(known, 300))
+    """`errors.nearest` over the first thousand of `known`, whatever their type."""
+    names = (str(item)[:80] for item in itertools.islice(known, 1000))
     return one_line(nearest(str(name)[:80], names), 400)

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from devrun.config import python_operations as operations
 from devrun.config.limits import MAX_BITS, Budget, TooMuch, check_key
 from devrun.config.origin import Origin, config_error, describe, hint_for, one_line
+from devrun.config.python_methods import method_of
 from devrun.config.python_text import show
 from devrun.config.template import MARKER
 from devrun.config.tree import ConfigDict
@@ -197,7 +198,7 @@ class Expressions:
                 return operations.FUNCTIONS[function.id](self.budget, *args, **options)
         elif isinstance(function, ast.Attribute):
             receiver = self.value(function.value)
-            method = operations.method_of(receiver, function.attr)
+            method = method_of(receiver, function.attr)
             if method is not None:
                 args, options = self._arguments(node)
                 return method(self.budget, receiver, *args, **options)

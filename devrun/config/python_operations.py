@@ -16,7 +16,22 @@ from devrun.config.limits import MAX_BITS, MAX_NODES, Budget, TooMuch, check_key
 from devrun.config.python_text import Operation
 from devrun.config.tree import ConfigDict, place
 
-__all__ = ["FUNCTIONS", "binary", "call", "compare", "items", "method_of", "put"]
+__all__ = [
+    "FUNCTIONS",
+    "binary",
+    "call",
+    "compare",
+    "copy_dict",
+    "free",
+    "items",
+    "look",
+    "members",
+    "put",
+    "rows",
+    "shift",
+    "sort",
+    "update",
+]
 
 _SEQUENCES = (str, list, tuple)
 _CONTAINERS = (*_SEQUENCES, set, dict, range)
@@ -65,15 +80,15 @@ def put(
 # Costs ------------------------------------------------------------------------
 
 
-def _free(budget: Budget, *_: Any, **__: Any) -> None:
+def free(budget: Budget, *_: Any, **__: Any) -> None:
     """Takes the same time whatever the operands are; the syntax node has paid."""
 
 
-def _look(budget: Budget, *values: Any, **_: Any) -> None:
+def look(budget: Budget, *values: Any, **_: Any) -> None:
     budget.look(*values)
 
 
-def _rows(budget: Budget, *values: Any, **_: Any) -> None:
+def rows(budget: Budget, *values: Any, **_: Any) -> None:
     """A new container of the items of all `values`."""
     for value in values:
         if not isinstance(value, _CONTAINERS):
@@ -83,16 +98,16 @@ def _rows(budget: Budget, *values: Any, **_: Any) -> None:
 
 def _look_and_rows(budget: Budget, *values: Any, **_: Any) -> None:
     budget.look(*values)
-    _rows(budget, *values)
+    rows(budget, *values)
 
 
-def _shift(budget: Budget, value: Any, *_: Any) -> None:
+def shift(budget: Budget, value: Any, *_: Any) -> None:
     """What comes after the place moves."""
     budget.charge(len(value) >> 9, 16)
 
 
-def _sort(budget: Budget, value: Any, **_: Any) -> None:
-    _rows(budget, value)
+def sort(budget: Budget, value: Any, **_: Any) -> None:
+    rows(budget, value)
     nodes, chars = weigh(value)
     rounds = len(value).bit_length()
     budget.charge((nodes * rounds >> 3) + (chars * rounds >> 8))
@@ -103,7 +118,7 @@ def _numbers(budget: Budget, *values: Any) -> None:
     budget.charge(bits >> 8, 32 + (bits >> 2))
 
 
-def _members(budget: Budget, *values: Any) -> None:
+def members(budget: Budget, *values: Any) -> None:
     """A set of the items of all `values`."""
     _look_and_rows(budget, *values)
     tuples: list[Any] = []
@@ -122,7 +137,7 @@ def _add_cost(budget: Budget, left: Any, right: Any) -> None:
     if isinstance(left, str) and isinstance(right, str):
         budget.text(len(left) + len(right))
     elif isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES):
-        _rows(budget, left, right)
+        rows(budget, left, right)
     else:
         _numbers(budget, left, right)
 
@@ -161,7 +176,7 @@ def _remainder_cost(budget: Budget, left: Any, right: Any) -> None:
 
 def _sets_cost(budget: Budget, left: Any, right: Any) -> None:
     if isinstance(left, set) and isinstance(right, set):
-        _members(budget, left, right)
+        members(budget, left, right)
     else:
         _numbers(budget, left, right)
 
@@ -209,14 +224,14 @@ def _within_cost(budget: Budget, item: Any, holder: Any) -> None:
 
 
 _COMPARISONS: dict[str, Operation] = {
-    "Eq": (_look, operator.eq),
-    "NotEq": (_look, operator.ne),
-    "Lt": (_look, operator.lt),
-    "LtE": (_look, operator.le),
-    "Gt": (_look, operator.gt),
-    "GtE": (_look, operator.ge),
-    "Is": (_free, operator.is_),
-    "IsNot": (_free, operator.is_not),
+    "Eq": (look, operator.eq),
+    "NotEq": (look, operator.ne),
+    "Lt": (look, operator.lt),
+    "LtE": (look, operator.le),
+    "Gt": (look, operator.gt),
+    "GtE": (look, operator.ge),
+    "Is": (free, operator.is_),
+    "IsNot": (free, operator.is_not),
     "In": (_within_cost, lambda left, right: left in right),
     "NotIn": (_within_cost, lambda left, right: left not in right),
 }
@@ -283,7 +298,7 @@ def _string(budget: Budget, value: Any = "") -> str:
 
 
 def _zip_cost(budget: Budget, *values: Any) -> None:
-    _rows(budget, *values)
+    rows(budget, *values)
     budget.charge(len(values))
 
 
@@ -293,11 +308,11 @@ def _once(budget: Budget, *args: Any) -> None:
 
 _FUNCTIONS: dict[str, Operation] = {
     "abs": (_numbers, abs),
-    "all": (_rows, all),
-    "any": (_rows, any),
+    "all": (rows, all),
+    "any": (rows, any),
     "bool": (_once, bool),
     "enumerate": (
-        lambda budget, values, start=0: _rows(budget, values, values),
+        lambda budget, values, start=0: rows(budget, values, values),
         lambda values, start=0: list(enumerate(values, operator.index(start))),
     ),
     "float": (_digits_cost, float),
@@ -306,15 +321,15 @@ _FUNCTIONS: dict[str, Operation] = {
         lambda value=0, base=None: int(value) if base is None else int(value, base),
     ),
     "len": (_once, len),
-    "list": (_rows, lambda values=(): list(values)),
+    "list": (rows, lambda values=(): list(values)),
     "max": _extreme(max),
     "min": _extreme(min),
     "range": (_range_cost, range),
-    "reversed": (_rows, lambda values: list(values)[::-1]),
+    "reversed": (rows, lambda values: list(values)[::-1]),
     "round": (_round_cost, round),
-    "set": (_members, lambda values=(): set(values)),
-    "sorted": (_sort, _sorted),
-    "tuple": (_rows, lambda values=(): tuple(values)),
+    "set": (members, lambda values=(): set(values)),
+    "sorted": (sort, _sorted),
+    "tuple": (rows, lambda values=(): tuple(values)),
     "zip": (_zip_cost, lambda *values: list(zip(*values, strict=False))),
 }
 
@@ -333,7 +348,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 """Every function but `dict`, which the reader makes itself to keep the lines."""
 
 
-# Methods ----------------------------------------------------------------------
+# Dicts ------------------------------------------------------------------------
 
 
 def copy_dict(budget: Budget, value: dict[Any, Any]) -> ConfigDict:
@@ -355,79 +370,3 @@ def update(budget: Budget, target: ConfigDict, source: Any = (), **extra: Any) -
         put(budget, target, key, value, origins.get(key) if origins else None)
     for key, value in extra.items():
         put(budget, target, key, value)
-
-
-def _set_default(
-    budget: Budget, target: ConfigDict, key: Any, default: Any = None
-) -> Any:
-    budget.look(key)
-    if key not in target:
-        put(budget, target, key, default)
-    return dict.__getitem__(target, key)
-
-
-def _look_key(budget: Budget, _: Any, *args: Any) -> None:
-    budget.look(*args[:1])
-
-
-def _add_cost_of_set(budget: Budget, value: Any, item: Any) -> None:
-    budget.look(item)
-    budget.charge(len(value) >> 3 if isinstance(item, tuple) else 0, 64)
-    check_key(item, value)
-
-
-def _sort_in_place(value: list[Any], *, reverse: Any = False) -> None:
-    value.sort(reverse=bool(reverse))
-
-
-_METHODS: dict[type, dict[str, Operation]] = {
-    str: texts.METHODS,
-    list: {
-        "append": (_shift, list.append),
-        "clear": (_free, list.clear),
-        "copy": (_rows, list.copy),
-        "count": (_look, list.count),
-        "extend": (lambda budget, _, more: _rows(budget, more), list.extend),
-        "index": (_look, list.index),
-        "insert": (_shift, list.insert),
-        "pop": (_shift, list.pop),
-        "remove": (_look, list.remove),
-        "reverse": (_rows, list.reverse),
-        "sort": (_sort, _sort_in_place),
-    },
-    tuple: {"count": (_look, tuple.count), "index": (_look, tuple.index)},
-    set: {
-        "add": (_add_cost_of_set, set.add),
-        "copy": (_rows, set.copy),
-        "difference": (_members, set.difference),
-        "discard": (_look_key, set.discard),
-        "intersection": (_members, set.intersection),
-        "union": (_members, set.union),
-        "update": (_members, set.update),
-    },
-    dict: {
-        "clear": (_free, dict.clear),
-        "get": (_look_key, dict.get),
-        "items": (_rows, lambda value: list(value.items())),
-        "keys": (_rows, list),
-        "pop": (_look_key, dict.pop),
-        "values": (_rows, lambda value: list(value.values())),
-    },
-}
-_PAYING_METHODS: dict[type, dict[str, Callable[..., Any]]] = {
-    str: {"format": texts.fill_braces},
-    dict: {"copy": copy_dict, "setdefault": _set_default, "update": update},
-}
-"""These take the budget and pay step by step."""
-
-
-def method_of(value: Any, name: str) -> Callable[..., Any] | None:
-    """`method(budget, value, *args, **options)`; None where there is none."""
-    kind = next((kind for kind in _METHODS if isinstance(value, kind)), None)
-    if kind is None:
-        return None
-    paying = _PAYING_METHODS.get(kind, {}).get(name)
-    operation = _METHODS[kind].get(name)
-    if paying or operation is None:
-        return paying
-    return lambda budget, *args, **options: call(budget, operation, *args, **options)

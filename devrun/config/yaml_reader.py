@@ -154,8 +154,8 @@ class _Builder:
         if len(self._stack) > MAX_DEPTH:
             reason = f"nested deeper than {MAX_DEPTH} levels; flatten it"
             raise config_error(reason, origin, self._path()[:4])
+        self._budget.charge(5, 500 if isinstance(node, ConfigDict) else 200)
         if isinstance(node, ConfigDict):
-            self._budget.charge(4, 500)
             node._meta_.origin = origin
         self._stack.append(_Open(node, origin, event.anchor))
 

@@ -250,6 +250,22 @@ def test_an_option_without_a_value(config, train):
     assert "optimizer.lr" in err
 
 
+def test_a_first_hook_and_another_optimizer_from_the_command_line(config, train):
+    words = ("custom_hooks.0.type=EMAHook", "custom_hooks.0.momentum=0.1")
+    other = "optimizer={type: AdamW, weight_decay: 0.1}"
+    path = config(optimizer={"type": "SGD", "lr": 0.1, "momentum": 0.9})
+    status, _, err = train(path, "--work-dir", "w", "--cfg-options", *words, other)
+    assert status == 0, err
+    kept = yaml.safe_load(Path("w/config.yaml").read_text())
+    assert kept["optimizer"] == {"type": "AdamW", "weight_decay": 0.1}
+    assert kept["custom_hooks"] == [{"type": "EMAHook", "momentum": 0.1}]
+
+
+def test_a_part_of_a_policys_name_is_enough_for_the_hint(config, train):
+    options = ("--cfg-options", "lr_config.policy=Cosin")
+    assert "'CosineAnnealing'" in one_error(train(config(), *options), 2)
+
+
 def test_an_unknown_type_has_the_nearest(config, train):
     text = one_error(train(config(model={"type": "MLPP"})), 2)
     assert "did you mean 'MLP'?" in text

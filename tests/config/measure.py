@@ -56,6 +56,17 @@ class Meter:
         self._process.stdout.close()
 
     def cost(self, files, options=()):
+        """The first of three attempts that is within the bounds, or the last.
+
+        Processor time counts the waiting for memory, which neighbours cause too.
+        """
+        for _ in range(3):
+            cost = self._cost(files, options)
+            if cost.bounded:
+                break
+        return cost
+
+    def _cost(self, files, options):
         request = json.dumps([files, list(options)]) + "\n"
         self._process.stdin.write(request.encode())
         self._process.stdin.flush()
@@ -110,7 +121,7 @@ def _read(files, options, writer):
             outcome = "read"
         except (ConfigError, ValueError) as error:
             outcome = f"refused: {error}"[:1000]
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001 - all of them are outcomes
             outcome = f"{type(error).__name__}: {error}"[:1000]
     os.write(writer, outcome.encode(errors="replace"))
     os._exit(0)
