@@ -15,6 +15,7 @@ A key is judged by its words: `api_key`, `wandbToken` and `db.password` hold sec
 
 from __future__ import annotations
 
+import base64
 import itertools
 import re
 from urllib.parse import quote, quote_plus
@@ -201,7 +202,7 @@ _BARE_USER_INFO = re.compile(
 )
 _SCHEMES = re.compile(
     r"((?i:\bbearer)\s+)(?=[^\s\"',;]*[-A-Z0-9._=])[A-Za-z0-9._~+/=-]{6,}"
-    r"|(\bBasic\s+)(?=[A-Za-z0-9+/]*[0-9=])[A-Za-z0-9+/]{6,}={0,2}"
+    r"|(\bBasic\s+)([A-Za-z0-9+/]{6,512}={0,2})"
 )
 _HEADER = re.compile(
     r"((?i:\b(?:proxy-)?authorization|\b(?:set-)?cookie)['\"]?\s*[:=]\s*)"
@@ -211,7 +212,7 @@ _LOGIN = re.compile(
     r"(\blogin\s+\S+\s+password\s+|(?<!\S)(?:-u|--user)[ =][^\s:]{1,64}:"
     r"|\bIDENTIFIED BY\s+)\S+"
 )
-_QUERY = re.compile(r"([?&](?:key|sig|auth|code|hmac|sas|k|st|pw)=)[^\s&#'\"<>]+")
+_QUERY = re.compile(r"([?&](?:key|sig|auth|hmac|sas|pw|code(?==.{8}))=)[^\s&#'\"<>]+")
 _KEY_VALUE = re.compile(
     r"""(?P<key>(?<![\w.-])-{0,2}[A-Za-z_][\w.-]{1,80})
         (?P<between>\\?['"]?\s?(?:=>|:=|=|:)\s?|\\?['"]\s?,\s?(?=['"])
@@ -222,6 +223,11 @@ _KEY_VALUE = re.compile(
           |[^\s;&"'<>]+)""",
     re.X,
 )
+_PROSE = {
+    "a", "an", "cannot", "expected", "got", "invalid", "is", "it", "missing", "must",
+    "needs", "no", "not", "required", "takes", "text", "the", "unknown", "was",
+}  # fmt: skip
+"""How the message about a key goes on after its colon."""
 _EMPTY = {"", "None", "null", "True", "False", "true", "false", "~", MASK}
 _ENV = re.compile(r"\s*\$\{env(\.\w+)?:\w+:?\}[,)\]}]*")
 
@@ -238,10 +244,21 @@ def redact(text: str) -> str:
         text = _BARE_USER_INFO.sub(rf"{MASK}@", text)
     text = _TOKENS.sub(MASK, text)
     text = _HEADER.sub(rf"\1{MASK}", text)
-    text = _SCHEMES.sub(lambda found: f"{found[1] or found[2]}{MASK}", text)
+    text = _SCHEMES.sub(_without_credentials, text)
     text = _LOGIN.sub(rf"\1{MASK}", text)
     text = _QUERY.sub(rf"\1{MASK}", text)
     return _without_pairs(text)
+
+
+def _without_credentials(found: re.Match[str]) -> str:
+    """Of `Bearer ...`, and of `Basic ...` where that is `user:password` in base64."""
+    if found[1]:
+        return f"{found[1]}{MASK}"
+    try:
+        decoded = base64.b64decode(found[3] + "=" * (-len(found[3]) % 4))
+    except ValueError:
+        return found[0]
+    return f"{found[2]}{MASK}" if b":" in decoded else found[0]
 
 
 def _without_pairs(text: str) -> str:
@@ -270,5 +287,4 @@ def _hides(key: str, between: str, value: str) -> bool:
         return False
     if between.isspace():  # only a flag takes its value without a sign between
         return key.startswith("--")
-    # prose: `a password, ...`, and `takes token: number`
-    return not (between.strip() == ":" and value in ("text", "a", "an", "the"))
+    return not (between.strip() == ":" and value.rstrip(",;.") in _PROSE)

@@ -1,5 +1,6 @@
 """Whatever leaves the process, in whatever notation: no secret, and all the rest."""
 
+import base64
 import json
 import logging
 import time
@@ -125,6 +126,10 @@ HARMLESS = (
     "model.backbone.layers.0.attn.qkv: (4, 8)",
     "--load-from work_dirs/a/checkpoints/step-00000276 --seed 1",
     "${env:WANDB_API_KEY} api_key=${env:WANDB_API_KEY}",
+    "a.yaml:3: x.password: takes text, not a secret",
+    "a.yaml:3: api_key: unknown key; did you mean 'app'?",
+    "Basic ResNet18 training, Basic augmentation2",
+    "https://host.org/status?code=404&k=5",
     "time 12:30:45 at node-1:29500, rank 0",
     "signature: (self, runner), sig(x) = 1",
     "skipped-because-the-mask-is-empty sk-learn risk-assessment-of-the-model",
@@ -151,6 +156,11 @@ def test_no_notation_shows_a_secret(form):
     assert S not in shown
     assert MASK in shown
     assert redact(shown) == shown
+
+
+def test_a_password_in_base64_is_a_secret():
+    coded = base64.b64encode(f"bob:{S}".encode()).decode()
+    assert redact(f"sent with Basic {coded} to") == f"sent with Basic {MASK} to"
 
 
 @pytest.mark.parametrize("token", TOKENS)
