@@ -210,17 +210,23 @@ _HEADER = re.compile(
 )
 _LOGIN = re.compile(
     r"(\blogin\s+\S+\s+password\s+|(?<!\S)(?:-u|--user)[ =][^\s:]{1,64}:"
-    r"|\bIDENTIFIED BY\s+)\S+"
+    r"|\bIDENTIFIED BY\s+"
+    r"|(?i:\b(?:api|access|secret|private|auth)[ -](?:key|token))\s?(?:=|:|is)\s?)\S+"
 )
+_CONNECTION = re.compile(
+    r"((?i:password|pwd|accountkey|sharedaccesskey)\s?=\s?)[^;'\"\n=]{1,256}(?==*;)"
+)
+_ELEMENT = re.compile(r"(<([\w:.-]{1,80})>)[^<]{1,8192}(?=</\2>)")
 _QUERY = re.compile(r"([?&](?:key|sig|auth|hmac|sas|pw|code(?==.{8}))=)[^\s&#'\"<>]+")
 _KEY_VALUE = re.compile(
     r"""(?P<key>(?<![\w.-])-{0,2}[A-Za-z_][\w.-]{1,80})
-        (?P<between>\\?['"]?\s?(?:=>|:=|=|:)\s?|\\?['"]\s?,\s?(?=['"])
+        (?P<between>\\?['"]?\s?(?:(?:=>|:=|=)\s{0,40}|:\s?)|\\?['"]\s?,\s?(?=['"])
           |(?<=\w)\s(?=[^\s-]))
         (?P<value>[rbfu]{0,2}"(?:[^"\\]|\\.){0,8192}"|[rbfu]{0,2}'(?:[^'\\]|\\.){0,8192}'
           |\\"[^"\\]{0,8192}\\"
           |[\[{(][^\]})]{0,8192}[\]})]?
-          |[^\s;&"'<>]+)""",
+          |[|>][+-]?(?:\n[ \t]+[^\n]+)+
+          |['"]?[^\s;&"'<>]+)""",
     re.X,
 )
 _PROSE = {
@@ -247,6 +253,11 @@ def redact(text: str) -> str:
     text = _SCHEMES.sub(_without_credentials, text)
     text = _LOGIN.sub(rf"\1{MASK}", text)
     text = _QUERY.sub(rf"\1{MASK}", text)
+    text = _CONNECTION.sub(rf"\1{MASK}", text)
+    if "</" in text:
+        text = _ELEMENT.sub(
+            lambda found: found[1] + MASK if is_secret_key(found[2]) else found[0], text
+        )
     return _without_pairs(text)
 
 
@@ -272,12 +283,17 @@ def _without_pairs(text: str) -> str:
             continue
         bare = re.fullmatch(r"\\?[rbfu]{0,2}(\\?['\"])(.*?)\\?['\"]", value, re.S)
         inside = value if bare is None else bare[2]
-        position = found.end()
+        end = position = found.end()
+        line = text.rfind("\n", 0, found.start()) + 1
+        if bare is None and ":" in found["between"] and "\n" not in value:
+            # first on its line, as in YAML, or in a message: a text may have spaces
+            if text[line : found.start()].rstrip()[-1:] in ("", "-", ":"):
+                position = (text.find("\n", end) + 1 or len(text) + 1) - 1
         if inside.strip(",)]}") in _EMPTY or _ENV.fullmatch(inside):
             continue
         mark = "" if bare is None else bare[1]
         parts += [text[start : found.start("value")], mark, MASK, mark]
-        start = found.end()
+        start = position
     return "".join([*parts, text[start:]])
 
 
