@@ -46,6 +46,7 @@ __all__ = [
 
 Buildable: TypeAlias = Callable[..., Any]
 
+NUMBER = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", re.IGNORECASE)
 PLACED = re.compile(r"[^:]+:\d+: |command line: ")
 """How a message begins that says its place in a config, as `where` gives it."""
 
@@ -77,8 +78,12 @@ def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any
 
 def _texts(error: Exception, args: Mapping[str, Any]) -> str:
     """The arguments that are text, when `error` may be about one that should not be."""
-    # the keys alone: a text may be a secret, also under a key that does not say so
-    texts = [str(key) for key, value in args.items() if isinstance(value, str)]
+    # other texts are not shown: one may be a secret under a key that does not say so
+    texts = [
+        f"{key}={value!r}" if NUMBER.fullmatch(value) else str(key)
+        for key, value in args.items()
+        if type(value) is str
+    ]
     if not (isinstance(error, TypeError) and texts and "str" in str(error)):
         return ""
     return f" (text was given as {', '.join(texts)}; a number has no quotes)"

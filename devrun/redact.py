@@ -15,6 +15,7 @@ A key is judged by its words: `api_key`, `wandbToken` and `db.password` hold sec
 
 from __future__ import annotations
 
+import base64
 import itertools
 import re
 from urllib.parse import quote, quote_plus
@@ -201,7 +202,7 @@ _BARE_USER_INFO = re.compile(
 )
 _SCHEMES = re.compile(
     r"((?i:\bbearer)\s+)(?=[^\s\"',;]*[-A-Z0-9._=])[A-Za-z0-9._~+/=-]{6,}"
-    r"|(\bBasic\s+)(?=[A-Za-z0-9+/]*[0-9=])[A-Za-z0-9+/]{6,}={0,2}"
+    r"|(\bBasic\s+)([A-Za-z0-9+/]{6,512}={0,2})"
 )
 _HEADER = re.compile(
     r"((?i:\b(?:proxy-)?authorization|\b(?:set-)?cookie)['\"]?\s*[:=]\s*)"
@@ -209,19 +210,30 @@ _HEADER = re.compile(
 )
 _LOGIN = re.compile(
     r"(\blogin\s+\S+\s+password\s+|(?<!\S)(?:-u|--user)[ =][^\s:]{1,64}:"
-    r"|\bIDENTIFIED BY\s+)\S+"
+    r"|\bIDENTIFIED BY\s+"
+    r"|(?i:\b(?:api|access|secret|private|auth)[ -](?:key|token))\s?(?:=|:|is)\s?)\S+"
 )
-_QUERY = re.compile(r"([?&](?:key|sig|auth|code|hmac|sas|k|st|pw)=)[^\s&#'\"<>]+")
+_CONNECTION = re.compile(
+    r"((?i:password|pwd|accountkey|sharedaccesskey)\s?=\s?)[^;'\"\n=]{1,256}(?==*;)"
+)
+_ELEMENT = re.compile(r"(<([\w:.-]{1,80})>)[^<]{1,8192}(?=</\2>)")
+_QUERY = re.compile(r"([?&](?:key|sig|auth|hmac|sas|pw|code(?==.{8}))=)[^\s&#'\"<>]+")
 _KEY_VALUE = re.compile(
     r"""(?P<key>(?<![\w.-])-{0,2}[A-Za-z_][\w.-]{1,80})
-        (?P<between>\\?['"]?\s?(?:=>|:=|=|:)\s?|\\?['"]\s?,\s?(?=['"])
+        (?P<between>\\?['"]?\s?(?:(?:=>|:=|=)\s{0,40}|:\s?)|\\?['"]\s?,\s?(?=['"])
           |(?<=\w)\s(?=[^\s-]))
         (?P<value>[rbfu]{0,2}"(?:[^"\\]|\\.){0,8192}"|[rbfu]{0,2}'(?:[^'\\]|\\.){0,8192}'
           |\\"[^"\\]{0,8192}\\"
           |[\[{(][^\]})]{0,8192}[\]})]?
-          |[^\s;&"'<>]+)""",
+          |[|>][+-]?(?:\n[ \t]+[^\n]+)+
+          |['"]?[^\s;&"'<>]+)""",
     re.X,
 )
+_PROSE = {
+    "a", "an", "cannot", "expected", "got", "invalid", "is", "it", "missing", "must",
+    "needs", "no", "not", "required", "takes", "text", "the", "unknown", "was",
+}  # fmt: skip
+"""How the message about a key goes on after its colon."""
 _EMPTY = {"", "None", "null", "True", "False", "true", "false", "~", MASK}
 _ENV = re.compile(r"\s*\$\{env(\.\w+)?:\w+:?\}[,)\]}]*")
 
@@ -238,10 +250,26 @@ def redact(text: str) -> str:
         text = _BARE_USER_INFO.sub(rf"{MASK}@", text)
     text = _TOKENS.sub(MASK, text)
     text = _HEADER.sub(rf"\1{MASK}", text)
-    text = _SCHEMES.sub(lambda found: f"{found[1] or found[2]}{MASK}", text)
+    text = _SCHEMES.sub(_without_credentials, text)
     text = _LOGIN.sub(rf"\1{MASK}", text)
     text = _QUERY.sub(rf"\1{MASK}", text)
+    text = _CONNECTION.sub(rf"\1{MASK}", text)
+    if "</" in text:
+        text = _ELEMENT.sub(
+            lambda found: found[1] + MASK if is_secret_key(found[2]) else found[0], text
+        )
     return _without_pairs(text)
+
+
+def _without_credentials(found: re.Match[str]) -> str:
+    """Of `Bearer ...`, and of `Basic ...` where that is `user:password` in base64."""
+    if found[1]:
+        return f"{found[1]}{MASK}"
+    try:
+        decoded = base64.b64decode(found[3] + "=" * (-len(found[3]) % 4))
+    except ValueError:
+        return found[0]
+    return f"{found[2]}{MASK}" if b":" in decoded else found[0]
 
 
 def _without_pairs(text: str) -> str:
@@ -255,12 +283,17 @@ def _without_pairs(text: str) -> str:
             continue
         bare = re.fullmatch(r"\\?[rbfu]{0,2}(\\?['\"])(.*?)\\?['\"]", value, re.S)
         inside = value if bare is None else bare[2]
-        position = found.end()
+        end = position = found.end()
+        line = text.rfind("\n", 0, found.start()) + 1
+        if bare is None and ":" in found["between"] and "\n" not in value:
+            # first on its line, as in YAML, or in a message: a text may have spaces
+            if text[line : found.start()].rstrip()[-1:] in ("", "-", ":"):
+                position = (text.find("\n", end) + 1 or len(text) + 1) - 1
         if inside.strip(",)]}") in _EMPTY or _ENV.fullmatch(inside):
             continue
         mark = "" if bare is None else bare[1]
         parts += [text[start : found.start("value")], mark, MASK, mark]
-        start = found.end()
+        start = position
     return "".join([*parts, text[start:]])
 
 
@@ -270,5 +303,4 @@ def _hides(key: str, between: str, value: str) -> bool:
         return False
     if between.isspace():  # only a flag takes its value without a sign between
         return key.startswith("--")
-    # prose: `a password, ...`, and `takes token: number`
-    return not (between.strip() == ":" and value in ("text", "a", "an", "the"))
+    return not (between.strip() == ":" and value.rstrip(",;.") in _PROSE)

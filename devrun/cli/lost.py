@@ -18,6 +18,7 @@ from devrun.lock import lock_directory, unlock_directory
 __all__ = ["crash_stacks", "mark_lost", "mark_lost_siblings"]
 
 _TAIL = 1 << 16
+_GO_ON = "--resume-from auto"
 _FATAL = re.compile(r"^\s*Fatal Python error: (.{1,100})", re.M)
 
 
@@ -60,13 +61,13 @@ def mark_lost(work_dir: Path) -> str | None:
     write_facts(path, facts)
     return (
         f"the run in {work_dir} that started at {facts.get('started')} ended without a "
-        f"word ({how}); go on with its last checkpoint by --work-dir {work_dir} "
-        "--resume-from auto"
+        f"word ({how})"
     )
 
 
 def mark_lost_siblings(work_dir: Path) -> list[str]:
-    """The same of `NAME`, `NAME-2`, ... beside a work_dir that devrun has named."""
+    """The same of `NAME`, `NAME-2`, ... beside a work_dir that devrun has named, and
+    how to go on with them."""
     stem = re.sub(r"-\d+$", "", work_dir.name)
     told = []
     for place in sorted(work_dir.parent.glob(f"{stem}*")):
@@ -79,12 +80,14 @@ def mark_lost_siblings(work_dir: Path) -> list[str]:
         except (ConfigError, OSError):  # it does run, or is another user's
             continue
         try:
-            told.append(mark_lost(place))
+            note = mark_lost(place)
         except OSError:
             continue
         finally:
             unlock_directory(place)
-    return [note for note in told if note is not None]
+        if note is not None:
+            told.append(f"{note}; go on with it by --work-dir {place} {_GO_ON}")
+    return told
 
 
 def _facts(path: Path) -> dict[str, Any] | None:

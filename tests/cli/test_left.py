@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from devrun.cli.main import main
 from devrun.hooks import HOOKS, Hook
 from devrun.registry import DATASETS, LOSSES, MODELS
 
@@ -94,3 +95,29 @@ def test_sys_exit_in_the_code_of_a_run_is_a_failure(
 def test_help_and_wrong_flags_still_end_by_themselves(train, capsys):
     assert train("--help")[0] == 0
     assert train("--no-such-flag")[0] == 2
+
+
+def test_a_data_worker_that_leaves_is_no_end_either(train, config, monkeypatch):
+    monkeypatch.setitem(at, "place", "sample")
+    data = {
+        "samples_per_gpu": 8,
+        "workers_per_gpu": 1,
+        "train": {"type": "LeavingData"},
+    }
+    file = config(model={"type": "LeavingModel"}, data=data)
+    status, _, text = train(file, "--work-dir", "run")
+    assert status == 4
+    assert "worker" in text
+    assert json.loads(Path("run/run.json").read_text())["status"] == "failed"
+
+
+def test_an_evaluation_that_is_left_is_no_result(train, config, monkeypatch, capsys):
+    data = {"samples_per_gpu": 8, "train": {"type": "LeavingData"}}
+    data["val"] = data["train"]
+    file = config(
+        model={"type": "LeavingModel"}, data=data, evaluation={"metric": "accuracy"}
+    )
+    assert train(file, "--work-dir", "run")[0] == 0
+    monkeypatch.setitem(at, "place", "forward")
+    assert main(["test", file, "run", "--split", "val"]) == 1
+    assert "sys.exit(0) was called in leave (" in capsys.readouterr().err

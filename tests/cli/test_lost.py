@@ -50,6 +50,14 @@ def test_a_run_that_is_gone_is_told_and_marked(
     assert ("Fatal Python error" in log.read_text()) == (how == "segv")
     assert ("in after_train_iter" in log.read_text()) == (how == "segv")
 
+    if how == "kill":  # the next start goes on with it
+        words = (config(), "--work-dir", place, "--resume-from", "auto")
+        code, _, text = train(*words)
+        assert code == 0
+        assert "ended without a word (killed, or out of memory)" in text
+        (before,) = place.glob("run-*.json")
+        assert json.loads(before.read_text())["status"] == "lost"
+        return
     # the next start goes to another folder, and tells all the same
     code, _, text = train(config())
     assert code == 0

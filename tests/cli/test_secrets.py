@@ -32,6 +32,12 @@ class TalkingHook(Hook):
             raise RuntimeError(f"no luck with {self.given}{WORST}")
 
 
+@HOOKS.register_module()
+class PickyHook(Hook):
+    def __init__(self, login, number, x):
+        self.sum = 1 + number
+
+
 @pytest.fixture
 def environment(monkeypatch):
     monkeypatch.setenv("DR_PLACE", ENV)
@@ -114,6 +120,15 @@ def test_the_one_line_of_an_error_holds_no_secret(train, config, environment, se
     for text in (out, err, *everything("run").values()):
         assert SECRET not in text
         assert ENV not in text
+
+
+def test_a_type_error_shows_the_keys_of_texts_and_no_text(train, config):
+    hook = {"type": "PickyHook", "login": "bob", "number": "7", "x": "unsaid-77Xy"}
+    status, _, err = train(config(custom_hooks=[hook]), "--work-dir", "run")
+    assert status == 2
+    assert "text was given as login, number='7', x; a number has no quotes" in err
+    for text in (err, *everything("run").values()):
+        assert "unsaid-77Xy" not in text or "x: unsaid" in text
 
 
 def test_secrets_of_the_environment_itself_are_hidden(train, config, environment):

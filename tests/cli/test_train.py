@@ -278,7 +278,7 @@ def test_a_wrong_argument_of_a_constructor(config, train):
 
 def test_an_empty_data_set(config, train):
     data = {"train": {"type": "SyntheticClassification", "num_samples": 0}}
-    assert "empty" in one_error(train(config(data={"samples_per_gpu": 8, **data})), 2)
+    assert "empty" in one_error(train(config(data={"samples_per_gpu": 8, **data})), 4)
 
 
 def test_labels_out_of_range_name_the_sample(config, train):

@@ -1,5 +1,6 @@
 """Whatever leaves the process, in whatever notation: no secret, and all the rest."""
 
+import base64
 import json
 import logging
 import time
@@ -82,6 +83,15 @@ FORMS = (
     f"https://host/cb?code={S}",
     f"https://hooks.slack.com/services/T00/B00/{S}",
     f"https://discord.com/api/webhooks/12/{S}",
+    f"Server=db;Password=with {S} spaces;Encrypt=yes",
+    f"password: correct horse {S} staple",
+    f"a: 1\n  - token: two {S}\n  b: 2",
+    f"secret: |\n  line {S}\n  more {S}\nnext: 1",
+    f"f(api_key=\n    '{S}')",
+    f"<password>{S}</password>",
+    f'cut off: api_key: "{S}',
+    f"the API key is {S}",
+    f"access token: {S}",
     f"machine host login bob password {S}",
     f"CREATE USER bob IDENTIFIED BY '{S}'",
     f"-----BEGIN RSA PRIVATE KEY-----\n{S}\n-----END RSA PRIVATE KEY-----",
@@ -125,6 +135,10 @@ HARMLESS = (
     "model.backbone.layers.0.attn.qkv: (4, 8)",
     "--load-from work_dirs/a/checkpoints/step-00000276 --seed 1",
     "${env:WANDB_API_KEY} api_key=${env:WANDB_API_KEY}",
+    "a.yaml:3: x.password: takes text, not a secret",
+    "a.yaml:3: api_key: unknown key; did you mean 'app'?",
+    "Basic ResNet18 training, Basic augmentation2",
+    "https://host.org/status?code=404&k=5",
     "time 12:30:45 at node-1:29500, rank 0",
     "signature: (self, runner), sig(x) = 1",
     "skipped-because-the-mask-is-empty sk-learn risk-assessment-of-the-model",
@@ -151,6 +165,11 @@ def test_no_notation_shows_a_secret(form):
     assert S not in shown
     assert MASK in shown
     assert redact(shown) == shown
+
+
+def test_a_password_in_base64_is_a_secret():
+    coded = base64.b64encode(f"bob:{S}".encode()).decode()
+    assert redact(f"sent with Basic {coded} to") == f"sent with Basic {MASK} to"
 
 
 @pytest.mark.parametrize("token", TOKENS)
