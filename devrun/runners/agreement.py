@@ -13,6 +13,7 @@ from torch import nn
 import devrun
 from devrun.config.dump import to_plain
 from devrun.data.facts import data_facts
+from devrun.dist import get_dist_info
 from devrun.hooks.checkpoint import CheckpointHook
 from devrun.hooks.evaluation.hook import EvalHook
 from devrun.hooks.logger.base import LoggerHook
@@ -38,17 +39,10 @@ def check_config(cfg: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names the ranks and the keys.
     """
-    plain = to_plain(cfg)
-    require_same(
-        {
-            **_versions(),
-            **{
-                key: value
-                for key, value in leaves(plain)
-                if key.split(".")[0] not in _OWN
-            },
-        }
-    )
+    if get_dist_info()[1] == 1:
+        return
+    keys = {k: v for k, v in leaves(to_plain(cfg)) if k.split(".")[0] not in _OWN}
+    require_same({**_versions(), **keys})
 
 
 def check_run(runner: Any, flow: Workflow) -> None:
