@@ -8,6 +8,8 @@ are compared before and after the capture.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
 import sys
 import sysconfig
@@ -83,8 +85,9 @@ _REMEDIES = {
 class CaptureWatch:
     """`with CaptureWatch(model) as watch: <capture>`; then `watch.findings`.
 
-    Compared are the global states of `random` and `numpy.random`, and the plain values
-    in the attributes of every module of `roots`: numbers, text, containers and plain
+    Compared are the global states of `random` and `numpy.random`, generators at the top
+    of the file of a module's class, and the plain values in the attributes of every
+    module of `roots`: numbers, text, containers and plain
     objects of them, NumPy arrays and random generators. Tensors are not: graphs have
     those. An attribute that was missing or None before counts as a cache that is being
     filled. What is as before at the end is no finding.
@@ -112,6 +115,7 @@ class CaptureWatch:
                     owner = f"{_class_name(root)}.{name}" if name else _class_name(root)
                     self._names[id(module)] = owner
                     self._modules.append(module)
+                    self._streams.update(_streams_beside(module))
 
     def __enter__(self) -> CaptureWatch:
         self._before = {name: read() for name, read in self._streams.items()}
@@ -134,8 +138,11 @@ class CaptureWatch:
             before, now = self._kept[id(module)], _attributes(module)
             for key in _changed(before, now):
                 name = f"{self._names[id(module)]}.{key}"
-                change = _change(before[key], now.get(key, _ABSENT))
                 at = sites.get((id(module), key))
+                if _is_generator(before[key]):
+                    self._found(f"draws from {name}", at, True)
+                    continue
+                change = _change(before[key], now.get(key, _ABSENT))
                 self._found(f"changes {name}{change}", at, False)
 
     def _found(self, what: str, sites: Sequence[str] | None, drawn: bool) -> None:
@@ -234,6 +241,26 @@ def _torch_state() -> bytes:
     return torch.random.default_generator.get_state().numpy().tobytes()
 
 
+_GENERATORS = (
+    random.Random,
+    np.random.Generator,
+    np.random.RandomState,
+    torch.Generator,
+)
+
+
+def _streams_beside(module: nn.Module) -> dict[str, Callable[[], Any]]:
+    """The generators at the top of the file that defines the class of `module`."""
+    source = sys.modules.get(type(module).__module__)
+    if source is None or not _is_users(getattr(source, "__file__", None) or "<string>"):
+        return {}
+    return {
+        f"{source.__name__}.{name}": functools.partial(_copied, value)
+        for name, value in vars(source).items()
+        if isinstance(value, _GENERATORS)
+    }
+
+
 _STREAMS: dict[str, Callable[[], Any]] = {
     "random": random.getstate,
     "numpy.random": _numpy_state,
@@ -274,6 +301,10 @@ class _Copier:
             return ("generator", repr(value.bit_generator.state))
         if isinstance(value, np.random.RandomState):
             return ("generator", repr(value.get_state(legacy=False)))
+        if isinstance(value, torch.Generator):
+            return ("generator", value.get_state().cpu().numpy().tobytes())
+        if isinstance(value, itertools.count):
+            return (itertools.count, repr(value))
         if depth == 0 or self._left <= 0:
             return type(value)
         if isinstance(value, (set, frozenset)):
@@ -284,6 +315,14 @@ class _Copier:
         inner = value if isinstance(value, Mapping) else _own(value)
         pairs = ((repr(k), self.copy(v, depth - 1)) for k, v in inner.items())
         return (type(value), {k: v for k, v in pairs if v is not _ABSENT})
+
+
+def _copied(value: Any) -> Any:
+    return _Copier().copy(value)
+
+
+def _is_generator(copied: Any) -> bool:
+    return isinstance(copied, tuple) and copied[0] == "generator"
 
 
 def _own(value: Any) -> Mapping[str, Any]:

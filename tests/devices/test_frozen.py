@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import random
 import sys
 from collections import deque
@@ -87,8 +88,8 @@ def grow(self):
     self.kept.append(1)
 
 
-def draw_own(self):
-    self.rng.normal()
+def advance(self):
+    next(self.numbers)
 
 
 def set_inside(self):
@@ -101,8 +102,7 @@ def set_inside(self):
         (count, {"number": 0}, "changes Sequential.0.number from 0 to 1"),
         (grow, {"kept": []}, "changes Sequential.0.kept"),
         (grow, {"kept": deque()}, "changes Sequential.0.kept"),
-        (draw_own, {"rng": np.random.default_rng(3)}, "changes Sequential.0.rng"),
-        (draw_own, {"rng": np.random.RandomState(3)}, "changes Sequential.0.rng"),
+        (advance, {"numbers": itertools.count()}, "changes Sequential.0.numbers"),
         (set_inside, {"state": {"warm": False}}, "changes Sequential.0.state"),
     ],
 )
@@ -111,6 +111,33 @@ def test_a_changed_attribute_is_found_with_its_line(act, own, what):
     assert (found.what, found.site) == (what, line_of(act))
     assert not found.random
     assert "register_buffer" in found.told("ipu")
+
+
+BESIDE = np.random.default_rng(3)
+
+
+class DrawsBeside(nn.Module):
+    def forward(self, x):
+        return x * BESIDE.random()
+
+
+def test_a_generator_of_the_programs_own_is_one_to_draw_from():
+    draws = {
+        np.random.default_rng(3): lambda self: self.rng.normal(),
+        np.random.RandomState(3): lambda self: self.rng.normal(),
+        random.Random(3): lambda self: self.rng.random(),
+        torch.Generator(): lambda self: torch.rand(2, generator=self.rng),
+    }
+    for generator, draw in draws.items():
+        (found,) = watch(draw, rng=generator)
+        assert found.what == "draws from Sequential.0.rng"
+        assert found.site == line_of(draw, 0)
+        assert found.random
+    with CaptureWatch(DrawsBeside()) as seen:
+        DrawsBeside()(torch.zeros(1))
+    (found,) = seen.findings
+    assert found.what == f"draws from {__name__}.BESIDE"
+    assert found.site == line_of(DrawsBeside, 2)
 
 
 def test_an_attribute_of_another_object_is_found():

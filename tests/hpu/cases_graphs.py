@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import random
+
+import numpy as np
 import torch
 from torch import nn
 
+from devrun.devices.hpu.report import ReportHook
 from devrun.errors import UnsupportedFeatureError
+from devrun.hooks import Hook
 from tests.hpu.cases_report import Planted
 from tests.hpu.runs import Logged, close, device, loader, make, net, train
 
@@ -134,3 +140,131 @@ def case_a_models_own_update_is_marked_too():
     mine = train(device(fused=False), model=Own(), epochs=1)
     assert total("flush by mark_step") - before >= 12
     close(mine, train("cpu", model=Own(), epochs=1))
+
+
+class Mixed(nn.Module):
+    """Draws or counts on the host, in one of the ways that a capture freezes."""
+
+    def __init__(self, way):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = net()
+        self.way, self.steps, self.own = way, 0, random.Random(0)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        share = getattr(self, self.way)(x)
+        return self.net(x * share)
+
+    def by_numpy(self, x):
+        return float(np.random.beta(0.4, 0.4))  # FROZEN by_numpy
+
+    def by_python(self, x):
+        return random.random()  # FROZEN by_python
+
+    def by_own(self, x):
+        return self.own.random()  # FROZEN by_own
+
+    def by_torch(self, x):
+        return torch.rand(()).to(x.device)  # FROZEN by_torch
+
+    def by_steps(self, x):
+        self.steps += 1  # FROZEN by_steps
+        return self.steps
+
+    def by_device(self, x):
+        return torch.rand((), device=x.device)
+
+    def by_buffer(self, x):
+        self.count.add_(1)
+        return self.count.clone()
+
+
+FROZEN = {
+    "by_numpy": "draws from numpy.random",
+    "by_python": "draws from random",
+    "by_own": "draws from Mixed.own",
+    "by_torch": "draws from torch's CPU generator",
+    "by_steps": "changes Mixed.steps from 0 to 1",
+}
+
+
+def frozen_line(way):
+    lines, first = inspect.getsourcelines(Mixed)
+    return first + next(i for i, s in enumerate(lines) if s.endswith(f"FROZEN {way}\n"))
+
+
+def case_what_a_graph_freezes_of_the_host_is_said_with_its_line():
+    for way in ("by_device", "by_buffer", *FROZEN):
+        where = device(graphs=True, report_after=3)
+        with Logged() as log:
+            runner, _ = make(where, model=Mixed(way), epochs=1)
+            runner.run([loader()], [("train", 1)])
+        (hook,) = [h for h in runner.hooks if isinstance(h, ReportHook)]
+        runner.close()
+        rows = [r for r in hook.report.rows() if r.kind == "frozen"]
+        said = [line for line in log.lines if line.startswith("hpu graphs: ")]
+        if way not in FROZEN:
+            assert (rows, said) == ([], []), way
+            continue
+        (row,), (line,) = rows, said
+        site = f"{__file__}:{frozen_line(way)}"
+        assert (row.what, str(row.site)) == (FROZEN[way], site)
+        assert f"the forward pass {FROZEN[way]} at {site}" in line
+        assert "register_buffer" in line if way == "by_steps" else "collate_fn" in line
+
+
+def case_strict_refuses_what_a_graph_freezes():
+    where = device(graphs=True, report_after=3, strict=True)
+    runner, _ = make(where, model=Mixed("by_numpy"), epochs=1)
+    try:
+        runner.run([loader()], [("train", 1)])
+    except UnsupportedFeatureError as error:
+        assert f"frozen, draws from numpy.random at {__file__}:" in str(error)
+    else:
+        raise AssertionError("no error")
+    finally:
+        runner.close()
+
+
+def case_auto_runs_without_graphs_what_they_would_freeze():
+    for way, what in FROZEN.items():
+        runs = []
+        for graphs in ("auto", False):
+            random.seed(0), np.random.seed(0)
+            with Logged() as log:
+                runs.append(train(device(graphs=graphs), model=Mixed(way)))
+            said = [line for line in log.lines if "runs without graphs" in line]
+            assert [what in line for line in said] == [True] * (graphs == "auto"), way
+        assert runs[0][1] == runs[1][1], way
+
+
+DRAWS = {"from": False}
+
+
+class Begins(Hook):
+    """From the sixth update on, before anything is captured, the model draws."""
+
+    def before_train_iter(self, runner):
+        DRAWS["from"] = runner.iter >= 5
+
+
+class DrawsLate(Planted):
+    """What a capture refuses, after a draw."""
+
+    def forward(self, x):
+        return super().forward(x * np.random.rand() if DRAWS["from"] else x)
+
+
+def case_a_capture_that_fails_draws_nothing_twice():
+    kept = []
+    for graphs in ("auto", False):
+        np.random.seed(0)
+        runner, losses = make(device(graphs=graphs), model=DrawsLate("mask"))
+        runner.register_hook(Begins())
+        with Logged() as log:
+            runner.run([loader()], [("train", 1)])
+        runner.close()
+        assert ("runs without graphs: dynamic shapes" in log.text) == bool(graphs)
+        kept.append(losses.values)
+    assert kept[0] == kept[1]

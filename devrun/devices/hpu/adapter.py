@@ -16,8 +16,10 @@ from devrun.data.sampler import EpochBatchSampler
 from devrun.devices.base import DeviceAdapter, DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.finite import FiniteGuard
+from devrun.devices.frozen import Finding
 from devrun.devices.hpu import environment, sdk
 from devrun.devices.hpu.clipping import fused_clip
+from devrun.devices.hpu.frozen import CompiledDraws
 from devrun.devices.hpu.graphs import GraphedForward, GraphTrial
 from devrun.devices.hpu.lazy import Markers
 from devrun.devices.hpu.optimizer import converted
@@ -64,6 +66,7 @@ class HPUAdapter(EagerAdapter):
         self._graphed: GraphedForward | None = None
         self._trial: GraphTrial | None = None
         self._report: Report | None = None
+        self._draws: CompiledDraws | None = None
         self._optimizer: Any = None
         self._undo = contextlib.ExitStack()
 
@@ -107,11 +110,12 @@ class HPUAdapter(EagerAdapter):
         optimizer: Any,
         on_grads: Callable[[], None] | None = None,
     ) -> StepOutput:
-        if self._report is None:
+        with contextlib.ExitStack() as watches:
+            if self._draws is not None:
+                watches.enter_context(self._draws.watching())
+            if self._report is not None:
+                watches.enter_context(self._report.watching(batch))
             outputs = super().train_step(model, batch, optimizer, on_grads)
-        else:
-            with self._report.watching(batch):
-                outputs = super().train_step(model, batch, optimizer, on_grads)
         if self._trial is not None:
             self._trial.after_update()
         return outputs
@@ -206,6 +210,7 @@ class HPUAdapter(EagerAdapter):
             given = self.options.compile
             arguments = dict(given) if isinstance(given, Mapping) else {}
             compile_in_place(model.module, {"backend": "hpu_backend", **arguments})
+            self._draws = CompiledDraws(model.module)
             # DDP would split the graph to overlap, which this backend cannot do
             patched = torch._dynamo.config.patch(optimize_ddp=False)
             self._undo.enter_context(patched)
@@ -216,11 +221,20 @@ class HPUAdapter(EagerAdapter):
         if self.options.report:
             window = self.options.report_after
             self._report = Report(
-                self.sdk, self.options.mode, window=window, module=model.module
+                self.sdk,
+                self.options.mode,
+                window=window,
+                module=model.module,
+                frozen=self._frozen,
             )
         # converted after the move: fused optimizers keep state on the device
         self._optimizer = self._fused(optimizer) if self.options.fused else optimizer
         return self._optimizer
+
+    def _frozen(self) -> Sequence[Finding]:
+        """What of the host's state a graph or a compiled region froze, so far."""
+        found = (self._graphed, self._draws)
+        return [f for part in found if part is not None for f in part.findings]
 
     def _graph(self, module: nn.Module) -> None:
         self._graphed = GraphedForward(

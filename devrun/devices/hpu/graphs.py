@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from devrun.data import streams
+from devrun.devices.frozen import CaptureWatch, Finding
 from devrun.devices.hpu.lazy import cached_forward
 from devrun.devices.hpu.sdk import SDK
 from devrun.devices.hpu.watch import tensors_in
@@ -27,7 +29,9 @@ class GraphedForward:
 
     Each shape is captured once, up to `max_graphs`; batches of further shapes, and of
     a known shape in another type (the SDK would take them for the same), run as they
-    are and are counted in `uncaptured`.
+    are and are counted in `uncaptured`. What a graph would freeze of the host's state,
+    as numbers of `numpy.random`, is in `findings`: it is said where graphs are
+    `required`, and the module else runs without.
 
     Args:
         required: a module that cannot be captured is an error; else it is said.
@@ -51,14 +55,18 @@ class GraphedForward:
         self._required = required
         self._types: dict[Any, Any] = {}
         self.on = True
+        self.refused = False
+        """It runs without graphs for good, which was said."""
         self.uncaptured = 0
+        self.findings: list[Finding] = []
+        self._watched = False
         self._replay: Callable[..., Any] = self._plain
         try:
             self._replay = cached_forward(
                 sdk, module, max_graphs=max_graphs, accumulates=accumulates
             )
         except AssertionError as error:
-            self._refuse(error)
+            self._refuse(str(error), error)
         vars(module)["forward"] = self
 
     @property
@@ -78,8 +86,10 @@ class GraphedForward:
             vars(self._module).pop(name, None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        active = self.on and self._module.training and torch.is_grad_enabled()
-        if not active:
+        training = self._module.training and torch.is_grad_enabled()
+        if not (self.on and training):
+            if training and not (self._watched or self._required):
+                return self._watch(self._plain, args, kwargs)
             return self._plain(*args, **kwargs)
         tensors = list(tensors_in((args, kwargs)))
         shapes = tuple(t.shape for t in tensors)
@@ -109,28 +119,49 @@ class GraphedForward:
 
     def _capture(self, shapes: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
         kept = [(b, b.detach().clone()) for b in self._module.buffers()]
+        drawn = streams.capture()
         try:
-            outputs = self._replay(*args, **kwargs)
+            outputs = self._watch(self._replay, args, kwargs)
         except (RuntimeError, AssertionError) as error:
             if isinstance(error, DevrunError) or is_out_of_memory(error):
                 raise
             with torch.no_grad():
                 for buffer, value in kept:
                     buffer.copy_(value)
-            self._refuse(error)
+            streams.restore(drawn)
+            self._refuse(str(error), error)
             return self._plain(*args, **kwargs)
         self._types[shapes] = kinds
         return outputs
 
-    def _refuse(self, error: Exception) -> None:
-        self.on = False
-        said = " ".join(str(error).split())
+    def _watch(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """`forward(...)`, and what of the host's state a graph of it would freeze."""
+        self._watched = True
+        with CaptureWatch(self._module, host_torch=True) as watch:
+            outputs = forward(*args, **kwargs)
+        for finding in watch.findings:
+            if finding in self.findings:
+                continue
+            if self._required:
+                self.findings.append(finding)
+                logger.warning("%s", finding.told("hpu graphs"))
+            elif not self.refused:
+                at = f" at {finding.site}" if finding.site else ""
+                self._refuse(
+                    f"its forward pass {finding.what}{at}, in Python, which a graph "
+                    "does once"
+                )
+        return outputs
+
+    def _refuse(self, error: str, cause: Exception | None = None) -> None:
+        self.on, self.refused = False, True
+        said = " ".join(error.split())
         name = type(self._module).__name__
         if self._required:
             raise UnsupportedFeatureError(
                 f"{name} cannot be captured in an HPU graph: {said}; change that, or "
                 "set graphs: false"
-            ) from error
+            ) from cause
         logger.warning("hpu: %s runs without graphs: %s", name, said)
 
 
@@ -157,8 +188,8 @@ class GraphTrial:
         """Call after each update."""
         if self.decided:
             return
-        if len(self._seconds) == 1 and not self._forward.on:
-            self.decided = True  # the capture failed, which was said
+        if self._forward.refused:
+            self.decided = True
             return
         self._updates += 1
         if self._updates == self.WARM:

@@ -54,6 +54,8 @@ _BY_NAME: Mapping[str, str] = {
     "the data set, and pass the numbers as inputs",
     r"_?(digamma|polygamma|igammac?|lgamma|i0|special_.*|gcd|lcm)": "use a series or a "
     "ratio of polynomials of it, or tabulate it in the data set",
+    r"draws": "draw in the data set or its collate_fn, or with torch on the device",
+    r"changes": "keep it in a buffer (register_buffer) that forward changes in place",
     r"batch": "pad the batches to few lengths: data.train_dataloader.buckets; "
     "a short last batch: last_batch: pad or drop",
 }

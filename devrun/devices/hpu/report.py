@@ -7,7 +7,7 @@ run, or else from `OpWatch` in the first updates.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from devrun.devices.frozen import Finding
 from devrun.devices.hpu.compiled import CompileLog
 from devrun.devices.hpu.remedies import remedy_for
 from devrun.devices.hpu.sdk import SDK
@@ -37,7 +38,7 @@ logger = logging.getLogger("devrun")
 
 FALLBACK, SYNC = "on the host", "host waits"
 RECOMPILATION, GRAPH_BREAK = "compiled again", "graph break"
-WIDE = "float64"
+WIDE, FROZEN = "float64", "frozen"
 _KINDS = {
     "cpu_fallback": FALLBACK,
     "host_sync": SYNC,
@@ -63,12 +64,19 @@ class Report:
     """Counts over one run; `rows` are what there is to do something about."""
 
     def __init__(
-        self, sdk: SDK, mode: str, *, window: int, module: nn.Module | None = None
+        self,
+        sdk: SDK,
+        mode: str,
+        *,
+        window: int,
+        module: nn.Module | None = None,
+        frozen: Callable[[], Sequence[Finding]] = tuple,
     ) -> None:
         self._sdk = sdk
         self._mode = mode
         self._window = window
         self._module = module
+        self._frozen = frozen
         self.updates = 0
         self.shapes = 1
         """Shapes of batches that the data loader promises, by its buckets."""
@@ -114,7 +122,16 @@ class Report:
         """By kind, then the most frequent first."""
         found = self._emulated() if self._sdk.emulated else self._watched()
         found = sorted(found, key=lambda row: (row.kind, -row.times))
-        return [*found, *self._weights(), *self._graphs()]
+        return [*self._froze(), *found, *self._weights(), *self._graphs()]
+
+    def _froze(self) -> list[Row]:
+        """What a graph took of the host's state: wrong numbers come first."""
+        rows = []
+        for finding in self._frozen():
+            file, _, line = (finding.site or "the model:0").rpartition(":")
+            remedy = remedy_for(FROZEN, "draws" if finding.random else "changes")
+            rows.append(Row(FROZEN, finding.what, Site(file, int(line)), 1, remedy))
+        return rows
 
     def _weights(self) -> list[Row]:
         """What the module itself holds in float64."""
