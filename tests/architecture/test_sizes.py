@@ -47,6 +47,7 @@ FLAGS = {
         "--launcher",
         "--local-rank",
         "--local_rank",
+        "--no-progress",
         "--num-devices",
         "--out",
         "--split",
