@@ -65,6 +65,9 @@ class DeviceAdapter(ABC):
     note_overflow: Callable[[Any, Any], None] | None = None
     """Counts an update that a `GradScaler` leaves out: called with it and the optimizer
     between `unscale_` and `update` by hooks that update by themselves."""
+    flops_obstacle: str | None = "the device does not show its single operations"
+    """Why torch's dispatcher does not see each operation of a step; None: it does, and
+    the FLOPs of an update can be counted while it runs."""
 
     @classmethod
     @abstractmethod
@@ -226,13 +229,6 @@ class DeviceAdapter(ABC):
     def profiler_activities(self) -> Sequence[Any]:
         """What `torch.profiler` can record here; empty leaves it to its default."""
         return ()
-
-    def flops_obstacle(self) -> str | None:
-        """Why torch's dispatcher does not see each operation of a step; None: it does.
-
-        Only there can the FLOPs of an update be counted, without running it again.
-        """
-        return f"device {self.name!r} does not show its single operations"
 
     def synchronize(self) -> None:
         """Wait until the device has done everything asked of it."""

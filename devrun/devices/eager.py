@@ -76,6 +76,7 @@ class EagerAdapter(DeviceAdapter):
     options_type: ClassVar[type[EagerOptions]] = EagerOptions
     host_shared: ClassVar[bool] = False
     """Whether the host reads a tensor's value without waiting for a queue."""
+    flops_obstacle: str | None = None
 
     def __init__(self, options: EagerOptions | None = None) -> None:
         self.options = options if options is not None else self.options_type()
@@ -201,11 +202,6 @@ class EagerAdapter(DeviceAdapter):
         if self._plan.guard is not None:
             self._plan.guard.flush(None if model is None else user_module_of(model))
         self.skipped_updates = self._skipped_before + self._plan.skipped
-
-    def flops_obstacle(self) -> str | None:
-        if self.options.compile:
-            return "the model is compiled, which hides its operations"
-        return None
 
     def profiler_activities(self) -> list[Any]:
         return [torch.profiler.ProfilerActivity.CPU]

@@ -50,10 +50,9 @@ class _Count(TorchDispatchMode):
 
 def obstacle(runner: Owner) -> str | None:
     """Why FLOPs are not counted, or None where they will be."""
-    told = runner.session.adapter.flops_obstacle()
-    if told is None and any(map(_is_compiled, runner.model.modules())):
-        told = "the model is compiled, which hides its operations"
-    return told
+    if any(map(_is_compiled, runner.model.modules())):
+        return "the model is compiled, which hides its operations"
+    return runner.session.adapter.flops_obstacle
 
 
 def counted(runner: Owner, step: Callable[..., StepOutput]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from devrun.data.padding import BucketCollate
 from devrun.data.sampler import EpochBatchSampler
-from devrun.devices.base import DeviceAdapter, DeviceInfo
+from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.frozen import Finding
@@ -53,6 +53,7 @@ class HPUAdapter(EagerAdapter):
     name = "hpu"
     dist_backend = "cpu:gloo,hpu:hccl"
     capabilities = frozenset(Capability)
+    flops_obstacle = "operations collect to graphs, or the report watches them"
     options_type = HPUOptions
     options: HPUOptions
 
@@ -135,9 +136,6 @@ class HPUAdapter(EagerAdapter):
             "peak_mib": hpu.max_memory_allocated() / 2**20,
             "limit_mib": hpu.memory_reserved() / 2**20,
         }
-
-    def flops_obstacle(self) -> str | None:
-        return DeviceAdapter.flops_obstacle(self)  # lazy, in graphs or compiled
 
     def synchronize(self) -> None:
         self.sdk.hpu.synchronize()
