@@ -188,6 +188,7 @@ class IPUAdapter(DeviceAdapter):
         executors, twin = self._training()
         flat = self._flat(batch)
         trainer = executors.trainer
+        first = trainer is None
         if trainer is not None and executors.outdated(trainer):
             self._forget(trainer)
             trainer = None
@@ -201,7 +202,8 @@ class IPUAdapter(DeviceAdapter):
         twin.upload()
         # after the training graph, whose compilation may decide where blocks are
         expected, self._expected = self._expected, []
-        try_each(model, expected, self.eval_step)
+        if first:
+            try_each(model, expected, self.eval_step)
         if self._recorder is not None:
             executors.to_host()
             self._recorder.run_on_host(executors.module.step, flat)  # type: ignore[arg-type]

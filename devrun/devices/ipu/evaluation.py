@@ -9,6 +9,7 @@ Of 103 rows with micro-batches of 256, that makes groups of 64, 32, 4, 2 and 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -68,15 +69,16 @@ def try_each(
     for loader, mode in expected:
         modes = [(part, part.training) for part in step.modules()]
         with streams.preserved():
-            batch = next(iter(loader()), None)
-            if batch is None:
-                continue
-            step.eval()
+            source = loader()
             try:
-                eval_step(step, batch, mode)
+                step.eval()
+                for batch in islice(source, 1):
+                    eval_step(step, batch, mode)
             finally:
                 for part, training in modes:
                     part.training = training
+                if hasattr(source, "close"):
+                    source.close()  # workers would wait for the rest to be taken
 
 
 def group_sizes(rows: int, micro: int) -> list[int]:
