@@ -41,8 +41,9 @@ def num_items(step: StepModule, targets: Any) -> Tensor | None:
     valid: Tensor = targets != getattr(loss, "ignore_index", IGNORED)
     weight = getattr(loss, "weight", None)
     if isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) and weight is not None:
-        return (weight[targets * valid] * valid).sum()
-    return valid.sum()
+        valid = weight[targets * valid] * valid
+    count: Tensor = valid.sum()
+    return count
 
 
 def items_in(step: StepModule, batch: Any) -> Tensor | None:
