@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import importlib.util
 import inspect
 import io
 import json
@@ -172,7 +173,7 @@ def main():
     warnings.simplefilter("ignore")
     import torch
 
-    if {"torchvision", "timm"} & {*args.packages}:
+    if importlib.util.find_spec("torchvision"):  # others ask for it too
         try:
             import_module("torchvision")
         except RuntimeError:  # a build without its operators: their names suffice here
