@@ -105,7 +105,7 @@ class OpWatch(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What the model compiles itself is compiled as ever; an older torch asks not."""
+        """The model's own compiled parts stay compiled; an older torch asks not."""
         return True
 
     def begin(self, batch: Any) -> None:
