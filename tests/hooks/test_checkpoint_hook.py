@@ -214,6 +214,8 @@ def test_saving_by_hand_replaces_nothing_of_another_run(run, tmp_path):
         assert read_checkpoint(path).manifest.run_id == second.checkpointer.run_id
     root = tmp_path / "checkpoints"
     kept = [root / "previous-1" / step_name(2), root / "previous-2" / "mine"]
-    assert {read_checkpoint(p).manifest.run_id for p in kept} == {first.checkpointer.run_id}
+    assert {read_checkpoint(p).manifest.run_id for p in kept} == {
+        first.checkpointer.run_id
+    }
     assert second.save_checkpoint(name="mine") == str(root / "mine")  # its own again
     assert not (root / "previous-3").exists()
