@@ -119,7 +119,7 @@ CAPS = {
     # them names that users override or call.
     "Hook": 31,
     # The whole seam to the hardware, most of it with a body that is right as it is.
-    "DeviceAdapter": 24,
+    "DeviceAdapter": 25,
 }
 
 
