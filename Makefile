@@ -15,8 +15,9 @@ DEV := $(VENV)/.dev
 train: $(DEMO)
 	$(BIN)/python tools/train.py $(CONFIG) $(ARGS)
 
+# Two processes; the tests of one file stay together, with what they share.
 test: $(DEV)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(ARGS)

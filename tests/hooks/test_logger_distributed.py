@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from tests.hooks.eval_loop import model, samples
+from tests.support import zygote
 
 SCRIPT = """
 import json, sys
@@ -70,12 +69,9 @@ def two_ranks(tmp_path_factory):
         port = probe.getsockname()[1]
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(work_dir)],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        zygote.start(
+            ["-c", SCRIPT, work_dir],
+            {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in (0, 1)
     ]

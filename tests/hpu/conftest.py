@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import zygote
+from tests.support import zygote
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

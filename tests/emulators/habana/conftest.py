@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import zygote
+from tests.support import zygote
 
 HERE = Path(__file__).parent
 EMULATORS = HERE.parents[2] / "devrun" / "emulators"
