@@ -9,7 +9,6 @@ import signal
 import pytest
 import yaml
 
-from tests.dist.test_two_processes import environment, free_port
 from tests.support import zygote
 
 CONFIG = {
@@ -35,14 +34,7 @@ RUNNERS = {
 def started(config, work_dir):
     """Two processes of one run, as torchrun starts them, which have begun to train."""
     words = ("--work-dir", work_dir, "--launcher", "pytorch", "--no-progress")
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    processes = [
-        zygote.start(
-            ["-m", "devrun", "train", config, *words],
-            environment(RANK=str(rank), LOCAL_RANK=str(rank), **place),
-        )
-        for rank in range(2)
-    ]
+    processes = zygote.start_ranks(["-m", "devrun", "train", config, *words])
     for line in processes[0].stderr:
         if re.search(r"\t.*loss:", line):
             return processes

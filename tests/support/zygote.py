@@ -79,6 +79,23 @@ def start(
     return Process(request["arguments"], connection, *ours)
 
 
+def start_ranks(arguments, cwd=None, **options):
+    """Two processes of one program, which find each other as with torchrun."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        start(
+            arguments,
+            {**os.environ, **place, "RANK": rank, "LOCAL_RANK": rank},
+            cwd,
+            **options,
+        )
+        for rank in "01"
+    ]
+
+
 class Process:
     """A started program; what it offers is as in subprocess.Popen."""
 
