@@ -9,7 +9,7 @@ from devrun.checkpoint import fileops, find_latest, read_checkpoint, write_check
 from devrun.errors import CheckpointError, ConfigError
 from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
 from tests.runners.test_resume import StopAt
-from tests.runners.tiny import Augmented, loader, loss, runner, same, weights
+from tests.support.noisy import Augmented, loader, loss, runner, same, weights
 
 TRAIN_VAL = [("train", 2), ("val", 1)]
 

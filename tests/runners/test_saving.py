@@ -9,8 +9,8 @@ import pytest
 from devrun.checkpoint import fileops, list_checkpoints
 from devrun.errors import ConfigError, StorageError
 from devrun.hooks import EvalHook, Hook
-from tests.runners.tiny import loader, runner, same, weights
 from tests.support import zygote
+from tests.support.noisy import loader, runner, same, weights
 
 
 def started(work_dir, limit=6, hooks=(), **config):
