@@ -320,9 +320,7 @@ class IPUAdapter(DeviceAdapter):
 
     def _prepared(self) -> Executors:
         if self._executors is None:
-            raise RuntimeError(
-                "the adapter is not prepared: call prepare(model, ...) first"
-            )
+            raise RuntimeError("the adapter is not prepared: call prepare first")
         return self._executors
 
     def _training(self) -> tuple[Executors, DeviceOptimizer]:
@@ -375,15 +373,13 @@ class IPUAdapter(DeviceAdapter):
         picked = torch.arange(capacity).clamp(max=rows - 1)
         full = Flat(flat.template, flat.take(picked), flat.names)
         was_training = step.training
-        if was_training:  # the graph keeps the mode it is compiled in
-            step.eval()
+        step.eval()  # the graph keeps the mode it is compiled in
         try:
             return self._prepared().compile_evaluation(
                 Call(mode, full), self._eval_options, full.tensors
             )
         finally:
-            if was_training:
-                step.train()
+            step.train(was_training)
 
     def _trained(self, call: Call, flat: Flat, outputs: Any) -> StepOutput:
         options = self._options
@@ -398,7 +394,7 @@ class IPUAdapter(DeviceAdapter):
         loss = log_vars["loss"]
         if self._guard is not None:
             self._guard.blocks(loss)
-        num_samples = call.num_samples * micro_batches(options)
+        samples = call.num_samples * micro_batches(options)
         return StepOutput(
-            {**extras, "loss": loss, "log_vars": log_vars, "num_samples": num_samples}
+            {**extras, "loss": loss, "log_vars": log_vars, "num_samples": samples}
         )
