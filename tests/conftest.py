@@ -19,6 +19,9 @@ from pathlib import Path
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
+# Under nohup it is ignored, and so it would be by the runs that tests hang up on.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 import pytest  # noqa: E402 - after the variables that torch reads
 
 ROOT = Path(__file__).resolve().parents[1]
