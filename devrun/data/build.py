@@ -15,7 +15,7 @@ from devrun.construct import locate, short, where
 from devrun.data.bucketing import with_buckets
 from devrun.data.collate import build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
-from devrun.data.resumable import ERROR_POLICIES, check_samples
+from devrun.data.spec import ERROR_POLICIES, ConfiguredLoader, Extras, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 from devrun.registry import Registry
 
@@ -69,7 +69,7 @@ def build_dataloader(
     buckets: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     group_by_length: bool = False,
 ) -> DataLoader[Any]:
-    """A plain DataLoader, in mmcls' words; the device adapter shards and prepares it.
+    """A torch DataLoader, in mmcls' words; the device adapter shards and prepares it.
 
     Args:
         samples_per_gpu: samples of one batch of one process.
@@ -107,8 +107,9 @@ def build_dataloader(
         check_samples(dataset)
     sampler = sampler if sampler_cfg is None else sampler_cfg
     options.update(_order(dataset, sampler, shuffle, seed))
-    loader = DataLoader(
+    loader = ConfiguredLoader(
         dataset,
+        extras=Extras(on_sample_error, max_skipped, mode, group_by_length),
         batch_size=samples_per_gpu * copies,
         num_workers=workers,
         drop_last=drop_last,
@@ -117,11 +118,7 @@ def build_dataloader(
         worker_init_fn=_worker_init(worker_init_fn),
         **options,
     )
-    # carried to make_resumable; torch has no place for them
-    vars(loader).update(
-        on_sample_error=on_sample_error, max_skipped=max_skipped, mode=mode
-    )
-    return with_buckets(loader, buckets, group_by_length=group_by_length)
+    return with_buckets(loader, buckets)
 
 
 def build_loaders(

@@ -111,7 +111,8 @@ def length(loader: Any, *, needed: bool) -> int | None:
 
 def describe_loader(loader: Any) -> str:
     """The data set of `loader` and its size, for a message."""
-    dataset = getattr(loader, "dataset", loader)
+    dataset = getattr(loader, "dataset", None)
+    dataset = loader if dataset is None else dataset
     try:
         return f"{type(dataset).__name__} with {len(dataset)} samples"
     except Exception:  # noqa: BLE001 - what is described may be what is broken

@@ -21,7 +21,7 @@ from devrun.devices.ipu.checks import (
     check_size,
     partial_outputs,
 )
-from devrun.devices.ipu.data import GlobalBatch, combined_loader
+from devrun.devices.ipu.data import GlobalBatch, prepared_loader
 from devrun.devices.ipu.evaluation import Expected, evaluate, on_host, try_each
 from devrun.devices.ipu.executors import Executor, Executors
 from devrun.devices.ipu.optimizer import DeviceOptimizer
@@ -156,22 +156,18 @@ class IPUAdapter(DeviceAdapter):
 
     def prepare_dataloader(
         self, loader: Any, *, training: bool, seed: int | None = None
-    ) -> Any:
+    ) -> PreparedLoader:
         if isinstance(loader, PreparedLoader):
             return loader
         self._prepared()  # whose options say how large a batch is
         options = self._options if training else self._eval_options
-        combined = combined_loader(
+        return prepared_loader(
             self.sdk,
             options,
             loader,
             seed=self._own_seed() if seed is None else seed,
             training=training,
         )
-        if training:
-            batch = GlobalBatch(options, getattr(loader, "batch_size", None))
-            logger.info("ipu: one iteration takes %s", batch)
-        return PreparedLoader(combined)
 
     def train_step(
         self,
