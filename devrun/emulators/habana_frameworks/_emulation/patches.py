@@ -14,7 +14,7 @@ from habana_frameworks._emulation.dispatch import fetch
 from habana_frameworks._emulation.tensor import HpuTensor, adopt
 
 _done: list[bool] = []
-_data: Any = torch._C.TensorBase.data
+_data: Any = Tensor.data
 
 
 def replace(owner: Any, name: str, value: Any) -> None:
@@ -124,7 +124,7 @@ def install() -> None:
     _done.append(True)
     # Backward in the thread that called it: a second one would only wait for the
     # interpreter's lock at every operator, and be below no line of the user's.
-    torch._C._set_multithreading_enabled(False)
+    torch.autograd.set_multithreading_enabled(False)
     # Parameters stay the objects they were when a module moves, for optimizers' sake.
     torch.__future__.set_swap_module_params_on_conversion(True)
     replace(Tensor, "data", property(_data.__get__, _set_data))
