@@ -35,10 +35,12 @@ FACTS = frozenset({"_base", "_version"})
 SETTINGS = frozenset({"_set_grad_enabled"})
 """What `torch.set_grad_enabled` is to such a mode. (1.13)"""
 
-_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-CPU_ATTENTION = getattr(torch.ops.aten, _ATTENTION).default
+_aten = torch.ops.aten
+CPU_ATTENTION = _aten._scaled_dot_product_flash_attention_for_cpu.default
 """The host's kernel for `scaled_dot_product_attention`. (2.1)"""
-CPU_ATTENTION_BACKWARD = getattr(torch.ops.aten, f"{_ATTENTION}_backward").default
+CPU_ATTENTION_BACKWARD = (
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+)
 
 
 def version(tensor: torch.Tensor) -> int:

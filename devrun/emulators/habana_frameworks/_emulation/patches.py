@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._library import simple_registry
 
 from habana_frameworks._emulation import compiling, pinning, updates
 from habana_frameworks._emulation.dispatch import fetch
@@ -99,15 +98,6 @@ def _loader(original: Any) -> Any:
     return load
 
 
-def _rule_finder(original: Any) -> Any:
-    """Torch looks for a special rule at every operator; this device has none."""
-
-    def find(op: Any, kind: type) -> Any:
-        return None if kind is HpuTensor else original(op, kind)
-
-    return find
-
-
 def _compiler(original: Any) -> Any:
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:
@@ -131,8 +121,6 @@ def install() -> None:
     replace(torch, "save", _saver(torch.save))
     replace(torch, "load", _loader(torch.load))
     replace(torch, "compile", _compiler(torch.compile))
-    finder = simple_registry.find_torch_dispatch_rule
-    replace(simple_registry, "find_torch_dispatch_rule", _rule_finder(finder))
     updates.install(replace)
     pinning.install(replace)
     fork = torch.random.fork_rng

@@ -18,12 +18,14 @@ from torch import Tensor, nn
 
 # -- the device (2.9) ------------------------------------------------------------------
 
-_ACCELERATOR: Any = getattr(torch._C, "_acc", None)
-if not hasattr(_ACCELERATOR, "register_python_privateuseone_device_guard"):
+try:
+    _ACCELERATOR: Any = torch._C._acc
+    _register_guard = _ACCELERATOR.register_python_privateuseone_device_guard
+except AttributeError as error:
     raise ImportError(
         f"the emulated Gaudi needs a torch whose backends can be written in Python "
         f"(2.9 or newer; tested with 2.13); this is torch {torch.__version__}"
-    )
+    ) from error
 
 
 class Guard(_ACCELERATOR.DeviceGuard):
@@ -55,7 +57,7 @@ def register_device(name: str, module: ModuleType) -> list[Any]:
     torch._register_device_module(name, module)
     kept = [Guard(), Hooks()]
     _ACCELERATOR.register_python_privateuseone_hook(kept[1])
-    _ACCELERATOR.register_python_privateuseone_device_guard(kept[0])
+    _register_guard(kept[0])
     return kept
 
 
@@ -72,8 +74,8 @@ def is_view(tensor: Tensor) -> bool:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether calling the module calls more than its forward. (1.0)"""
-    kinds = ("_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
-    return any(getattr(module, kind) for kind in kinds)
+    before, after = module._forward_pre_hooks, module._forward_hooks
+    return bool(before or after or module._backward_hooks)
 
 
 # -- operators -------------------------------------------------------------------------
@@ -88,10 +90,11 @@ VIEWS = ("_unsafe_view", "_reshape_alias")
 UNIQUE = ("_unique", "_unique2")
 LSTM, LSTM_BACKWARD = "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl"
 GRU, GRU_BACKWARD = "_thnn_fused_gru_cell", "_thnn_fused_gru_cell_backward"
-_ATTENTION = "_scaled_dot_product_fused_attention_overrideable"
 PLUMBING = (
     *(COPY_FROM, TO_COPY, ITEM, *VIEWS, LSTM, LSTM_BACKWARD, GRU, GRU_BACKWARD),
-    *("_fused_sdp_choice", _ATTENTION, f"{_ATTENTION}_backward"),
+    "_fused_sdp_choice",
+    "_scaled_dot_product_fused_attention_overrideable",
+    "_scaled_dot_product_fused_attention_overrideable_backward",
     "_has_same_storage_numel",
 )
 """Move or describe tensors, or are taken apart by the bridge."""
@@ -162,6 +165,9 @@ def let_scripts_call(function: Callable[..., Any], operator: str) -> None:
 
     _builtins._register_builtin(function, operator)
 
+
+CUDA_NOTHING = ("_lazy_init", "_sleep")
+"""Of torch.cuda, called by programs, and nothing on a Gaudi. (1.0)"""
 
 # -- optimizers ------------------------------------------------------------------------
 
