@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from poptorch._torch_private import pytree
 from poptorch.poptorch_core import Error
 
 LOSSES = frozenset(
