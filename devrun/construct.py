@@ -130,7 +130,7 @@ def _check_arguments(
 
 def _takes_more(target: Buildable, shown: Collection[inspect.Parameter]) -> bool:
     """Whether a decorator of `target` takes any keyword and shows a shorter list."""
-    entry = target.__init__ if inspect.isclass(target) else target  # type: ignore[misc]
+    entry = target.__init__ if inspect.isclass(target) else target
     code = getattr(entry, "__code__", None)
     takes_any = code is not None and bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return takes_any and all(p.kind is not p.VAR_KEYWORD for p in shown)

@@ -49,6 +49,7 @@ __all__ = [
 
 
 _SHOWN = 20
+_LONGEST = 80
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -136,18 +137,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     names = sorted({str(candidate) for candidate in known})
     by_lower = {candidate.lower(): candidate for candidate in names}
-    lower = str(name).lower()
+    name = str(name)[:_LONGEST]
+    lower = name.lower()
     near = [
         by_lower[close]
         for close in difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
     ]
     if not near or difflib.SequenceMatcher(None, near[0].lower(), lower).ratio() < 0.8:
-        near = _near_in_part(str(name), names) or near
+        near = _near_in_part(name, names) or near
     if near:
         *others, last = [repr(candidate) for candidate in near]
         return f"did you mean {', '.join(others) + ' or ' * bool(others)}{last}?"
     if len(names) > _SHOWN:
-        alike = difflib.SequenceMatcher(None, "", str(name).lower())
+        alike = difflib.SequenceMatcher(None, "", lower)
         names = sorted(names, key=lambda one: -_likeness(alike, one.lower()))[:_SHOWN]
         return f"known: {', '.join(sorted(names))}, ..."
     return f"known: {', '.join(names)}" if names else ""

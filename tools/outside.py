@@ -98,15 +98,20 @@ def main(words: Sequence[str] | None = None) -> int:
         flags = ", ".join(f"--{name} DIR" for name in SUITES)
         parser.error(f"give the checkout of a suite: {flags}")
     failed = False
-    print(f"devrun {_commit(ROOT)}")
+    _say(f"devrun {_commit(ROOT)}")
     for name in given:
         checkout = vars(args)[name].resolve()
         found = _files(SUITES[name], checkout, args.only)
         if not found:
             parser.error(f"--{name}: no test file below {checkout}")
-        print(f"\n{SUITES[name].title}, {_commit(checkout)}", flush=True)
+        _say(f"\n{SUITES[name].title}, {_commit(checkout)}")
         failed |= _run(SUITES[name], checkout, found, args.timeout)
     return int(failed)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _files(suite: Suite, checkout: Path, only: str) -> list[Path]:
@@ -124,13 +129,11 @@ def _run(suite: Suite, checkout: Path, files: list[Path], timeout: float) -> boo
         counts, broken = _one(suite, checkout, file, timeout)
         total += counts
         failures.update(broken)
-        print(f"  {file.name}: {_words(counts)}", flush=True)
+        _say(f"  {file.name}: {_words(counts)}")
     for line, times in failures.items():
-        print(f"  not passed, {times} times: {line}")
+        _say(f"  not passed, {times} times: {line}")
     ran = sum(total.values()) - total["skipped"]
-    print(
-        f"  together: {total['passed']} of {ran} passed ({_words(total)})", flush=True
-    )
+    _say(f"  together: {total['passed']} of {ran} passed ({_words(total)})")
     return bool(failures)
 
 
@@ -168,7 +171,8 @@ def _one(
             return Counter(errors=1), [f"{file.name}: longer than {timeout:g} s"]
         if not report.exists():
             last = (said.strip().splitlines() or ["no output"])[-1]
-            return Counter(errors=1), [f"{file.name}: {last}"]
+            ended = f"pytest ended with status {process.returncode}: {last}"
+            return Counter(errors=1), [f"{file.name}: {ended}"]
         return _counted(file, report)
 
 

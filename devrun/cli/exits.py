@@ -63,11 +63,15 @@ class Session:
     """Called with status and message before the process ends by an error."""
 
 
+_FOLDERS = ("PWD", "OLDPWD")
+"""Set by every shell to where it is, though `pwd` elsewhere is short for a password."""
+
+
 def guarded(run: Callable[[Session], int], argv: Sequence[str]) -> int:
     """`run(session)`'s status; an error becomes its one line and its status."""
     session = Session(argv)
     for name, value in os.environ.items():
-        if is_secret_key(name):
+        if is_secret_key(name) and name not in _FOLDERS:
             remember(value)
     _log_warnings(session)
     try:

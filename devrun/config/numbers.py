@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 from devrun.config.origin import KeyPath, describe, dotted
 from devrun.config.tree import children, where
@@ -33,7 +33,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> TypeGuard[float]:
     """Whether `value` is a number that as a float is neither nan nor infinite."""
     try:
         return is_number(value) and math.isfinite(value)

@@ -30,7 +30,7 @@ def build_collate(spec: Any) -> Callable[[Any], Any] | None:
         ConfigError: nothing has that name, or it does not take these arguments.
     """
     if spec is None or (callable(spec) and not isinstance(spec, dict)):
-        return spec  # type: ignore[no-any-return]
+        return spec
     cfg = {"type": spec} if isinstance(spec, str) else spec
     if not (isinstance(cfg, dict) and isinstance(cfg.get("type"), str)):
         raise ConfigTypeError(

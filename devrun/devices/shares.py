@@ -61,7 +61,8 @@ class Shares:
             if len(self._sizes) == 1:
                 return loss
             return loss * (self._sizes[index] / self._samples)
-        return _weighed(loss, self._items[index], self._all, self._world)
+        part: Tensor = _weighed(loss, self._items[index], self._all, self._world)
+        return part
 
     def merged(self, parts: list[StepOutput]) -> StepOutput:
         """One output of all micro-batches of this rank; other keys are of the last."""

@@ -38,9 +38,9 @@ def num_items(step: Wrapped, targets: Any) -> Tensor | None:
     valid: Tensor = targets != getattr(loss, "ignore_index", IGNORED)
     weight = getattr(loss, "weight", None)
     if isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) and weight is not None:
-        total: Tensor = (weight[targets * valid] * valid).sum()
-        return total
-    return valid.sum()
+        valid = weight[targets * valid] * valid
+    count: Tensor = valid.sum()
+    return count
 
 
 def items_in(step: Wrapped, batch: Any) -> Tensor | None:

@@ -67,7 +67,6 @@ class Checkpointer:
         """Updates done by a checkpoint that was named to resume from; later ones of
         the same run belong to what is not gone on with."""
         self.rollbacks = 0
-        """How often the run went back."""
         self._resumed: SavedRun | None = None
         self._positioned = True
         self._allows_changes = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -26,6 +27,14 @@ class _Count(TorchDispatchMode):
     Its own mode, `FlopCounterMode`, also follows modules by hooks on all of them.
     """
 
+    supports_higher_order_operators = True
+    """`torch.cond` and the like run as without it, uncounted."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """A function that the model has compiled runs compiled, uncounted."""
+        return True
+
     def __init__(self) -> None:
         from torch.utils.flop_counter import flop_registry
 
@@ -39,17 +48,21 @@ class _Count(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        formula = self._formulas.get(func.overloadpacket)
+        operator = getattr(func, "overloadpacket", func)
+        formula = self._formulas.get(operator)
         if formula is not None:
             try:
                 self.total += int(formula(*args, **kwargs, out_val=out))
             except Exception:  # noqa: BLE001 - of a count, which must not end a run
-                self.unknown.add(str(func.overloadpacket))
+                self.unknown.add(str(operator))
         return out
 
 
 def obstacle(runner: Owner) -> str | None:
     """Why FLOPs are not counted, or None where they will be."""
+    needed = ("supports_higher_order_operators", "ignore_compile_internals")
+    if not all(hasattr(TorchDispatchMode, name) for name in needed):
+        return f"torch {torch.__version__} could not compile functions meanwhile"
     if any(map(_is_compiled, runner.model.modules())):
         return "the model is compiled, which hides its operations"
     return runner.session.adapter.flops_obstacle

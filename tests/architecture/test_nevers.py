@@ -173,7 +173,7 @@ def test_11_no_assert_and_no_swallowed_exception(modules):
 @pytest.mark.parametrize(
     ("names", "allowed"),
     [
-        (("print",), lambda m: False),
+        (("print",), lambda m: m.path == "tools/outside.py"),
         # gloo: its threads can only be watched, nothing tells when they are idle
         (("time.sleep", "sleep"), lambda m: m.room == "peers"),
         (("exec", "eval", "compile"), lambda m: m.path in EXECUTES),

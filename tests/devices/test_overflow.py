@@ -45,9 +45,14 @@ def test_a_scale_under_which_nothing_is_trained_ends_the_run(
         with pytest.raises(error, match="50 updates in a row were left out.*scale"):
             run.step()
     assert same(weights(run.module), before)
-    warned = [record.getMessage() for record in caplog.records]
-    assert [line.split()[0] for line in warned] == ["10", "20", "40"]
+    assert counts_in(caplog) == [10, 20, 40]
     assert left_out(run) == MAX_SKIPPED_IN_A_ROW
+
+
+def counts_in(caplog):
+    """The counts that warnings of left out updates begin with."""
+    said = [record.getMessage() for record in caplog.records]
+    return [int(line.split()[0]) for line in said if "left out" in line]
 
 
 @pytest.mark.parametrize("action", ["warn", "ignore"])
@@ -56,8 +61,7 @@ def test_a_policy_that_goes_on_is_told_again_and_again(action, caplog):
     with caplog.at_level(logging.WARNING, "devrun"):
         for _ in range(2 * MAX_SKIPPED_IN_A_ROW):
             run.step()
-    said = [int(record.getMessage().split()[0]) for record in caplog.records]
-    assert said == [10, 20, 40, 50, 80, 100]
+    assert counts_in(caplog) == [10, 20, 40, 50, 80, 100]
 
 
 def test_a_few_left_out_are_how_a_scale_is_found(caplog):
@@ -66,7 +70,7 @@ def test_a_few_left_out_are_how_a_scale_is_found(caplog):
         for _ in range(40):
             run.step()
     assert 0 < left_out(run) < WARN_AFTER
-    assert not caplog.records
+    assert not counts_in(caplog)
 
 
 def test_a_queued_device_is_read_when_the_host_waits_anyway():

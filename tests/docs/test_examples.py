@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
+import sys
 
 import pytest
 
@@ -35,14 +36,15 @@ def test_the_whole_config_of_the_readme_trains(tmp_path, capsys):
 
 
 def test_the_hook_of_the_readme_logs_in_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
     pytest.importorskip("sklearn")
     (hook,) = [b for b in blocks("README.md", "python") if "WeightNormHook" in b.text]
     (use,) = [b for b in blocks("README.md", "yaml") if "WeightNormHook" in b.text]
     (whole,) = [b for b in blocks("README.md", "yaml") if "runner:" in b.text]
     (tmp_path / "my_hooks.py").write_text(hook.text)
     (tmp_path / "run.yaml").write_text(whole.text + use.text)
-    monkeypatch.syspath_prepend(str(tmp_path))
     words = "train run.yaml --device cpu --cfg-options runner.max_epochs=1"
+    words += " --import my_hooks"
     assert main(words.split()) == 0
     (log,) = tmp_path.glob("work_dirs/run/*.log.json")
     assert '"weight_norm"' in log.read_text()

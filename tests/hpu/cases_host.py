@@ -269,6 +269,31 @@ def case_a_loss_on_the_host_trains_with_the_report():
     assert {r.what for r in rows} >= {"copy to host"}
 
 
+class CompilesItself(Base):
+    """Has one part compiled, in mode eager: all of it, or an error of torch's."""
+
+    def __init__(self):
+        super().__init__()
+        settings = {"backend": "hpu_backend", "fullgraph": True}
+        self.step = torch.compile(lambda h: torch.relu(h * 2) + 1, **settings)
+
+
+def case_what_a_model_compiles_itself_is_compiled_under_the_report():
+    if MODE["mode"] != "eager":
+        return
+    from habana_frameworks import emulator
+
+    made = []
+    for report in (False, True):
+        torch.compiler.reset()
+        before = emulator.report().compiled_graphs
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of itself as it compiles
+            losses = run(CompilesItself(), report)[0]
+        made.append((losses, emulator.report().compiled_graphs - before))
+    assert made[0] == made[1] and made[0][1] == 2  # forward and backward
+
+
 class Copies(Hook):
     """Reads the weights and the loss after each update."""
 

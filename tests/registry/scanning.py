@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import importlib.util
 import inspect
 import io
 import json
@@ -164,21 +165,32 @@ def listed(target):
     return False
 
 
+def let_torchvision_load():
+    """Where it is, but not its operators, as beside a torch it was not built for."""
+    import torch
+
+    if importlib.util.find_spec("torchvision") is None:
+        return
+    try:
+        import_module("torchvision")
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor a, Tensor b, float c) -> Tensor")
+        KEPT.append(library)
+
+
+KEPT = []
+"""What would take its names along when it is freed."""
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("packages", nargs="+")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    import torch
-
-    if {"torchvision", "timm"} & {*args.packages}:
-        try:
-            import_module("torchvision")
-        except RuntimeError:  # a build without its operators: their names suffice here
-            library = torch.library.Library("torchvision", "DEF")
-            for name in ("nms", "qnms"):
-                library.define(f"{name}(Tensor a, Tensor b, float c) -> Tensor")
+    let_torchvision_load()
     for package in args.packages:
         with contextlib.redirect_stdout(io.StringIO()):
             found = scan(package, args.whole)

@@ -81,6 +81,47 @@ def test_counting_runs_nothing_twice_and_changes_no_bit(monkeypatch):
         assert torch.equal(value, plain.state_dict()[name]), name
 
 
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, x):
+        def turned(a):
+            return a.cos()
+
+        return self.head(torch.cond(x.sum() > 0, torch.sin, turned, (self.head(x),)))
+
+
+class CallsCompiled(Branches):
+    def forward(self, x):
+        self.graphs = getattr(self, "graphs", 0)
+
+        def backend(graph, inputs):
+            self.graphs += 1
+            return graph.forward
+
+        return torch.compile(torch.nn.functional.relu, backend=backend)(self.head(x))
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's tracer, about its own insides
+@pytest.mark.parametrize("kind", [Branches, CallsCompiled])
+def test_what_torch_traces_by_itself_runs_as_without_counting(monkeypatch, kind):
+    weights = []
+    for count in (True, False):
+        torch.compiler.reset()
+        torch.manual_seed(1)
+        net = kind()
+        runner = make_runner(model=net, length=1)
+        if not count:
+            monkeypatch.setattr("devrun.runners.loops.obstacle", lambda runner: "no")
+        (line,) = told(runner).matching("^FLOPs")
+        assert ("not counted" in line) != count
+        weights.append((net.head.weight.detach(), getattr(net, "graphs", None)))
+    assert torch.equal(weights[0][0], weights[1][0])
+    assert weights[0][1] == weights[1][1]
+
+
 @pytest.mark.parametrize(
     ("device", "why"),
     [

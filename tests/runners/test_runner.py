@@ -110,7 +110,7 @@ def test_a_run_without_a_limit_is_refused():
 
 def test_an_empty_data_set_is_refused():
     empty = DataLoader(TensorDataset(torch.empty(0, 4), torch.empty(0)))
-    with pytest.raises(ConfigError, match="TensorDataset"):
+    with pytest.raises(DataError, match="TensorDataset"):
         runner(limit=1).run([empty])
 
 

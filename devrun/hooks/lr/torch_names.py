@@ -41,7 +41,7 @@ def find_scheduler(name: str) -> type[Scheduler] | None:
     if "." in name:
         kind = LR_SCHEDULERS.resolve(name)
         if inspect.isclass(kind):
-            return kind
+            return kind  # type: ignore[return-value]
         raise ConfigTypeError(f"policy {name!r} must be a class of a scheduler")
     return None
 

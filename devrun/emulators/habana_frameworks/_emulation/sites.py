@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -95,7 +96,7 @@ def know_graph(graph_module: Any) -> None:
         lines: Any = (made and part._lineno_map) or {}
         nodes = [_place_of(node.stack_trace or "") for node in part.graph.nodes]
         first = part._prologue_start
-        _traced[part.forward.__func__.__code__.co_filename] = {
+        _traced[inspect.unwrap(part.forward).__code__.co_filename] = {
             first + line: place
             for line, number in lines.items()
             if number is not None and (place := nodes[number]) is not None
