@@ -1,4 +1,4 @@
-"""Every error devrun raises on purpose.
+"""Every error devrun raises on purpose::
 
     DevrunError                     exit status 1
       ConfigError(ValueError)                   2   a value the user typed or wrote

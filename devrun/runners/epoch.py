@@ -17,14 +17,16 @@ __all__ = ["EpochBasedRunner", "Runner"]
 class EpochBasedRunner(BaseRunner):
     """Runs phases of whole epochs until `max_epochs` train epochs are done::
 
-    before_run
-    while epoch < max_epochs:
-        for mode, times in workflow:
-            before_{mode}_epoch
-            for batch in loader:
-                before_{mode}_iter; step; after_{mode}_iter
-            after_{mode}_epoch
-    after_run
+        before_run
+        while epoch < max_epochs:
+            for mode, times in workflow:
+                before_{mode}_epoch
+                for batch in loader:
+                    before_{mode}_iter; step; after_{mode}_iter
+                after_{mode}_epoch
+        after_run
+
+    A stop that was asked for comes after the iteration in progress.
     """
 
     def train(self, data_loader: Any, **kwargs: Any) -> None:
