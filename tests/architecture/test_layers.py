@@ -12,6 +12,7 @@ LAYERS = {
     "errors": 0,
     "redact": 0,
     "files": 0,
+    "place": 0,
     "step": 0,
     "text": 0,
     "importing": 1,
