@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from poptorch import _rules
+from poptorch._errors import Error
 from poptorch._tape import Node, Slot, Tape
-from poptorch.poptorch_core import Error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from poptorch import _capture, enums
+from poptorch._errors import Error
 from poptorch._options_base import check
 from poptorch._tape import Env, Tape
-from poptorch.poptorch_core import Error
 
 Body = Callable[..., Any]
 
