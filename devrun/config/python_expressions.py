@@ -15,12 +15,13 @@ from typing import Any, NoReturn
 
 from devrun.config import python_operations as operations
 from devrun.config.limits import MAX_BITS, Budget, TooMuch, check_key
-from devrun.config.origin import Origin, config_error, describe, hint_for, one_line
+from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.python_methods import method_of
 from devrun.config.python_text import show
 from devrun.config.template import MARKER
 from devrun.config.tree import ConfigDict
 from devrun.errors import ConfigError
+from devrun.place import Origin, one_line
 
 __all__ = ["TRUST", "WRONG", "Expressions", "names_bound"]
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from devrun.config.numbers import MOST_WORKERS
 from devrun.config.origin import describe
-from devrun.construct import locate, short, where
+from devrun.construct import short, where
 from devrun.data.bucketing import with_buckets
 from devrun.data.collate import build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
@@ -143,12 +143,12 @@ def _build_loader(
         raise ConfigError(f"no data set is called {mode!r}; {nearest(mode, MODES)}")
     options = {**defaults, **loader_options(data, mode)}
     if data.get(mode) is None:
-        raise ConfigError(f"{where(data)}no data set in data.{mode}")
+        raise ConfigError(f"no data set in data.{mode}", place=where(data))
     dataset = build_dataset(data[mode])
     try:
         return build_dataloader(dataset, **options)
     except DevrunError as error:
-        locate(error, where(data, mode))
+        error.locate(where(data, mode))
         raise
 
 
@@ -167,8 +167,9 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
         for key in keys:
             if key not in known:
                 raise ConfigError(
-                    f"{where(owner, key)}unknown key {key!r} of a data loader; "
-                    f"{nearest(key, (*known, *MODES, *_SECTIONS))}"
+                    f"unknown key {key!r} of a data loader; "
+                    f"{nearest(key, (*known, *MODES, *_SECTIONS))}",
+                    place=where(owner, key),
                 )
     if mode != "train":
         common.update(shuffle=False, sampler=None, sampler_cfg=None, drop_last=False)

@@ -58,7 +58,9 @@ def check_limit(name: str, limit: Any, least: int) -> None:
     if limit is not None and (
         isinstance(limit, bool) or not isinstance(limit, int) or limit < least
     ):
-        raise ConfigError(f"{name} must be an int of {least} or more, got {limit!r}")
+        raise ConfigError(
+            f"{name} must be an int of {least} or more, got {limit!r}", key=name
+        )
 
 
 def check_seed(seed: Any) -> None:

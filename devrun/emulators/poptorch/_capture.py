@@ -16,9 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from poptorch import _rules
 from poptorch import _torch_private as private
+from poptorch._errors import Error
 from poptorch._tape import Node, Slot, Tape
 from poptorch._torch_private import DisableTorchFunction, pytree
-from poptorch.poptorch_core import Error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from poptorch import _capture, enums
+from poptorch._errors import Error
 from poptorch._options_base import check
 from poptorch._tape import Env, Tape
 from poptorch._torch_private import DisableTorchFunction, pytree
-from poptorch.poptorch_core import Error
 
 Body = Callable[..., Any]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from poptorch._errors import Error
 from poptorch._torch_private import pytree
-from poptorch.poptorch_core import Error
 
 LOSSES = frozenset(
     {

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from poptorch._errors import Error
 from poptorch._torch_private import DisableTorchFunctionSubclass, pytree
 from poptorch.enums import CommGroupType
-from poptorch.poptorch_core import Error
 
 KEY = "_poptorch_executor"
 GROUPING = "_poptorch_replica_grouping"
