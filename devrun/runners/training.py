@@ -42,13 +42,6 @@ logger = logging.getLogger("devrun")
 _FP32 = ("OptimizerHook", "GradientCumulativeOptimizerHook")
 _FP16 = ("Fp16OptimizerHook", "GradientCumulativeFp16OptimizerHook")
 _FP16_OPTIONS = ("accum_type", "velocity_accum_type", "partials_type")
-<<<<<<< HEAD
-_IN_RUNNER = {"ipu": ("options_cfg", "ipu_model_cfg", "modules_to_record")}
-"""Device options that MMCV keeps in the `runner` section."""
-_IMPLIED = {"ipu_replicas": ("ipu", "replicas")}
-"""MMCV's keys at the top level -> the device that they mean, and its option."""
-=======
->>>>>>> wt-s2
 _GROUP = ("backend", "timeout")
 """Device options that MMCV keeps in `dist_params`."""
 
@@ -190,20 +183,11 @@ def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The `device` key with the options that MMCV keeps at the top level."""
     device = cfg.get("device") or "auto"
     spec = dict(device) if isinstance(device, Mapping) else {"type": device}
-<<<<<<< HEAD
-    for key, (name, option) in _IMPLIED.items():
-        if cfg.get(key) and spec.get("type") in ("auto", name):
-            spec = {
-                **_agreeing(spec, {option: cfg[key]}, where(cfg, key)),
-                "type": name,
-            }
-=======
     for kind, facts in FACTS.items():
         for key, option in facts.top_level_options.items():
             if cfg.get(key) and spec.get("type") in ("auto", kind):
                 given = {option: cfg[key]}
                 spec = {**_agreeing(spec, given, where(cfg, key)), "type": kind}
->>>>>>> wt-s2
     name = str(spec.get("type")).split(":")[0]
     own = cfg.get(name)
     if isinstance(own, Mapping):  # a section such as `ipu:`
