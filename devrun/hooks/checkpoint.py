@@ -63,7 +63,7 @@ class CheckpointHook(Hook):
             until the next one, or `stop`. The end of the run is always an error
             where its last state could not be saved.
         kwargs: `async`: training waits only for a copy of its state, which is
-            written meanwhile; a failure is told at the next iteration. The others
+            written meanwhile; a failure is reported at the next iteration. The others
             are for `save_checkpoint`; `filename_tmpl='epoch_{}.pth'` (or
             `iter_{}.pth`) writes files in MMCV's layout instead of directories.
 
@@ -150,7 +150,7 @@ class CheckpointHook(Hook):
         ]
 
     def prepare_dry_run(self) -> bool:
-        """One checkpoint at the end, in the temporary folder if that has the room."""
+        """One checkpoint at the end, in the temporary folder if space suffices."""
         if self.out_dir is not None:
             check_possible(self.out_dir)
             self.out_dir = None

@@ -86,7 +86,7 @@ class EMAHook(Hook):
             )
             self._averaged.n_averaged.fill_(1)  # the copy is the first of the average
         if self._saved is not None:
-            self._take(self._averaged, self._saved)
+            self._load_averaged(self._averaged, self._saved)
         if self.swapped_in not in runner.eval_contexts:
             runner.eval_contexts.append(self.swapped_in)
 
@@ -138,9 +138,9 @@ class EMAHook(Hook):
         if self._averaged is None:
             self._saved = state
         else:
-            self._take(self._averaged, state)
+            self._load_averaged(self._averaged, state)
 
-    def _take(self, averaged: AveragedModel, state: dict[str, Any]) -> None:
+    def _load_averaged(self, averaged: AveragedModel, state: dict[str, Any]) -> None:
         try:
             averaged.module.load_state_dict(state["model"])
         except RuntimeError as error:

@@ -69,7 +69,7 @@ class EvalHook(Hook):
         start, interval, by_epoch: see above.
         save_best: name of the result by which the best checkpoint
             `best_NAME_epoch_N` (or `_iter_N`) is kept, or `auto` for the first one.
-        rule: `greater` or `less`; told from the name if not given, which
+        rule: `greater` or `less`; inferred from the name if not given, which
             `greater_keys` and `less_keys` (in place of the built-in ones) help with.
         out_dir: of the best checkpoints; where the runner puts them by default.
         file_client_args: of MMCV's remote storage; must be None.
@@ -77,7 +77,7 @@ class EvalHook(Hook):
         eval_kwargs: for the data set's `evaluate`.
 
     Raises:
-        ConfigError: an argument cannot be used; `save_best` names no result (told
+        ConfigError: an argument cannot be used; `save_best` names no result (raised
             after the first batch where the results are known by then).
         DataError: there is nothing to evaluate on.
     """
