@@ -93,7 +93,7 @@ class CheckpointHook(Hook):
         in_background = kwargs.pop("async", False)  # no name for an argument
         for name, value in (("interval", interval), ("max_keep_ckpts", max_keep_ckpts)):
             if type(value) is not int:
-                raise ConfigTypeError(f"{name} must be an int, got {value!r}", key=name)
+                raise ConfigTypeError.of(name, f"must be an int, got {value!r}")
         for name, flag in (
             ("by_epoch", by_epoch),
             ("save_optimizer", save_optimizer),
@@ -102,13 +102,9 @@ class CheckpointHook(Hook):
             ("async", in_background),
         ):
             if type(flag) is not bool:
-                raise ConfigTypeError(
-                    f"{name} must be True or False, got {flag!r}", key=name
-                )
+                raise ConfigTypeError.of(name, f"must be True or False, got {flag!r}")
         if out_dir is not None and not isinstance(out_dir, (str, os.PathLike)):
-            raise ConfigTypeError(
-                f"out_dir must be a path, got {out_dir!r}", key="out_dir"
-            )
+            raise ConfigTypeError.of("out_dir", f"must be a path, got {out_dir!r}")
         if file_client_args is not None:
             raise UnsupportedFeatureError(
                 "file_client_args: checkpoints are written to local paths only; set "

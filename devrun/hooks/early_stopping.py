@@ -46,17 +46,14 @@ class EarlyStoppingHook(Hook):
         threshold: float | None = None,
     ) -> None:
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise ConfigError(
-                f"patience must be an int of 1 or more, got {patience!r}",
-                key="patience",
+            raise ConfigError.of(
+                "patience", f"must be an int of 1 or more, got {patience!r}"
             )
         if not (is_finite(min_delta) and min_delta >= 0):
-            raise ConfigError(
-                f"min_delta must be 0 or more, got {min_delta!r}", key="min_delta"
-            )
+            raise ConfigError.of("min_delta", f"must be 0 or more, got {min_delta!r}")
         if threshold is not None and not is_finite(threshold):
-            raise ConfigError(
-                f"threshold must be a finite number, got {threshold!r}", key="threshold"
+            raise ConfigError.of(
+                "threshold", f"must be a finite number, got {threshold!r}"
             )
         self.monitor = monitor
         self.rule = infer_rule(monitor, rule)

@@ -48,13 +48,12 @@ class EMAHook(Hook):
         buffers: str = "copy",
     ) -> None:
         if not 0 < momentum < 1:
-            raise ConfigError(
-                f"momentum must be above 0 and below 1, got {momentum!r}",
-                key="momentum",
+            raise ConfigError.of(
+                "momentum", f"must be above 0 and below 1, got {momentum!r}"
             )
         if buffers not in ("copy", "average"):
-            raise ConfigError(
-                f"buffers must be 'copy' or 'average', got {buffers!r}", key="buffers"
+            raise ConfigError.of(
+                "buffers", f"must be 'copy' or 'average', got {buffers!r}"
             )
         self.interval = positive_int("interval", interval)
         self.momentum = momentum if interval == 1 else 1 - (1 - momentum) ** interval

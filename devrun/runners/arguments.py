@@ -58,9 +58,7 @@ def check_limit(name: str, limit: Any, least: int) -> None:
     if limit is not None and (
         isinstance(limit, bool) or not isinstance(limit, int) or limit < least
     ):
-        raise ConfigError(
-            f"{name} must be an int of {least} or more, got {limit!r}", key=name
-        )
+        raise ConfigError.of(name, f"must be an int of {least} or more, got {limit!r}")
 
 
 def check_seed(seed: Any) -> None:

@@ -48,8 +48,8 @@ def infer_rule(
     if rule is not None:
         if rule not in ("greater", "less"):
             hint = nearest(str(rule), ("greater", "less"))
-            raise UnknownNameError(
-                f"rule must be 'greater' or 'less', got {rule!r}; {hint}", key="rule"
+            raise UnknownNameError.of(
+                "rule", f"must be 'greater' or 'less', got {rule!r}; {hint}"
             )
         return rule
     name = metric.lower()
