@@ -211,7 +211,7 @@ def unshared(value: Any) -> Any:
 
 
 def where(cfg: Mapping[str, Any], key: str | None = None) -> Place:
-    """The place of a value read from a config file, else a false one."""
+    """The place of a value read from a config file, else an empty one."""
     from devrun.config import tree
 
     return tree.where(cfg, key)

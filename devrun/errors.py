@@ -25,7 +25,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from devrun.place import Place
 from devrun.redact import redact
@@ -58,6 +58,9 @@ _LONGEST = 80
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
+E = TypeVar("E", bound="DevrunError")
+
+
 class DevrunError(Exception):
     """Base of all; `exit_code` is the process status the command line ends with.
 
@@ -86,6 +89,11 @@ class DevrunError(Exception):
         self.place = place or None
         self.key = key
         self.subject = subject
+
+    @classmethod
+    def of(cls: type[E], key: str, clause: str) -> E:
+        """The error of an argument: `clause` says of `key` what it must be."""
+        return cls(f"{key} {clause}", key=key)
 
     def locate(self, place: Place, subject: str = "") -> None:
         """Set where the error is from; the first place, which is the nearest, stays."""

@@ -106,7 +106,7 @@ def _holds(folder: str, file: str) -> bool:
 
 
 def _closed() -> set[str]:
-    """Folders on sys.path that nobody put there for a config."""
+    """Folders on sys.path that were not added for a config."""
     here = os.getcwd()
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     by_accident = "" in given and len(given) > 1  # PYTHONPATH=$UNSET:/somewhere

@@ -31,7 +31,7 @@ def addresses_of_this_start() -> dict[str, Any]:
 
 
 def lost_peer(error: BaseException) -> HangError | None:
-    """The failure of a collective because of another process, in words."""
+    """An explanation of a collective that failed because of another process."""
     text = str(error)
     if not isinstance(error, RuntimeError) or "WORLD_SIZE" not in os.environ:
         return None

@@ -59,7 +59,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _printable(match: re.Match[str]) -> str:
-    """The character, or its escape where it is none that is seen for what it is.
+    """The character if it prints as itself, else its escape.
 
     Controls, separators of lines, what changes the direction of text, invisible and
     unassigned characters, and lone surrogates, which cannot be encoded.

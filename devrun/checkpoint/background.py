@@ -41,10 +41,10 @@ class HostBuffers:
         """A contiguous copy of `tensor`, valid until `reuse`."""
         if not tensor.nbytes:
             return torch.empty(tensor.shape, dtype=tensor.dtype)
-        memory = self._take(tensor.nbytes, pinned=not tensor.is_cpu)
+        memory = self._reserve(tensor.nbytes, pinned=not tensor.is_cpu)
         return memory.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
-    def _take(self, size: int, *, pinned: bool) -> Tensor:
+    def _reserve(self, size: int, *, pinned: bool) -> Tensor:
         blocks = self._blocks[pinned]
         index, start = self._used.get(pinned, (0, 0))
         while index < len(blocks) and start + size > blocks[index].numel():

@@ -1,4 +1,4 @@
-"""`load_state_dict`: what fits goes in, what does not is said in one line."""
+"""`load_state_dict`: load what fits, and report what does not on one line."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A pickle can name any function to call. `torch.load(weights_only=True)` builds tensors
 and plain containers only. The one way past it is `allow_pickle`, for a file that its
-user trusts and names; nothing follows by itself when it refuses.
+user trusts and names; a refusal never leads to it automatically.
 """
 
 from __future__ import annotations

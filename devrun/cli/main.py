@@ -17,7 +17,7 @@ __all__ = ["COMMANDS", "main", "parser_of"]
 
 
 class Command(NamedTuple):
-    """Where a command lives and what `--help` says of it."""
+    """The module of a command and its line in `--help`."""
 
     module: str
     summary: str

@@ -37,7 +37,7 @@ class EnvFloat(Reference, float):
 def resolve(text: str, pay: Callable[[int], None] = lambda chars: None) -> Any:
     """`text` with its references replaced; the same object when it has none.
 
-    `pay(chars)` is told how long each text is before it is made.
+    `pay(chars)` is called with the length of each text before it is made.
 
     Raises:
         ValueError: a variable that is not set, a wrong form or a value that is no

@@ -133,7 +133,7 @@ class _Reader:
         return _atom(self._bare(close))
 
     def _quoted(self, quote: str) -> str | None:
-        """The text up to the closing quote; None, and no step, where there is none."""
+        """The text up to the closing quote; None, without moving, if none."""
         end = self._text.find(quote, self._at + 1)
         if end < 0:
             return None

@@ -90,7 +90,7 @@ _PAYING_METHODS: dict[type, dict[str, Callable[..., Any]]] = {
 
 
 def method_of(value: Any, name: str) -> Callable[..., Any] | None:
-    """`method(budget, value, *args, **options)`; None where there is none."""
+    """`method(budget, value, *args, **options)`; None if `name` is unknown."""
     kind = next((kind for kind in _METHODS if isinstance(value, kind)), None)
     if kind is None:
         return None

@@ -81,7 +81,7 @@ def put(
 
 
 def free(budget: Budget, *_: Any, **__: Any) -> None:
-    """Takes the same time whatever the operands are; the syntax node has paid."""
+    """Takes constant time; its cost was counted with the syntax node."""
 
 
 def look(budget: Budget, *values: Any, **_: Any) -> None:

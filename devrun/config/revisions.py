@@ -30,7 +30,7 @@ def revisions(value: Any) -> list[tuple[re.Pattern[str], str]]:
     refused.
 
     Raises:
-        ValueError: not such a list, or a pattern or replacement that is none.
+        ValueError: not such a list, or an invalid pattern or replacement.
     """
     if not isinstance(value, (list, tuple)) or len(value) > _PAIRS:
         raise ValueError(f"takes {_ACCEPTED} (at most {_PAIRS}), not {describe(value)}")

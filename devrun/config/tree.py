@@ -345,7 +345,7 @@ def origin_of(node: Any, key: Any = None) -> Origin | None:
 
 
 def where(cfg: Any, key: Any = None) -> Place:
-    """The place of `cfg`, or of its `key`; a false one where none is known."""
+    """The place of `cfg`, or of its `key`; an empty one if it is unknown."""
     node = getattr(cfg, "__dict__", {}).get("_cfg_dict", cfg)
     if not isinstance(node, (ConfigDict, ConfigList)):
         return Place()

@@ -154,7 +154,7 @@ def decide_owner(
     """`adapter` or `model`, from the policy and what the first step showed.
 
     Raises:
-        ConfigError: both would update, or nobody can.
+        ConfigError: both would update, or neither can.
     """
     if policy.owner == "model":
         return "model"

@@ -50,9 +50,8 @@ class ProgressHook(Hook):
         stream: TextIO | None = None,
     ) -> None:
         if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-            raise ConfigError(
-                f"interval must be an int of 1 or more, got {interval!r}",
-                key="interval",
+            raise ConfigError.of(
+                "interval", f"must be an int of 1 or more, got {interval!r}"
             )
         self.bar = bar
         self.interval = interval

@@ -25,7 +25,7 @@ class LogBuffer:
 
     `update` is on the path of every iteration: it notes what it is given, and a tensor
     on a device is read when `average` moves all that wait to the host in one transfer
-    (one in host memory is read at once: nobody waits for it). `average(0)` covers
+    (one in host memory is read at once: nothing waits for it). `average(0)` covers
     everything since `clear`, however long; `average(n)` the last n values of each
     name, of which at least `window` are kept (`reserve` asks for more).
 
@@ -302,7 +302,7 @@ def _weighted_sum(values: array[Any], weights: array[Any]) -> float:
 def _checked(key: str, value: Any) -> Any:
     """`value` as a float, or the tensor to read later.
 
-    Tensors are told by what they can do, so that this module does not import torch.
+    Tensors are recognised by their methods, so that this module does not import torch.
     """
     if hasattr(value, "detach"):
         if value.dim() or value.is_complex():

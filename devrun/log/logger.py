@@ -1,6 +1,6 @@
 """The `devrun` logger: console and file, rank-aware, safe to look at.
 
-A library only speaks to `logging.getLogger("devrun")`; whoever runs the program asks
+A library only logs to `logging.getLogger("devrun")`; whoever runs the program asks
 for handlers here, once.
 """
 
@@ -64,7 +64,7 @@ class ConsoleHandler(logging.Handler):
 
 
 class LogFile(logging.FileHandler):
-    """A log file whose disk may fill up: that is said once, and the run goes on."""
+    """A log file whose disk may fill up: one warning, and the run continues."""
 
     failed = False
 

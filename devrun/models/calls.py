@@ -49,7 +49,7 @@ class Wrapped(Protocol):
 
 
 def target_in(batch: Any) -> Any:
-    """The labels of a dict batch, by the usual names; None if there are none."""
+    """The labels of a dict batch, by the usual names; None if it has none."""
     if isinstance(batch, Mapping):
         for key in TARGET_KEYS:
             if key in batch:
@@ -148,7 +148,7 @@ def _first_whole_call(step: Wrapped, batch: Any, extra: dict[str, Any]) -> Any:
 
 
 def layout(batch: Any) -> str:
-    """What a batch looks like, in words for a message."""
+    """The layout of a batch, as a message shows it."""
     if isinstance(batch, Mapping):
         return f"a dict with {', '.join(map(str, batch)) or 'nothing'}"
     if isinstance(batch, (tuple, list)):

@@ -120,7 +120,7 @@ class StepModule(nn.Module):
 
 
 def _takes_return_loss(signature: inspect.Signature, *, mmcv_style: bool) -> bool:
-    """Whether `forward` is told to return predictions by `return_loss=False`.
+    """Whether `forward` returns predictions when called with `return_loss=False`.
 
     MMCV says so to every model; one that swallows it in `**kwargs` is no exception.
     """

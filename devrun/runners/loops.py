@@ -201,7 +201,7 @@ def run(
     Raises:
         ConfigError: loaders and workflow do not fit, or no limit was given.
     """
-    flow = _made_ready(run, data_loaders, workflow)
+    flow = _prepared(run, data_loaders, workflow)
     run.logger.info("%s", "\n".join(opening(run, flow.flow, flow.loaders)))
     run.logger.debug(
         "Hooks will be executed in the following order:\n%s", run.table.describe()
@@ -213,7 +213,7 @@ def run(
     _run_phases(run, flow, kwargs)
 
 
-def _made_ready(
+def _prepared(
     run: Looped, data_loaders: Sequence[Any], workflow: Sequence[Any]
 ) -> Workflow:
     name = _limit_name(run)
@@ -271,7 +271,7 @@ def _run_phases(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
         if not run.state.by_epoch:
             run.call_hook("after_epoch")
         run.session.sync_to_host()
-        _judge_the_result(run)
+        _check_result(run)
         run.call_hook("after_run")
         run.checkpointer.finish()
     except BaseException as error:
@@ -283,8 +283,8 @@ def _run_phases(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
         run.session.close_loaders()
 
 
-def _judge_the_result(run: Looped) -> None:
-    """Weights that the policy let go bad are told of; none trained is an error."""
+def _check_result(run: Looped) -> None:
+    """Warn about weights that are not finite; a run without any update is an error."""
     left_out = run.session.adapter.skipped_updates
     if left_out == run.iter >= FEW_UPDATES:
         what = f"all {left_out} updates were left out: nothing has been trained"
@@ -341,7 +341,7 @@ def _streams_kept(run: Looped, kept: bool) -> contextlib.AbstractContextManager[
 
 
 def _explained(run: Looped, error: BaseException) -> BaseException | None:
-    """`error` in words, when the loader knows better, and where the run was."""
+    """The loader's explanation of `error`, if any; sets how far the run was."""
     explain = getattr(run.data_loader, "explain", None)
     known = explain(error) if explain is not None else None
     known = known or lost_peer(error)

@@ -1,4 +1,4 @@
-"""What a run says of itself before its first update, and the `repr` of a runner."""
+"""The lines a run logs before its first update, and the `repr` of a runner."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def existing(folder: Path, names: Sequence[str], what: str) -> Path:
     """The first of `names` that is a file in `folder`.
 
     Raises:
-        DataError: none is; the message lists what was looked for.
+        DataError: no such file; the message lists the names tried.
     """
     for name in names:
         if (folder / name).is_file():

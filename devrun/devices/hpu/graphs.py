@@ -30,11 +30,11 @@ class GraphedForward:
     Each shape is captured once, up to `max_graphs`; batches of further shapes, and of
     a known shape in another type (the SDK would take them for the same), run as they
     are and are counted in `uncaptured`. What a graph would freeze of the host's state,
-    as numbers of `numpy.random`, is in `findings`: it is said where graphs are
+    as numbers of `numpy.random`, is in `findings`: it is reported where graphs are
     `required`, and the module else runs without.
 
     Args:
-        required: a module that cannot be captured is an error; else it is said.
+        required: a module that cannot be captured is an error; else a warning.
 
     Raises:
         UnsupportedFeatureError: the SDK refuses the module, and graphs are `required`.
@@ -111,7 +111,7 @@ class GraphedForward:
         return self._plain(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        # a copy of the module (an average of its weights) has graphs of nobody
+        # a copy of the module (an average of its weights) has no graphs
         module = memo.get(id(self._module))
         if module is None:
             return copy.copy(self)
@@ -144,7 +144,7 @@ class GraphedForward:
                 continue
             if self._required:
                 self.findings.append(finding)
-                logger.warning("%s", finding.told("hpu graphs"))
+                logger.warning("%s", finding.message("hpu graphs"))
             elif not self.refused:
                 at = f" at {finding.site}" if finding.site else ""
                 self._refuse(

@@ -151,7 +151,7 @@ class OpWatch(TorchDispatchMode):
             if before is not None and before != facts and key not in self.varying:
                 pairs = zip(before, facts, strict=False)
                 old, new = next((p for p in pairs if p[0] != p[1]), (before, facts))
-                self.varying[key] = f"{_said(old)} -> {_said(new)}"
+                self.varying[key] = f"{_shortened(old)} -> {_shortened(new)}"
 
     def _site(self) -> Site:
         frame: FrameType | None = sys._getframe(2)
@@ -221,6 +221,6 @@ def _numbers(value: Any) -> Iterator[Any]:
             yield from _numbers(part)
 
 
-def _said(facts: Any) -> str:
+def _shortened(facts: Any) -> str:
     text = str(facts)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -64,7 +64,7 @@ def try_each(
 ) -> None:
     """One evaluation step of each, with the random streams and modes left as they are.
 
-    `eval_step` compiles what it needs, so what cannot be compiled is told here.
+    `eval_step` compiles what it needs, so compilation errors are explained here.
     """
     for loader, mode in expected:
         modes = [(part, part.training) for part in step.modules()]

@@ -37,7 +37,7 @@ _TRY = (
 def explain(
     error: BaseException, model: nn.Module, sdk: Any, *, batch: Any = None
 ) -> DevrunError | None:
-    """One line for the user, or None when the error speaks for itself.
+    """One line for the user, or None when the error needs no explanation.
 
     Args:
         model: the user's module, with the blocks of `apply_split` on it, or the

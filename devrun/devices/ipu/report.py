@@ -55,7 +55,7 @@ class CompileReport:
         self._started = time.perf_counter()
         logger.info("compiling the %s graph for the IPU", self.what)
         self._progress = threading.Thread(
-            target=self._tell, name="ipu-compile-progress", daemon=True
+            target=self._log_progress, name="ipu-compile-progress", daemon=True
         )
         self._progress.start()
         return self
@@ -72,7 +72,7 @@ class CompileReport:
         if error is None:
             self._conclude()
 
-    def _tell(self) -> None:
+    def _log_progress(self) -> None:
         while not self._done.wait(self.interval):
             logger.info(
                 "compiling the %s graph: %.0f s so far",

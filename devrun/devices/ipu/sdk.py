@@ -118,7 +118,7 @@ def _release() -> str:
 
 
 def _pinned() -> dict[str, str]:
-    """`_TORCH`, in which the package that is installed may speak for itself."""
+    """`_TORCH`, completed by the release of the installed package."""
     found = re.match(r"(\d+\.\d+)", _release())
     try:
         wants = metadata.requires("poptorch") or []
