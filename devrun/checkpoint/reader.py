@@ -21,6 +21,7 @@ from devrun.checkpoint.hasher import Hasher
 from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST
 from devrun.errors import CheckpointError, nearest
+from devrun.place import Place
 
 __all__ = [
     "Checkpoint",
@@ -144,9 +145,8 @@ def _opened(path: Path) -> Iterator[tuple[int, Manifest]]:
             data = fileops.read_file(MANIFEST, fd, limit=MAX_MANIFEST)
             yield fd, Manifest.parse(data)
     except CheckpointError as error:
-        if str(path) in str(error):
-            raise
-        raise CheckpointError(f"{str(path)!r}: {error}") from error
+        error.locate(Place(), repr(str(path)))
+        raise
     except FileNotFoundError as error:
         if path.is_dir():
             raise CheckpointError(f"{str(path)!r} has no {MANIFEST}") from error

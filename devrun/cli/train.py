@@ -20,6 +20,7 @@ from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, claim, keep_aside
 from devrun.config import Config, check_config
+from devrun.devices.resolve import set_environment
 from devrun.dist import launched
 from devrun.errors import DevrunError, StorageError
 from devrun.lock import unlock_directory
@@ -86,8 +87,7 @@ def _train(
     record = _record(plan, session, writes)
     session.on_failure.append(record.fail)
     signals.on_leave.append(record.fail)
-    # a vendor's torch would load its SDK before the adapter has set what that reads
-    os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
+    set_environment()
     import_modules(args, plan.cfg)  # the command line may have changed the list
     from devrun.log.env import brief, env_text
     from devrun.runners.training import build_training

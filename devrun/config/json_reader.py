@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from devrun.config.limits import MAX_DEPTH, Budget, TooMuch
-from devrun.config.origin import Origin, config_error, describe
+from devrun.config.origin import config_error, describe
 from devrun.config.tree import ConfigDict, origin_of, place
+from devrun.place import Origin
 
 __all__ = ["read_json"]
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from devrun.config.origin import KeyPath, Origin, config_error, describe
+from devrun.config.origin import config_error, describe
 from devrun.config.tree import ConfigDict, ConfigList, children, origin_of
+from devrun.place import KeyPath, Origin
 
 __all__ = [
     "MAX_BITS",

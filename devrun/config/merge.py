@@ -6,10 +6,11 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from devrun.config.origin import KeyPath, Origin, config_error, describe, dotted
+from devrun.config.origin import config_error, describe
 from devrun.config.redact import shown_value
 from devrun.config.tree import ConfigDict, ConfigList, adopt, origin_of, place
 from devrun.errors import ConfigTypeError, UnknownNameError
+from devrun.place import KeyPath, Origin, dotted
 
 __all__ = ["DELETE", "begin_lists", "merge", "nested", "replace_other_types"]
 

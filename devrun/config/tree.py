@@ -11,16 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, SupportsIndex
 
-from devrun.config.origin import (
-    KeyPath,
-    Origin,
-    config_error,
-    hint_for,
-    one_line,
-    prefix,
-)
+from devrun.config.origin import config_error, hint_for
 from devrun.config.redact import redacted
 from devrun.errors import UnknownNameError
+from devrun.place import KeyPath, Origin, Place, one_line
 
 __all__ = [
     "ConfigDict",
@@ -160,7 +154,7 @@ class ConfigDict(dict[Any, Any]):
         return self
 
     def _here(self) -> str:
-        return prefix(self._meta_.origin, self._meta_.path or ())
+        return str(Place(self._meta_.origin, self._meta_.path or ()))
 
     def __repr__(self) -> str:
         return repr(redacted(self))
@@ -350,16 +344,13 @@ def origin_of(node: Any, key: Any = None) -> Origin | None:
     return meta.origin if key not in node else None
 
 
-def where(cfg: Any, key: Any = None) -> str:
-    """`"file:line: a.b.c: "`, to begin a message about `cfg` or its `key` with.
-
-    An empty string for a plain dict or anything else that has no known place.
-    """
+def where(cfg: Any, key: Any = None) -> Place:
+    """The place of `cfg`, or of its `key`; a false one where none is known."""
     node = getattr(cfg, "__dict__", {}).get("_cfg_dict", cfg)
     if not isinstance(node, (ConfigDict, ConfigList)):
-        return ""
+        return Place()
     path = node._meta_.path or ()
-    return prefix(origin_of(node, key), path if key is None else (*path, key))
+    return Place(origin_of(node, key), path if key is None else (*path, key))
 
 
 def _settled(parent: ConfigDict | ConfigList, key: Any, value: Any) -> Any:

@@ -12,8 +12,9 @@ import re
 from typing import Any
 
 from devrun.config.limits import MAX_DEPTH, Budget, TooMuch, check_key
-from devrun.config.origin import Origin, config_error, describe, one_line
+from devrun.config.origin import config_error, describe
 from devrun.config.tree import ConfigDict, origin_of, place
+from devrun.place import Origin, one_line
 
 __all__ = ["FLOAT", "INTEGER", "read_yaml", "scalar"]
 

@@ -89,9 +89,9 @@ def watch(iterator: Any) -> None:
 
 def stop(iterator: Any) -> None:
     """End the workers of `iterator` now; one that hangs is killed after 5 seconds."""
-    shut_down = getattr(iterator, "_shutdown_workers", None)
-    if shut_down is not None:  # what torch does when the iterator is collected
-        shut_down()
+    for name in ("_shutdown_workers", "close"):  # of torch's, of a generator
+        if (end := getattr(iterator, name, None)) is not None:
+            end()
 
 
 def describe_dead(iterator: Any) -> str | None:

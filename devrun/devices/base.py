@@ -33,6 +33,7 @@ from devrun.checkpoint import (
     prepare_optimizer_state,
 )
 from devrun.hooks.base import Hook
+from devrun.run import Loader
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
 __all__ = ["DeviceAdapter", "DeviceInfo"]
@@ -125,7 +126,7 @@ class DeviceAdapter(ABC):
     @abstractmethod
     def prepare_dataloader(
         self, loader: Any, *, training: bool, seed: int | None = None
-    ) -> Any:
+    ) -> Loader:
         """A loader whose every item is one update's (or one evaluation step's) data.
 
         Its `len` is the number of iterations; preparing twice changes nothing. `seed`

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from devrun.data.batch import to_device
 from devrun.data.prepared import PreparedLoader
-from devrun.data.resumable import make_resumable
+from devrun.data.spec import LoaderSpec
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.explain import STEP_FAILURES, explain
 from devrun.devices.finite import FiniteGuard
@@ -150,11 +150,11 @@ class EagerAdapter(DeviceAdapter):
 
     def prepare_dataloader(
         self, loader: Any, *, training: bool, seed: int | None = None
-    ) -> Any:
+    ) -> PreparedLoader:
         if isinstance(loader, PreparedLoader):
             return loader
         rank, world_size = get_dist_info()
-        resumable = make_resumable(
+        spec = LoaderSpec.of(
             loader,
             seed=self._seed if seed is None else seed,
             rank=rank,
@@ -163,7 +163,7 @@ class EagerAdapter(DeviceAdapter):
             pin_memory=self.pin_memory(loader),
         )
         accumulate = self._policy.accumulate if training else 1
-        return PreparedLoader(resumable, accumulate=accumulate, **self.transfers())
+        return PreparedLoader(spec, accumulate=accumulate, **self.transfers())
 
     def train_step(
         self,

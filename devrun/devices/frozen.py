@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from devrun.devices.emulation import EMULATED_PACKAGES
+
 __all__ = ["CaptureWatch", "Finding"]
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"forward"}
@@ -41,7 +43,7 @@ _NO_STATE = (
     types.BuiltinFunctionType,
     types.MethodType,
 )
-_HIDDEN = ("torch", "numpy", "poptorch", "habana_frameworks")
+_HIDDEN = ("torch", "numpy", *EMULATED_PACKAGES)
 _ABSENT = object()
 
 
@@ -268,7 +270,11 @@ _STREAMS: dict[str, Callable[[], Any]] = {
 
 
 def _class_name(module: nn.Module) -> str:
-    return type(module).__name__.removeprefix("Poptorch")
+    """The user's class, of which an SDK may have made a subclass of its own."""
+    kinds = type(module).__mro__
+    packages = [kind.__module__.partition(".")[0] for kind in kinds]
+    own = [place for place, name in enumerate(packages) if name in EMULATED_PACKAGES]
+    return kinds[own[-1] + 1 if own else 0].__name__
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

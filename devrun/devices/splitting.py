@@ -9,11 +9,9 @@ that a model takes of its batch (BatchNorm) are then those of smaller batches.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from devrun.data import streams
@@ -170,17 +168,8 @@ def _tried(
     The exception is not kept: its frames hold what took the memory.
     """
     try:
-        _fail_in_tests(pieces)
         return attempt(pieces), None
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         return None, str(error).strip().split("\n", 1)[0][:200] or type(error).__name__
-
-
-def _fail_in_tests(pieces: Sequence[Any]) -> None:
-    """`DEVRUN_FAILPOINT=micro_batch:SIZE:oom`: memory for SIZE samples, not more."""
-    armed = os.environ.get("DEVRUN_FAILPOINT", "")
-    if os.environ.get("DEVRUN_TEST_MODE") == "1" and armed.startswith("micro_batch:"):
-        if max(map(batch_size_of, pieces)) > int(armed.split(":")[1]):
-            raise torch.OutOfMemoryError("out of memory: as a test wants it")

@@ -84,16 +84,21 @@ def get_priority(priority: int | str | Priority) -> int:
         return priority.value
     if isinstance(priority, int) and not isinstance(priority, bool):
         if not 0 <= priority <= 100:
-            raise ConfigError(f"priority {priority} is outside 0 to 100")
+            raise ConfigError(
+                f"priority {priority} is outside 0 to 100", key="priority"
+            )
         return priority
     if isinstance(priority, str):
         try:
             return Priority[priority.upper()].value
         except KeyError:
             hint = nearest(priority, Priority.__members__)
-            raise UnknownNameError(f"no priority {priority!r}; {hint}") from None
+            raise UnknownNameError(
+                f"no priority {priority!r}; {hint}", key="priority"
+            ) from None
     raise ConfigTypeError(
-        f"priority must be a number, a name or a Priority, got {priority!r}"
+        f"priority must be a number, a name or a Priority, got {priority!r}",
+        key="priority",
     )
 
 

@@ -93,7 +93,7 @@ class CheckpointHook(Hook):
         in_background = kwargs.pop("async", False)  # no name for an argument
         for name, value in (("interval", interval), ("max_keep_ckpts", max_keep_ckpts)):
             if type(value) is not int:
-                raise ConfigTypeError(f"{name} must be an int, got {value!r}")
+                raise ConfigTypeError(f"{name} must be an int, got {value!r}", key=name)
         for name, flag in (
             ("by_epoch", by_epoch),
             ("save_optimizer", save_optimizer),
@@ -102,18 +102,24 @@ class CheckpointHook(Hook):
             ("async", in_background),
         ):
             if type(flag) is not bool:
-                raise ConfigTypeError(f"{name} must be True or False, got {flag!r}")
+                raise ConfigTypeError(
+                    f"{name} must be True or False, got {flag!r}", key=name
+                )
         if out_dir is not None and not isinstance(out_dir, (str, os.PathLike)):
-            raise ConfigTypeError(f"out_dir must be a path, got {out_dir!r}")
+            raise ConfigTypeError(
+                f"out_dir must be a path, got {out_dir!r}", key="out_dir"
+            )
         if file_client_args is not None:
             raise UnsupportedFeatureError(
                 "file_client_args: checkpoints are written to local paths only; set "
-                "out_dir to a mounted directory"
+                "out_dir to a mounted directory",
+                key="file_client_args",
             )
         if on_storage_error not in STORAGE_POLICIES:
             raise ConfigError(
                 f"no on_storage_error {on_storage_error!r}; "
-                f"{nearest(str(on_storage_error), STORAGE_POLICIES)}"
+                f"{nearest(str(on_storage_error), STORAGE_POLICIES)}",
+                key="on_storage_error",
             )
         self.interval = interval
         self.in_background = in_background

@@ -46,11 +46,18 @@ class EarlyStoppingHook(Hook):
         threshold: float | None = None,
     ) -> None:
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise ConfigError(f"patience must be an int of 1 or more, got {patience!r}")
+            raise ConfigError(
+                f"patience must be an int of 1 or more, got {patience!r}",
+                key="patience",
+            )
         if not (is_finite(min_delta) and min_delta >= 0):
-            raise ConfigError(f"min_delta must be 0 or more, got {min_delta!r}")
+            raise ConfigError(
+                f"min_delta must be 0 or more, got {min_delta!r}", key="min_delta"
+            )
         if threshold is not None and not is_finite(threshold):
-            raise ConfigError(f"threshold must be a finite number, got {threshold!r}")
+            raise ConfigError(
+                f"threshold must be a finite number, got {threshold!r}", key="threshold"
+            )
         self.monitor = monitor
         self.rule = infer_rule(monitor, rule)
         self.patience = patience

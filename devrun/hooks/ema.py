@@ -48,9 +48,14 @@ class EMAHook(Hook):
         buffers: str = "copy",
     ) -> None:
         if not 0 < momentum < 1:
-            raise ConfigError(f"momentum must be above 0 and below 1, got {momentum!r}")
+            raise ConfigError(
+                f"momentum must be above 0 and below 1, got {momentum!r}",
+                key="momentum",
+            )
         if buffers not in ("copy", "average"):
-            raise ConfigError(f"buffers must be 'copy' or 'average', got {buffers!r}")
+            raise ConfigError(
+                f"buffers must be 'copy' or 'average', got {buffers!r}", key="buffers"
+            )
         self.interval = positive_int("interval", interval)
         self.momentum = momentum if interval == 1 else 1 - (1 - momentum) ** interval
         self.warm_up = warm_up

@@ -62,7 +62,9 @@ class ProfilerHook(Hook):
         json_trace_path: str | None = None,
     ) -> None:
         if not isinstance(by_epoch, bool):
-            raise ConfigTypeError(f"by_epoch must be a bool, got {by_epoch!r}")
+            raise ConfigTypeError(
+                f"by_epoch must be a bool, got {by_epoch!r}", key="by_epoch"
+            )
         self.by_epoch = by_epoch
         self.profile_iters = positive_int("profile_iters", profile_iters)
         self.activities = activities
@@ -218,13 +220,16 @@ def _schedule(arguments: Mapping[str, int] | None) -> Any:
         return None
     if not isinstance(arguments, Mapping):
         raise ConfigTypeError(
-            f"schedule must be a dict with wait, warmup and active, got {arguments!r}"
+            f"schedule must be a dict with wait, warmup and active, got {arguments!r}",
+            key="schedule",
         )
     try:
         return profiler.schedule(**arguments)
     except (TypeError, AssertionError) as error:
         cause = " ".join(str(error).split())
-        raise ConfigError(f"schedule {dict(arguments)} is refused: {cause}") from error
+        raise ConfigError(
+            f"schedule {dict(arguments)} is refused: {cause}", key="schedule"
+        ) from error
 
 
 def _checked_handler(given: Any, json_trace_path: str | None) -> Any:
@@ -232,12 +237,14 @@ def _checked_handler(given: Any, json_trace_path: str | None) -> Any:
         return given
     if not isinstance(given, Mapping):
         raise ConfigError(
-            f"on_trace_ready must be a function, a dict or None, got {given!r}"
+            f"on_trace_ready must be a function, a dict or None, got {given!r}",
+            key="on_trace_ready",
         )
     kind = str(given.get("type"))
     if kind not in HANDLERS:
         raise UnknownNameError(
-            f"no on_trace_ready of type {kind!r}; {nearest(kind, HANDLERS)}"
+            f"no on_trace_ready of type {kind!r}; {nearest(kind, HANDLERS)}",
+            key="on_trace_ready",
         )
     if kind == "tb_trace" and json_trace_path is not None:
         raise ConfigError(
@@ -274,7 +281,8 @@ def _named(names: Any) -> list[Any]:
     """The activities called `names`, each once."""
     if not isinstance(names, (list, tuple)) or not names:
         raise ConfigError(
-            f"activities must be 'auto' or a list of names, got {names!r}"
+            f"activities must be 'auto' or a list of names, got {names!r}",
+            key="activities",
         )
     found: dict[Any, None] = {}
     for name in names:

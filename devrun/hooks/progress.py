@@ -50,7 +50,10 @@ class ProgressHook(Hook):
         stream: TextIO | None = None,
     ) -> None:
         if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-            raise ConfigError(f"interval must be an int of 1 or more, got {interval!r}")
+            raise ConfigError(
+                f"interval must be an int of 1 or more, got {interval!r}",
+                key="interval",
+            )
         self.bar = bar
         self.interval = interval
         self.refresh = refresh

@@ -48,9 +48,13 @@ class WatchdogHook(Hook):
         first = 10 * timeout if first_timeout is None else first_timeout
         for name, value in (("timeout", timeout), ("first_timeout", first)):
             if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ConfigError(f"{name} must be a number of seconds, got {value!r}")
+                raise ConfigError(
+                    f"{name} must be a number of seconds, got {value!r}", key=name
+                )
             if value <= 0:
-                raise ConfigError(f"{name} must be above 0 seconds, got {value!r}")
+                raise ConfigError(
+                    f"{name} must be above 0 seconds, got {value!r}", key=name
+                )
         self.timeout = float(timeout)
         self.first_timeout = float(first)
         self.on_hang: list[Callable[[HangError], None]] = []

@@ -58,7 +58,9 @@ def check_limit(name: str, limit: Any, least: int) -> None:
     if limit is not None and (
         isinstance(limit, bool) or not isinstance(limit, int) or limit < least
     ):
-        raise ConfigError(f"{name} must be an int of {least} or more, got {limit!r}")
+        raise ConfigError(
+            f"{name} must be an int of {least} or more, got {limit!r}", key=name
+        )
 
 
 def check_seed(seed: Any) -> None:
@@ -111,7 +113,8 @@ def length(loader: Any, *, needed: bool) -> int | None:
 
 def describe_loader(loader: Any) -> str:
     """The data set of `loader` and its size, for a message."""
-    dataset = getattr(loader, "dataset", loader)
+    dataset = getattr(loader, "dataset", None)
+    dataset = loader if dataset is None else dataset
     try:
         return f"{type(dataset).__name__} with {len(dataset)} samples"
     except Exception:  # noqa: BLE001 - what is described may be what is broken

@@ -347,6 +347,5 @@ def _explained(run: Looped, error: BaseException) -> BaseException | None:
     known = known or lost_peer(error)
     told = error if known is None else known
     if isinstance(told, (DivergedError, DeviceMemoryError, DataError, HangError)):
-        place = f"(epoch {run.epoch + 1}, iteration {run.iter + 1})"
-        told.args = (f"{told} {place}",)
+        told.progress = f"epoch {run.epoch + 1}, iteration {run.iter + 1}"
     return known

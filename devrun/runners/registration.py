@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from devrun.construct import locate, where, where_named
+from devrun.construct import where, where_key
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.lr.build import build_lr_hook, build_momentum_hook
@@ -196,7 +196,7 @@ def _add(
         cfg["type"] = default_type
     if build is None and "type" not in cfg:
         raise ConfigError(
-            f"{where(config)}a hook config needs a 'type', got {dict(cfg)!r}"
+            f"a hook config needs a 'type', got {dict(cfg)!r}", place=where(config)
         )
     if (follow_runner or build is not None) and not run.state.by_epoch:
         cfg.setdefault("by_epoch", False)
@@ -205,7 +205,7 @@ def _add(
     try:
         run.register_hook(hook, chosen)
     except DevrunError as error:
-        locate(error, where_named(config, str(error)))
+        error.locate(where_key(config, error.key))
         raise
     return hook
 

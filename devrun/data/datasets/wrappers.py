@@ -69,7 +69,7 @@ class RepeatDataset(Dataset[Any]):
 
     def __init__(self, dataset: Any, times: int) -> None:
         if times < 1:
-            raise ConfigError(f"times must be at least 1, got {times}")
+            raise ConfigError(f"times must be at least 1, got {times}", key="times")
         self.dataset, self.times = built(dataset), times
 
     def __len__(self) -> int:
@@ -98,7 +98,9 @@ class ConcatDataset(Dataset[Any]):
 
     def __init__(self, datasets: Sequence[Any]) -> None:
         if not isinstance(datasets, (list, tuple)) or not datasets:
-            raise ConfigTypeError(f"datasets must be a non-empty list: {datasets!r}")
+            raise ConfigTypeError(
+                f"datasets must be a non-empty list: {datasets!r}", key="datasets"
+            )
         self.datasets = [built(dataset) for dataset in datasets]
         self.ends = list(accumulate(len(dataset) for dataset in self.datasets))
 

@@ -18,7 +18,8 @@ class Compose:
     def __init__(self, transforms: Sequence[Any]) -> None:
         if not isinstance(transforms, (list, tuple)):
             raise ConfigTypeError(
-                f"a pipeline is a list of transforms, got {type(transforms).__name__}"
+                f"a pipeline is a list of transforms, got {type(transforms).__name__}",
+                key="transforms",
             )
         self.transforms = [_built(transform) for transform in transforms]
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from devrun.data.padding import BucketCollate
+from devrun.data.prepared import PreparedLoader
 from devrun.data.sampler import EpochBatchSampler
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
@@ -274,11 +275,11 @@ class HPUAdapter(EagerAdapter):
 
     def prepare_dataloader(
         self, loader: Any, *, training: bool, seed: int | None = None
-    ) -> Any:
+    ) -> PreparedLoader:
         prepared = super().prepare_dataloader(loader, training=training, seed=seed)
         if training and self._report is not None:
-            self._report.shapes = _bucketed_shapes(getattr(prepared, "loader", None))
-        sampler = getattr(prepared, "sampler", None)
+            self._report.shapes = _bucketed_shapes(prepared.loader)
+        sampler = prepared.sampler
         if training and self.options.last_batch != "keep":
             if not isinstance(sampler, EpochBatchSampler):
                 raise UnsupportedFeatureError(
@@ -287,10 +288,10 @@ class HPUAdapter(EagerAdapter):
                 )
             sampler.drop_last = self.options.last_batch == "drop"
             sampler.fill = self.options.last_batch == "pad"
-        inner: Any = getattr(prepared, "loader", None)
-        if getattr(inner, "num_workers", 0) and inner.multiprocessing_context is None:
+        reader = prepared.loader
+        if getattr(reader, "num_workers", 0) and reader.multiprocessing_context is None:
             # a process that holds a Gaudi cannot be forked
-            inner.multiprocessing_context = "forkserver"
+            reader.multiprocessing_context = "forkserver"
         return prepared
 
     def _model_step(self) -> StepFunction:

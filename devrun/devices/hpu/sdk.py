@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 
 from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
 from devrun.devices.versions import fitting, misfit
-from devrun.errors import DeviceUnavailableError
+from devrun.errors import OUT_OF_MEMORY, DeviceUnavailableError
 
 __all__ = ["SDK", "is_loaded", "load", "missing"]
 
@@ -60,6 +60,20 @@ class SDK:
     def emulated(self) -> bool:
         return self.emulator is not None
 
+    @property
+    def counts_findings(self) -> bool:
+        """Whether it counts itself what slows a run, and names the lines."""
+        return hasattr(self.emulator, "report")
+
+    def findings(self) -> Sequence[Any]:
+        """What it has counted: each with `kind`, `what`, `site` and `count`."""
+        return self.emulator.report().findings if self.counts_findings else ()
+
+    def launches(self) -> int:
+        """Launches so far; 0 where it does not count them."""
+        totals = self.emulator.report().totals if self.counts_findings else {}
+        return int(totals.get("launch", 0))
+
     def fp8_obstacle(self) -> str:
         """Why precision fp8 cannot be had, in the SDK's own words where it has any."""
         try:
@@ -102,6 +116,7 @@ def load(emulate: bool) -> SDK:
             "device 'hpu' is not here: this process has loaded the emulator of "
             "habana_frameworks; start a new process for the real one"
         )
+    OUT_OF_MEMORY.add("PT_DEVMEM Allocation failed")
     try:
         return _import()
     except ImportError as error:

@@ -16,10 +16,10 @@ import torch
 from poptorch import _rules, enums
 from poptorch._compile import Executable, micro, micro_batches
 from poptorch._device_optimizer import DeviceOptimizer
+from poptorch._errors import Error
 from poptorch._half import FloatPartials
 from poptorch._tape import Slot, last_reads
 from poptorch._weights import DeviceWeights
-from poptorch.poptorch_core import Error
 
 
 @contextmanager

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from poptorch._errors import Error
+from poptorch._torch_private import DisableTorchFunctionSubclass, pytree
 from poptorch.enums import CommGroupType
-from poptorch.poptorch_core import Error
 
 KEY = "_poptorch_executor"
 GROUPING = "_poptorch_replica_grouping"
@@ -35,7 +35,7 @@ def _plain_function(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
 ) -> Any:
     _sync_all((args, kwargs))
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         return func(*args, **(kwargs or {}))
 
 
@@ -74,7 +74,7 @@ class PoptorchParameter(nn.Parameter):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As a plain parameter."""
         _sync_all(self)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return nn.Parameter(self.detach(), self.requires_grad).__reduce_ex__(
                 protocol
             )
@@ -82,7 +82,7 @@ class PoptorchParameter(nn.Parameter):
     def __deepcopy__(self, memo: dict[int, Any]) -> PoptorchParameter:
         """Another parameter of the same executor."""
         _sync_all(self)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             twin = nn.Parameter(self.detach().clone(), self.requires_grad)
             hook(twin, self.__dict__.get(KEY))
         memo[id(self)] = twin
@@ -106,13 +106,13 @@ class PoptorchBuffer(torch.Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As a plain tensor."""
         _sync_all(self)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return self.as_subclass(torch.Tensor).detach().__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         """Another buffer of the same executor."""
         _sync_all(self)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             twin = self.as_subclass(torch.Tensor).detach().clone()
             hook(twin, self.__dict__.get(KEY))
         memo[id(self)] = twin

@@ -49,7 +49,7 @@ def infer_rule(
         if rule not in ("greater", "less"):
             hint = nearest(str(rule), ("greater", "less"))
             raise UnknownNameError(
-                f"rule must be 'greater' or 'less', got {rule!r}; {hint}"
+                f"rule must be 'greater' or 'less', got {rule!r}; {hint}", key="rule"
             )
         return rule
     name = metric.lower()
@@ -65,7 +65,8 @@ def infer_rule(
         return "less"
     raise ConfigError(
         f"cannot tell from the name {metric!r} whether more is better; give "
-        "rule='greater' or rule='less'"
+        "rule='greater' or rule='less'",
+        key="rule",
     )
 
 

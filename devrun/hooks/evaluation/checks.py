@@ -25,10 +25,13 @@ def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(
                 f"{name} of an evaluation must be an int of {least} or more, "
-                f"got {value!r}"
+                f"got {value!r}",
+                key=name,
             )
     if not isinstance(by_epoch, bool):
-        raise ConfigTypeError(f"by_epoch must be True or False, got {by_epoch!r}")
+        raise ConfigTypeError(
+            f"by_epoch must be True or False, got {by_epoch!r}", key="by_epoch"
+        )
 
 
 def check_shares(loader: Any) -> None:
@@ -73,6 +76,6 @@ def keys_of(
     keys = (given,) if isinstance(given, str) else given
     if not (isinstance(keys, (list, tuple)) and all(isinstance(k, str) for k in keys)):
         raise ConfigTypeError(
-            f"{name} must be a name or a list of names, got {given!r}"
+            f"{name} must be a name or a list of names, got {given!r}", key=name
         )
     return tuple(keys)

@@ -109,14 +109,17 @@ class EvalHook(Hook):
         check_schedule(start, interval, by_epoch, max_keep_best)
         if file_client_args is not None:
             raise UnsupportedFeatureError(
-                "file_client_args is not supported: give out_dir a local path"
+                "file_client_args is not supported: give out_dir a local path",
+                key="file_client_args",
             )
         if save_best is not None and not isinstance(save_best, str):
             raise ConfigTypeError(
-                f"save_best must be a name or None, got {save_best!r}"
+                f"save_best must be a name or None, got {save_best!r}", key="save_best"
             )
         if test_fn is not None and not callable(test_fn):
-            raise ConfigTypeError(f"test_fn must be a function, got {test_fn!r}")
+            raise ConfigTypeError(
+                f"test_fn must be a function, got {test_fn!r}", key="test_fn"
+            )
         self.dataset = dataset_of(dataloader)
         self.dataloader = dataloader
         self.start, self.interval, self.by_epoch = start, interval, by_epoch

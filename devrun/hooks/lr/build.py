@@ -50,8 +50,8 @@ def build_lr_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
     if scheduler is None:
         known = [*_policies(LR), *scheduler_names()]
         raise UnknownNameError(
-            f"{where(cfg, 'policy')}no learning-rate policy {policy!r}; "
-            f"{nearest(policy, known)}"
+            f"no learning-rate policy {policy!r}; {nearest(policy, known)}",
+            place=where(cfg, "policy"),
         )
     metric = issubclass(scheduler, lr_scheduler.ReduceLROnPlateau)
     hook = PlateauSchedulerHook if metric else TorchSchedulerHook
@@ -68,8 +68,8 @@ def build_momentum_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
     policy = _policy(cfg, "momentum_config", MOMENTUM)
     if not policy or _hook_name(policy, MOMENTUM) not in HOOKS:
         raise UnknownNameError(
-            f"{where(cfg, 'policy')}no momentum policy {policy!r}; "
-            f"{nearest(policy, _policies(MOMENTUM))}"
+            f"no momentum policy {policy!r}; {nearest(policy, _policies(MOMENTUM))}",
+            place=where(cfg, "policy"),
         )
     return _build(cfg, _hook_name(policy, MOMENTUM))
 
@@ -79,13 +79,14 @@ def _policy(cfg: Any, section: str, suffix: str) -> str:
         raise ConfigTypeError(f"{section} must be a dict or a hook, got {cfg!r}")
     if "policy" not in cfg:
         raise UnknownNameError(
-            f"{where(cfg)}{section} needs a 'policy'; "
-            f"known: {', '.join(sorted(_policies(suffix)))}"
+            f"{section} needs a 'policy'; "
+            f"known: {', '.join(sorted(_policies(suffix)))}",
+            place=where(cfg),
         )
     policy = cfg["policy"]
     if not isinstance(policy, str):
         raise ConfigTypeError(
-            f"{where(cfg, 'policy')}policy must be a name, got {policy!r}"
+            f"policy must be a name, got {policy!r}", place=where(cfg, "policy")
         )
     return policy
 
@@ -129,6 +130,6 @@ def _refuse_unknown(cfg: Mapping[str, Any], name: str) -> None:
         if key not in accepted and key not in ("policy", "type"):
             hint = nearest(key, accepted)
             raise ConfigTypeError(
-                f"{where(cfg, key)}policy {cfg['policy']!r} has no argument {key!r}; "
-                f"{hint}"
+                f"policy {cfg['policy']!r} has no argument {key!r}; {hint}",
+                place=where(cfg, key),
             )

@@ -41,7 +41,9 @@ def end_value(base: float, value: float | None, ratio: float | None) -> float:
 def positive_int(name: str, value: Any) -> int:
     """`value` if it is an int above 0."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name} must be an int of 1 or more, got {value!r}")
+        raise ConfigError(
+            f"{name} must be an int of 1 or more, got {value!r}", key=name
+        )
     return value
 
 
@@ -50,14 +52,18 @@ def step_argument(step: Any) -> int | tuple[int, ...]:
     if isinstance(step, (list, tuple)):
         return tuple(sorted(positive_int("each milestone in step", s) for s in step))
     if not isinstance(step, int) or isinstance(step, bool):
-        raise ConfigTypeError(f"step must be an int or a list of ints, got {step!r}")
+        raise ConfigTypeError(
+            f"step must be an int or a list of ints, got {step!r}", key="step"
+        )
     return positive_int("step", step)
 
 
 def fraction(name: str, value: Any) -> float:
     """A float from 0 to 1; an int is refused, as it is mostly a count by mistake."""
     if not isinstance(value, float) or not 0.0 <= value <= 1.0:
-        raise ConfigError(f"{name} must be a float from 0.0 to 1.0, got {value!r}")
+        raise ConfigError(
+            f"{name} must be a float from 0.0 to 1.0, got {value!r}", key=name
+        )
     return value
 
 
@@ -96,7 +102,9 @@ def restart_bounds(periods: Any, weights: Any) -> tuple[int, ...]:
     """Where each restart period ends; `periods` and `weights` must pair up."""
     for name, value in (("periods", periods), ("restart_weights", weights)):
         if not isinstance(value, (list, tuple)) or not value:
-            raise ConfigError(f"{name} must be a list of numbers, got {value!r}")
+            raise ConfigError(
+                f"{name} must be a list of numbers, got {value!r}", key=name
+            )
     if len(periods) != len(weights):
         raise ConfigError(
             f"periods and restart_weights must have the same length, got "

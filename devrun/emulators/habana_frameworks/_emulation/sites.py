@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from habana_frameworks._emulation.torch_private import generated_lines
+
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
@@ -86,16 +88,13 @@ def _line_of(frame: FrameType) -> int:
 def know_graph(graph_module: Any) -> None:
     """Find the user's lines while the graph runs that torch captured of them.
 
-    The lines of the generated code and of the nodes are where `torch.fx` keeps them
-    for its own error messages.
+    `torch.fx` keeps the lines of the generated code for its own error messages.
     """
     for part in graph_module.modules():
         if not isinstance(part, torch.fx.GraphModule):
             continue
-        made = part.code  # generated when it is asked for
-        lines: Any = (made and part._lineno_map) or {}
+        first, lines = generated_lines(part)
         nodes = [_place_of(node.stack_trace or "") for node in part.graph.nodes]
-        first = part._prologue_start
         _traced[inspect.unwrap(part.forward).__code__.co_filename] = {
             first + line: place
             for line, number in lines.items()

@@ -23,12 +23,7 @@ from habana_frameworks._emulation.plans import PLANS, Plan
 from habana_frameworks._emulation.recorder import RECORDER
 from habana_frameworks._emulation.regions import is_inside
 from habana_frameworks._emulation.tensor import HpuTensor
-
-LOOPS = {
-    "sgd": "_single_tensor_sgd",
-    "adam": "_single_tensor_adam",  # AdamW is this one too
-}
-"""Module of torch.optim -> its loop. None of these has a number in a graph's key."""
+from habana_frameworks._emulation.torch_private import LOOPS
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from habana_frameworks._emulation.capture import CAPTURE
@@ -44,7 +43,7 @@ def _check_reduce(options: Any) -> None:
 
 
 _ProcessGroup: Any = dist.ProcessGroup
-_AllgatherOptions: Any = torch._C._distributed_c10d.AllgatherOptions
+_AllgatherOptions: Any = dist.distributed_c10d.AllgatherOptions
 
 
 class ProcessGroupHCCL(_ProcessGroup):
