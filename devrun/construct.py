@@ -36,6 +36,7 @@ __all__ = [
     "Buildable",
     "call",
     "call_named",
+    "check_call",
     "locate",
     "nested_config",
     "short",
@@ -54,7 +55,7 @@ PLACED = re.compile(r"[^:]+:\d+: |command line: ")
 def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any:
     """`target(**args)`, with arguments checked first and failures in one line."""
     name = target.__name__
-    _check_arguments(target, args, cfg)
+    check_call(target, args, cfg)
     try:
         return target(**args)
     except DevrunError as error:
@@ -89,9 +90,10 @@ def _texts(error: Exception, args: Mapping[str, Any]) -> str:
     return f" (text was given as {', '.join(texts)}; a number has no quotes)"
 
 
-def _check_arguments(
+def check_call(
     target: Buildable, args: Mapping[str, Any], cfg: Mapping[str, Any]
 ) -> None:
+    """Refuse arguments of `target` that it does not take, and missing ones."""
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):  # some classes written in C have no signature
