@@ -22,13 +22,6 @@ from devrun.checkpoint.reader import (
 )
 from devrun.errors import CheckpointError, ConfigError, ConfigTypeError, nearest
 
-__all__ = [
-    "CheckpointLoader",
-    "load_any",
-    "load_with_prefix",
-    "state_dict_of",
-]
-
 Loader = Callable[..., Any]
 _REMOTE = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]+://|(?:s3|pavi|petrel|modelzoo|open-mmlab|mmcls"

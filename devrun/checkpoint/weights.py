@@ -18,13 +18,6 @@ from devrun.checkpoint.mmcv_format import write_mmcv_checkpoint
 from devrun.config.revisions import MODULE, revisions
 from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
 
-__all__ = [
-    "get_state_dict",
-    "load_checkpoint",
-    "save_checkpoint",
-    "weights_to_cpu",
-]
-
 
 def load_checkpoint(
     model: nn.Module,

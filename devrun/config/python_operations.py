@@ -16,23 +16,6 @@ from devrun.config.limits import MAX_BITS, MAX_NODES, Budget, TooMuch, check_key
 from devrun.config.python_text import Operation
 from devrun.config.tree import ConfigDict, place
 
-__all__ = [
-    "FUNCTIONS",
-    "binary",
-    "call",
-    "compare",
-    "copy_dict",
-    "free",
-    "items",
-    "look",
-    "members",
-    "put",
-    "rows",
-    "shift",
-    "sort",
-    "update",
-]
-
 _SEQUENCES = (str, list, tuple)
 _CONTAINERS = (*_SEQUENCES, set, dict, range)
 

@@ -18,8 +18,6 @@ from devrun.data.streams import preserved
 from devrun.errors import CheckpointError, DevrunError
 from devrun.runners.position import check_position
 
-__all__ = ["SavedRun", "malformed"]
-
 _TRIPS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 _REQUIRED = ("model", "trainer", "hooks", "adapter", "rng-rank00000")
 

@@ -20,18 +20,6 @@ from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.hooks.schedules.checks import positive_int
 from devrun.run import Run
 
-__all__ = [
-    "LrUpdaterHook",
-    "MomentumUpdaterHook",
-    "ScheduleHook",
-    "Values",
-    "momentum_of",
-    "optimizers_of",
-    "policy",
-    "set_momentum",
-    "write",
-]
-
 Values: TypeAlias = Any
 """One number for each parameter group, or a dict of such lists by optimizer name."""
 Kind = TypeVar("Kind", bound=type)

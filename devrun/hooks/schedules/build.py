@@ -22,8 +22,6 @@ from devrun.hooks.schedules.torch_scheduler import (
 )
 from devrun.registry import build_from_cfg
 
-__all__ = ["build_lr_hook", "build_momentum_hook"]
-
 LR = "LrUpdaterHook"
 MOMENTUM = "MomentumUpdaterHook"
 

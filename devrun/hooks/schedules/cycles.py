@@ -28,13 +28,6 @@ from devrun.hooks.schedules.checks import (
 )
 from devrun.run import Run
 
-__all__ = [
-    "CyclicLrUpdaterHook",
-    "CyclicMomentumUpdaterHook",
-    "OneCycleLrUpdaterHook",
-    "OneCycleMomentumUpdaterHook",
-]
-
 PerGroup: TypeAlias = float | Sequence[float] | Mapping[str, Any]
 """One number, a list with one for each group, or a dict of these by optimizer name."""
 

@@ -10,8 +10,6 @@ from devrun.hooks.schedules.torch_names import build_scheduler
 from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
 from devrun.run import Run
 
-__all__ = ["PlateauSchedulerHook"]
-
 
 @HOOKS.register_module()
 class PlateauSchedulerHook(TorchSchedulerHook):

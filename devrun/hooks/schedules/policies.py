@@ -26,22 +26,6 @@ from devrun.hooks.schedules.checks import (
 )
 from devrun.run import Run
 
-__all__ = [
-    "CosineAnnealingCooldownLrUpdaterHook",
-    "CosineAnnealingLrUpdaterHook",
-    "CosineAnnealingMomentumUpdaterHook",
-    "CosineRestartLrUpdaterHook",
-    "ExpLrUpdaterHook",
-    "FixedLrUpdaterHook",
-    "FlatCosineAnnealingLrUpdaterHook",
-    "InvLrUpdaterHook",
-    "LinearAnnealingLrUpdaterHook",
-    "LinearAnnealingMomentumUpdaterHook",
-    "PolyLrUpdaterHook",
-    "StepLrUpdaterHook",
-    "StepMomentumUpdaterHook",
-]
-
 
 @policy
 class FixedLrUpdaterHook(LrUpdaterHook):

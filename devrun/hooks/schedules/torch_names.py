@@ -13,8 +13,6 @@ from devrun.construct import check_call
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.registry import LR_SCHEDULERS
 
-__all__ = ["build_scheduler", "check_arguments", "find_scheduler", "scheduler_names"]
-
 Scheduler = lr_scheduler.LRScheduler
 _OURS = {"optimizer", "last_epoch"}
 """Arguments that are not the user's: a resumed run restores the position itself."""
