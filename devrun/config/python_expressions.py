@@ -151,12 +151,8 @@ class Expressions:
     def _value_of_tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
         return tuple(self._elements(node.elts))
 
-    def _value_of_set(self, node: ast.Set) -> set[Any]:
-        return self._set(list(self._elements(node.elts)))
-
-    def _set(self, found: list[Any]) -> set[Any]:
-        made: set[Any] = operations.FUNCTIONS["set"](self.budget, found)
-        return made
+    def _value_of_set(self, node: ast.Set) -> Any:
+        return operations.FUNCTIONS["set"](self.budget, list(self._elements(node.elts)))
 
     def _elements(self, nodes: list[ast.expr]) -> Iterator[Any]:
         for node in nodes:
@@ -166,7 +162,7 @@ class Expressions:
                 yield self.value(node)
 
     def _value_of_dict(self, node: ast.Dict) -> ConfigDict:
-        result = self._new_dict(node)
+        result = operations.new_dict(self.budget, self.origin(node))
         written: set[Any] = set()
         for key_node, value_node in zip(node.keys, node.values, strict=True):
             value = self.value(value_node)
@@ -182,15 +178,9 @@ class Expressions:
             written.add(key)
         return result
 
-    def _new_dict(self, node: ast.AST) -> ConfigDict:
-        self.budget.charge(2, 500)
-        result = ConfigDict()
-        result._meta_.origin = self.origin(node)
-        return result
-
     def _value_of_call(self, node: ast.Call) -> Any:
         function = node.func
-        if isinstance(function, ast.Name) and not self._is_variable(function.id):
+        if isinstance(function, ast.Name) and function.id not in self.names:
             if function.id == "dict":
                 return self._call_dict(node)
             if function.id in operations.FUNCTIONS:
@@ -204,9 +194,6 @@ class Expressions:
                 return method(self.budget, receiver, *args, **options)
         self.refuse(node, f"the call {_source(function)}(...)")
 
-    def _is_variable(self, name: str) -> bool:
-        return name in self.names
-
     def _arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
         options: dict[str, Any] = {}
         for keyword in node.keywords:
@@ -218,7 +205,7 @@ class Expressions:
         return list(self._elements(node.args)), options
 
     def _call_dict(self, node: ast.Call) -> ConfigDict:
-        result = self._new_dict(node)
+        result = operations.new_dict(self.budget, self.origin(node))
         if len(node.args) > 1:
             self.fail(node, "dict(...) takes one positional argument at most")
         for argument in self._elements(node.args):
@@ -321,11 +308,11 @@ class Expressions:
 
     _value_of_generatorexp = _value_of_listcomp
 
-    def _value_of_setcomp(self, node: ast.SetComp) -> set[Any]:
-        return self._set(self._value_of_listcomp(node))
+    def _value_of_setcomp(self, node: ast.SetComp) -> Any:
+        return operations.FUNCTIONS["set"](self.budget, self._value_of_listcomp(node))
 
     def _value_of_dictcomp(self, node: ast.DictComp) -> ConfigDict:
-        result = self._new_dict(node)
+        result = operations.new_dict(self.budget, self.origin(node))
         for _ in self._loop(node.generators):
             key, value = self.value(node.key), self.value(node.value)
             operations.put(self.budget, result, key, value, self.origin(node.key))
