@@ -36,7 +36,6 @@ __all__ = [
     "Buildable",
     "call",
     "call_named",
-    "check_call",
     "locate",
     "nested_config",
     "short",
