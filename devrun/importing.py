@@ -18,8 +18,6 @@ from types import ModuleType
 
 from devrun.errors import ConfigError
 
-__all__ = ["import_for_config", "import_for_user", "is_installed"]
-
 _opened: set[str] = set()
 """Folders that are on sys.path for the modules that the user named, and no others."""
 

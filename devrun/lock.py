@@ -21,8 +21,6 @@ from pathlib import Path
 
 from devrun.errors import ConfigError
 
-__all__ = ["LOCK", "lock_directory", "unlock_directory"]
-
 LOCK = "run.lock"
 
 

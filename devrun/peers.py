@@ -8,8 +8,6 @@ from typing import Any
 
 from devrun.errors import HangError
 
-__all__ = ["addresses_of_this_start", "let_gloo_finish", "lost_peer"]
-
 _SILENT = ("Timed out waiting", "collective operation timeout", "timed out after")
 _GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """What gloo and NCCL say."""

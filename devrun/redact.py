@@ -20,8 +20,6 @@ import itertools
 import re
 from urllib.parse import quote, quote_plus
 
-__all__ = ["MASK", "Reference", "is_secret_key", "redact", "remember"]
-
 MASK = "******"
 
 

@@ -10,19 +10,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = [
-    "CALLABLES",
-    "COLLATES",
-    "DENIED",
-    "EXTRAS",
-    "FACTORIES",
-    "LOADED",
-    "LOADERS",
-    "REFUSED",
-    "REFUSED_IN_REVIEWED",
-    "REVIEWED",
-]
-
 REVIEWED: dict[str, tuple[str, ...]] = {
     "devrun": (
         "devrun.data",

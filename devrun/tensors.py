@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-__all__ = ["INSIDE", "map_tensors", "named_tensors", "replaced", "tensors_in"]
-
 INSIDE: Final = object()
 """What a `visit` returns to have the parts of a value visited in its place."""
 

@@ -6,8 +6,6 @@ import re
 
 from devrun.redact import redact
 
-__all__ = ["LINE", "RECORD", "escape", "escape_controls", "escape_lines", "one_line"]
-
 LINE = 2000
 """Characters of a message on one line; an error's text may be of any length."""
 RECORD = 20_000

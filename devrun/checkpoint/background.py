@@ -19,8 +19,6 @@ from torch import Tensor
 
 from devrun.checkpoint.writer import Snapshot
 
-__all__ = ["BackgroundWriter", "HostBuffers"]
-
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _ALIGNMENT = 64
 _BLOCK = 1 << 26

@@ -28,15 +28,6 @@ from devrun.checkpoint.reader import (
 from devrun.checkpoint.storage import clear_directory, storage_errors
 from devrun.errors import CheckpointError
 
-__all__ = [
-    "CheckpointInfo",
-    "find_latest",
-    "list_checkpoints",
-    "read_latest",
-    "read_pointer",
-    "remove_checkpoint",
-]
-
 _LOGGER = logging.getLogger("devrun.checkpoint")
 
 

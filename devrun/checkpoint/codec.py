@@ -37,8 +37,6 @@ from torch import Tensor
 from devrun.checkpoint import tensorfile
 from devrun.errors import CheckpointError
 
-__all__ = ["MAX_DEPTH", "Encoded", "encode_tree", "is_dense", "shared_memory"]
-
 MAX_DEPTH = 64
 _JSON_INT = 1 << 63
 _SEQUENCES: dict[type, str] = {

@@ -13,8 +13,6 @@ from torch import nn
 
 from devrun.errors import CheckpointError
 
-__all__ = ["WRAPPED", "fits", "load_state_dict", "renamed"]
-
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _SHOWN = 10
 WRAPPED = "module."

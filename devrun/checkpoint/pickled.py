@@ -30,8 +30,6 @@ from devrun.checkpoint.reader import MissingCheckpointError, missing_message
 from devrun.checkpoint.storage import make_durable, storage_errors, write_file
 from devrun.errors import CheckpointError
 
-__all__ = ["load_pickled", "prune_files", "save_pickled"]
-
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _PLAIN: tuple[Any, ...] = (type(None), bool, int, float, str, bytes)
 _SAFE_SINCE = (2, 10)

@@ -15,14 +15,6 @@ from torch import Tensor, nn
 from devrun.errors import CheckpointError
 from devrun.tensors import tensors_in
 
-__all__ = [
-    "load_optimizer_state_by_name",
-    "named_optimizer_state",
-    "optimizer_state_by_name",
-    "positional_optimizer_state",
-    "prepare_optimizer_state",
-]
-
 _SHOWN = 5
 _STRUCTURE = ("params", "param_names")
 

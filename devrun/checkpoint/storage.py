@@ -13,15 +13,6 @@ from devrun.checkpoint import fileops
 from devrun.checkpoint.names import FILE, MANIFEST, temporary
 from devrun.errors import CheckpointError, StorageError
 
-__all__ = [
-    "check_possible",
-    "check_writable",
-    "clear_directory",
-    "make_durable",
-    "storage_errors",
-    "write_file",
-]
-
 
 @contextmanager
 def storage_errors(action: str) -> Iterator[None]:

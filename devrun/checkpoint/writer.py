@@ -45,8 +45,6 @@ from devrun.checkpoint.storage import (
 )
 from devrun.errors import CheckpointError, StorageError
 
-__all__ = ["Snapshot", "write_checkpoint", "write_pointer"]
-
 _SPARE = 1.1
 _ENDINGS = (".json", ".safetensors")
 _LOGGER = logging.getLogger("devrun.checkpoint")

@@ -11,8 +11,6 @@ from devrun.cli.console import complain
 from devrun.cli.exits import Session
 from devrun.errors import ConfigError
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = f"{parser.prog} [-h] [-m MODULE | SCRIPT] [ARGUMENTS]"

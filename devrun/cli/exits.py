@@ -26,8 +26,6 @@ from devrun.errors import (
 from devrun.redact import is_secret_key, remember
 from devrun.text import escape_lines
 
-__all__ = ["STATUSES", "Session", "guarded", "status_of"]
-
 STATUSES = {
     "0": "done",
     "1": "a defect, or a `sys.exit` in the run: the traceback is in the log",

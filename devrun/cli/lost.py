@@ -15,8 +15,6 @@ from devrun.cli.record import write_facts
 from devrun.errors import ConfigError
 from devrun.lock import lock_directory, unlock_directory
 
-__all__ = ["crash_stacks", "mark_lost", "mark_lost_siblings"]
-
 _TAIL = 1 << 16
 _GO_ON = "--resume-from auto"
 _FATAL = re.compile(r"^\s*Fatal Python error: (.{1,100})", re.M)

@@ -13,8 +13,6 @@ from devrun.cli.exits import STATUSES, Session, guarded
 from devrun.cli.parser import LineParser
 from devrun.errors import nearest
 
-__all__ = ["COMMANDS", "main", "parser_of"]
-
 
 class Command(NamedTuple):
     """The module of a command and its line in `--help`."""

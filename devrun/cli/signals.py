@@ -13,8 +13,6 @@ from typing import Any, NoReturn, Protocol
 from devrun.errors import RunInterrupted
 from devrun.text import one_line
 
-__all__ = ["StartInterrupted", "StopSignals"]
-
 WATCHED = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 """Schedulers warn by SIGUSR1; SIGHUP says that the terminal is gone."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from devrun.config.redact import MASK, is_secret_key, redacted
 
-__all__ = ["last_validation", "listed", "masked", "results", "summary"]
-
 NOT_METRICS = (
     "mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "momentum", "memory",
     "time", "data_time",

@@ -15,8 +15,6 @@ from devrun.config.python_operations import FUNCTIONS
 from devrun.config.redact import redacted
 from devrun.text import escape_controls
 
-__all__ = ["FORMATS", "to_json", "to_plain", "to_python", "to_yaml"]
-
 _WIDTH = 88
 _SHADOWING = {*FUNCTIONS, "dict", "globals"}
 

@@ -14,8 +14,6 @@ from typing import Any
 from devrun.config.origin import describe
 from devrun.redact import Reference, remember
 
-__all__ = ["EnvFloat", "EnvInt", "EnvStr", "resolve"]
-
 _REFERENCE = re.compile(
     r"\$\{env(?:\.(?P<kind>\w{0,32}))?:(?P<name>[^:{}]{0,256})"
     r"(?::(?P<default>[^{}]{0,4096}))?\}"

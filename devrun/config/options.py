@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 from devrun.config.limits import MAX_DEPTH, MAX_STRING, Budget, check_key
 from devrun.config.origin import describe
 
-__all__ = ["DictAction", "parse_value"]
-
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 
 

@@ -22,8 +22,6 @@ from devrun.config.python_operations import (
 from devrun.config.python_text import Operation
 from devrun.config.tree import ConfigDict
 
-__all__ = ["method_of"]
-
 
 def _set_default(
     budget: Budget, target: ConfigDict, key: Any, default: Any = None

@@ -12,8 +12,6 @@ try:
 except ImportError:  # Python 3.10
     import sre_parse as parser
 
-__all__ = ["MODULE", "revisions"]
-
 MODULE = ((r"^module\.", ""),)
 """MMCV's default: what DataParallel puts before every key."""
 _ACCEPTED = "a list of [pattern, replacement] pairs of text"

@@ -14,8 +14,6 @@ from torch.utils.data import default_collate
 
 from devrun.errors import ConfigError, nearest
 
-__all__ = ["Axis", "BucketCollate", "Fits"]
-
 
 class Fits(Protocol):
     """What sizes are allowed, such as `devrun.data.buckets.Buckets`."""

@@ -19,8 +19,6 @@ from devrun.errors import (
 from devrun.step import MicroBatches
 from devrun.tensors import named_tensors
 
-__all__ = ["STEP_FAILURES", "explain"]
-
 STEP_FAILURES = (RuntimeError, IndexError, MemoryError, ValueError)
 """What a step can raise that `explain` may know."""
 

@@ -17,8 +17,6 @@ from devrun.devices.options import IndexedOptions
 from devrun.dist import local_rank
 from devrun.errors import ConfigError, DeviceUnavailableError
 
-__all__ = ["GenericAdapter", "MPSAdapter", "NPUAdapter", "XPUAdapter"]
-
 
 class GenericAdapter(EagerAdapter):
     """The accelerator that the installed torch has, under its own name."""

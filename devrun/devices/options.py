@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from devrun.errors import ConfigError, ConfigTypeError, nearest
 
-__all__ = ["EagerOptions", "IndexedOptions", "parse_options"]
-
 
 def _option(default: Any, *kinds: type) -> Any:
     return field(default=default, metadata={"kinds": kinds})

@@ -19,8 +19,6 @@ from devrun.data.batch import batch_size_of
 from devrun.dist import get_dist_info
 from devrun.step import StepOutput
 
-__all__ = ["CountItems", "Shares", "count_nothing"]
-
 CountItems = Callable[[Any], "Tensor | None"]
 """How many items the loss of a batch is the mean over; None where samples count."""
 

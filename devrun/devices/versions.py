@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 import torch
 
-__all__ = ["fitting", "misfit"]
-
 
 def misfit(name: str, release: str, built_for: Mapping[str, str]) -> str | None:
     """Why release `release` of the SDK `name` cannot be used with the torch here.

@@ -20,8 +20,6 @@ from devrun.hooks.base import (
 from devrun.run import Run
 from devrun.step import Capability
 
-__all__ = ["HookTable"]
-
 _CALLABLE = (*STAGES, *GENERIC)
 _WITH_ARGUMENT = {
     "before_save_checkpoint",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from devrun.hooks.base import HOOKS, Hook
 from devrun.run import Run
 
-__all__ = ["DistSamplerSeedHook"]
-
 
 @HOOKS.register_module()
 class DistSamplerSeedHook(Hook):

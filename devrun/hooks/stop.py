@@ -9,8 +9,6 @@ from devrun.dist import gather_objects
 from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.run import Run
 
-__all__ = ["StopTogetherHook"]
-
 MOST = 1000
 """Iterations from one look to the next, however fast they are."""
 

@@ -11,9 +11,6 @@ from typing import Any
 
 from devrun.errors import ConfigError, ConfigTypeError
 
-__all__ = ["LogBuffer"]
-
-
 WINDOW = 1000
 PENDING = 2048
 """Updates held back; then they are read even if nothing is logged, so that an endless

@@ -17,8 +17,6 @@ from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, neares
 from devrun.redact import redact
 from devrun.text import escape_controls, escape_lines
 
-__all__ = ["close_logger", "get_logger", "print_log"]
-
 FORMAT = "%(asctime)s - %(name)s - %(levelname)s - %(message)s"
 
 

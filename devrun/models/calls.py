@@ -10,8 +10,6 @@ from torch import nn
 
 from devrun.errors import ConfigError
 
-__all__ = ["Wrapped", "call_plain", "call_whole", "layout", "target_in"]
-
 INPUT_KEYS = (
     "inputs",
     "input",

@@ -16,8 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from devrun.runners.checkpointer import Owner
 from devrun.step import StepOutput
 
-__all__ = ["counted", "obstacle"]
-
 _UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 

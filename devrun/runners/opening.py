@@ -11,8 +11,6 @@ from torch.nn.parameter import is_lazy
 from devrun.runners.checkpointer import Owner
 from devrun.runners.helpers import get_host_info
 
-__all__ = ["describe", "opening", "parameters_of"]
-
 
 def opening(runner: Owner, workflow: Iterable[Any], loaders: Any) -> list[str]:
     """The lines a run begins with: device, model, schedule and one row for each hook.

@@ -6,8 +6,6 @@ from devrun import dist
 from devrun.errors import DivergedError, RollbackError, StorageError
 from devrun.runners.checkpointer import Checkpointer, Owner
 
-__all__ = ["roll_back"]
-
 
 def roll_back(run: Owner, checkpointer: Checkpointer, failure: RollbackError) -> None:
     """Return to the newest whole checkpoint, but not to its place in the data.

@@ -8,8 +8,6 @@ from typing import Any
 
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
 
-__all__ = ["Workflow", "check_phases"]
-
 _PHASES = ("train", "val")
 
 

@@ -9,9 +9,9 @@ import torch
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
-from devrun.hooks.lr.base import LrUpdaterHook
-from devrun.hooks.lr.build import build_lr_hook
-from devrun.hooks.lr.policies import StepLrUpdaterHook
+from devrun.hooks.schedules.base import LrUpdaterHook
+from devrun.hooks.schedules.build import build_lr_hook
+from devrun.hooks.schedules.policies import StepLrUpdaterHook
 from tests.hooks.loop import Loop
 
 

@@ -12,8 +12,6 @@ from torch.utils.data import Dataset
 from devrun.data.transforms import build_pipeline
 from devrun.errors import DataError
 
-__all__ = ["TensorImages", "existing"]
-
 
 class TensorImages(Dataset[tuple[Any, int]]):
     """`images` (N, C, H, W) through `pipeline`, with their `targets` (N,).

@@ -9,8 +9,6 @@ from typing import Any
 
 from devrun.devices.hpu.watch import LAYERS, Site, is_foreign, is_own
 
-__all__ = ["CompileLog"]
-
 USUAL = 3
 """Recompilations that every run has: another batch size, evaluation, its last batch."""
 LONGEST = 80

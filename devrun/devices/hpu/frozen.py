@@ -17,8 +17,6 @@ from torch import nn
 
 from devrun.devices.frozen import CaptureWatch, Finding
 
-__all__ = ["CompiledDraws"]
-
 logger = logging.getLogger("devrun")
 
 

@@ -19,8 +19,6 @@ from devrun.devices.hpu.sdk import SDK
 from devrun.devices.hpu.watch import tensors_in
 from devrun.errors import DevrunError, UnsupportedFeatureError, is_out_of_memory
 
-__all__ = ["GraphedForward", "GraphTrial"]
-
 logger = logging.getLogger("devrun")
 
 

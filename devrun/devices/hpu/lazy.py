@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 
 from devrun.devices.hpu.sdk import SDK
 
-__all__ = ["Markers", "cached_forward"]
-
 
 class Markers:
     """Ends a graph after each backward pass and after each update.

@@ -19,8 +19,6 @@ from torch.optim import Optimizer
 
 from devrun.devices.hpu.sdk import SDK
 
-__all__ = ["FUSED", "converted"]
-
 logger = logging.getLogger("devrun")
 
 _ADAM_KEYS = ("lr", "betas", "eps", "weight_decay")

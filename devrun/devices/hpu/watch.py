@@ -19,18 +19,6 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = [
-    "LAYERS",
-    "LOADER",
-    "NOWHERE",
-    "OpWatch",
-    "Site",
-    "calls_model",
-    "is_foreign",
-    "is_own",
-    "tensors_in",
-]
-
 _PACKAGE = Path(__file__).resolve().parents[2]
 _TORCH = Path(torch.__file__).resolve().parent
 _MODELS = str(_PACKAGE / "models")

@@ -23,8 +23,6 @@ from devrun.devices.ipu.step import means, others_of
 from devrun.models.step_module import StepModule
 from devrun.step import StepOutput
 
-__all__ = ["Expected", "evaluate", "group_sizes", "on_host", "try_each"]
-
 Run = Callable[[Executor, Sequence[Tensor]], Sequence[Tensor]]
 Expected = tuple[Callable[[], Any], str]
 """What gives the loader of an evaluation to come, and its mode."""

@@ -23,8 +23,6 @@ from devrun.devices.ipu.report import CompileReport
 from devrun.devices.ipu.step import Call
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
 
-__all__ = ["Executor", "Executors"]
-
 _Kept = tuple[list[bool], list[bool]]
 
 logger = logging.getLogger("devrun")

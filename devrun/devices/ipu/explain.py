@@ -24,8 +24,6 @@ from devrun.errors import (
 )
 from devrun.models.step_module import StepModule
 
-__all__ = ["explain", "files_of"]
-
 TILES = 1472
 """Of one Mk2 IPU."""
 _TRY = (

@@ -20,8 +20,6 @@ from devrun.devices.ipu.setters import dtype_of
 from devrun.errors import ConfigError, UnsupportedFeatureError, nearest
 from devrun.step import UpdatePolicy
 
-__all__ = ["KINDS", "STATE_NAMES", "DeviceOptimizer"]
-
 KINDS = ("SGD", "AdamW", "Adam", "RMSprop")
 """What an IPU can run of torch; AdamW first, as it became a subclass of Adam."""
 

@@ -23,8 +23,6 @@ from devrun.devices.ipu.split import (
 from devrun.errors import ConfigError
 from devrun.models.step_module import StepModule
 
-__all__ = ["Placing"]
-
 logger = logging.getLogger("devrun")
 
 

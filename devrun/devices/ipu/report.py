@@ -11,8 +11,6 @@ from typing import Any
 
 from devrun.devices.ipu.split import split_of
 
-__all__ = ["CompileReport"]
-
 MIB = 2**20
 logger = logging.getLogger("devrun")
 

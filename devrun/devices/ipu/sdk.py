@@ -14,8 +14,6 @@ from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
 from devrun.devices.versions import fitting, misfit
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 
-__all__ = ["load", "missing", "poprun"]
-
 _TORCH = {
     "2.6": "1.10",
     "3.1": "1.13",

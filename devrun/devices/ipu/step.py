@@ -17,8 +17,6 @@ from devrun.devices.ipu.split import in_order
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 
-__all__ = ["Call", "DeviceStep", "means", "others_of"]
-
 
 @dataclass
 class Call:

@@ -1,27 +1,53 @@
-"""Arguments of schedules, checked when a hook is made: one line says what is wrong."""
+"""Arguments of schedules, checked when a hook is made: one line says what is wrong.
+
+Also the two curves that an argument can name.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from numbers import Real
 from typing import Any
 
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
-from devrun.optim.schedules import ANNEALING
 
 __all__ = [
     "annealing",
+    "annealing_cos",
+    "annealing_linear",
     "cyclic_ratios",
-    "end_value",
     "exactly_one",
     "format_param",
     "fraction",
     "iterations_only",
+    "numbers",
     "positive_int",
     "restart_bounds",
     "step_argument",
 ]
+
+
+def annealing_cos(
+    start: float, end: float, factor: float, weight: float = 1.0
+) -> float:
+    """From `weight * start + (1 - weight) * end` to `end` along half a cosine.
+
+    `factor` goes from 0 to 1. SGDR, https://arxiv.org/abs/1608.03983, equation 5.
+    """
+    return end + 0.5 * weight * (start - end) * (1.0 + math.cos(math.pi * factor))
+
+
+def annealing_linear(start: float, end: float, factor: float) -> float:
+    """From `start` to `end` in a straight line, as `factor` goes from 0 to 1."""
+    return start + (end - start) * factor
+
+
+ANNEALING: dict[Any, Callable[[float, float, float], float]] = {
+    "cos": annealing_cos,
+    "linear": annealing_linear,
+}
 
 
 def exactly_one(name: str, value: float | None, ratio: float | None) -> None:
@@ -29,13 +55,6 @@ def exactly_one(name: str, value: float | None, ratio: float | None) -> None:
     if (value is None) == (ratio is None):
         given = "neither" if value is None else f"{value!r} and {ratio!r}"
         raise ConfigError(f"give exactly one of {name} and {name}_ratio, got {given}")
-
-
-def end_value(base: float, value: float | None, ratio: float | None) -> float:
-    """Where annealing ends: a given value, or a part of `base`."""
-    if ratio is not None:
-        return base * ratio
-    return 0.0 if value is None else value
 
 
 def positive_int(name: str, value: Any) -> int:
@@ -68,6 +87,12 @@ def annealing(name: Any) -> Callable[[float, float, float], float]:
     if not isinstance(name, str) or name not in ANNEALING:
         raise ConfigError(f"anneal_strategy must be 'cos' or 'linear', got {name!r}")
     return ANNEALING[name]
+
+
+def numbers(name: str, value: Any) -> None:
+    """Refuse what is no number and no list or dict of them."""
+    if isinstance(value, bool) or not isinstance(value, (Real, list, tuple, Mapping)):
+        raise ConfigError(f"{name} must be a number, list or dict, got {value!r}")
 
 
 def iterations_only(by_epoch: Any) -> None:
