@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from devrun import runners
 from devrun.cli.exits import STATUSES
 from devrun.cli.main import parser_of
 from devrun.cli.parser import flags_of
@@ -268,7 +269,7 @@ def test_the_traces_are_those_of_a_run(name):
 
     model = nn.Linear(3, 2)
     limit = {"max_epochs": 1} if name == "EpochBasedRunner" else {"max_iters": 2}
-    runner = RUNNERS.get(name)(
+    runner = getattr(runners, name)(
         model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         loss=nn.CrossEntropyLoss(),
