@@ -19,7 +19,7 @@ __all__ = [
     "MODES",
     "check_gradient",
     "own_step",
-    "plain_step",
+    "separate_loss_step",
     "processor_step",
     "self_loss_step",
 ]
@@ -27,7 +27,7 @@ __all__ = [
 MODES = ("train", "val", "predict")
 
 
-def plain_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
+def separate_loss_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     """`loss(model(x), y)`.
 
     Runs in every iteration of most trainings: the usual case is written out, and
