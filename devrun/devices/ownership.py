@@ -22,6 +22,7 @@ __all__ = [
     "check_model_owner",
     "check_policy",
     "decide_owner",
+    "likely_owner",
     "optimizers_in",
 ]
 
@@ -138,6 +139,7 @@ def check_model_owner(policy: UpdatePolicy, model_name: str) -> None:
         "fp16 loss scaling": policy.precision == "fp16",
         "nonfinite 'skip'": policy.nonfinite == "skip",
         "detect_anomalous_params": policy.detect_anomalous_params,
+        "micro_batch": policy.micro_batch is not None,
     }
     refused = [name for name, wanted in asked.items() if wanted]
     if refused:
@@ -146,6 +148,17 @@ def check_model_owner(policy: UpdatePolicy, model_name: str) -> None:
             f"{', '.join(refused)} cannot be done for it: do it there, or return the "
             "loss without stepping the optimizer"
         )
+
+
+def likely_owner(policy: UpdatePolicy, optimizer: Any) -> str:
+    """Who updates as far as is known before the first step.
+
+    Only a model's own `train_step`, or a batch processor, may show something else.
+    """
+    if policy.owner != "auto":
+        return policy.owner
+    none = optimizer is None or isinstance(optimizer, Mapping)
+    return "model" if none else "adapter"
 
 
 def decide_owner(

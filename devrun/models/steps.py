@@ -18,7 +18,7 @@ from devrun.models.labels import label_fault
 MODES = ("train", "val", "predict")
 
 
-def plain_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
+def separate_loss_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     """`loss(model(x), y)`.
 
     Runs in every iteration of most trainings: the usual case is written out, and

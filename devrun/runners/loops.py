@@ -41,7 +41,7 @@ from devrun.runners.workflow import Workflow, check_phases
 __all__ = [
     "Looped",
     "run",
-    "step",
+    "run_iter",
     "train_epoch",
     "train_iter",
     "val_epoch",
@@ -68,19 +68,20 @@ class Looped(Owner, Protocol):
     def loader(self, data_loader: Any, *, training: bool) -> Any: ...
 
 
-def step(run: Looped, batch: Any, train: bool, kwargs: dict[str, Any]) -> None:
+def run_iter(run: Looped, data_batch: Any, train_mode: bool, **kwargs: Any) -> None:
     """One step through the adapter; its values go to the log buffer."""
     session = run.session
     if kwargs:
         session.step_module.step_kwargs = kwargs
-    if train:
+    if train_mode:
         train_step = session.adapter.train_step
         if run.count_flops:
             run.count_flops, train_step = False, counted(run, train_step)
-        outputs = train_step(session.wrapped, batch, session.optimizer, run.on_grads)
+        model, optimizer = session.wrapped, session.optimizer
+        outputs = train_step(model, data_batch, optimizer, run.on_grads)
         session.train_steps += 1
     else:
-        outputs = session.adapter.eval_step(session.wrapped, batch)
+        outputs = session.adapter.eval_step(session.wrapped, data_batch)
     run.outputs = outputs
     items = outputs.get("num_items")
     run.log_buffer.update(
