@@ -35,6 +35,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _TORCH = Path(torch.__file__).resolve().parent
 _MODELS = str(_PACKAGE / "models")
 _CALLERS = tuple(f"{_MODELS}/{name}.py" for name in ("calls", "step_module", "steps"))
+_CHECKS = f"{_MODELS}/finite.py"
 _PYTHON = sysconfig.get_paths()["stdlib"]
 _PACKAGES = tuple(f"{_PYTHON}/{name}" for name in ("site-packages", "dist-packages"))
 _EMULATORS = str(_PACKAGE / "emulators")
@@ -70,7 +71,8 @@ LAYERS = Site("a layer or loss of torch's", 0)
 
 def is_own(file: str) -> bool:
     """Whether `file` is devrun's, its models apart: nothing a user would change."""
-    return file.startswith(str(_PACKAGE)) and not file.startswith(_MODELS)
+    inside = file.startswith(str(_PACKAGE))
+    return inside and (file == _CHECKS or not file.startswith(_MODELS))
 
 
 def calls_model(file: str) -> bool:
