@@ -1,4 +1,4 @@
-"""Where a run stands in its workflow and its data, as a checkpoint keeps it."""
+"""The position of a run in its workflow and data, as saved in a checkpoint."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def take_position(
 
 
 def loader_facts(loader: Any, mode: str) -> dict[str, Any]:
-    """Where a loader stands, and what the order of its samples depends on."""
+    """The position of a loader, and what the order of its samples depends on."""
     dataset = getattr(loader, "dataset", None)
     try:
         samples = None if dataset is None else len(dataset)

@@ -67,7 +67,7 @@ class GlobalBatch:
 
 
 class IPULoader:
-    """A `poptorch.DataLoader` that knows its epoch and can start anywhere in it.
+    """A `poptorch.DataLoader` with an epoch, which can start anywhere in it.
 
     Args:
         source: the same batches from a plain loader; order and seeds are its affair.
