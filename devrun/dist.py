@@ -47,7 +47,7 @@ def get_dist_info() -> tuple[int, int]:
 
 
 def is_main() -> bool:
-    """Whether this process is the one that writes and speaks."""
+    """Whether this process writes files and messages."""
     return get_dist_info()[0] == 0
 
 

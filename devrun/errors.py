@@ -69,12 +69,16 @@ class DevrunError(Exception):
     Args:
         reason: what was given, what is accepted and what to do.
         place: where in a config the refused value was written.
-        key: the argument or option that is refused; who knows the section that it was
+        key: the argument or option that is refused; whoever has the section that it was
             given in finds the place by it.
         subject: what the reason is about; not shown where the place ends with it.
     """
 
     exit_code = 1
+    # defaults for a subclass of a user's that does not call `__init__`
+    place: Place | None = None
+    key: str | None = None
+    subject = ""
     progress = ""
     """How far the run was, such as `epoch 1, iteration 7`."""
 
@@ -92,7 +96,7 @@ class DevrunError(Exception):
 
     @classmethod
     def of(cls: type[E], key: str, clause: str) -> E:
-        """The error of an argument: `clause` says of `key` what it must be."""
+        """The error of an argument: `clause` follows `key` in the message."""
         return cls(f"{key} {clause}", key=key)
 
     def locate(self, place: Place, subject: str = "") -> None:
@@ -172,7 +176,7 @@ class RunInterrupted(DevrunError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error`, Python's or torch's, says that memory did not suffice."""
+    """Whether `error`, Python's or torch's, is about a lack of memory."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"MemoryError", "OutOfMemoryError", "DeviceMemoryError"}:
         return True

@@ -1,7 +1,7 @@
 """Which modules a word in a config may import, and from which folders.
 
 A config from elsewhere is data: it may name what is installed or what the user put on
-the path, and never a file that merely lies beside it.
+the path, and never a file that merely is beside it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _opened: set[str] = set()
 
 
 def import_for_config(name: str) -> ModuleType:
-    """The module `name`, which stands in a config.
+    """The module `name`, which a config names.
 
     Raises:
         ConfigError: it is of the standard library, a program (`__main__`), or in a

@@ -47,7 +47,7 @@ def lost_peer(error: BaseException) -> HangError | None:
 
 
 def let_gloo_finish(seconds: float = 5.0) -> None:
-    """Wait until gloo's threads, which a DDP model keeps alive, have gone idle.
+    """Wait until gloo's threads, which a DDP model keeps alive, are idle.
 
     A thread may still hold the tensors of its last collective. Should it drop them
     while the interpreter shuts down, it asks for the GIL, gets none, and the finished

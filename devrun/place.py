@@ -1,4 +1,4 @@
-"""Where a value of a config was written, and how a message says it."""
+"""Where a value of a config was written, and its form in messages."""
 
 from __future__ import annotations
 

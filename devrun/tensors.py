@@ -47,7 +47,7 @@ def replaced(visit: Callable[[Any, str], Any], value: Any, path: str = "") -> An
     Args:
         visit: gives what takes the place of a part, or `INSIDE` to go on with the
             parts of that; a leaf for which it does stays as it is.
-        path: how `value` is called; that of a part goes on from it.
+        path: the name of `value`; that of a part extends it.
     """
     return _replaced(visit, value, path, ())
 

@@ -217,7 +217,7 @@ def _is_kind(found: Found, expected: type) -> bool:
 
 
 def _is_protocol(expected: type) -> bool:
-    """Whether it says what an object can do, which is not yet what it is."""
+    """Whether it is a protocol, which defines what an object can do, not what it is."""
     return bool(getattr(expected, "_is_protocol", False))
 
 

@@ -37,7 +37,7 @@ _VIEWED = {
     )
     if hasattr(torch, name)
 }
-"""Types stored as bytes, because not every safetensors release knows them."""
+"""Types stored as bytes, because not every safetensors release supports them."""
 
 
 def decode_tree(tree: Any, tensors: Mapping[str, Tensor], name: str = "tree") -> Any:

@@ -77,7 +77,7 @@ class CheckpointLoader:
         *,
         allow_pickle: bool = False,
     ) -> Any:
-        """What is in `filename`; a dict with `state_dict` and `meta` where it says so.
+        """What is in `filename`; a dict with `state_dict` and `meta` if it has them.
 
         `allow_pickle` runs the code that a `.pth` file names.
 

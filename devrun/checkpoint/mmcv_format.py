@@ -42,7 +42,7 @@ class MmcvCheckpoint:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """(whole epochs done, updates done); CheckpointError if it says neither."""
+        """(whole epochs done, updates done); CheckpointError if it has neither."""
         epoch, done = self.meta.get("epoch"), self.meta.get("iter")
         if not isinstance(epoch, int) or not isinstance(done, int):
             raise CheckpointError(

@@ -136,7 +136,7 @@ def prune_files(
 ) -> list[Path]:
     """Delete all but the newest `keep` whole files whose name matches `pattern`.
 
-    The first group of `pattern` is the number that says which is newer. Truncated
+    The first group of `pattern` is the number by which they are ordered. Truncated
     files are not counted and not deleted; `protect` neither. Returns what it deleted.
 
     Raises:

@@ -2,7 +2,7 @@
 
 torch keeps it by position: a module registered in another order would then take
 another one's momentum without a word. Here every entry belongs to a name, and what
-does not fit is an error that says which.
+does not fit is an error that names it.
 """
 
 from __future__ import annotations

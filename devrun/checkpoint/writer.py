@@ -231,7 +231,7 @@ def _write_one(name: str, content: Content, parent: int, hasher: Hasher) -> int:
 
 
 def _publish(root: Path, temp: str, name: str, parent: int) -> None:
-    """Give the finished directory its name; the one that had it goes aside first."""
+    """Rename the finished directory; a former one of that name is moved aside."""
     aside = None
     try:
         if fileops.file_type(name, parent) is not None:

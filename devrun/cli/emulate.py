@@ -1,4 +1,4 @@
-"""`devrun emulate`: somebody's program, with devrun's emulators as its vendor SDKs."""
+"""`devrun emulate`: run a program with devrun's emulators as its vendor SDKs."""
 
 from __future__ import annotations
 

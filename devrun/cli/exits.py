@@ -48,7 +48,7 @@ BROKEN_PIPE = 128 + 13  # what a shell reports of a program that SIGPIPE ended
 
 @dataclass
 class Session:
-    """What a command tells the exit machinery about itself while it runs."""
+    """What the exit code needs to know about a running command."""
 
     argv: Sequence[str]
     work_dir: Path | None = None

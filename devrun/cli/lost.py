@@ -41,7 +41,7 @@ def crash_stacks(log_file: Path | None) -> Iterator[None]:
 
 
 def mark_lost(work_dir: Path) -> str | None:
-    """What became of the run whose `run.json` still says that it runs.
+    """The fate of a run whose `run.json` still has the status `running`.
 
     The caller holds the lock of `work_dir`, so that run is gone: the file says so from
     now on. None where there is no such run.

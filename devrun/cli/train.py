@@ -38,7 +38,7 @@ class Plan:
     work_dir: Path
     timestamp: str
     main: bool
-    """Whether this process writes and speaks for the run."""
+    """Whether this process writes the files and messages of the run."""
 
 
 def run(args: argparse.Namespace, session: Session) -> int:

@@ -49,7 +49,7 @@ def parse_value(text: str) -> Any:
 
     `1`, `2.5`, `true`, `None` are what they look like; `1,2` and `[1,2]` lists,
     `(1,2)` a tuple, `{'a': 1}` a dict, nested as wished; `'...'` and `"..."` text.
-    All else is text as it stands, unbalanced brackets included.
+    Anything else is text, unbalanced brackets included.
 
     Raises:
         ValueError: too long or nested too deeply.

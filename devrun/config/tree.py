@@ -1,7 +1,7 @@
 """The tree a configuration is held in.
 
 `ConfigDict` is a dict whose keys are also attributes; `ConfigList` is its list.
-Each node knows its key path and the line it was written on, and can be frozen.
+Each node has its key path and the line it was written on, and can be frozen.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def children(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def rehome(node: Any, path: KeyPath, origin: Origin | None = None) -> None:
-    """Tell `node` and everything below where it stands now."""
+    """Set the key paths of `node` and everything below it."""
     if isinstance(node, (ConfigDict, ConfigList)):
         node._meta_.path = path
         if node._meta_.origin is None:

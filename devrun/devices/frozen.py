@@ -29,7 +29,7 @@ from devrun.devices.emulation import EMULATED_PACKAGES
 __all__ = ["CaptureWatch", "Finding"]
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"forward"}
-"""What torch itself keeps in a module; a captured `forward` stands there too."""
+"""What torch itself keeps in a module; a captured `forward` is there too."""
 _DEPTH = 4
 """How far into containers and plain objects an attribute is followed."""
 _MOST, _MOST_BYTES = 5_000, 1 << 20
@@ -54,7 +54,7 @@ class Finding:
     what: str
     """A clause: `draws from numpy.random`, `changes Net.step from 0 to 1`."""
     site: str | None
-    """`file:line` of the user's code; None where it could not be told."""
+    """`file:line` of the user's code; None if unknown."""
     random: bool
     """Whether it is a draw of random numbers, not an attribute."""
 

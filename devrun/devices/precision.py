@@ -75,7 +75,7 @@ def loss_scaler_for(
 
     Raises:
         ConfigError: a `loss_scale` that is neither a number above 0, `dynamic`, nor
-            arguments that `torch.amp.GradScaler` knows.
+            arguments that `torch.amp.GradScaler` accepts.
     """
     if policy.precision != "fp16":
         return None

@@ -126,7 +126,7 @@ def splitter_for(policy: UpdatePolicy, adapter: Any) -> Splitter | None:
     """What the `micro_batch` of a policy asks for.
 
     Raises:
-        UnsupportedFeatureError: where somebody else than the adapter does the update.
+        UnsupportedFeatureError: where the update is not done by the adapter.
     """
     size = policy.micro_batch
     if size is None:

@@ -1,4 +1,4 @@
-"""`Hook`: the stages of a run, spelled once. `Priority`: who goes first.
+"""`Hook`: the stages of a run, spelled once. `Priority`: their order.
 
 before_run
   before_train_epoch                              before_val_epoch
@@ -55,7 +55,7 @@ GENERIC = {
     "before_iter": ("before_train_iter", "before_val_iter"),
     "after_iter": ("after_train_iter", "after_val_iter"),
 }
-"""A generic method stands for its train and its val stage."""
+"""A generic method is called in its train and its val stage."""
 
 
 class Priority(enum.Enum):

@@ -1,4 +1,4 @@
-"""`DistSamplerSeedHook`: tells the samplers which epoch begins."""
+"""`DistSamplerSeedHook`: sets the epoch of the samplers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`StopTogetherHook`: one rank was told to stop, and all do, in the same iteration."""
+"""`StopTogetherHook`: when one rank has to stop, all stop in the same iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`WatchdogHook`: a run that does not move any more says where it stands, and ends."""
+"""`WatchdogHook`: ends a run that makes no progress, with its stacks in the log."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class _Series:
         self.values = array("d")
         self.counts = array("q")
         self.weights: array[Any] = self.counts
-        """What each value is the mean over; the counts, unless `weigh` said other."""
+        """What each value is the mean over; the counts, unless `weigh` set another."""
         self.settled = 0  # how many of `values` are in the totals
         self.total, self.weight, self.samples, self.seen = 0.0, 0, 0, 0
         # tensors, and where they belong
@@ -261,7 +261,7 @@ class _Series:
         self.settled = len(self.values)
 
     def _keep_up(self) -> None:
-        """The weights of values of which nothing was said are their counts."""
+        """The weights of values without any are their counts."""
         if self.weights is not self.counts:
             self.weights.extend(array("d", self.counts[len(self.weights) :]))
 

@@ -28,7 +28,7 @@ TARGET_KEYS = ("labels", "label", "targets", "target", "y", "gt_label", "gt_labe
 class Wrapped(Protocol):
     """A model as a step finds it: with what was learnt of it when it was wrapped.
 
-    `devrun.models.step_module.StepModule` says what each of these is.
+    `devrun.models.step_module.StepModule` defines each of these.
     """
 
     model: nn.Module

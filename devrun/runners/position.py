@@ -1,4 +1,4 @@
-"""Where a run stands in its workflow and its data, as a checkpoint keeps it."""
+"""The position of a run in its workflow and data, as saved in a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`roll_back`: a run that diverged goes back and leaves out what it stumbled over."""
+"""`roll_back`: return a diverged run to a checkpoint and skip what made it diverge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which phase runs next: `[('train', 2), ('val', 1)]`, and where a run stands in it."""
+"""Which phase runs next: `[('train', 2), ('val', 1)]`, and a run's position in it."""
 
 from __future__ import annotations
 

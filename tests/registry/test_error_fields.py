@@ -85,3 +85,13 @@ def test_the_fields_go_to_other_processes(kind, carry):
     assert type(other) is kind
     assert str(other) == str(error) == "a.py:3: x: Net: no (epoch 1, iteration 2)"
     assert (other.place, other.key) == (error.place, error.key)
+
+
+def test_a_subclass_with_a_constructor_of_its_own_has_a_text():
+    class Odd(ConfigError):
+        def __init__(self, number):
+            self.args = (f"odd: {number}",)
+
+    error = Odd(3)
+    error.locate(Place(Origin("a.py", 3)))
+    assert str(error) == "a.py:3: odd: 3"

@@ -1,4 +1,4 @@
-"""What torch.compile says about a run: where graphs broke, what was compiled again."""
+"""What torch.compile logs about a run: where graphs broke, what was compiled again."""
 
 from __future__ import annotations
 

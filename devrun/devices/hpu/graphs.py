@@ -54,7 +54,7 @@ class GraphedForward:
         self._types: dict[Any, Any] = {}
         self.on = True
         self.refused = False
-        """It runs without graphs for good, which was said."""
+        """It runs without graphs from here on, which was logged."""
         self.uncaptured = 0
         self.findings: list[Finding] = []
         self._watched = False

@@ -58,7 +58,7 @@ def cached_forward(
     The module gets `set_iteration_count` where it `accumulates`.
 
     Raises:
-        AssertionError: the SDK does not take this module; it says why.
+        AssertionError: the SDK does not accept this module; its message says why.
     """
     sdk.hpu.ModuleCacher(max_graphs)(
         module,

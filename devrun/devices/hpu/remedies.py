@@ -68,7 +68,7 @@ GENERAL: Mapping[str, str] = {
     "compiled again": "keep shapes the same from update to update, and numbers that "
     "change in tensors",
 }
-"""By kind of finding, for what no pattern knows."""
+"""By kind of finding, where no pattern matches."""
 
 
 def remedy_for(kind: str, what: str) -> str:

@@ -1,6 +1,6 @@
 """Sees which user line asks for which operator, with what shapes, in some updates.
 
-It stands above the device in torch's dispatcher, so it works on any SDK. It is on for
+It is above the device in torch's dispatcher, so it works on any SDK. It is on for
 the first updates of a run only: every operator passes through Python meanwhile.
 """
 

@@ -1,4 +1,4 @@
-"""What PopTorch, PopART and Poplar refuse, said in one line for the user."""
+"""Refusals of PopTorch, PopART and Poplar, as one line for the user."""
 
 from __future__ import annotations
 
@@ -234,4 +234,4 @@ _KNOWN: tuple[tuple[str, _Teller], ...] = (
     ),
     (r"Multiple independent losses found in graph", _two_losses),
 )
-"""What a message looks like -> who tells it. Texts of PopTorch 3.4 and Poplar 3.4."""
+"""Pattern of a message (of PopTorch 3.4 and Poplar 3.4) -> what explains it."""

@@ -16,7 +16,7 @@ logger = logging.getLogger("devrun")
 
 
 class CompileReport:
-    """Around the compilation of one executor: says that it goes on, and what it cost.
+    """Around the compilation of one executor: logs its progress and duration.
 
     Attributes, after it: `seconds`, `reused` (whether a cached executable was; None
     where that cannot be seen), `memory` (bytes per IPU by purpose; None where the SDK

@@ -36,14 +36,14 @@ def infer_rule(
     greater_keys: Sequence[str] = GREATER_KEYS,
     less_keys: Sequence[str] = LESS_KEYS,
 ) -> str:
-    """`greater` or `less`: given, or told from the metric's name, in any case.
+    """`greater` or `less`: given, or inferred from the metric's name, in any case.
 
     As in MMCV: a name equal to a key decides before a name that contains one, and
     the greater keys are looked at first.
 
     Raises:
         UnknownNameError: (a KeyError) `rule` is neither of the two.
-        ConfigError: the name tells nothing.
+        ConfigError: it cannot be inferred from the name.
     """
     if rule is not None:
         if rule not in ("greater", "less"):
