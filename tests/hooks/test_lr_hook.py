@@ -185,7 +185,7 @@ def test_a_subclass_may_give_the_formula_alone() -> None:
         def value(self, base: float, progress: int, total: int) -> float:
             return base / 2 if progress >= total / 2 else base
 
-    loop = Loop(Halved(by_epoch=False), max_iters=4).run()
+    loop = TracedRun(Halved(by_epoch=False), max_iters=4).run()
     assert loop.first_lrs == [0.1, 0.1, 0.05, 0.05]
 
 
@@ -198,6 +198,6 @@ def test_arguments_may_stand_in_mmcv_s_order() -> None:
         def get_lr(self, runner: Any, base_lr: float) -> float:
             return base_lr * self.part
 
-    loop = Loop(Mine(0.5, False), max_iters=4).run()
+    loop = TracedRun(Mine(0.5, False), max_iters=4).run()
     assert loop.first_lrs == pytest.approx([0.025, 0.025, 0.05, 0.05])
     assert StepLrUpdaterHook(2, 0.5, 0.01).min_lr == 0.01
