@@ -8,9 +8,10 @@ BIN := $(VENV)/bin
 # The demo needs less than the developers' tools, which bring all that it needs.
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
+DOCS := $(VENV)/.docs
 
 .NOTPARALLEL: # two targets may set up the same environment
-.PHONY: train test test-slow test-faults test-gpu outside lint types bench bench-gpu clean
+.PHONY: train test test-slow test-faults test-gpu outside lint types docs bench bench-gpu clean
 
 train: $(DEMO)
 	$(BIN)/python tools/train.py $(CONFIG) $(ARGS)
@@ -43,6 +44,11 @@ types: $(DEV)
 	    --explicit-package-bases poptorch popart popdist \
 	    habana_frameworks habana_dataloader
 
+# The site of the documents, with the API reference from the docstrings.
+docs: $(DOCS)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q -c docs . build/docs $(ARGS)
+	@echo build/docs/docs/README.html
+
 bench: $(DEV)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
@@ -66,6 +72,10 @@ $(DEMO): $(SOURCES)
 $(DEV): $(SOURCES)
 	$(call install,dev)
 	touch $(DEMO) $(DEV)
+
+$(DOCS): $(SOURCES)
+	$(call install,docs)
+	touch $(DOCS)
 
 # The build back end is pinned too, hence installed first and used without isolation.
 define install

@@ -286,7 +286,7 @@ def time_loading(workers: int, rounds: int) -> tuple[list[float], list[float]]:
     ours: list[float] = []
     for index in range(rounds + 1):  # the first turn starts the workers
         prepared.set_epoch(index)
-        pair = [(plain, theirs), (prepared, ours)]
+        pair: list[tuple[Any, list[float]]] = [(plain, theirs), (prepared, ours)]
         for iterable, times in pair if index % 2 else reversed(pair):
             start = clock()
             for _ in iterable:

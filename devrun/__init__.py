@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the table below, as type checkers and editors read it
     from devrun.hooks.base import Priority as Priority
     from devrun.hooks.base import get_priority as get_priority
     from devrun.optim import build_optimizer as build_optimizer
+    from devrun.registry import COLLATE_FUNCTIONS as COLLATE_FUNCTIONS
     from devrun.registry import DATASETS as DATASETS
     from devrun.registry import HOOKS as HOOKS
     from devrun.registry import LOSSES as LOSSES
@@ -52,6 +53,7 @@ if TYPE_CHECKING:  # the table below, as type checkers and editors read it
     from devrun.step import Capability as Capability
     from devrun.step import StepOutput as StepOutput
     from devrun.step import UpdatePolicy as UpdatePolicy
+    from devrun.trust import allow_factory as allow_factory
 
 __version__ = "0.1.0"
 

@@ -23,6 +23,7 @@ from devrun.errors import (
     is_out_of_memory,
     nearest,
 )
+from devrun.place import Place
 from devrun.redact import redact
 from devrun.trust import (
     check_arguments,
@@ -36,29 +37,26 @@ __all__ = [
     "Buildable",
     "call",
     "call_named",
-    "locate",
     "nested_config",
     "short",
     "unshared",
     "where",
-    "where_named",
+    "where_key",
 ]
 
 Buildable: TypeAlias = Callable[..., Any]
 
 NUMBER = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", re.IGNORECASE)
-PLACED = re.compile(r"[^:]+:\d+: |command line: ")
-"""How a message begins that says its place in a config, as `where` gives it."""
 
 
 def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any:
     """`target(**args)`, with arguments checked first and failures in one line."""
     name = target.__name__
-    _check_arguments(target, args, cfg)
+    check_call(target, args, cfg)
     try:
         return target(**args)
     except DevrunError as error:
-        locate(error, where_named(cfg, str(error)), name)
+        error.locate(where_key(cfg, error.key), name)
         raise
     except Exception as error:
         kind: type[DevrunError] = ConfigError
@@ -72,7 +70,7 @@ def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any
         cause += _listing(error, target)
         reason = f"{name} failed: {type(error).__name__}: {cause}{_texts(error, args)}"
         failure = kind(reason)
-        locate(failure, where_named(cfg, reason))
+        failure.locate(where_key(cfg, _argument_named(reason, cfg)))
         raise failure from error
 
 
@@ -89,9 +87,10 @@ def _texts(error: Exception, args: Mapping[str, Any]) -> str:
     return f" (text was given as {', '.join(texts)}; a number has no quotes)"
 
 
-def _check_arguments(
+def check_call(
     target: Buildable, args: Mapping[str, Any], cfg: Mapping[str, Any]
 ) -> None:
+    """Refuse arguments of `target` that it does not take, and missing ones."""
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):  # some classes written in C have no signature
@@ -118,13 +117,15 @@ def _check_arguments(
         hint = nearest(unexpected[0], by_name)
         hint = f"{hint} " if hint.startswith("did you mean") else ""
         raise ConfigTypeError(
-            f"{where(cfg, unexpected[0])}{target.__name__} got an unexpected argument "
-            f"{unexpected[0]!r}; {hint}{accepted}"
+            f"{target.__name__} got an unexpected argument {unexpected[0]!r}; "
+            f"{hint}{accepted}",
+            place=where(cfg, unexpected[0]),
         )
     if missing:
         raise ConfigTypeError(
-            f"{where(cfg)}{target.__name__} needs {', '.join(map(repr, missing))}"
-            f"{'; ' * bool(accepted)}{accepted}"
+            f"{target.__name__} needs {', '.join(map(repr, missing))}"
+            f"{'; ' * bool(accepted)}{accepted}",
+            place=where(cfg),
         )
 
 
@@ -210,29 +211,26 @@ def unshared(value: Any) -> Any:
     return value
 
 
-def where(cfg: Mapping[str, Any], key: str | None = None) -> str:
-    """`file:line: key.path: ` of a value read from a config file, else nothing."""
+def where(cfg: Mapping[str, Any], key: str | None = None) -> Place:
+    """The place of a value read from a config file, else an empty one."""
     from devrun.config import tree
 
     return tree.where(cfg, key)
 
 
-def where_named(cfg: Mapping[str, Any], reason: str) -> str:
-    """`where` of the one key of `cfg` that `reason` names, else of `cfg` itself.
+def where_key(cfg: Mapping[str, Any], key: str | None) -> Place:
+    """`where` of a key that `cfg` gives, else of `cfg` itself.
 
     The argument that a constructor refuses may stand in another file than `type`.
     """
-    words = set(re.findall(r"\w+", reason))
+    return where(cfg, key if key in cfg else None)
+
+
+def _argument_named(foreign: str, cfg: Mapping[str, Any]) -> str | None:
+    """The one key of `cfg` that the text of another package's error names."""
+    words = set(re.findall(r"\w+", foreign))
     named = [key for key in cfg if key in words and key != "type"]
-    return where(cfg, named[0] if len(named) == 1 else None)
-
-
-def locate(error: DevrunError, prefix: str, name: str = "") -> None:
-    """Let `error` say where it is from; once, however deep the build is nested."""
-    if not (vars(error).get("located") or PLACED.match(str(error))):
-        named = f"{name}: " if name and name not in str(error) else ""
-        error.args = (f"{prefix}{named}{error}", *error.args[1:])
-    vars(error)["located"] = True
+    return named[0] if len(named) == 1 else None
 
 
 def short(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Every error devrun raises on purpose.
+"""Every error devrun raises on purpose::
 
     DevrunError                     exit status 1
       ConfigError(ValueError)                   2   a value the user typed or wrote
@@ -25,7 +25,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from typing import Any, TypeVar
 
+from devrun.place import Place
 from devrun.redact import redact
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "DevrunError",
     "DivergedError",
     "HangError",
+    "OUT_OF_MEMORY",
     "RollbackError",
     "RunInterrupted",
     "StorageError",
@@ -48,19 +51,72 @@ __all__ = [
 ]
 
 
+OUT_OF_MEMORY = {"can't allocate memory", "out of memory"}
+"""Phrases in a RuntimeError of torch; an SDK with a phrase of its own adds it."""
 _SHOWN = 20
 _LONGEST = 80
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
+E = TypeVar("E", bound="DevrunError")
+
+
 class DevrunError(Exception):
-    """Base of all; `exit_code` is the process status the command line ends with."""
+    """Base of all; `exit_code` is the process status the command line ends with.
+
+    The text is made of the fields, `place: subject: reason (progress)`.
+
+    Args:
+        reason: what was given, what is accepted and what to do.
+        place: where in a config the refused value was written.
+        key: the argument or option that is refused; whoever has the section that it was
+            given in finds the place by it.
+        subject: what the reason is about; not shown where the place ends with it.
+    """
 
     exit_code = 1
+    # defaults for a subclass of a user's that does not call `__init__`
+    place: Place | None = None
+    key: str | None = None
+    subject = ""
+    progress = ""
+    """How far the run was, such as `epoch 1, iteration 7`."""
+
+    def __init__(
+        self,
+        *reason: Any,
+        place: Place | None = None,
+        key: str | None = None,
+        subject: str = "",
+    ) -> None:
+        super().__init__(*reason)
+        self.place = place or None
+        self.key = key
+        self.subject = subject
+
+    @classmethod
+    def of(cls: type[E], key: str, clause: str) -> E:
+        """The error of an argument: `clause` follows `key` in the message."""
+        return cls(f"{key} {clause}", key=key)
+
+    def locate(self, place: Place, subject: str = "") -> None:
+        """Set where the error is from; the first place, which is the nearest, stays."""
+        if self.place is None:
+            self.place = place
+            if subject not in self.reason:
+                self.subject = self.subject or subject
+
+    @property
+    def reason(self) -> str:
+        return redact(str(self.args[0])) if self.args else ""
 
     def __str__(self) -> str:  # KeyError would show the repr of its argument
+        reason, subject, place = self.reason, self.subject, self.place or Place()
+        if subject and place.path[-1:] != (subject,):
+            reason = f"{subject}: {reason}"
+        progress = f" ({self.progress})" if self.progress else ""
         # a traceback leaves the process past every log
-        return redact(str(self.args[0])) if self.args else ""
+        return redact(f"{place}{reason}{progress}")
 
 
 class ConfigError(DevrunError, ValueError):
@@ -120,12 +176,12 @@ class RunInterrupted(DevrunError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error`, Python's or torch's, says that memory did not suffice."""
+    """Whether `error`, Python's or torch's, is about a lack of memory."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"MemoryError", "OutOfMemoryError", "DeviceMemoryError"}:
         return True
-    words = ("can't allocate memory", "out of memory", "PT_DEVMEM Allocation failed")
-    return isinstance(error, RuntimeError) and any(w in str(error) for w in words)
+    text = str(error) if isinstance(error, RuntimeError) else ""
+    return any(words in text for words in OUT_OF_MEMORY)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -21,7 +21,6 @@ from devrun.construct import (
     Buildable,
     call,
     call_named,
-    locate,
     nested_config,
     short,
     unshared,
@@ -132,7 +131,7 @@ class Registry:
         return None if root is self else root.get(key)
 
     def resolve(self, name: str) -> Buildable:
-        """The class or function that `type: name` stands for.
+        """The class or function that `type: name` selects.
 
         Raises:
             UnknownNameError: neither a registered name nor a dotted path.
@@ -263,15 +262,16 @@ def build_from_cfg(
     args = {**(default_args or {}), **{k: unshared(v) for k, v in cfg.items()}}
     if "type" not in args:
         raise UnknownNameError(
-            f"{where(cfg)}no 'type' for the {registry.name}; the keys are: "
-            f"{', '.join(map(str, args)) or 'none'}"
+            f"no 'type' for the {registry.name}; the keys are: "
+            f"{', '.join(map(str, args)) or 'none'}",
+            place=where(cfg),
         )
     wanted = args.pop("type")
     if isinstance(wanted, str):
         try:
             target = registry.resolve(wanted)
         except DevrunError as error:
-            locate(error, where(cfg, "type"))
+            error.locate(where(cfg, "type"))
             raise
         if registry.get(wanted) is None:  # a dotted path
             return _build_named(target, args, cfg, registry)
@@ -279,8 +279,8 @@ def build_from_cfg(
         target = wanted
     else:
         raise ConfigTypeError(
-            f"{where(cfg, 'type')}type must be a name, a class or a function, "
-            f"got {short(wanted)}"
+            f"type must be a name, a class or a function, got {short(wanted)}",
+            place=where(cfg, "type"),
         )
     return call(target, args, cfg)
 
@@ -294,15 +294,16 @@ def _build_named(
         if takes_objects(target):
             args = {key: _part(key, value, registry) for key, value in args.items()}
     except DevrunError as error:
-        locate(error, where(cfg))
+        error.locate(where(cfg))
         raise
     result = call_named(target, args, cfg)
     expected = registry.expected()
     if not (inspect.isclass(target) or isinstance(result, expected)):
         raise ConfigTypeError(
-            f"{where(cfg, 'type')}{cfg['type']!r} made no {registry.name}: "
+            f"{cfg['type']!r} made no {registry.name}: "
             f"{short(result)}; that takes an object of {expected.__module__}."
-            f"{expected.__qualname__}"
+            f"{expected.__qualname__}",
+            place=where(cfg, "type"),
         )
     return result
 

@@ -7,7 +7,7 @@ depends on how a runner is built. The loops alone write the `RunState`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import nn
 from devrun.log.buffer import LogBuffer
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
-__all__ = ["Device", "Run", "RunState", "Saver"]
+__all__ = ["Device", "Loader", "Run", "RunState", "Saver"]
 
 
 @dataclass
@@ -53,7 +53,7 @@ class RunState:
     stop_reason: str | None = None
     """Why the loop ends at the next iteration boundary."""
     stop_wanted: str | None = None
-    """What this process alone was told to stop for, before the others know."""
+    """Why this process alone has to stop, before the others know."""
 
     @property
     def finished(self) -> bool:
@@ -92,7 +92,7 @@ class RunState:
         }
 
     def seek(self, epoch: int, iter: int, done: int) -> None:
-        """Stand where `position` said."""
+        """Go to a saved `position`."""
         self.epoch, self.iter, self.done = epoch, iter, done
         self.updates = iter
 
@@ -119,6 +119,22 @@ class Device(Protocol):
     def synchronize(self) -> None: ...
 
 
+class Loader(Protocol):
+    """The data of a phase, one item per update; see `devrun.data.prepared`."""
+
+    dataset: Any
+    """The user's; None if the loader does not tell."""
+
+    @property
+    def samples_per_update(self) -> int | None: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def set_epoch(self, epoch: int) -> None: ...
+    def start_at(self, update: int) -> None: ...
+    def close(self) -> None: ...
+    def explain(self, error: BaseException) -> Exception | None: ...
+
+
 class Saver(Protocol):
     """What a hook may ask of the writer; see `devrun.runners.checkpointer`."""
 
@@ -142,7 +158,7 @@ class Run(Protocol):
     """Of the last step."""
     data_batch: Any
     """Of the step in progress; there from `before_*_iter` to `after_*_iter`."""
-    data_loader: Any
+    data_loader: Loader
     """Of the phase in progress."""
     work_dir: str | None
     timestamp: str

@@ -1,7 +1,7 @@
 """What a dotted path in a config may stand for: the one place that decides.
 
 A config from elsewhere is data. What its dotted paths lead to is judged by the object
-that is there, never by what it says of itself, such as an annotation:
+that is there, never by its own claims, such as an annotation:
 
 1. a class of the kind that the key needs; of the packages in `devrun.reviewed` only
    one of the modules listed there. "Anything that can be called" (a transform, a
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.importing import import_for_config, is_installed
+from devrun.place import Place
 from devrun.reviewed import (
     CALLABLES,
     COLLATES,
@@ -186,7 +187,7 @@ def _taken(expected: type) -> str:
 
 
 def _advice(found: Found) -> str:
-    """How to list what is at the path; nothing where nobody should."""
+    """How to list what is at the path; empty where it must not be listed."""
     top = _home(found.target).partition(".")[0]
     own = callable(found.target) and top == found.path.partition(".")[0]
     if not own or top in REVIEWED:
@@ -216,7 +217,7 @@ def _is_kind(found: Found, expected: type) -> bool:
 
 
 def _is_protocol(expected: type) -> bool:
-    """Whether it says what an object can do, which is not yet what it is."""
+    """Whether it is a protocol, which defines what an object can do, not what it is."""
     return bool(getattr(expected, "_is_protocol", False))
 
 
@@ -300,7 +301,7 @@ def takes_objects(target: Callable[..., Any]) -> bool:
 
 
 def fixed_arguments(target: Callable[..., Any]) -> dict[str, Any]:
-    """Arguments that `target` always gets, so that it asks nobody to run code."""
+    """Arguments that `target` always gets, so that it never asks to run code."""
     if inspect.ismethod(target) and not _granted.get()[1] and is_factory(target):
         return {"trust_remote_code": False}
     return {}
@@ -309,7 +310,7 @@ def fixed_arguments(target: Callable[..., Any]) -> dict[str, Any]:
 def check_arguments(
     target: Callable[..., Any],
     args: Mapping[str, Any],
-    place: Callable[[str], str] = lambda key: "",
+    place: Callable[[str], Place] = lambda key: Place(),
 ) -> None:
     """Refuse arguments of a callee named by path that make it run or unpickle.
 
@@ -327,30 +328,33 @@ def check_arguments(
         for name in _refused(key, value, rules):
             callee = getattr(target, "__name__", target)
             raise ConfigError(
-                f"{place(key)}{callee} is not given {name!r} with this value from a "
+                f"{callee} is not given {name!r} with this value from a "
                 f"config, as it could run or unpickle what comes with it; "
-                f"--trust-config allows it for a config that you would run"
+                f"--trust-config allows it for a config that you would run",
+                place=place(key),
             )
     if inspect.ismethod(target) and target.__name__ == "from_pretrained":
         _check_folder(args, rules, place)
 
 
 def _check_folder(
-    args: Mapping[str, Any], rules: Mapping[str, Any], place: Callable[[str], str]
+    args: Mapping[str, Any], rules: Mapping[str, Any], place: Callable[[str], Place]
 ) -> None:
     """What is loaded is a folder here, whose own configs ask for nothing refused."""
     key = "pretrained_model_name_or_path"
     folder = Path(str(args.get(key, "")))
     if not folder.is_dir():
         raise ConfigError(
-            f"{place(key)}from_pretrained takes a folder that is here as {key} in a "
+            f"from_pretrained takes a folder that is here as {key} in a "
             f"config, not {str(args.get(key))!r}; download it first (hf download NAME "
-            f"--local-dir FOLDER), or give --trust-config"
+            f"--local-dir FOLDER), or give --trust-config",
+            place=place(key),
         )
     if (folder / "adapter_config.json").exists():
         raise ConfigError(
-            f"{place(key)}{str(folder)!r} holds an adapter, which names another model "
-            f"to load; give the folder of that model"
+            f"{str(folder)!r} holds an adapter, which names another model "
+            f"to load; give the folder of that model",
+            place=place(key),
         )
     # code that auto_map names is never run: see `fixed_arguments`
     rules = {name: rule for name, rule in rules.items() if name != "auto_map"}
@@ -358,11 +362,12 @@ def _check_folder(
         try:
             content = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{place(key)}{str(file)!r} is no JSON") from error
+            raise ConfigError(f"{str(file)!r} is no JSON", place=place(key)) from error
         for name in _refused("", content, rules):
             raise ConfigError(
-                f"{place(key)}{str(file)!r} sets {name!r} to a value that could run or "
-                f"unpickle something; --trust-config allows it"
+                f"{str(file)!r} sets {name!r} to a value that could run or "
+                f"unpickle something; --trust-config allows it",
+                place=place(key),
             )
 
 

@@ -19,6 +19,11 @@ from pathlib import Path
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
+# Ignored under nohup, or in the background of a shell, and so they would be by the runs
+# that tests hang up on or interrupt.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 import pytest  # noqa: E402 - after the variables that torch reads
 
 ROOT = Path(__file__).resolve().parents[1]

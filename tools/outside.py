@@ -171,7 +171,8 @@ def _one(
             return Counter(errors=1), [f"{file.name}: longer than {timeout:g} s"]
         if not report.exists():
             last = (said.strip().splitlines() or ["no output"])[-1]
-            return Counter(errors=1), [f"{file.name}: {last}"]
+            ended = f"pytest ended with status {process.returncode}: {last}"
+            return Counter(errors=1), [f"{file.name}: {ended}"]
         return _counted(file, report)
 
 

@@ -4,9 +4,8 @@ Everything works relative to an open directory, so that a name can never lead ou
 it and a directory that is renamed meanwhile stays the same directory. Names are
 plain file names; a symlink, a FIFO or a device in place of a file is refused.
 
-Tests arm one failure with `DEVRUN_FAILPOINT=operation:nth:action`, honoured only when
-`DEVRUN_TEST_MODE=1`. `operation` is one of the names below or `any`; `action` is
-`kill`, `torn` (a write: half of it, then kill) or the name of an errno.
+Callers reach every function through this module, `fileops.rename(...)`, so that a
+test can make any one of them fail.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import fcntl
 import hashlib
 import io
 import os
-import signal
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,26 +45,6 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK = 1 << 24
 _NO_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_RESERVATION = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV}
-_reached: dict[str, int] = {}
-
-
-def reach(operation: str) -> str | None:
-    """Count one `operation`; fail here if a test armed that, else None or `torn`."""
-    armed = os.environ.get("DEVRUN_FAILPOINT")
-    if not armed or os.environ.get("DEVRUN_TEST_MODE") != "1":
-        return None
-    target, nth, action = armed.split(":")
-    if target not in (operation, "any"):
-        return None
-    _reached[armed] = _reached.get(armed, 0) + 1
-    if _reached[armed] != int(nth):
-        return None
-    if action == "torn" and operation == "write":
-        return "torn"
-    if action in ("kill", "torn"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    code = getattr(errno, action)
-    raise OSError(code, os.strerror(code))
 
 
 @contextmanager
@@ -91,20 +69,17 @@ def subdirectory(name: str, parent: int) -> Iterator[int]:
 
 def make_directory(name: str | Path, parent: int | None = None) -> None:
     """Make a directory that does not exist yet."""
-    reach("mkdir")
     os.mkdir(name, dir_fd=parent)
 
 
 def create(name: str, parent: int) -> int:
     """Descriptor of a new file, mode by umask; one that exists is an error."""
-    reach("open")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(name, flags, 0o666, dir_fd=parent)
 
 
 def reserve(fd: int, size: int) -> None:
     """Claim `size` bytes, so that a full disk shows before anything is written."""
-    reach("reserve")
     if size == 0 or not hasattr(os, "posix_fallocate"):
         return
     try:
@@ -116,11 +91,7 @@ def reserve(fd: int, size: int) -> None:
 
 def write(fd: int, data: bytes | bytearray | memoryview) -> None:
     """Write all of `data`."""
-    torn = reach("write") == "torn"
     view = memoryview(data).cast("B")
-    if torn:
-        os.write(fd, view[: len(view) // 2])
-        os.kill(os.getpid(), signal.SIGKILL)
     position = 0
     while position < len(view):
         position += os.write(fd, view[position : position + _CHUNK])
@@ -128,7 +99,6 @@ def write(fd: int, data: bytes | bytearray | memoryview) -> None:
 
 def sync(fd: int) -> None:
     """Return when a file's content, or a directory's entries, are on the disk."""
-    reach("fsync")
     try:
         os.fsync(fd)
     except OSError as error:
@@ -138,19 +108,16 @@ def sync(fd: int) -> None:
 
 def rename(old: str, new: str, parent: int) -> None:
     """Rename inside `parent`, atomically."""
-    reach("rename")
     os.rename(old, new, src_dir_fd=parent, dst_dir_fd=parent)
 
 
 def unlink(name: str, parent: int) -> None:
     """Remove a file; of a symlink, the link."""
-    reach("unlink")
     os.unlink(name, dir_fd=parent)
 
 
 def remove_directory(name: str, parent: int) -> None:
     """Remove an empty directory."""
-    reach("rmdir")
     os.rmdir(name, dir_fd=parent)
 
 

@@ -21,6 +21,7 @@ from devrun.checkpoint.hasher import Hasher
 from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST
 from devrun.errors import CheckpointError, nearest
+from devrun.place import Place
 
 __all__ = [
     "Checkpoint",
@@ -67,7 +68,7 @@ class Checkpoint:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """The manifest of `path`, after a look at the names and sizes of its files.
+    """The manifest of `path`, after checking the names and sizes of its files.
 
     Raises:
         CheckpointError: not a checkpoint, or damaged where that shows without
@@ -82,7 +83,7 @@ def verify_checkpoint(path: str | os.PathLike[str]) -> Manifest:
     """The manifest of `path`, once every byte of every file has been checked.
 
     Raises:
-        CheckpointError: not a checkpoint, or damaged; says which file and how.
+        CheckpointError: not a checkpoint, or damaged; names the file and the damage.
     """
     with _opened(Path(path)) as (fd, manifest):
         _check_listing(fd, manifest)
@@ -144,9 +145,8 @@ def _opened(path: Path) -> Iterator[tuple[int, Manifest]]:
             data = fileops.read_file(MANIFEST, fd, limit=MAX_MANIFEST)
             yield fd, Manifest.parse(data)
     except CheckpointError as error:
-        if str(path) in str(error):
-            raise
-        raise CheckpointError(f"{str(path)!r}: {error}") from error
+        error.locate(Place(), repr(str(path)))
+        raise
     except FileNotFoundError as error:
         if path.is_dir():
             raise CheckpointError(f"{str(path)!r} has no {MANIFEST}") from error

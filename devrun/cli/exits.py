@@ -26,8 +26,6 @@ from devrun.errors import (
 from devrun.redact import is_secret_key, remember
 from devrun.text import escape_lines
 
-__all__ = ["STATUSES", "Session", "guarded", "status_of"]
-
 STATUSES = {
     "0": "done",
     "1": "a defect, or a `sys.exit` in the run: the traceback is in the log",
@@ -50,7 +48,7 @@ BROKEN_PIPE = 128 + 13  # what a shell reports of a program that SIGPIPE ended
 
 @dataclass
 class Session:
-    """What a command tells the exit machinery about itself while it runs."""
+    """What the exit code needs to know about a running command."""
 
     argv: Sequence[str]
     work_dir: Path | None = None
@@ -63,11 +61,15 @@ class Session:
     """Called with status and message before the process ends by an error."""
 
 
+_FOLDERS = ("PWD", "OLDPWD")
+"""Set by every shell to where it is, though `pwd` elsewhere is short for a password."""
+
+
 def guarded(run: Callable[[Session], int], argv: Sequence[str]) -> int:
     """`run(session)`'s status; an error becomes its one line and its status."""
     session = Session(argv)
     for name, value in os.environ.items():
-        if is_secret_key(name):
+        if is_secret_key(name) and name not in _FOLDERS:
             remember(value)
     _log_warnings(session)
     try:

@@ -23,6 +23,7 @@ from devrun.cli.flags import (
 from devrun.cli.summary import listed
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
 from devrun.config import Config, DictAction, check_config
+from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
 from devrun.files import replace_text
 from devrun.log.jsonlines import strict_line
@@ -90,8 +91,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     _reduce(cfg, args.split)
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
-    # a vendor's torch would load its SDK before the adapter has set what that reads
-    os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
+    set_environment()
     checkpoint = chosen_checkpoint(args.checkpoint, places)
     if checkpoint != args.checkpoint:
         complain(f"{args.checkpoint} is {checkpoint}", "note")

@@ -20,6 +20,7 @@ from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, claim, keep_aside
 from devrun.config import Config, check_config
+from devrun.devices.resolve import set_environment
 from devrun.dist import launched
 from devrun.errors import DevrunError, StorageError
 from devrun.lock import unlock_directory
@@ -37,7 +38,7 @@ class Plan:
     work_dir: Path
     timestamp: str
     main: bool
-    """Whether this process writes and speaks for the run."""
+    """Whether this process writes the files and messages of the run."""
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -86,8 +87,7 @@ def _train(
     record = _record(plan, session, writes)
     session.on_failure.append(record.fail)
     signals.on_leave.append(record.fail)
-    # a vendor's torch would load its SDK before the adapter has set what that reads
-    os.environ.setdefault("PT_HPU_AUTOLOAD", "0")
+    set_environment()
     import_modules(args, plan.cfg)  # the command line may have changed the list
     from devrun.log.env import brief, env_text
     from devrun.runners.training import build_training
@@ -176,7 +176,7 @@ def _save(runner: Any, cfg: Any) -> str | None:
 
 
 def _tell_hangs(runner: Any, record: RunRecord, signals: StopSignals) -> None:
-    """A hang ends the process where it stands: what is left to say is said before."""
+    """Write the last messages before the watchdog ends a hanging process."""
     from devrun.hooks.watchdog import WatchdogHook
 
     def tell(error: DevrunError) -> None:

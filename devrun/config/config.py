@@ -13,13 +13,14 @@ from devrun.config.imports import import_custom, search_folders
 from devrun.config.limits import Budget, Copier
 from devrun.config.loader import HELPERS, RESERVED, Loader, finish
 from devrun.config.merge import begin_lists, merge, nested, replace_other_types
-from devrun.config.origin import COMMAND_LINE, Origin, describe, dotted, one_line
+from devrun.config.origin import describe
 from devrun.config.redact import redacted, remember_secrets
 from devrun.config.schema import KEYS
 from devrun.config.source import LIMITS, extension
 from devrun.config.tree import ConfigDict, children, origin_of, rehome
 from devrun.errors import ConfigError, ConfigTypeError, StorageError, UnknownNameError
 from devrun.files import replace_text
+from devrun.place import COMMAND_LINE, Origin, dotted, one_line
 
 __all__ = ["Config"]
 

@@ -1,4 +1,4 @@
-"""JSON text to a tree that knows its lines; duplicate keys and deep nesting refused."""
+"""JSON text to a tree with line numbers; duplicate keys and deep nesting refused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from devrun.config.limits import MAX_DEPTH, Budget, TooMuch
-from devrun.config.origin import Origin, config_error, describe
+from devrun.config.origin import config_error, describe
 from devrun.config.tree import ConfigDict, origin_of, place
+from devrun.place import Origin
 
 __all__ = ["read_json"]
 
@@ -30,7 +31,7 @@ def read_json(
 ) -> ConfigDict:
     """The object in `text`; an empty one where nothing is written.
 
-    A bare word is accepted, as text, only where `is_marker` says so.
+    A bare word is accepted, as text, only where `is_marker` accepts it.
     NaN and Infinity are read as Python's `json` writes them.
 
     Raises:

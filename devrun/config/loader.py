@@ -12,13 +12,14 @@ from devrun.config import environment
 from devrun.config.json_reader import read_json
 from devrun.config.limits import Budget, Copier, TooMuch
 from devrun.config.merge import DELETE, merge
-from devrun.config.origin import KeyPath, Origin, config_error, describe, dotted
+from devrun.config.origin import config_error, describe
 from devrun.config.python_reader import read_python
 from devrun.config.schema import KEYS
 from devrun.config.source import MissingFileError, extension, read_text
 from devrun.config.template import Template, file_variables, look_up
 from devrun.config.tree import ConfigDict, ConfigList, origin_of, place, rehome
 from devrun.config.yaml_reader import read_yaml
+from devrun.place import KeyPath, Origin, dotted
 
 __all__ = ["HELPERS", "RESERVED", "Loader", "finish"]
 
@@ -280,7 +281,7 @@ def _warn_if_deprecated(tree: ConfigDict, path: str) -> None:
 
 
 def finish(tree: ConfigDict, budget: Budget, path: str = "") -> ConfigDict:
-    """Resolve `${env:...}`, drop `_delete_`, and tell each node where it stands."""
+    """Resolve `${env:...}`, drop `_delete_`, and set the key path of each node."""
     for key in tree:
         origin = origin_of(tree, key)
         if not isinstance(key, str) or key.startswith("__") or key in RESERVED:

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from devrun.config.origin import KeyPath, Origin, config_error, describe, dotted
+from devrun.config.origin import config_error, describe
 from devrun.config.redact import shown_value
 from devrun.config.tree import ConfigDict, ConfigList, adopt, origin_of, place
 from devrun.errors import ConfigTypeError, UnknownNameError
+from devrun.place import KeyPath, Origin, dotted
 
 __all__ = ["DELETE", "begin_lists", "merge", "nested", "replace_other_types"]
 
@@ -192,7 +193,7 @@ def _mark(new: Any, old: Any, path: KeyPath) -> None:
 
 
 def _at(tree: Any, path: Iterable[Any]) -> Any:
-    """What stands at `path`; None where nothing does."""
+    """The value at `path`; None if there is none."""
     for part in path:
         is_number = isinstance(part, str) and part.isdecimal()
         if isinstance(tree, ConfigDict):

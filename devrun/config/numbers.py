@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, TypeGuard
 
-from devrun.config.origin import KeyPath, describe, dotted
+from devrun.config.origin import describe
 from devrun.config.tree import children, where
 from devrun.errors import ConfigError
+from devrun.place import KeyPath, Place
 
 __all__ = [
     "MOST_THREADS",
@@ -65,6 +66,8 @@ def check_finite(
         if is_number(value) and not is_finite(value):
             if infinite and isinstance(value, float) and math.isinf(value):
                 continue
-            place = where(node, key) or f"{dotted(below)}: "
-            raise ConfigError(f"{place}takes a finite number, not {describe(value)}")
+            place = where(node, key) or Place(path=below)
+            raise ConfigError(
+                f"takes a finite number, not {describe(value)}", place=place
+            )
         check_finite(value, below, but=but, infinite=infinite)

@@ -1,6 +1,6 @@
-"""Where a value was written, and how a message about it reads.
+"""How a message about a value of a config reads.
 
-Every message of this room is one printable line:
+Every message of this package is one printable line:
 `file:line: a.b.c: reason; what to do`.
 """
 
@@ -8,53 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from devrun.errors import ConfigError, nearest
+from devrun.place import Origin, Place, one_line
 from devrun.redact import Reference, redact
-from devrun.text import escape
 
-__all__ = [
-    "COMMAND_LINE",
-    "KeyPath",
-    "Origin",
-    "config_error",
-    "describe",
-    "dotted",
-    "hint_for",
-    "one_line",
-    "prefix",
-]
-
-KeyPath = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Origin:
-    """A line of a file; line 0 means the place has no lines."""
-
-    file: str
-    line: int = 0
-
-    def __str__(self) -> str:
-        name = one_line(self.file)
-        return f"{name}:{self.line}" if self.line else name
-
-
-COMMAND_LINE = Origin("command line")
-
-
-def one_line(text: object, limit: int = 200) -> str:
-    """`text` without control, bidirectional or line characters, cut at `limit`."""
-    shown = str(text)
-    if len(shown) > limit:
-        shown = shown[: limit - 3] + "..."
-    return escape(shown, limit)
-
-
-def dotted(path: Iterable[Any]) -> str:
-    return ".".join(one_line(part, 80) for part in path)
+__all__ = ["config_error", "describe", "hint_for"]
 
 
 def describe(value: object) -> str:
@@ -78,22 +38,13 @@ def describe(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def prefix(origin: Origin | None, path: Iterable[Any] = ()) -> str:
-    """`"file:line: a.b.c: "`, or as much of it as is known."""
-    parts = [str(origin)] if origin is not None else []
-    key = dotted(path)
-    if key:
-        parts.append(key)
-    return "".join(f"{part}: " for part in parts)
-
-
 def config_error(
     reason: str,
     origin: Origin | None = None,
     path: Iterable[Any] = (),
     kind: type[ConfigError] = ConfigError,
 ) -> ConfigError:
-    return kind(prefix(origin, path) + one_line(reason, 600))
+    return kind(one_line(reason, 600), place=Place(origin, tuple(path)))
 
 
 def hint_for(name: object, known: Iterable[Any]) -> str:

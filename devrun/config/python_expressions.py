@@ -15,12 +15,13 @@ from typing import Any, NoReturn
 
 from devrun.config import python_operations as operations
 from devrun.config.limits import MAX_BITS, Budget, TooMuch, check_key
-from devrun.config.origin import Origin, config_error, describe, hint_for, one_line
+from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.python_methods import method_of
 from devrun.config.python_text import show
 from devrun.config.template import MARKER
 from devrun.config.tree import ConfigDict
 from devrun.errors import ConfigError
+from devrun.place import Origin, one_line
 
 __all__ = ["TRUST", "WRONG", "Expressions", "names_bound"]
 
@@ -36,6 +37,9 @@ _ENTRY = 100
 _SHOWN = 500
 """Nodes of an expression that a message repeats."""
 _CONVERSIONS = {-1: "s", 115: "s", 114: "r", 97: "a"}
+
+
+_ALIKE = {"generatorexp": "listcomp"}
 
 
 class Expressions:
@@ -80,7 +84,8 @@ class Expressions:
         Raises:
             ConfigError: anything but plain values and what is made of them.
         """
-        method = getattr(self, "_value_of_" + type(node).__name__.lower(), None)
+        kind = type(node).__name__.lower()
+        method = getattr(self, f"_value_of_{_ALIKE.get(kind, kind)}", None)
         if method is None:
             self.refuse(node, f"{_kind(node)} ")
         try:
@@ -151,12 +156,9 @@ class Expressions:
     def _value_of_tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
         return tuple(self._elements(node.elts))
 
-    def _value_of_set(self, node: ast.Set) -> set[Any]:
-        return self._set(list(self._elements(node.elts)))
-
-    def _set(self, found: list[Any]) -> set[Any]:
-        made: set[Any] = operations.FUNCTIONS["set"](self.budget, found)
-        return made
+    def _value_of_set(self, node: ast.Set) -> Any:
+        found = list(self._elements(node.elts))
+        return operations.FUNCTIONS["set"](self.budget, found)
 
     def _elements(self, nodes: list[ast.expr]) -> Iterator[Any]:
         for node in nodes:
@@ -166,7 +168,7 @@ class Expressions:
                 yield self.value(node)
 
     def _value_of_dict(self, node: ast.Dict) -> ConfigDict:
-        result = self._new_dict(node)
+        result = operations.new_dict(self.budget, self.origin(node))
         written: set[Any] = set()
         for key_node, value_node in zip(node.keys, node.values, strict=True):
             value = self.value(value_node)
@@ -182,15 +184,9 @@ class Expressions:
             written.add(key)
         return result
 
-    def _new_dict(self, node: ast.AST) -> ConfigDict:
-        self.budget.charge(2, 500)
-        result = ConfigDict()
-        result._meta_.origin = self.origin(node)
-        return result
-
     def _value_of_call(self, node: ast.Call) -> Any:
         function = node.func
-        if isinstance(function, ast.Name) and not self._is_variable(function.id):
+        if isinstance(function, ast.Name) and function.id not in self.names:
             if function.id == "dict":
                 return self._call_dict(node)
             if function.id in operations.FUNCTIONS:
@@ -204,9 +200,6 @@ class Expressions:
                 return method(self.budget, receiver, *args, **options)
         self.refuse(node, f"the call {_source(function)}(...)")
 
-    def _is_variable(self, name: str) -> bool:
-        return name in self.names
-
     def _arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
         options: dict[str, Any] = {}
         for keyword in node.keywords:
@@ -218,7 +211,7 @@ class Expressions:
         return list(self._elements(node.args)), options
 
     def _call_dict(self, node: ast.Call) -> ConfigDict:
-        result = self._new_dict(node)
+        result = operations.new_dict(self.budget, self.origin(node))
         if len(node.args) > 1:
             self.fail(node, "dict(...) takes one positional argument at most")
         for argument in self._elements(node.args):
@@ -319,13 +312,11 @@ class Expressions:
     def _value_of_listcomp(self, node: ast.ListComp | ast.SetComp) -> list[Any]:
         return [self.value(node.elt) for _ in self._loop(node.generators)]
 
-    _value_of_generatorexp = _value_of_listcomp
-
-    def _value_of_setcomp(self, node: ast.SetComp) -> set[Any]:
-        return self._set(self._value_of_listcomp(node))
+    def _value_of_setcomp(self, node: ast.SetComp) -> Any:
+        return operations.FUNCTIONS["set"](self.budget, self._value_of_listcomp(node))
 
     def _value_of_dictcomp(self, node: ast.DictComp) -> ConfigDict:
-        result = self._new_dict(node)
+        result = operations.new_dict(self.budget, self.origin(node))
         for _ in self._loop(node.generators):
             key, value = self.value(node.key), self.value(node.value)
             operations.put(self.budget, result, key, value, self.origin(node.key))

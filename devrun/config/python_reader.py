@@ -15,10 +15,11 @@ from typing import Any
 
 from devrun.config import python_operations as operations
 from devrun.config.limits import Budget
-from devrun.config.origin import Origin, config_error, describe
+from devrun.config.origin import config_error, describe
 from devrun.config.python_expressions import WRONG, Expressions, names_bound
 from devrun.config.tree import ConfigDict, place
 from devrun.errors import ConfigError
+from devrun.place import Origin
 
 __all__ = ["PythonFile", "names_read", "parse", "read_python"]
 
@@ -37,7 +38,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 @dataclass
 class PythonFile:
-    """What a Python configuration says."""
+    """The values of a Python configuration."""
 
     values: ConfigDict
     """Its variables, each with its line; without `_base_`."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
-from devrun.config.origin import Origin, config_error
+from devrun.config.origin import config_error
 from devrun.errors import ConfigError
+from devrun.place import Origin
 
 __all__ = ["LIMITS", "MissingFileError", "extension", "read_text"]
 

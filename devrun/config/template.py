@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from devrun.config.limits import Budget
-from devrun.config.origin import Origin, config_error, describe, hint_for
+from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.redact import shown_value
+from devrun.place import Origin
 
 __all__ = ["MARKER", "Template", "file_variables", "look_up"]
 

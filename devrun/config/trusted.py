@@ -1,7 +1,7 @@
 """Running a Python configuration as the program it is.
 
-Only on request (`--trust-config`), said aloud each time: such a file can do anything
-its reader could do.
+Only on request (`--trust-config`), with a warning each time: such a file can do
+anything its reader could do.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import types
 from typing import Any
 
 from devrun.config.limits import Budget
-from devrun.config.origin import Origin, config_error, one_line
+from devrun.config.origin import config_error
 from devrun.config.python_reader import PythonFile, names_read, parse
 from devrun.config.tree import ConfigDict, place
+from devrun.place import Origin, one_line
 
 __all__ = ["run_python"]
 

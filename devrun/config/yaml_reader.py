@@ -1,4 +1,4 @@
-"""Strict YAML to a tree that knows its lines.
+"""Strict YAML to a tree with line numbers.
 
 The core schema of YAML 1.2 (`1e-3` and `0o17` are numbers; `no`, `on`, `12:30:45`
 and `1_000` are text), read from the parser's events: no tag can build an object, a
@@ -12,8 +12,9 @@ import re
 from typing import Any
 
 from devrun.config.limits import MAX_DEPTH, Budget, TooMuch, check_key
-from devrun.config.origin import Origin, config_error, describe, one_line
+from devrun.config.origin import config_error, describe
 from devrun.config.tree import ConfigDict, origin_of, place
+from devrun.place import Origin, one_line
 
 __all__ = ["FLOAT", "INTEGER", "read_yaml", "scalar"]
 

@@ -18,9 +18,9 @@ from devrun.data.datasets import (
 )
 from devrun.data.labels import check_labels
 from devrun.data.prepared import PreparedLoader
-from devrun.data.resumable import ResumableLoader, make_resumable
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler, SampleKey
 from devrun.data.seeded import SeededDataset
+from devrun.data.spec import ConfiguredLoader, LoaderSpec
 from devrun.data.transforms import Compose, build_pipeline
 from devrun.registry import DATASETS, TRANSFORMS
 
@@ -31,14 +31,15 @@ __all__ = [
     "TRANSFORMS",
     "Compose",
     "ConcatDataset",
+    "ConfiguredLoader",
     "DigitsDataset",
     "EpochBatchSampler",
     "IDXDataset",
     "ImageFolder",
     "KeyedBatchSampler",
+    "LoaderSpec",
     "PreparedLoader",
     "RepeatDataset",
-    "ResumableLoader",
     "SampleKey",
     "SeededDataset",
     "SyntheticClassification",
@@ -52,5 +53,4 @@ __all__ = [
     "build_loaders",
     "build_pipeline",
     "check_labels",
-    "make_resumable",
 ]

@@ -10,6 +10,7 @@ import copy
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,9 +27,9 @@ from torch.utils.data import (
 from devrun.construct import call
 from devrun.data.buckets import POLICIES, WAYS, Buckets, choose_sizes, forecast
 from devrun.data.padding import Axis, BucketCollate
-from devrun.data.resumable import error_policy
 from devrun.data.sampler import EpochBatchSampler, SampleKey
 from devrun.data.seeded import SampleError, SeededDataset
+from devrun.data.spec import ConfiguredLoader, Extras, error_policy, extras_of
 from devrun.errors import ConfigError, ConfigTypeError
 
 __all__ = ["bucketed", "with_buckets"]
@@ -84,11 +85,12 @@ def bucketed(
     axis = _axis(pad, dim, mask)
     padded = copy.copy(loader)
     vars(padded)["_iterator"] = None  # persistent workers have the old collate function
-    grouped = vars(loader).get("group_by_length", False)
-    lengths = _observed(loader, axis, None if grouped else observe)
-    if grouped:
-        vars(padded).setdefault("group_lengths", lengths)  # of the first axis
-    batches = _batches(padded, lengths)
+    extras = extras_of(loader)
+    lengths = _observed(loader, axis, None if extras.group_by_length else observe)
+    if extras.group_by_length and extras.lengths is None:  # those of the first axis
+        extras = replace(extras, lengths=lengths)
+        padded.extras = extras
+    batches = _batches(padded, lengths, extras)
     if not isinstance(sizes, str):
         chosen = sorted(set(sizes))
     elif sizes == "longest":
@@ -102,9 +104,7 @@ def bucketed(
     return padded
 
 
-def with_buckets(
-    loader: DataLoader[Any], specs: Any, *, group_by_length: bool = False
-) -> DataLoader[Any]:
+def with_buckets(loader: ConfiguredLoader, specs: Any) -> DataLoader[Any]:
     """`loader` with the `buckets` of a config: the arguments of `bucketed`, or several.
 
     Raises:
@@ -112,17 +112,17 @@ def with_buckets(
     """
     if isinstance(specs, Mapping):
         specs = [specs]
-    if group_by_length:
+    if loader.extras.group_by_length:
         if not specs:
             raise ConfigError("group_by_length needs buckets: they say what is long")
         if not isinstance(loader.sampler, RandomSampler):
             raise ConfigError("group_by_length needs shuffle: true and no sampler")
-        vars(loader)["group_by_length"] = True
+    padded: DataLoader[Any] = loader
     for spec in specs or ():
         if not isinstance(spec, Mapping):
             raise ConfigTypeError(f"buckets are a dict or several: {spec!r}")
-        loader = call(bucketed, {"loader": loader, **spec}, spec)
-    return loader
+        padded = call(bucketed, {"loader": padded, **spec}, spec)
+    return padded
 
 
 def _axis(pad: Any, dim: Any, mask: Any) -> Axis:
@@ -172,7 +172,7 @@ def _observed(loader: DataLoader[Any], axis: Axis, most: int | None) -> Tensor:
     if known is not None:
         return known
     count = len(dataset) if most is None else min(most, len(dataset))
-    policy = error_policy(loader)
+    policy = error_policy(extras_of(loader), dataset)
     skipping = suppress(SampleError) if policy == "skip" else nullcontext()
     seeded = SeededDataset(dataset, seed=0)
     batched = loader.batch_sampler is None
@@ -198,7 +198,7 @@ def _known(dataset: Any) -> Tensor | None:
     return found.to(torch.int64) if found.dim() == 1 and whole_numbers else None
 
 
-def _batches(loader: DataLoader[Any], lengths: Tensor) -> list[Tensor]:
+def _batches(loader: DataLoader[Any], lengths: Tensor, extras: Extras) -> list[Tensor]:
     """`lengths` as batches of the kind to expect: in turn, at random, or grouped."""
     if len(lengths) == 0:
         return []
@@ -209,7 +209,7 @@ def _batches(loader: DataLoader[Any], lengths: Tensor) -> list[Tensor]:
         shuffle=not isinstance(loader.sampler, SequentialSampler),
         seed=0,
         drop_last=loader.drop_last,
-        lengths=vars(loader).get("group_lengths"),
+        lengths=extras.lengths,
     )
     order = sampler.order(0)[: len(sampler) * size]
     return [part for part in lengths[order].split(size)[:MOST_BATCHES] if len(part)]

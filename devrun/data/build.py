@@ -11,11 +11,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from devrun.config.numbers import MOST_WORKERS
 from devrun.config.origin import describe
-from devrun.construct import locate, short, where
+from devrun.construct import short, where
 from devrun.data.bucketing import with_buckets
 from devrun.data.collate import build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
-from devrun.data.resumable import ERROR_POLICIES, check_samples
+from devrun.data.spec import ERROR_POLICIES, ConfiguredLoader, Extras, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 from devrun.registry import Registry
 
@@ -69,7 +69,7 @@ def build_dataloader(
     buckets: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     group_by_length: bool = False,
 ) -> DataLoader[Any]:
-    """A plain DataLoader, in mmcls' words; the device adapter shards and prepares it.
+    """A torch DataLoader, in mmcls' words; the device adapter shards and prepares it.
 
     Args:
         samples_per_gpu: samples of one batch of one process.
@@ -107,8 +107,9 @@ def build_dataloader(
         check_samples(dataset)
     sampler = sampler if sampler_cfg is None else sampler_cfg
     options.update(_order(dataset, sampler, shuffle, seed))
-    loader = DataLoader(
+    loader = ConfiguredLoader(
         dataset,
+        extras=Extras(on_sample_error, max_skipped, mode, group_by_length),
         batch_size=samples_per_gpu * copies,
         num_workers=workers,
         drop_last=drop_last,
@@ -117,11 +118,7 @@ def build_dataloader(
         worker_init_fn=_worker_init(worker_init_fn),
         **options,
     )
-    # carried to make_resumable; torch has no place for them
-    vars(loader).update(
-        on_sample_error=on_sample_error, max_skipped=max_skipped, mode=mode
-    )
-    return with_buckets(loader, buckets, group_by_length=group_by_length)
+    return with_buckets(loader, buckets)
 
 
 def build_loaders(
@@ -146,12 +143,12 @@ def _build_loader(
         raise ConfigError(f"no data set is called {mode!r}; {nearest(mode, MODES)}")
     options = {**defaults, **loader_options(data, mode)}
     if data.get(mode) is None:
-        raise ConfigError(f"{where(data)}no data set in data.{mode}")
+        raise ConfigError(f"no data set in data.{mode}", place=where(data))
     dataset = build_dataset(data[mode])
     try:
         return build_dataloader(dataset, **options)
     except DevrunError as error:
-        locate(error, where(data, mode))
+        error.locate(where(data, mode))
         raise
 
 
@@ -170,8 +167,9 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
         for key in keys:
             if key not in known:
                 raise ConfigError(
-                    f"{where(owner, key)}unknown key {key!r} of a data loader; "
-                    f"{nearest(key, (*known, *MODES, *_SECTIONS))}"
+                    f"unknown key {key!r} of a data loader; "
+                    f"{nearest(key, (*known, *MODES, *_SECTIONS))}",
+                    place=where(owner, key),
                 )
     if mode != "train":
         common.update(shuffle=False, sampler=None, sampler_cfg=None, drop_last=False)

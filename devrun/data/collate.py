@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import default_collate, default_convert
 
-from devrun.construct import locate, short, where
+from devrun.construct import short, where
 from devrun.errors import ConfigTypeError, DevrunError
 from devrun.registry import COLLATE_FUNCTIONS
 from devrun.trust import check_arguments
@@ -39,7 +39,7 @@ def build_collate(spec: Any) -> Callable[[Any], Any] | None:
     try:
         target = COLLATE_FUNCTIONS.resolve(cfg["type"])
     except DevrunError as error:
-        locate(error, where(cfg, "type"))
+        error.locate(where(cfg, "type"))
         raise
     if inspect.isclass(target):
         built: Callable[[Any], Any] = COLLATE_FUNCTIONS.build(cfg)
@@ -50,5 +50,5 @@ def build_collate(spec: Any) -> Callable[[Any], Any] | None:
     try:
         inspect.signature(target).bind([], **args)
     except TypeError as error:
-        raise ConfigTypeError(f"{where(cfg)}collate_fn: {error}") from None
+        raise ConfigTypeError(f"collate_fn: {error}", place=where(cfg)) from None
     return functools.partial(target, **args) if args else target

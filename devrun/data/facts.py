@@ -20,7 +20,7 @@ def data_facts(loader: Any) -> dict[str, Any]:
     Empty where devrun does not divide the data over the processes itself: with a
     sampler of the user's own, or an iterable data set, each may have data of its own.
     """
-    size = getattr(loader, "samples_per_update", None)
+    size = loader.samples_per_update
     if size is None:
         return {}
     dataset = loader.dataset

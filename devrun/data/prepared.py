@@ -1,40 +1,58 @@
-"""`PreparedLoader`: what the runner iterates, one item per optimizer update."""
+"""`PreparedLoader`: what a run iterates, one item per optimizer update.
+
+It is the one object between the user's data and the loop::
+
+    DataLoader, or the `data` section     what the user gives
+    LoaderSpec                            its data, order and workers, as a value
+    PreparedLoader                        what an adapter makes of it, and a run reads
+
+It iterates an engine (torch's DataLoader, or an SDK's) over an `EpochBatchSampler`, a
+`SeededDataset` and a `SeededCollate`; then it accumulates, transfers, looks ahead and
+limits. Anything but a plain DataLoader is iterated as it is in the engine's place. What
+a run may ask of it is `devrun.run.Loader`; an `IterLoader` around it starts its next
+epoch by itself.
+"""
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from devrun.data import workers
+import torch
+from torch.utils.data import DataLoader
+
+from devrun.data import streams, workers
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import Fetched, SampleError, SeededDataset, summary
+from devrun.data.spec import LoaderSpec
 from devrun.errors import ConfigError, DataError, DevrunError, HangError
 from devrun.step import MicroBatches
 
 __all__ = ["PreparedLoader"]
 
+_LOADER = 4  # salt
+
 logger = logging.getLogger("devrun")
 
 
 class PreparedLoader:
-    """`loader` with every item being one update's data, startable at any update.
+    """The batches of `loader`, every item one update's, startable at any update.
 
     Args:
-        loader: any iterable of batches; resumable by position if `make_resumable`
-            gave it, otherwise by reading and dropping what comes before.
+        loader: a `LoaderSpec`, which starts anywhere by itself, or any iterable of
+            batches, of which those before the start are read and dropped.
         accumulate: batches of one update; above 1 the items are `MicroBatches`
             lists, the last of an epoch possibly shorter.
+        drop_short: leave that shorter one out.
         transfer: called on every batch, such as to copy it to a device. With
             `lookahead` n it runs n items ahead of the one that is handed out.
         receive: called on an item just before it is handed out, such as to wait for
             the copy that `transfer` began.
-        max_skipped: distinct samples that may fail under the policy "skip" before
-            the run stops; by default a thousandth of the data set, but at least 10.
-
-    Every attribute not found here is the wrapped loader's.
+        engine: makes of `LoaderSpec.arguments` and a generator what reads the batches.
     """
 
     def __init__(
@@ -42,55 +60,59 @@ class PreparedLoader:
         loader: Any,
         *,
         accumulate: int = 1,
+        drop_short: bool = False,
         transfer: Callable[[Any], Any] | None = None,
         receive: Callable[[Any], Any] | None = None,
         lookahead: int = 0,
-        max_skipped: int | None = None,
+        engine: Callable[..., Any] = DataLoader,
     ) -> None:
         if accumulate < 1:
             raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
-        self.loader = loader
         self.accumulate = accumulate
+        self.dataset = getattr(loader, "dataset", None)
+        """The user's data set; None if the loader does not tell."""
         self.skipped: dict[Any, str] = {}
         """Samples left out so far, by index, and why."""
+        self.loader = loader
+        """What reads the batches: the engine, or the user's own."""
+        self._spec = loader if isinstance(loader, LoaderSpec) else None
+        if self._spec is not None:
+            given = self._spec.arguments()
+            self._generator = torch.Generator()
+            self._seed_workers(0)
+            self.loader = engine(**given, generator=self._generator)
+        else:
+            names = ("batch_sampler", "sampler", "dataset")
+            given = {name: getattr(loader, name, None) for name in names}
+        self.batch_sampler = own = given.get("batch_sampler")
+        known = isinstance(own, (EpochBatchSampler, KeyedBatchSampler))
+        self.sampler = own if known else given.get("sampler")
+        """What decides the order; it has `set_epoch` if the order has epochs."""
+        inner: Any = getattr(own, "sampler", None)
+        self._told: Any = (own, self.sampler, inner, given["dataset"])
+        self._order: Any = own if known else self.loader
+        """What knows the number of batches, and perhaps how to start at one."""
+        self._drop_short, self._lookahead = drop_short, lookahead
         self._transfer, self._receive = transfer, receive
-        self._lookahead = lookahead
-        self._max_skipped = max_skipped
+        self._limit: int | None = None
         self._skip = 0
         self._iterator: Any = None
-        self._epitaph: str | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "loader" not in vars(self):
-            raise AttributeError(name)
-        return getattr(self.loader, name)
+        self._death: str | None = None
 
     def __len__(self) -> int:
         """Updates per epoch."""
-        return -(-len(self.loader) // self.accumulate)
-
-    @property
-    def dataset(self) -> Any:
-        """The user's data set."""
-        dataset = self.loader.dataset
-        return dataset.dataset if isinstance(dataset, SeededDataset) else dataset
-
-    @property
-    def sampler(self) -> Any:
-        """What decides the order; it has `set_epoch` if the order has epochs."""
-        return self._keyed_sampler or self.loader.sampler
+        updates = self._updates()
+        return updates if self._limit is None else min(updates, self._limit)
 
     @property
     def batch_size(self) -> int | None:
         """Samples of one batch of this process; None if the loader does not say."""
-        sampler = self._keyed_sampler
-        size = getattr(self.loader if sampler is None else sampler, "batch_size", None)
+        size = getattr(self._order, "batch_size", None)
         return None if size is None else int(size)
 
     @property
     def drop_last(self) -> bool:
-        sampler = self._keyed_sampler
-        return bool(self.loader.drop_last if sampler is None else sampler.drop_last)
+        return bool(getattr(self._order, "drop_last", False))
 
     @property
     def samples_per_update(self) -> int | None:
@@ -98,20 +120,25 @@ class PreparedLoader:
 
         A position is saved as updates times this, in global samples.
         """
-        sampler = self._keyed_sampler
-        if isinstance(sampler, EpochBatchSampler):
-            return sampler.global_batch_size * self.accumulate
-        return None
+        if isinstance(self._order, EpochBatchSampler):
+            return self._order.global_batch_size * self.accumulate
+        size: int | None = getattr(self.loader, "samples_per_update", None)
+        return size
+
+    def limited(self, count: int) -> PreparedLoader:
+        """The same loader, of which an epoch has at most `count` updates."""
+        limited = copy.copy(self)
+        limited._limit = count
+        return limited
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is that of `epoch`."""
-        loader = self.loader
-        if callable(getattr(loader, "set_epoch", None)):
-            loader.set_epoch(epoch)
-            return
-        for name in ("batch_sampler", "sampler", "dataset"):
-            owner: Any = getattr(loader, name, None)
-            if callable(getattr(owner, "set_epoch", None)):
+        """The next iteration is that of `epoch`, whichever came before."""
+        self._seed_workers(epoch)
+        own = callable(getattr(self.loader, "set_epoch", None))
+        owners = (self.loader,) if own else self._told
+        for owner in {id(owner): owner for owner in owners}.values():
+            # a SeededDataset hears of the epoch with its keys
+            if not isinstance(owner, SeededDataset) and hasattr(owner, "set_epoch"):
                 owner.set_epoch(epoch)
 
     def start_at(self, update: int) -> None:
@@ -120,24 +147,28 @@ class PreparedLoader:
         Raises:
             ConfigError: the epoch has fewer updates.
         """
-        batches = self._num_batches()
         skip = update * self.accumulate
-        if batches is not None:
-            if not 0 <= update <= len(self):
-                raise ConfigError(
-                    f"cannot start at update {update} of an epoch of {len(self)}; "
-                    "were the data set or the batch size changed since the save?"
-                )
-            skip = min(skip, batches)  # the last update may have fewer batches
-        self._skip = skip
+        try:
+            updates, batches = self._updates(), self._batches()
+        except TypeError:  # an iterable that does not know
+            self._skip = skip
+            return
+        if not 0 <= update <= updates:
+            raise ConfigError(
+                f"cannot start at update {update} of an epoch of {updates}; "
+                "were the data set or the batch size changed since the save?"
+            )
+        self._skip = min(skip, batches)  # the last update may have fewer batches
 
     def __iter__(self) -> Iterator[Any]:
         skip, self._skip = self._skip, 0
-        sampler = self._keyed_sampler
-        if skip and sampler is not None:
-            sampler.start_at(skip)
+        left = None if self._limit is None else self._limit * self.accumulate - skip
+        if left is not None and left <= 0:
+            return iter(())
+        if skip and hasattr(self._order, "start_at"):
+            self._order.start_at(skip)
             skip = 0
-        items = self._read(self._opened(skip))
+        items: Iterator[Any] = islice(self._read(self._opened(skip)), left)
         if self.accumulate > 1:
             items = self._grouped(items)
         elif self._transfer is not None:
@@ -167,24 +198,25 @@ class PreparedLoader:
                 f"(pids {pids}); a sample hangs, or `timeout` is too short"
             )
         if text.startswith("DataLoader worker") and (
-            dead := workers.describe_dead(self._iterator) or self._epitaph
+            dead := workers.describe_dead(self._iterator) or self._death
         ):
             memory = "SIGKILL" in dead or "SIGBUS" in dead
             hint = "; is memory or /dev/shm short?" if memory else ""
             return DataError(f"data loading stopped: {dead}{hint}")
         return None
 
-    @property
-    def _keyed_sampler(self) -> Any:
-        sampler = getattr(self.loader, "batch_sampler", None)
-        known = isinstance(sampler, (EpochBatchSampler, KeyedBatchSampler))
-        return sampler if known else None
+    def _batches(self) -> int:
+        return len(self._order)
 
-    def _num_batches(self) -> int | None:
-        try:
-            return len(self.loader)
-        except TypeError:  # an iterable that does not know
-            return None
+    def _updates(self) -> int:
+        rest = 0 if self._drop_short else self.accumulate - 1
+        return (self._batches() + rest) // self.accumulate
+
+    def _seed_workers(self, epoch: int) -> None:
+        """What an iterable data set, or a worker_init_fn, draws."""
+        if self._spec is not None:
+            seed = streams.mix(self._spec.seed, epoch, 0, _LOADER)
+            self._generator.manual_seed(seed)
 
     def _opened(self, skip: int) -> Any:
         """An iterator of the loader past its first `skip` batches.
@@ -192,7 +224,13 @@ class PreparedLoader:
         Opened before the first batch is asked for: what this draws from the global
         streams is drawn when a resumed run puts them back.
         """
-        iterator = self._iterator = self._guarded(iter, self.loader)
+        if self._spec is None:
+            iterator = self._guarded(iter, self.loader)
+        else:
+            with workers.deferred():
+                iterator = self._guarded(iter, self.loader)
+            workers.watch(iterator)
+        self._iterator = iterator
         for _ in range(skip):
             self._guarded(next, iterator, None)
         return iterator
@@ -212,7 +250,7 @@ class PreparedLoader:
                 yield self._open(batch) if type(batch) is Fetched else batch
         except GeneratorExit:
             # left in the middle, perhaps by a death that torch reported elsewhere
-            self._epitaph = workers.describe_dead(iterator)
+            self._death = workers.describe_dead(iterator)
             raise
         finally:
             if self._iterator is iterator:
@@ -221,9 +259,11 @@ class PreparedLoader:
     def _abandon(self, iterator: Any) -> None:
         """End the workers while the error is fresh: garbage collection, which breaks
         their queues before it closes them, would take seconds over each."""
-        abandon = getattr(self.loader, "abandon", None)
-        if abandon is not None:
-            abandon(iterator)
+        if self._spec is None:
+            return
+        workers.stop(iterator)
+        if getattr(self.loader, "_iterator", None) is iterator:
+            self.loader._iterator = None
 
     def _guarded(self, call: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -249,11 +289,9 @@ class PreparedLoader:
                 logger.warning(
                     "sample %s left out (%d so far): %s", index, len(self.skipped), why
                 )
-        limit = self._max_skipped
+        limit = None if self._spec is None else self._spec.extras.max_skipped
         if limit is None:
-            limit = getattr(self.loader, "max_skipped", None)
-        if limit is None:
-            limit = max(10, len(self.dataset) // 1000)
+            limit = max(10, len(self.dataset) // 1000)  # type: ignore[arg-type]
         if len(self.skipped) > limit:
             raise DataError(
                 f"{len(self.skipped)} samples could not be read, {limit} may be left "
@@ -264,6 +302,8 @@ class PreparedLoader:
     def _grouped(self, batches: Iterable[Any]) -> Iterator[MicroBatches]:
         batches = iter(batches)
         while group := MicroBatches(islice(batches, self.accumulate)):
+            if self._drop_short and len(group) < self.accumulate:
+                return
             if self._transfer is not None:
                 group[:] = map(self._transfer, group)
             yield group

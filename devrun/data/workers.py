@@ -1,4 +1,4 @@
-"""Loader workers: which signals they take, how they end, and what to say of a death."""
+"""Loader workers: their signals, their shutdown, and messages about one that died."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def watch(iterator: Any) -> None:
 
 def stop(iterator: Any) -> None:
     """End the workers of `iterator` now; one that hangs is killed after 5 seconds."""
-    shut_down = getattr(iterator, "_shutdown_workers", None)
-    if shut_down is not None:  # what torch does when the iterator is collected
-        shut_down()
+    for name in ("_shutdown_workers", "close"):  # of torch's, of a generator
+        if (end := getattr(iterator, name, None)) is not None:
+            end()
 
 
 def describe_dead(iterator: Any) -> str | None:

@@ -33,6 +33,7 @@ from devrun.checkpoint import (
     prepare_optimizer_state,
 )
 from devrun.hooks.base import Hook
+from devrun.run import Loader
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
 __all__ = ["DeviceAdapter", "DeviceInfo"]
@@ -125,7 +126,7 @@ class DeviceAdapter(ABC):
     @abstractmethod
     def prepare_dataloader(
         self, loader: Any, *, training: bool, seed: int | None = None
-    ) -> Any:
+    ) -> Loader:
         """A loader whose every item is one update's (or one evaluation step's) data.
 
         Its `len` is the number of iterations; preparing twice changes nothing. `seed`
@@ -166,7 +167,7 @@ class DeviceAdapter(ABC):
         Called at log points and before every save, on each rank by itself.
 
         Raises:
-            DivergedError: one is NaN or infinite, and the policy says stop or skip.
+            DivergedError: one is NaN or infinite, and the policy is to stop or skip.
         """
 
     @abstractmethod
@@ -186,7 +187,7 @@ class DeviceAdapter(ABC):
         """The model takes what `model_state` of any device gave, all of it.
 
         Raises:
-            CheckpointError: it does not fit; `source` says where it is from.
+            CheckpointError: it does not fit; `source` names its origin.
         """
         load_state_dict(
             self.unwrap_model(model), state, strict=True, logger=logger, source=source

@@ -24,10 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from devrun.devices.emulation import EMULATED_PACKAGES
+
 __all__ = ["CaptureWatch", "Finding"]
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"forward"}
-"""What torch itself keeps in a module; a captured `forward` stands there too."""
+"""What torch itself keeps in a module; a captured `forward` is there too."""
 _DEPTH = 4
 """How far into containers and plain objects an attribute is followed."""
 _MOST, _MOST_BYTES = 5_000, 1 << 20
@@ -41,7 +43,7 @@ _NO_STATE = (
     types.BuiltinFunctionType,
     types.MethodType,
 )
-_HIDDEN = ("torch", "numpy", "poptorch", "habana_frameworks")
+_HIDDEN = ("torch", "numpy", *EMULATED_PACKAGES)
 _ABSENT = object()
 
 
@@ -52,11 +54,11 @@ class Finding:
     what: str
     """A clause: `draws from numpy.random`, `changes Net.step from 0 to 1`."""
     site: str | None
-    """`file:line` of the user's code; None where it could not be told."""
+    """`file:line` of the user's code; None if unknown."""
     random: bool
     """Whether it is a draw of random numbers, not an attribute."""
 
-    def told(self, device: str) -> str:
+    def message(self, device: str) -> str:
         """One line: what happens, where, its consequence and what to do.
 
         Args:
@@ -168,23 +170,23 @@ class _LineTracer:
     def __call__(self, frame: types.FrameType, event: str, arg: Any) -> Any:
         if not self._is_users(frame.f_code.co_filename):
             return None
-        self._look()
+        self._note_changes()
         self._stack.append(frame)
         self._line = frame.f_lineno
         return self._trace
 
     def _trace(self, frame: types.FrameType, event: str, arg: Any) -> Any:
         if event == "line":
-            self._look()
+            self._note_changes()
             self._line = frame.f_lineno
         elif event == "return":
-            self._look()
+            self._note_changes()
             self._stack.pop()
             self._line = self._stack[-1].f_lineno if self._stack else 0
         return self._trace
 
-    def _look(self) -> None:
-        """Note what has changed since the last look, as done by the last line."""
+    def _note_changes(self) -> None:
+        """Note what has changed since the last call, as done by the last line."""
         for name, read in self._streams.items():
             state = read()
             if state != self._states[name]:
@@ -268,7 +270,11 @@ _STREAMS: dict[str, Callable[[], Any]] = {
 
 
 def _class_name(module: nn.Module) -> str:
-    return type(module).__name__.removeprefix("Poptorch")
+    """The user's class, of which an SDK may have made a subclass of its own."""
+    kinds = type(module).__mro__
+    packages = [kind.__module__.partition(".")[0] for kind in kinds]
+    own = [place for place, name in enumerate(packages) if name in EMULATED_PACKAGES]
+    return kinds[own[-1] + 1 if own else 0].__name__
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

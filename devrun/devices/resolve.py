@@ -9,11 +9,15 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from devrun.devices.facts import DeviceFacts
+from devrun.devices.hpu import facts as hpu
+from devrun.devices.ipu import facts as ipu
 from devrun.errors import (
     ConfigError,
     ConfigTypeError,
@@ -27,11 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENTRY_POINT_GROUP",
+    "FACTS",
     "DeviceRow",
     "available_devices",
     "device_names",
     "register_device",
     "resolve_device",
+    "set_environment",
 ]
 
 ENTRY_POINT_GROUP = "devrun.devices"
@@ -47,7 +53,11 @@ _BUILT_IN = {
     "ipu": "devrun.devices.ipu.adapter:IPUAdapter",
 }
 _AUTO_ORDER = ("cuda", "hpu", "ipu", "mps", "xpu", "npu", "accelerator", "cpu")
-_OTHER_WORDS = {"gpu": "cuda", "rocm": "cuda", "hip": "cuda", "gaudi": "hpu"}
+FACTS: Mapping[str, DeviceFacts] = {
+    "cuda": DeviceFacts(other_names=("gpu", "rocm", "hip")),
+    "hpu": hpu.FACTS,
+    "ipu": ipu.FACTS,
+}
 
 _registered: dict[str, Any] = {}
 
@@ -118,8 +128,15 @@ def resolve_device(spec: Any) -> DeviceAdapter:
     # an emulated device is there by being asked for
     reason = None if options.get("emulate") else adapter.unavailable_reason()
     if reason is not None:
-        raise DeviceUnavailableError(f"device {name!r} is not here: {reason}")
+        raise DeviceUnavailableError(reason, subject=f"device {name!r} is not here")
     return adapter.from_config(options)
+
+
+def set_environment() -> None:
+    """Set the variables that devices need before torch is imported; keep the user's."""
+    for facts in FACTS.values():
+        for name, value in facts.environment.items():
+            os.environ.setdefault(name, value)
 
 
 def available_devices() -> list[DeviceRow]:
@@ -132,8 +149,7 @@ def _row(name: str) -> DeviceRow:
     try:
         adapter = _adapter_class(name)
     except (DeviceUnavailableError, ConfigError) as error:
-        reason = str(error).removeprefix(f"device {name!r} is not here: ")
-        return DeviceRow(name, reason)
+        return DeviceRow(name, error.reason)
     missing = adapter.unavailable_reason()
     found = () if missing is not None else tuple(adapter.list_devices())
     return DeviceRow(name, missing, found)
@@ -195,10 +211,10 @@ def _adapter_class(name: str) -> type[DeviceAdapter]:
             )
         ((target, owner),) = found.items()
         return _load(name, target, f"package {owner}")
-    if name in _OTHER_WORDS:
-        hint = f"did you mean {_OTHER_WORDS[name]!r}?"
-    else:
-        hint = nearest(name, [*device_names(), "auto"])
+    meant = next((key for key, facts in FACTS.items() if name in facts.other_names), "")
+    hint = nearest(name, [*device_names(), "auto"])
+    if meant:
+        hint = f"did you mean {meant!r}?"
     raise UnknownNameError(f"no device {name!r}; {hint}")
 
 
@@ -211,8 +227,9 @@ def _load(name: str, target: Any, owner: str) -> type[DeviceAdapter]:
             target = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise DeviceUnavailableError(
-                f"device {name!r} is not here: its adapter {module}:{attribute} "
-                f"({owner}) cannot be imported: {error}"
+                f"its adapter {module}:{attribute} ({owner}) cannot be imported: "
+                f"{error}",
+                subject=f"device {name!r} is not here",
             ) from error
     if not (isinstance(target, type) and issubclass(target, DeviceAdapter)):
         raise ConfigError(

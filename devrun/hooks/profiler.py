@@ -62,7 +62,7 @@ class ProfilerHook(Hook):
         json_trace_path: str | None = None,
     ) -> None:
         if not isinstance(by_epoch, bool):
-            raise ConfigTypeError(f"by_epoch must be a bool, got {by_epoch!r}")
+            raise ConfigTypeError.of("by_epoch", f"must be a bool, got {by_epoch!r}")
         self.by_epoch = by_epoch
         self.profile_iters = positive_int("profile_iters", profile_iters)
         self.activities = activities
@@ -217,27 +217,31 @@ def _schedule(arguments: Mapping[str, int] | None) -> Any:
     if arguments is None:
         return None
     if not isinstance(arguments, Mapping):
-        raise ConfigTypeError(
-            f"schedule must be a dict with wait, warmup and active, got {arguments!r}"
+        raise ConfigTypeError.of(
+            "schedule",
+            f"must be a dict with wait, warmup and active, got {arguments!r}",
         )
     try:
         return profiler.schedule(**arguments)
     except (TypeError, AssertionError) as error:
         cause = " ".join(str(error).split())
-        raise ConfigError(f"schedule {dict(arguments)} is refused: {cause}") from error
+        raise ConfigError.of(
+            "schedule", f"{dict(arguments)} is refused: {cause}"
+        ) from error
 
 
 def _checked_handler(given: Any, json_trace_path: str | None) -> Any:
     if given is None or (callable(given) and not isinstance(given, Mapping)):
         return given
     if not isinstance(given, Mapping):
-        raise ConfigError(
-            f"on_trace_ready must be a function, a dict or None, got {given!r}"
+        raise ConfigError.of(
+            "on_trace_ready", f"must be a function, a dict or None, got {given!r}"
         )
     kind = str(given.get("type"))
     if kind not in HANDLERS:
         raise UnknownNameError(
-            f"no on_trace_ready of type {kind!r}; {nearest(kind, HANDLERS)}"
+            f"no on_trace_ready of type {kind!r}; {nearest(kind, HANDLERS)}",
+            key="on_trace_ready",
         )
     if kind == "tb_trace" and json_trace_path is not None:
         raise ConfigError(
@@ -273,8 +277,8 @@ def _configured(given: Mapping[str, Any], runner: Run) -> Handler:
 def _named(names: Any) -> list[Any]:
     """The activities called `names`, each once."""
     if not isinstance(names, (list, tuple)) or not names:
-        raise ConfigError(
-            f"activities must be 'auto' or a list of names, got {names!r}"
+        raise ConfigError.of(
+            "activities", f"must be 'auto' or a list of names, got {names!r}"
         )
     found: dict[Any, None] = {}
     for name in names:

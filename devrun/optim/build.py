@@ -88,6 +88,7 @@ def _submodule(model: nn.Module, name: str, cfg: dict[str, Any]) -> nn.Module:
     except AttributeError:
         hint = nearest(name, [child for child, _ in model.named_children()])
         raise UnknownNameError(
-            f"{where(cfg, name)}an optimizer is given for {name!r}, which "
-            f"{type(model).__name__} does not have; {hint}"
+            f"an optimizer is given for {name!r}, which "
+            f"{type(model).__name__} does not have; {hint}",
+            place=where(cfg, name),
         ) from None

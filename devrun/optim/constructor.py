@@ -83,8 +83,8 @@ class DefaultOptimizerConstructor:
             for name in given:
                 if name not in options:
                     raise UnknownNameError(
-                        f"{where(given, name)}{place} has no option {name!r}; "
-                        f"{nearest(name, options)}"
+                        f"{place} has no option {name!r}; {nearest(name, options)}",
+                        place=where(given, name),
                     )
 
     def _require_bases(self) -> None:
@@ -94,8 +94,9 @@ class DefaultOptimizerConstructor:
             used = sorted(name for name in given if name.endswith(ending))
             if value is None and used:
                 raise ConfigError(
-                    f"{where(self.paramwise_cfg)}{', '.join(used)} multiplies {base}, "
-                    f"which the optimizer config does not give: add {base}"
+                    f"{', '.join(used)} multiplies {base}, "
+                    f"which the optimizer config does not give: add {base}",
+                    place=where(self.paramwise_cfg),
                 )
 
     def __call__(self, model: nn.Module) -> Optimizer:

@@ -54,15 +54,15 @@ def check_arguments(
 
 
 def check_limit(name: str, limit: Any, least: int) -> None:
-    """Refuse a `limit` that is no int of `least` or more; None is none."""
+    """Refuse a `limit` that is not None or an int of at least `least`."""
     if limit is not None and (
         isinstance(limit, bool) or not isinstance(limit, int) or limit < least
     ):
-        raise ConfigError(f"{name} must be an int of {least} or more, got {limit!r}")
+        raise ConfigError.of(name, f"must be an int of {least} or more, got {limit!r}")
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse a seed that not every random stream takes; None is none."""
+    """Refuse a seed, unless None, that some random stream does not accept."""
     if seed is not None and not is_seed(seed):
         raise ConfigError(
             f"seed must be an int from 0 to 2**63 - 1, got {describe(seed)}"
@@ -88,7 +88,7 @@ def made_work_dir(work_dir: Any) -> str | None:
 
 
 def length(loader: Any, *, needed: bool) -> int | None:
-    """`len(loader)`; None where it has none and none is `needed`."""
+    """`len(loader)`; None if it has no length and none is required by `needed`."""
     try:
         return len(loader)
     except TypeError as error:
@@ -111,7 +111,8 @@ def length(loader: Any, *, needed: bool) -> int | None:
 
 def describe_loader(loader: Any) -> str:
     """The data set of `loader` and its size, for a message."""
-    dataset = getattr(loader, "dataset", loader)
+    dataset = getattr(loader, "dataset", None)
+    dataset = loader if dataset is None else dataset
     try:
         return f"{type(dataset).__name__} with {len(dataset)} samples"
     except Exception:  # noqa: BLE001 - what is described may be what is broken

@@ -1,11 +1,12 @@
-"""`IterLoader`: a data loader that starts its next epoch by itself."""
+"""`IterLoader`: a data loader that starts its next epoch automatically."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from devrun.errors import DataError
+from devrun.data.prepared import PreparedLoader
+from devrun.errors import DataError, DevrunError
 
 __all__ = ["IterLoader"]
 
@@ -13,41 +14,52 @@ _NOTHING = object()
 
 
 class IterLoader:
-    """A data loader that starts its next epoch by itself.
+    """A data loader that starts its next epoch automatically.
 
     `epoch` counts the epochs completed, `done` the batches taken from this one.
     """
 
     def __init__(self, dataloader: Any) -> None:
-        self._dataloader = dataloader
+        if not isinstance(dataloader, PreparedLoader):
+            dataloader = PreparedLoader(dataloader)
+        self._dataloader: PreparedLoader = dataloader
         self._iterator: Iterator[Any] | None = None
+        self.dataset = dataloader.dataset
         self.epoch = 0
         self.done = 0
+
+    @property
+    def samples_per_update(self) -> int | None:
+        """Those of the loader inside."""
+        return self._dataloader.samples_per_update
 
     def __len__(self) -> int:
         return len(self._dataloader)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._dataloader, name)
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of `epoch`, unless this is it."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.start_at(0)
+
+    def start_at(self, update: int) -> None:
+        """Go to `update` of this epoch."""
+        self.done, self._iterator = update, None
 
     def open(self) -> Iterator[Any]:
         """The iterator of the present epoch, which begins at `done`."""
-        if self._iterator is not None:
-            return self._iterator
-        if hasattr(self._dataloader, "set_epoch"):
+        if self._iterator is None:
             self._dataloader.set_epoch(self.epoch)
-        if self.done:
-            self._dataloader.start_at(self.done)
-        self._iterator = iter(self._dataloader)
+            if self.done:
+                self._dataloader.start_at(self.done)
+            self._iterator = iter(self._dataloader)
         return self._iterator
 
     def __next__(self) -> Any:
         try:
             batch = next(self.open())
         except StopIteration:
-            self.epoch, self.done, self._iterator = self.epoch + 1, 0, None
+            self.set_epoch(self.epoch + 1)
             batch = next(self.open(), _NOTHING)
             if batch is _NOTHING:
                 raise DataError(
@@ -60,3 +72,11 @@ class IterLoader:
 
     def __iter__(self) -> Iterator[Any]:
         return self
+
+    def close(self) -> None:
+        """End the workers of the loader inside."""
+        self._dataloader.close()
+
+    def explain(self, error: BaseException) -> DevrunError | None:
+        """What a dead or silent worker means; see `PreparedLoader`."""
+        return self._dataloader.explain(error)

@@ -10,21 +10,21 @@ from devrun.registry import RUNNERS
 from devrun.runners import loops
 from devrun.runners.runner import BaseRunner
 
-__all__ = ["EpochBasedRunner", "Runner"]
-
 
 @RUNNERS.register_module()
 class EpochBasedRunner(BaseRunner):
     """Runs phases of whole epochs until `max_epochs` train epochs are done::
 
-    before_run
-    while epoch < max_epochs:
-        for mode, times in workflow:
-            before_{mode}_epoch
-            for batch in loader:
-                before_{mode}_iter; step; after_{mode}_iter
-            after_{mode}_epoch
-    after_run
+        before_run
+        while epoch < max_epochs:
+            for mode, times in workflow:
+                before_{mode}_epoch
+                for batch in loader:
+                    before_{mode}_iter; step; after_{mode}_iter
+                after_{mode}_epoch
+        after_run
+
+    A stop that was asked for comes after the iteration in progress.
     """
 
     def train(self, data_loader: Any, **kwargs: Any) -> None:

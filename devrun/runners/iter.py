@@ -9,18 +9,18 @@ from devrun.registry import RUNNERS
 from devrun.runners import loops
 from devrun.runners.runner import BaseRunner
 
-__all__ = ["IterBasedRunner"]
-
 
 @RUNNERS.register_module()
 class IterBasedRunner(BaseRunner):
     """Runs phases of single iterations until `max_iters` updates are done::
 
-    before_run; before_epoch
-    while iter < max_iters:
-        for mode, times in workflow:
-            repeat times: before_{mode}_iter; step; after_{mode}_iter
-    after_epoch; after_run
+        before_run; before_epoch
+        while iter < max_iters:
+            for mode, times in workflow:
+                repeat times: before_{mode}_iter; step; after_{mode}_iter
+        after_epoch; after_run
+
+    A stop that was asked for comes after the iteration in progress.
     """
 
     _by_epoch = False

@@ -1,4 +1,4 @@
-"""Where a run stands in its workflow and its data, as a checkpoint keeps it."""
+"""The position of a run in its workflow and data, as saved in a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from devrun.run import RunState
+from devrun.run import Loader, RunState
+from devrun.runners.endless import IterLoader
 from devrun.runners.workflow import Workflow
 
 __all__ = ["check_position", "loader_facts", "position_of", "take_position"]
@@ -27,7 +28,7 @@ def position_of(state: RunState, flow: Workflow | None) -> dict[str, Any]:
 def take_position(
     position: Mapping[str, Any], state: RunState, flow: Workflow, logger: logging.Logger
 ) -> bool:
-    """Go to the saved place; whether the updates are counted anew.
+    """Seek to the saved position; returns whether updates are counted again from 0.
 
     With another batch size they are: the place is that of the same global sample, and
     `max_iters` counts updates of today's size.
@@ -42,11 +43,12 @@ def take_position(
     places = zip(flow.loaders, position.get("loaders", []), strict=False)
     for number, (loader, place) in enumerate(places):
         before = place["samples_per_update"]
-        now = getattr(loader, "samples_per_update", None)
+        now = loader.samples_per_update
         if not before or not now:
             before = now = 1
-        if place["done"] is not None and hasattr(loader, "done"):
-            loader.epoch, loader.done = place["epoch"], place["done"] * before // now
+        if place["done"] is not None and isinstance(loader, IterLoader):
+            loader.set_epoch(place["epoch"])
+            loader.start_at(place["done"] * before // now)
         elif number == flow.phase:
             state.done = state.done * before // now
         if before != now:
@@ -64,25 +66,25 @@ def take_position(
     return True
 
 
-def loader_facts(loader: Any, mode: str) -> dict[str, Any]:
+def loader_facts(loader: Loader, mode: str) -> dict[str, Any]:
     """Where a loader stands, and what the order of its samples depends on."""
-    dataset = getattr(loader, "dataset", None)
+    dataset = loader.dataset
     try:
         samples = None if dataset is None else len(dataset)
     except TypeError:
         samples = None
     return {
         "mode": mode,
-        "epoch": getattr(loader, "epoch", None),
-        "done": getattr(loader, "done", None),
-        "samples_per_update": getattr(loader, "samples_per_update", None),
+        "epoch": loader.epoch if isinstance(loader, IterLoader) else None,
+        "done": loader.done if isinstance(loader, IterLoader) else None,
+        "samples_per_update": loader.samples_per_update,
         "samples": samples,
         "dataset": None if dataset is None else type(dataset).__name__,
     }
 
 
 def check_position(position: Mapping[str, Any]) -> None:
-    """Refuse a position whose numbers are none.
+    """Refuse a position whose numbers are invalid.
 
     Raises:
         KeyError, TypeError, ValueError: naming what is wrong.

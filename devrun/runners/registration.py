@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from devrun.construct import locate, where, where_named
+from devrun.construct import where, where_key
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError
 from devrun.hooks.base import Hook, Priority
-from devrun.hooks.lr.build import build_lr_hook, build_momentum_hook
+from devrun.hooks.schedules.build import build_lr_hook, build_momentum_hook
 from devrun.hooks.update import OptimizerHook
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.checkpointer import Owner
@@ -176,7 +176,7 @@ def _add(
     """Add the hook that `config` is, or that is built from it; None adds none.
 
     Args:
-        priority: of a hook that says nothing about its own.
+        priority: of a hook without one of its own.
         build: makes the hook; by default its `type` in HOOKS.
         default_type: that of a section which names none.
         follow_runner: let `by_epoch` default to what the run counts.
@@ -196,7 +196,7 @@ def _add(
         cfg["type"] = default_type
     if build is None and "type" not in cfg:
         raise ConfigError(
-            f"{where(config)}a hook config needs a 'type', got {dict(cfg)!r}"
+            f"a hook config needs a 'type', got {dict(cfg)!r}", place=where(config)
         )
     if (follow_runner or build is not None) and not run.state.by_epoch:
         cfg.setdefault("by_epoch", False)
@@ -205,12 +205,12 @@ def _add(
     try:
         run.register_hook(hook, chosen)
     except DevrunError as error:
-        locate(error, where_named(config, str(error)))
+        error.locate(where_key(config, error.key))
         raise
     return hook
 
 
 def _default_priority(hook: Hook, default: Any) -> Any:
-    """`default`, unless the class of `hook` says itself where it belongs."""
+    """`default`, unless the class of `hook` sets its own."""
     own = getattr(type(hook), "priority", Hook.priority)  # it may be no Hook at all
     return default if own is Hook.priority else None

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from devrun.checkpoint import host_rng_state, set_host_rng_state
+from devrun.data.prepared import PreparedLoader
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.resolve import resolve_device
 from devrun.devices.seeding import seed_streams
@@ -19,7 +20,6 @@ from devrun.hooks.base import Hook
 from devrun.models.fp16 import wrap_fp16_model
 from devrun.models.step_module import StepModule
 from devrun.runners.arguments import describe_loader, length
-from devrun.runners.limit import Limited
 from devrun.step import StepOutput, UpdatePolicy
 
 __all__ = ["Session"]
@@ -76,7 +76,7 @@ class Session:
         """Training steps that the adapter did."""
         self.eval_steps = 0
         """Evaluation steps, also those of hooks."""
-        self._loaders: dict[tuple[int, bool], tuple[Any, Any]] = {}
+        self._loaders: dict[tuple[int, bool], tuple[Any, PreparedLoader]] = {}
 
     @property
     def model(self) -> nn.Module:
@@ -107,7 +107,7 @@ class Session:
         self.prepared = True
         return self.adapter.hooks()
 
-    def loader(self, data_loader: Any, *, training: bool) -> Any:
+    def loader(self, data_loader: Any, *, training: bool) -> PreparedLoader:
         """`data_loader` as the device wants it; the same one each time.
 
         Raises:
@@ -118,6 +118,8 @@ class Session:
             prepared = self.adapter.prepare_dataloader(
                 data_loader, training=training, seed=self.seed
             )
+            if not isinstance(prepared, PreparedLoader):  # of a plugin's device
+                prepared = PreparedLoader(prepared)
             few = not training and self.world_size > 1  # others have all samples
             if length(prepared, needed=self.needs_length) == 0 and not few:
                 raise ConfigError(
@@ -126,7 +128,7 @@ class Session:
                     "path, and drop_last"
                 )
             if self.limit_batches is not None:
-                prepared = Limited(prepared, self.limit_batches)
+                prepared = prepared.limited(self.limit_batches)
             self._loaders[key] = (data_loader, prepared)  # keeps the id alive
             self._loaders[id(prepared), training] = (prepared, prepared)
         return self._loaders[key][1]
@@ -198,5 +200,4 @@ class Session:
     def close_loaders(self) -> None:
         """End worker processes that a loader kept for its next epoch."""
         for _, prepared in self._loaders.values():
-            if hasattr(prepared, "close"):
-                prepared.close()
+            prepared.close()

@@ -21,13 +21,14 @@ from devrun.config.tree import where
 from devrun.data.build import build_dataloader, build_loaders, loader_options
 from devrun.data.labels import check_labels
 from devrun.devices.base import DeviceAdapter
-from devrun.devices.resolve import resolve_device
+from devrun.devices.resolve import FACTS, resolve_device
 from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
 from devrun.errors import ConfigError, nearest
 from devrun.hooks.base import Priority
 from devrun.models.build import build_loss, build_model
 from devrun.optim.build import build_optimizer
+from devrun.place import Place
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.agreement import check_config
 from devrun.runners.build import build_runner
@@ -41,10 +42,6 @@ logger = logging.getLogger("devrun")
 _FP32 = ("OptimizerHook", "GradientCumulativeOptimizerHook")
 _FP16 = ("Fp16OptimizerHook", "GradientCumulativeFp16OptimizerHook")
 _FP16_OPTIONS = ("accum_type", "velocity_accum_type", "partials_type")
-_IN_RUNNER = {"ipu": ("options_cfg", "ipu_model_cfg", "modules_to_record")}
-"""Device options that MMCV keeps in the `runner` section."""
-_IMPLIED = {"ipu_replicas": ("ipu", "replicas")}
-"""MMCV's keys at the top level -> the device that they mean, and its option."""
 _GROUP = ("backend", "timeout")
 """Device options that MMCV keeps in `dist_params`."""
 
@@ -170,34 +167,33 @@ def _check_sections(cfg: Mapping[str, Any]) -> None:
 
 
 def _adapter(cfg: Mapping[str, Any]) -> DeviceAdapter:
-    """The device's adapter; what is wrong with its options is said with their place."""
+    """The device's adapter; an error in its options has the place of their section."""
     spec = _device_spec(cfg)
     try:
         return resolve_device(spec)
     except ConfigError as error:
         name = str(spec.get("type")).split(":")[0]
         section = next((key for key in (name, "device") if cfg.get(key)), None)
-        place = "" if section is None else where(cfg, section)
-        text = str(error).removeprefix(f"{section}: ")  # which `place` ends with
-        raise type(error)(f"{place}{text}") from error
+        if section is not None:
+            error.locate(where(cfg, section))
+        raise
 
 
 def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The `device` key with the options that MMCV keeps at the top level."""
     device = cfg.get("device") or "auto"
     spec = dict(device) if isinstance(device, Mapping) else {"type": device}
-    for key, (name, option) in _IMPLIED.items():
-        if cfg.get(key) and spec.get("type") in ("auto", name):
-            spec = {
-                **_agreeing(spec, {option: cfg[key]}, where(cfg, key)),
-                "type": name,
-            }
+    for kind, facts in FACTS.items():
+        for key, option in facts.top_level_options.items():
+            if cfg.get(key) and spec.get("type") in ("auto", kind):
+                given = {option: cfg[key]}
+                spec = {**_agreeing(spec, given, where(cfg, key)), "type": kind}
     name = str(spec.get("type")).split(":")[0]
     own = cfg.get(name)
     if isinstance(own, Mapping):  # a section such as `ipu:`
         spec = _agreeing(spec, own, where(cfg, name))
     runner = cfg.get("runner") or {}
-    for key in _IN_RUNNER.get(name, ()):
+    for key in FACTS[name].runner_options if name in FACTS else ():
         if runner.get(key) is not None:
             spec.setdefault(key, runner[key])
     for name in ("find_unused_parameters", "cudnn_benchmark", "deterministic"):
@@ -207,8 +203,9 @@ def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in group.items():
         if key not in _GROUP:
             raise ConfigError(
-                f"{where(group, key)}dist_params takes {' and '.join(_GROUP)}; "
-                f"{nearest(str(key), _GROUP)}"
+                f"dist_params takes {' and '.join(_GROUP)}; "
+                f"{nearest(str(key), _GROUP)}",
+                place=where(group, key),
             )
         # MMCV's configs all say nccl: what CUDA takes anyway, and no other device can
         if (key, value) != ("backend", "nccl"):
@@ -217,15 +214,16 @@ def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _agreeing(
-    spec: dict[str, Any], section: Mapping[str, Any], place: str
+    spec: dict[str, Any], section: Mapping[str, Any], place: Place
 ) -> dict[str, Any]:
-    """Both together, where a flag or `device:` says nothing else than the section."""
+    """Both together, if a flag or `device:` does not contradict the section."""
     for key, value in section.items():
         # a flag asks for emulation whatever the section says
         if key not in ("type", "emulate") and spec.get(key, value) != value:
             raise ConfigError(
-                f"{place}{key} is {value!r}, but {spec[key]!r} was given for the "
-                "device (device: in the config, or a flag): give one of the two"
+                f"{key} is {value!r}, but {spec[key]!r} was given for the "
+                "device (device: in the config, or a flag): give one of the two",
+                place=place,
             )
     return {**section, **spec}
 
@@ -234,7 +232,7 @@ def _runner_section(
     cfg: Mapping[str, Any], workflow: list[tuple[str, int]], dry_run: bool
 ) -> tuple[dict[str, Any], list[tuple[str, int]]]:
     section = copy(cfg["runner"])  # keeps where it was written
-    for key in ("fp16_cfg", *(k for keys in _IN_RUNNER.values() for k in keys)):
+    for key in ("fp16_cfg", *(k for f in FACTS.values() for k in f.runner_options)):
         section.pop(key, None)
     section.setdefault("type", "EpochBasedRunner")
     if not dry_run:
@@ -274,8 +272,9 @@ def _optimizer_section(cfg: Mapping[str, Any]) -> Mapping[str, Any] | None:
     kind = section.get("type", "OptimizerHook")
     if kind not in (*_FP32, *_FP16):
         raise ConfigError(
-            f"{where(cfg, 'fp16')}optimizer_config has a hook of its own, {kind!r}, "
-            "which does not read the section fp16: give it those settings itself"
+            f"optimizer_config has a hook of its own, {kind!r}, "
+            "which does not read the section fp16: give it those settings itself",
+            place=where(cfg, "fp16"),
         )
     cumulative = "Cumulative" in kind or "cumulative_iters" in section
     section.update({"type": _FP16[cumulative], **fp16})

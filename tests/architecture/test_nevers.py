@@ -8,6 +8,8 @@ import re
 
 import pytest
 
+from devrun import errors
+
 DEVICE_NAMES = {
     "cpu",
     "cuda",
@@ -279,3 +281,108 @@ def test_the_rules_have_teeth(test, tmp_path, modules):
     bad.tree = ast.parse(BAD)
     with pytest.raises(AssertionError, match=r"devrun/x\.py"):
         test([bad])
+
+
+VENDOR_WORDS = re.compile(
+    r"(?i:habana|gaudi|poptorch|popart|graphcore)|\bPT_[A-Z]|\bGC_[A-Z]"
+)
+NAMES_EMULATORS = {"devrun/devices/emulation.py", "devrun/devices/facts.py"}
+
+
+def test_19_no_text_of_our_own_error_is_taken_apart(devrun_modules):
+    """Place, key, subject and progress are fields; a text is for a reader."""
+    wrong = []
+    for m in outside_emulators(devrun_modules):
+        for node in ast.walk(m.tree):
+            if isinstance(node, ast.ExceptHandler) and node.name and catches_ours(node):
+                wrong += [m.at(use) for use in text_taken_apart(node)]
+            for target in _targets(node):
+                name = dotted(target)
+                if name.endswith(".args") and not name.startswith("self."):
+                    wrong.append(f"{m.at(node)} writes {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_19_finds_what_it_looks_for():
+    code = (
+        "try: f()\n"
+        "except ConfigError as error:\n"
+        "    text = str(error).removeprefix('x')\n"
+        "    if 'y' in str(error): pass\n"
+        "    re.match('z', str(error))\n"
+        "    where_named(cfg, f'{error}')\n"
+        "    raise ConfigError(f'{error}')\n"
+        "    log(str(error))\n"
+    )
+    (handler,) = ast.parse(code).body[0].handlers
+    assert catches_ours(handler)
+    assert [node.lineno for node in text_taken_apart(handler)] == [3, 4, 5]
+
+
+def test_20_no_vendor_word_outside_its_folder(devrun_modules):
+    wrong = []
+    for m in outside_emulators(devrun_modules):
+        if re.match(r"devrun/devices/(hpu|ipu)/", m.path) or m.path in NAMES_EMULATORS:
+            continue
+        told = {id(node) for node in docstrings(m.tree)}
+        for node in ast.walk(m.tree):
+            text = getattr(node, "value", None) if id(node) not in told else None
+            if isinstance(node, ast.Constant) and isinstance(text, str):
+                if VENDOR_WORDS.search(text):
+                    wrong.append(f"{m.at(node)} {text[:60]!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_21_shipped_code_has_no_hook_for_tests(modules):
+    hook = re.compile("FAILPOINT|TEST_MODE|PYTEST|in_tests")
+    wrong = [
+        m.path
+        for m in modules
+        if not m.path.startswith("devrun/testing/") and hook.search(m.text)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def outside_emulators(modules):
+    return [m for m in modules if m.room != "emulators"]
+
+
+def catches_ours(handler):
+    names = re.findall(r"\w+", ast.unparse(handler.type)) if handler.type else []
+    return any(name in errors.__all__ for name in names)
+
+
+def text_taken_apart(handler):
+    """Where the text of the caught error decides, is searched or is cut."""
+    for node in ast.walk(handler):
+        inside = []
+        if isinstance(node, ast.Compare):
+            inside = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = dotted(node.func.value)
+            if node.func.attr in TEXT_METHODS:
+                inside = [node.func.value]
+            elif owner == "re":
+                inside = node.args
+        if any(is_text_of(part, handler.name) for part in inside):
+            yield node
+
+
+TEXT_METHODS = {
+    "endswith", "find", "index", "partition", "removeprefix", "removesuffix",
+    "replace", "rpartition", "rsplit", "startswith",
+}  # fmt: skip
+
+
+def is_text_of(node, name):
+    text = ast.unparse(node)
+    return f"str({name})" in text or f"{{{name}}}" in text
+
+
+def docstrings(tree):
+    """The constants that stand as statements: they are read, never run."""
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from devrun.checkpoint import optimizer_state_by_name, write_checkpoint
+from tests import failpoints
 
 
 @pytest.fixture
@@ -61,8 +62,7 @@ def in_child():
             status = 70
             try:
                 if failpoint is not None:
-                    os.environ["DEVRUN_TEST_MODE"] = "1"
-                    os.environ["DEVRUN_FAILPOINT"] = failpoint
+                    failpoints.arm(failpoint)
                 function()
                 status = 0
             finally:

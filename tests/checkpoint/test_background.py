@@ -18,6 +18,7 @@ from devrun.checkpoint import (
 )
 from devrun.checkpoint.background import HostBuffers
 from devrun.errors import CheckpointError, StorageError
+from tests import failpoints
 from tests.support import zygote
 
 
@@ -87,8 +88,7 @@ def test_at_most_one_write_is_in_flight(tmp_path):
 
 def test_a_failure_is_logged_at_once_and_raised_once(tmp_path, monkeypatch, caplog):
     writer = BackgroundWriter()
-    monkeypatch.setenv("DEVRUN_TEST_MODE", "1")
-    monkeypatch.setenv("DEVRUN_FAILPOINT", "reserve:1:ENOSPC")
+    failpoints.arm("reserve:1:ENOSPC", monkeypatch.setattr)
     writer.save(tmp_path / "c", "c", {"a": {"n": 1}}, {"step": 1})
     with pytest.raises(StorageError, match="free some space"):
         writer.wait()

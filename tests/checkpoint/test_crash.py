@@ -26,6 +26,7 @@ from devrun.checkpoint import (
 )
 from devrun.checkpoint.pickled import load_pickled, save_pickled
 from devrun.errors import StorageError
+from tests import failpoints
 
 
 @pytest.fixture
@@ -50,10 +51,8 @@ def armed(monkeypatch):
 
     @contextmanager
     def arm(failpoint):
-        fileops._reached.clear()
         with monkeypatch.context() as patch:
-            patch.setenv("DEVRUN_TEST_MODE", "1")
-            patch.setenv("DEVRUN_FAILPOINT", failpoint)
+            failpoints.arm(failpoint, patch.setattr)
             yield
 
     return arm
@@ -155,12 +154,11 @@ def test_killed_at_any_operation_of_a_pth_file(tmp_path, in_child, killed):
 def test_an_error_at_any_operation_leaves_all_as_it_was(
     put, root, monkeypatch, caplog, code
 ):
-    monkeypatch.setenv("DEVRUN_TEST_MODE", "1")
     put(1)
     for nth in range(1, 200):
         shutil.rmtree(root / step_name(2), ignore_errors=True)
         caplog.clear()
-        monkeypatch.setenv("DEVRUN_FAILPOINT", f"any:{nth}:{code}")
+        failpoints.arm(f"any:{nth}:{code}", monkeypatch.setattr)
         try:
             put(2)
             refused = False
@@ -175,11 +173,6 @@ def test_an_error_at_any_operation_leaves_all_as_it_was(
             assert nth > 15
             return
     raise AssertionError("it failed again and again")
-
-
-def test_a_failpoint_is_ignored_outside_of_tests(save, monkeypatch):
-    monkeypatch.setenv("DEVRUN_FAILPOINT", "any:1:EIO")
-    verify_checkpoint(save(1))
 
 
 def test_a_file_size_limit_is_a_clear_error(save, tmp_path, in_child):

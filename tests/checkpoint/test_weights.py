@@ -233,7 +233,9 @@ def test_a_hostile_pickle_is_refused_in_one_line_and_not_run(tmp_path):
     (tmp_path / "plain.pth").write_bytes(pickle.dumps(Trap(trap)))
     torch.save(Trap(trap), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     for name in ("new.pth", "plain.pth", "old.pth"):
-        with pytest.raises(CheckpointError, match="refused|damaged") as caught:
+        with pytest.raises(
+            CheckpointError, match="refused|damaged|no torch file"
+        ) as caught:
             load_checkpoint(net(), tmp_path / name)
         assert "\n" not in str(caught.value)
     assert not trap.exists()
@@ -249,7 +251,7 @@ def test_a_tar_file_is_refused(tmp_path):
     with tarfile.open(tmp_path / "a.pth", "w") as tar:
         (tmp_path / "storages").write_bytes(b"")
         tar.add(tmp_path / "storages", "storages")
-    with pytest.raises(CheckpointError, match="not a torch file: it begins with"):
+    with pytest.raises(CheckpointError, match="no torch file: it begins with"):
         load_checkpoint(net(), tmp_path / "a.pth")
 
 
@@ -276,7 +278,7 @@ def test_a_sparse_file_is_refused_at_once(tmp_path, kind):
         file.seek(0, 2)
         file.write(tail)
     began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF)
-    with pytest.raises(CheckpointError, match="damaged") as caught:
+    with pytest.raises(CheckpointError, match="damaged|no torch file") as caught:
         load_checkpoint(net(), tmp_path / "a.pth")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before.ru_maxrss
     assert time.process_time() - began < 1

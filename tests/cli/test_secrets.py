@@ -53,6 +53,14 @@ def everything(work_dir):
     }
 
 
+def test_the_folder_that_a_shell_is_in_is_no_password(train, config, monkeypatch):
+    monkeypatch.setenv("PWD", os.getcwd())
+    status, out, _ = train(config(), "--work-dir", "run")
+    assert status == 0
+    assert os.getcwd() in out
+    assert "******" not in out
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_no_file_and_no_line_of_a_run_holds_a_secret(train, config, environment, fails):
     hook = {

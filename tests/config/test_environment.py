@@ -154,3 +154,12 @@ def test_messages_do_not_show_secrets(load, refusal):
         assert "hunter2" not in str(caught.value)
     assert "hunter2" not in refusal("password = 'hunter2' + 1\n")
     assert "hunter2" not in refusal("a = dict(api_key=f('hunter2'))\n")
+
+
+def test_a_large_variable_is_paid_for_at_each_reference(tmp_path, monkeypatch):
+    monkeypatch.setenv("DR_BIG", "x" * 120_000)
+    rows = "\n".join(["  - '${env:DR_BIG}'"] * 2000)
+    path = tmp_path / "big.yaml"
+    path.write_text(f"x-rows:\n{rows}\n")
+    with pytest.raises(ConfigError, match="more work than a configuration may take"):
+        Config.fromfile(path)

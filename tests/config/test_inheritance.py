@@ -37,8 +37,8 @@ def test_each_value_comes_from_the_file_that_wrote_it_last(tree):
     cfg = Config.fromfile(
         tree("cfg.py", "_base_ = 'base/model.py'\nmodel = dict(head=dict(n=5))\n")
     )
-    assert where(cfg.model.head, "n") == "cfg.py:2: model.head.n: "
-    assert where(cfg.model.head, "act") == "base/model.py:1: model.head.act: "
+    assert str(where(cfg.model.head, "n")) == "cfg.py:2: model.head.n: "
+    assert str(where(cfg.model.head, "act")) == "base/model.py:1: model.head.act: "
 
 
 def test_yaml_inherits_from_python_and_from_nested_bases(tree):

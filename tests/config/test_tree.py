@@ -124,22 +124,23 @@ def test_where_names_file_line_and_key_path(load):
                     depth=2)])
         """
     )
-    assert where(cfg.model, "type") == "cfg.py:2: model.type: "
-    assert where(cfg.model) == "cfg.py:1: model: "
-    assert where(cfg.model.blocks[1], "depth") == "cfg.py:6: model.blocks.1.depth: "
-    assert where(cfg.model.blocks[1], "missing") == "cfg.py:5: model.blocks.1.missing: "
-    assert where(cfg, "model") == "cfg.py:1: model: "
+    assert str(where(cfg.model, "type")) == "cfg.py:2: model.type: "
+    assert str(where(cfg.model)) == "cfg.py:1: model: "
+    block = cfg.model.blocks[1]
+    assert str(where(block, "depth")) == "cfg.py:6: model.blocks.1.depth: "
+    assert str(where(block, "missing")) == "cfg.py:5: model.blocks.1.missing: "
+    assert str(where(cfg, "model")) == "cfg.py:1: model: "
 
 
 def test_where_is_empty_for_plain_dicts():
-    assert where({"a": 1}, "a") == ""
-    assert where(None) == ""
+    assert str(where({"a": 1}, "a")) == ""
+    assert str(where(None)) == ""
 
 
 def test_where_forgets_the_line_of_a_value_set_by_code(load):
     cfg = load("model = dict(type='Net')")
     cfg.model.type = "Other"
-    assert where(cfg.model, "type") == "model.type: "
+    assert str(where(cfg.model, "type")) == "model.type: "
 
 
 def test_the_callers_dict_stays_as_it_was():

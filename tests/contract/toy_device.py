@@ -11,7 +11,7 @@ from torch import nn
 
 from devrun.data.batch import batch_size_of
 from devrun.data.prepared import PreparedLoader
-from devrun.data.resumable import make_resumable
+from devrun.data.spec import LoaderSpec
 from devrun.devices.base import DeviceAdapter, DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.errors import ConfigError, UnsupportedFeatureError
@@ -82,7 +82,7 @@ class MirrorAdapter(DeviceAdapter):
         if isinstance(loader, PreparedLoader):
             return loader
         return PreparedLoader(
-            make_resumable(loader, seed=seed or 0, training=training),
+            LoaderSpec.of(loader, seed=seed or 0, training=training),
             accumulate=self._policy.accumulate if training else 1,
         )
 

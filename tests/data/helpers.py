@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset
 
 from devrun.data.prepared import PreparedLoader
-from devrun.data.resumable import make_resumable
+from devrun.data.spec import ConfiguredLoader, Extras, LoaderSpec
 
 
 class Draws(Dataset[torch.Tensor]):
@@ -109,13 +109,11 @@ def prepared(dataset: Any, *, accumulate: int = 1, **options: Any) -> PreparedLo
         if name in options
     }
     policy = options.pop("on_sample_error", None)
-    limit = options.pop("max_skipped", None)
+    extras = Extras(policy, options.pop("max_skipped", None))
     options.setdefault("batch_size", 4)
-    loader = DataLoader(dataset, **options)
-    vars(loader).update(on_sample_error=policy, max_skipped=limit)
-    return PreparedLoader(
-        make_resumable(loader, seed=7, **keywords), accumulate=accumulate
-    )
+    loader = ConfiguredLoader(dataset, extras=extras, **options)
+    spec = LoaderSpec.of(loader, seed=7, **keywords)
+    return PreparedLoader(spec, accumulate=accumulate)
 
 
 def read(loader: PreparedLoader, epoch: int, start: int = 0) -> list[Any]:

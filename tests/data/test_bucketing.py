@@ -26,8 +26,8 @@ from devrun.data import (
     bucketed,
     build_dataloader,
     build_loaders,
-    make_resumable,
 )
+from devrun.data.spec import LoaderSpec, extras_of
 from devrun.errors import ConfigError, DataError
 from devrun.hooks import Hook
 from devrun.models import GPT
@@ -82,7 +82,7 @@ def loader_of(dataset: Any = None, batch_size: int = 4, **options: Any) -> Any:
 
 
 def resumable(loader: Any, **options: Any) -> PreparedLoader:
-    return PreparedLoader(make_resumable(loader, seed=7, **options))
+    return PreparedLoader(LoaderSpec.of(loader, seed=7, **options))
 
 
 def lengths_in(batches: Any, key: str = "ids") -> set[int]:
@@ -407,7 +407,7 @@ def test_the_loss_does_not_see_the_padding() -> None:
     assert len(lengths_in(few, "input_ids")) == 2 < len(lengths_in(free, "input_ids"))
     for one, other in zip(free, few, strict=True):
         torch.testing.assert_close(model(**one)["loss"], model(**other)["loss"])
-    order = make_resumable(paragraphs(), seed=7).batch_sampler
+    order = resumable(paragraphs()).sampler
     keys = next(iter(order))
     alone = [data[key.index] for key in keys]
     losses = torch.stack([model(**default_collate([s]))["loss"] for s in alone])
@@ -455,8 +455,8 @@ def test_a_config_pads_every_loader_and_groups_training_alone() -> None:
     assert given == before
     assert len(lengths_in(train, "input_ids")) <= 8
     assert len(lengths_in(val, "input_ids")) <= 8
-    assert vars(train)["group_lengths"] is not None
-    assert "group_lengths" not in vars(val)
+    assert extras_of(train).lengths is not None
+    assert extras_of(val).lengths is None
 
 
 @pytest.mark.parametrize(
@@ -498,7 +498,7 @@ def test_grouping_goes_by_the_first_of_several_axes() -> None:
     data = As(lambda ids, i: {"source": ids, "target": ids[:1].expand(1 + i % 3)})
     specs = [{"pad": {"source": 0}, "num": 2}, {"pad": {"target": 0}, "observe": 2}]
     loader = build_dataloader(data, 4, buckets=specs, group_by_length=True)
-    assert vars(loader)["group_lengths"].tolist() == data.all
+    assert extras_of(loader).lengths.tolist() == data.all
     batches = read(resumable(loader), 0)
     assert len(lengths_in(batches, "source")) == 2
     assert lengths_in(batches, "target") <= {1, 2, 3}

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from devrun.data.prepared import PreparedLoader
-from devrun.data.resumable import make_resumable
+from devrun.data.spec import LoaderSpec
 from devrun.errors import ConfigError, DataError, HangError
 from tests.data.helpers import (
     Draws,
@@ -73,7 +73,7 @@ def test_a_failing_iterable_is_told_in_one_line() -> None:
             yield 1
             raise OSError("the tape tore")
 
-    loader = PreparedLoader(make_resumable(DataLoader(Torn(3)), seed=0))
+    loader = PreparedLoader(LoaderSpec.of(DataLoader(Torn(3)), seed=0))
     with pytest.raises(DataError, match="data loading failed: OSError: the tape tore"):
         list(loader)
 
@@ -163,13 +163,13 @@ def test_a_hanging_worker_ends_at_the_timeout_and_is_gone() -> None:
 SIGNALLED = """
 import os, signal
 from torch.utils.data import DataLoader
-from devrun.data import PreparedLoader, make_resumable
+from devrun.data import LoaderSpec, PreparedLoader
 
 signal.signal(signal.SIGTERM, lambda *_: None)
 signal.signal(signal.SIGINT, lambda *_: None)
 signal.signal(signal.SIGUSR1, lambda *_: None)
 plain = DataLoader(list(range(40)), batch_size=2, num_workers=2)
-loader = PreparedLoader(make_resumable(plain, seed=0))
+loader = PreparedLoader(LoaderSpec.of(plain, seed=0))
 seen = []
 for number, batch in enumerate(loader):
     if number in (2, 5):
@@ -194,13 +194,13 @@ def test_signals_to_the_whole_group_lose_no_batch_and_exit_is_clean() -> None:
 BORN = """
 import os, signal
 from torch.utils.data import DataLoader
-from devrun.data import PreparedLoader, make_resumable
+from devrun.data import LoaderSpec, PreparedLoader
 
 parent = os.getpid()
 signal.signal(signal.SIGTERM, lambda *_: os.getpid() != parent and os._exit(9))
 os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
 plain = DataLoader(list(range(40)), batch_size=2, num_workers=2)
-loader = PreparedLoader(make_resumable(plain, seed=0))
+loader = PreparedLoader(LoaderSpec.of(plain, seed=0))
 print(sum(batch.sum().item() for batch in loader))
 print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
 """

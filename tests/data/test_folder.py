@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from devrun.data import ImageFolder, PreparedLoader, build_dataloader, make_resumable
+from devrun.data import ImageFolder, LoaderSpec, PreparedLoader, build_dataloader
 from devrun.errors import ConfigError, DataError
 
 Image = pytest.importorskip("PIL.Image")
@@ -35,7 +35,7 @@ def broken(path: Path) -> None:
 
 def batches(dataset: ImageFolder, **options: object) -> PreparedLoader:
     loader = build_dataloader(dataset, 5, shuffle=False, **options)  # type: ignore[arg-type]
-    return PreparedLoader(make_resumable(loader, seed=0))
+    return PreparedLoader(LoaderSpec.of(loader, seed=0))
 
 
 def test_folders_are_classes_and_files_go_by_name(images: Path) -> None:

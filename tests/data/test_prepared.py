@@ -22,7 +22,7 @@ def test_it_shows_the_users_data_set_sampler_and_sizes() -> None:
     assert isinstance(loader.sampler, EpochBatchSampler)
     assert (loader.batch_size, loader.drop_last) == (4, True)
     assert loader.samples_per_update == 4 * 3 * 2
-    assert loader.num_workers == 0
+    assert loader.loader.num_workers == 0
 
 
 def test_an_attribute_that_nobody_has_is_an_attribute_error() -> None:

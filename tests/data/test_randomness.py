@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from devrun.data import streams
 from devrun.data.prepared import PreparedLoader
-from devrun.data.resumable import make_resumable
+from devrun.data.spec import LoaderSpec
 from tests.data.helpers import Draws, prepared, read
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -122,7 +122,7 @@ class Told(Dataset):
 def test_loaders_over_one_data_set_tell_it_their_own_epochs():
     data = Told()
     train, val = (
-        PreparedLoader(make_resumable(DataLoader(data, batch_size=4), seed=1))
+        PreparedLoader(LoaderSpec.of(DataLoader(data, batch_size=4), seed=1))
         for _ in range(2)
     )
     train.set_epoch(3)

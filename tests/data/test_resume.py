@@ -14,7 +14,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from devrun.data.prepared import PreparedLoader
-from devrun.data.resumable import make_resumable
+from devrun.data.spec import LoaderSpec
 from devrun.errors import ConfigError, DataError
 from tests.data.helpers import (
     Draws,
@@ -129,7 +129,7 @@ def test_a_distributed_sampler_keeps_its_order_and_hears_of_the_epoch() -> None:
 
 def test_an_iterable_data_set_skips_by_reading() -> None:
     loader = PreparedLoader(
-        make_resumable(DataLoader(Numbers(10), batch_size=3), seed=0)
+        LoaderSpec.of(DataLoader(Numbers(10), batch_size=3), seed=0)
     )
     assert [batch.tolist() for batch in read(loader, 0, 2)] == [[6, 7, 8], [9]]
 
@@ -143,19 +143,14 @@ def test_a_subclass_of_the_loader_is_left_alone() -> None:
         pass
 
     own = Own(Draws())
-    assert make_resumable(own, seed=0) is own
-
-
-def test_preparing_twice_changes_nothing() -> None:
-    once = make_resumable(DataLoader(Draws(), shuffle=True), seed=0)
-    assert make_resumable(once, seed=1) is once
+    assert PreparedLoader(LoaderSpec.of(own, seed=0)).loader is own
 
 
 def test_a_generator_of_the_users_chooses_the_order() -> None:
     def order(run_seed: int, own_seed: int) -> list[float]:
         generator = torch.Generator().manual_seed(own_seed)
         loader = DataLoader(Draws(), 37, shuffle=True, generator=generator)
-        batch = next(iter(PreparedLoader(make_resumable(loader, seed=run_seed))))
+        batch = next(iter(PreparedLoader(LoaderSpec.of(loader, seed=run_seed))))
         return batch[:, 0].tolist()
 
     assert order(1, 5) == order(2, 5) != order(1, 6)

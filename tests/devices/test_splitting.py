@@ -96,13 +96,6 @@ def test_other_failures_are_not_taken_for_it():
         run.run([loader()])
 
 
-def test_the_failpoint_is_memory_for_so_many_samples(monkeypatch):
-    monkeypatch.setenv("DEVRUN_TEST_MODE", "1")
-    monkeypatch.setenv("DEVRUN_FAILPOINT", "micro_batch:4:oom")
-    run, _ = trained(99, micro_batch="auto")
-    assert set(run.model.sizes) == {4}
-
-
 def test_who_updates_by_himself_is_told():
     class Own(OptimizerHook):
         def after_train_iter(self, runner):

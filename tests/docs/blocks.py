@@ -9,9 +9,16 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
     "README.md",
-    *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")),
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benchmarks/RESULTS.md",
+    *sorted(
+        path.relative_to(ROOT).as_posix()
+        for folder in ("docs", "examples")
+        for path in (ROOT / folder).rglob("*.md")
+    ),
 ]
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CELL = re.compile(r"(?<!\\)\|")
 
 
@@ -69,12 +76,29 @@ def table(document: str, first_header: str, second_header: str) -> list[list[str
     return rows
 
 
+def items(document: str, heading: str) -> list[str]:
+    """The items of the list under a heading, each as one line."""
+    text = text_of(document).partition(f"\n{heading}\n")[2]
+    (part,) = re.findall(r"\A(?:(?!^#).*\n)*?((?:^(?:- |  ).*\n)+)", text, re.MULTILINE)
+    found = re.split(r"^- ", part, flags=re.MULTILINE)[1:]
+    return [" ".join(item.split()) for item in found]
+
+
 def codes(cell: str) -> list[str]:
     """What stands in backquotes in a table cell."""
     return re.findall(r"`([^`]+)`", cell)
 
 
-def links(document: str) -> list[str]:
-    """Targets of links and images that are files of the repository."""
-    found = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text_of(document))
-    return [target for target in found if "://" not in target]
+def links(document: str) -> list[tuple[str, str]]:
+    """Links and images to files of the repository: (path, anchor), either may be ''."""
+    text = _FENCE.sub("", text_of(document))
+    found = re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", text)
+    return [(path, anchor) for path, anchor in found if "://" not in path]
+
+
+def anchors(document: str) -> set[str]:
+    """What a link to a heading of the document may name, as GitHub makes it."""
+    text = _FENCE.sub("", text_of(document))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in plain}

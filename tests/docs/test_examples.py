@@ -10,7 +10,7 @@ import pytest
 
 from devrun.cli.main import COMMANDS, main, parser_of
 from devrun.config import Config, check_config
-from tests.docs.blocks import DOCUMENTS, ROOT, all_blocks, blocks, links
+from tests.docs.blocks import ROOT, all_blocks, blocks
 
 
 @pytest.mark.parametrize("block", all_blocks("python"), ids=str)
@@ -60,10 +60,11 @@ def command_lines():
 def test_a_command_of_the_documents_is_one_that_exists(line):
     words = shlex.split(line)
     if words[0] == "make":
-        targets = (ROOT / "Makefile").read_text()
-        assert f"\n{words[1]}:" in targets
-        words = [word.removeprefix("CONFIG=") for word in words[2:]]
-        assert all((ROOT / word).is_file() for word in words)
+        makefile = (ROOT / "Makefile").read_text()
+        assert f"\n{words[1]}:" in makefile
+        for name, _, value in (word.partition("=") for word in words[2:]):
+            assert f"$({name})" in makefile
+            assert name != "CONFIG" or (ROOT / value).is_file()
         return
     if words[0] == "torchrun":
         words = words[words.index("tools/train.py") :]
@@ -73,19 +74,9 @@ def test_a_command_of_the_documents_is_one_that_exists(line):
     args = parser_of(words[1]).parse_args(words[2:])
     if words[1] == "train":
         assert (ROOT / args.config).is_file()
-        cfg = Config.fromfile(ROOT / args.config)
+        cfg = Config.fromfile(ROOT / args.config, import_custom_modules=False)
         cfg.merge_from_dict(args.cfg_options or {})
         check_config(cfg)
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_links_lead_to_files(document):
-    missing = [
-        target
-        for target in links(document)
-        if not ((ROOT / document).parent / target).is_file()
-    ]
-    assert missing == []
 
 
 def test_the_library_example_is_short():

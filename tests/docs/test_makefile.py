@@ -35,6 +35,7 @@ def installs(tree, *targets):
 def test_training_installs_the_demo_and_testing_the_developers_set(tree):
     assert installs(tree, "train") == ["demo"]
     assert installs(tree, "test") == installs(tree, "lint") == ["dev"]
+    assert installs(tree, "docs") == ["docs"]
 
 
 def test_nothing_is_installed_twice(tree):

@@ -18,7 +18,7 @@ from devrun.config.options import parse_value
 from devrun.hooks import HOOKS, STAGES, Hook, Priority
 from devrun.registry import DATASETS, METRICS, MODELS, RUNNERS, TRANSFORMS
 from devrun.step import Capability
-from tests.docs.blocks import ROOT, blocks, codes, table, text_of
+from tests.docs.blocks import ROOT, blocks, codes, items, table, text_of
 
 HELP = {"-h", "--help"}
 
@@ -107,9 +107,9 @@ def signature(target):
     return found
 
 
-def agrees(cell, target, *, passed_on=True):
-    """Whether the arguments in `cell` are those of `target`."""
-    actual = [(n, d) for n, d in signature(target) if passed_on or n != "..."]
+def agrees(cell, target, *, shared=()):
+    """Whether the arguments in `cell` are those of `target`, but for `shared`."""
+    actual = [(n, d) for n, d in signature(target) if n not in shared]
     written = [code.partition("=") for code in codes(cell)]
     assert [name for name, _, _ in written] == [name for name, _ in actual]
     for (name, equals, text), (_, default) in zip(written, actual, strict=True):
@@ -119,7 +119,10 @@ def agrees(cell, target, *, passed_on=True):
             assert default is inspect.Parameter.empty or name == "target_ratio", name
 
 
-HOOK_ROWS = table("docs/hooks.md", "hook", "arguments")
+HOOK_ROWS = [
+    (item.partition(":")[0], item.partition(" Arguments: ")[2])
+    for item in items("docs/hooks.md", "## Shipped hooks")
+]
 
 
 @pytest.mark.parametrize("row", HOOK_ROWS, ids=lambda row: codes(row[0])[0])
@@ -154,7 +157,11 @@ def test_the_policies_and_their_arguments(header, suffix):
         if name == "Fixed":  # takes what all of them take
             assert row[1] == ""
             continue
-        agrees(row[1], HOOKS.get(name + suffix), passed_on=False)
+        policy = HOOKS.get(name + suffix)
+        parameters = inspect.signature(policy).parameters.values()
+        shared = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        assert shared <= {n for n, _ in signature(HOOKS.get(suffix))}
+        agrees(row[1], policy, shared=shared)
 
 
 def test_the_update_table_has_every_argument_of_the_optimizer_hook():

@@ -136,6 +136,11 @@ def test_examples_and_mistakes_are_typed_for_their_users(complaints):
         for block in all_blocks("python")
     }
     assert len(examples) >= 10
+    programs = sorted((ROOT / "examples").rglob("*.py"))
+    assert len(programs) >= 5
+    examples |= {
+        "_".join(path.relative_to(ROOT).parts): path.read_text() for path in programs
+    }
     found = complaints({**examples, "wrong.py": WRONG})
     expected = [
         f"wrong.py:{number}: [{line.partition('# wrong: ')[2]}]"

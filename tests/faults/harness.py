@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devrun.checkpoint import fileops, list_checkpoints, verify_checkpoint
+from devrun.checkpoint import list_checkpoints, verify_checkpoint
 from devrun.checkpoint.names import parse_leftover
 from devrun.errors import CheckpointError
+from tests import failpoints
 
 ROOT = Path(__file__).resolve().parents[2]
 FORKED = multiprocessing.get_context("forkserver")
@@ -71,7 +72,7 @@ def command(*words):
 def counted(*words):
     """`devrun WORDS`, which then says how many file operations it has come to."""
     status = command(*words)
-    print("file operations:", sum(fileops._reached.values()))
+    print("file operations:", failpoints.reached())
     return status
 
 
@@ -103,15 +104,18 @@ def later(*values):
 class Child:
     """A function in a process, and a session, of its own; its output goes to a file.
 
-    Temporary files go to a directory of its own, in which it must leave none.
+    Temporary files go to a directory of its own, in which it must leave none. One of
+    its file operations fails where a `failpoint` is given.
     """
 
-    def __init__(self, function, *args, output=os.devnull, environment=None):
+    def __init__(
+        self, function, *args, output=os.devnull, environment=None, failpoint=None
+    ):
         self.output = Path(output)
         self._folder = tempfile.mkdtemp(prefix="faults-")
         environment = {"TMPDIR": self._folder, **(environment or {})}
         self._process = FORKED.Process(
-            target=_run, args=(function, args, str(output), environment)
+            target=_run, args=(function, args, str(output), environment, failpoint)
         )
         self._process.start()
         self.pid = self._process.pid
@@ -143,13 +147,15 @@ class Child:
         return self.output.read_text() if self.output.is_file() else ""
 
 
-def _run(function, args, output, environment):
+def _run(function, args, output, environment, failpoint):
     os.setsid()
     fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for target in (1, 2):
         os.dup2(fd, target)
     os.close(fd)
     os.environ.update(environment)
+    if failpoint is not None:
+        failpoints.arm(failpoint)
     tempfile.tempdir = None  # it knows that of the server
     multiprocessing.set_start_method("fork", force=True)  # as a run of its own has it
     status = function(*args)

@@ -68,15 +68,22 @@ class Numbered(Dataset):
 
 
 @MODELS.register_module()
-def noisy_net(hidden=8):
-    """A classifier with dropout and running statistics."""
-    return nn.Sequential(
+def noisy_net(hidden=8, room=None):
+    """A classifier with dropout and running statistics; memory for `room` samples."""
+    net = nn.Sequential(
         nn.Linear(4, hidden),
         nn.BatchNorm1d(hidden),
         nn.ReLU(),
         nn.Dropout(0.3),
         nn.Linear(hidden, 2),
     )
+
+    def allocate(_, inputs):
+        if room is not None and len(inputs[0]) > room:
+            raise torch.OutOfMemoryError("out of memory: tried to allocate 2 GiB")
+
+    net.register_forward_pre_hook(allocate)
+    return net
 
 
 @HOOKS.register_module()

@@ -84,13 +84,10 @@ def test_an_error_at_any_file_operation_of_a_run(
         place = tmp_path / str(nth)
         place.mkdir()
         harness.write_config(place, **short)
-        armed = {
-            "DEVRUN_TEST_MODE": "1",
-            "DEVRUN_FAILPOINT": f"any:{nth}:{code}",
-        }
+        armed = f"any:{nth}:{code}"
         words = harness.train(place)
         output = place / "output"
-        status, said = run(harness.counted, *words, output=output, environment=armed)
+        status, said = run(harness.counted, *words, output=output, failpoint=armed)
         root = place / "work" / "checkpoints"
         steps = harness.published(root)
         assert max(steps, default=-1) >= harness.acknowledged(place)

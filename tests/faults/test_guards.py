@@ -13,13 +13,12 @@ from tests.faults import harness
 from tests.faults.harness import Child, run
 
 
-def outcome(place, seconds=60, environment=None, **changes):
+def outcome(place, seconds=60, **changes):
     """(status, output) of a run of the config with `changes`."""
     harness.write_config(place, **changes)
     words = harness.train(place)
     output = place / "output"
-    options = {"output": output, "seconds": seconds, "environment": environment or {}}
-    return run(harness.command, *words, **options)
+    return run(harness.command, *words, output=output, seconds=seconds)
 
 
 def error_of(said):
@@ -169,12 +168,12 @@ def test_a_loss_spike_is_rolled_back(tmp_path, figures):
 def test_out_of_memory_halves_the_micro_batch(tmp_path, figures):
     """The update keeps its samples; above two at once there is not enough memory."""
     changes = {
+        "model": {"type": "noisy_net", "room": 2},
         "data": {**data(0, length=16), "samples_per_gpu": 8},
         "runner": {"type": "IterBasedRunner", "max_iters": 6},
         "optimizer_config": {"micro_batch": "auto"},
     }
-    armed = {"DEVRUN_TEST_MODE": "1", "DEVRUN_FAILPOINT": "micro_batch:2:oom"}
-    status, said = outcome(tmp_path, environment=armed, **changes)
+    status, said = outcome(tmp_path, **changes)
     assert status == 0, said
     assert harness.updates(tmp_path) == [1, 2, 3, 4, 5, 6]
     assert "out of memory" in said.lower()
@@ -184,11 +183,11 @@ def test_out_of_memory_halves_the_micro_batch(tmp_path, figures):
 @pytest.mark.faults
 def test_out_of_memory_at_one_sample_is_status_6(tmp_path):
     changes = {
+        "model": {"type": "noisy_net", "room": 0},
         "runner": {"type": "IterBasedRunner", "max_iters": 6},
         "optimizer_config": {"micro_batch": "auto"},
     }
-    armed = {"DEVRUN_TEST_MODE": "1", "DEVRUN_FAILPOINT": "micro_batch:0:oom"}
-    status, said = outcome(tmp_path, environment=armed, **changes)
+    status, said = outcome(tmp_path, **changes)
     assert status == 6, said
 
 

@@ -16,8 +16,6 @@ from devrun.checkpoint import find_latest, step_name
 from tests.faults import harness
 from tests.faults.harness import Child
 
-FAILPOINT = {"DEVRUN_TEST_MODE": "1"}
-
 
 def go_on(place, **options):
     """A child that trains on in `place`, from its newest checkpoint."""
@@ -129,8 +127,8 @@ def test_killed_at_every_file_operation(stride, undisturbed, tmp_path, figures):
         place = tmp_path / str(nth)
         place.mkdir()
         harness.write_config(place, **SHORT)
-        armed = {**FAILPOINT, "DEVRUN_FAILPOINT": f"any:{nth}:kill"}
-        status = go_on(place, environment=armed).wait()
+        armed = f"any:{nth}:kill"
+        status = go_on(place, failpoint=armed).wait()
         checked(place, 0)
         if status == 0:
             break
@@ -226,8 +224,8 @@ def test_killed_while_its_files_are_made(times, undisturbed, tmp_path, figures):
         place.mkdir()
         harness.write_config(place, **SHORT)
         if number % 2:
-            armed = {**FAILPOINT, "DEVRUN_FAILPOINT": "any:150:kill"}
-            assert go_on(place, environment=armed).wait() == -9
+            armed = "any:150:kill"
+            assert go_on(place, failpoint=armed).wait() == -9
             harness.forget_updates(place)
         words = harness.train(place)
         before = max(harness.published(place / "work" / "checkpoints"), default=0)
@@ -255,8 +253,8 @@ def test_killed_in_a_save(what, saving, times, undisturbed, tmp_path, figures):
         place.mkdir()
         harness.write_config(place, **{**SHORT, **config})
         nth = count - number if not saving else 1 + number * count // times
-        armed = {**FAILPOINT, "DEVRUN_FAILPOINT": f"any:{nth}:kill"}
-        assert go_on(place, environment=armed).wait() == -9
+        armed = f"any:{nth}:kill"
+        assert go_on(place, failpoint=armed).wait() == -9
         checked(place, 0, in_flight=1 if saving else 0)
         gets_through(place, reference)
     figures("F4", f"{times} of {times} kills in a {what} resumed exactly")
@@ -267,9 +265,9 @@ def undisturbed_operations(tmp_path, **changes):
     place = tmp_path / "counted"
     place.mkdir()
     harness.write_config(place, **changes)
-    armed = {**FAILPOINT, "DEVRUN_FAILPOINT": "any:0:kill"}
+    armed = "any:0:kill"
     words = harness.train(place)
-    child = Child(harness.counted, *words, output=place / "output", environment=armed)
+    child = Child(harness.counted, *words, output=place / "output", failpoint=armed)
     assert child.wait() == 0, child.said()
     return harness.operations(child.said())
 

@@ -19,6 +19,7 @@ from devrun.checkpoint import (
     write_checkpoint,
 )
 from devrun.errors import CheckpointError, StorageError
+from tests import failpoints
 from tests.faults import harness
 from tests.faults.harness import numbers, run
 
@@ -45,8 +46,7 @@ def test_a_name_in_a_checkpoint_is_never_imported(tmp_path):
 
 def test_a_save_that_is_not_permitted_is_an_error(tmp_path, monkeypatch):
     put(tmp_path, 1)
-    monkeypatch.setenv("DEVRUN_TEST_MODE", "1")
-    monkeypatch.setenv("DEVRUN_FAILPOINT", "mkdir:1:EACCES")
+    failpoints.arm("mkdir:1:EACCES", monkeypatch.setattr)
     with pytest.raises(StorageError, match="Permission denied"):
         put(tmp_path, 2)
     assert find_latest(tmp_path).name == step_name(1)

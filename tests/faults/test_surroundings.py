@@ -243,20 +243,16 @@ def one_start(place, root, draw, lasted, counts):
     """One start of the run, with a fault; its status."""
     action = draw.choice(ACTIONS)
     counts[action] += 1
-    environment = {}
+    failpoint = None
     if action.startswith("E"):
-        nth = draw.randint(1, 200)
-        environment = {
-            "DEVRUN_TEST_MODE": "1",
-            "DEVRUN_FAILPOINT": f"any:{nth}:{action}",
-        }
+        failpoint = f"any:{draw.randint(1, 200)}:{action}"
     if action == "damage" and len(harness.whole(root)) > 1:
         file = draw.choice(sorted(harness.whole(root)[-1].iterdir()))
         file.write_bytes(file.read_bytes()[:-1])
     words = harness.train(place)
     output = place / "output"
     before = output.stat().st_size if output.exists() else 0
-    child = Child(harness.command, *words, output=output, environment=environment)
+    child = Child(harness.command, *words, output=output, failpoint=failpoint)
     harness.wait_for(  # it listens to signals before it says anything
         lambda: not child.running() or len(child.said().encode()) > before
     )

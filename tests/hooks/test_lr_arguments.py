@@ -11,9 +11,9 @@ import pytest
 from devrun.config import Config
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
 from devrun.hooks.base import HOOKS
-from devrun.hooks.lr.base import LrUpdaterHook
-from devrun.hooks.lr.build import build_lr_hook
-from devrun.hooks.lr.policies import (
+from devrun.hooks.schedules.base import LrUpdaterHook
+from devrun.hooks.schedules.build import build_lr_hook
+from devrun.hooks.schedules.policies import (
     CosineAnnealingLrUpdaterHook,
     FixedLrUpdaterHook,
     StepLrUpdaterHook,

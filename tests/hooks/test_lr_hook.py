@@ -10,9 +10,9 @@ import torch
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
-from devrun.hooks.lr.base import LrUpdaterHook
-from devrun.hooks.lr.build import build_lr_hook
-from devrun.hooks.lr.policies import StepLrUpdaterHook
+from devrun.hooks.schedules.base import LrUpdaterHook
+from devrun.hooks.schedules.build import build_lr_hook
+from devrun.hooks.schedules.policies import StepLrUpdaterHook
 from tests.support.runs import TracedRun
 
 
@@ -178,3 +178,26 @@ def test_a_run_without_optimizer_is_refused() -> None:
 
 def test_learning_rate_hooks_run_very_early() -> None:
     assert StepLrUpdaterHook(step=2).priority is Priority.VERY_HIGH
+
+
+def test_a_subclass_may_give_the_formula_alone() -> None:
+    class Halved(LrUpdaterHook):
+        def value(self, base: float, progress: int, total: int) -> float:
+            return base / 2 if progress >= total / 2 else base
+
+    loop = TracedRun(Halved(by_epoch=False), max_iters=4).run()
+    assert loop.first_lrs == [0.1, 0.1, 0.05, 0.05]
+
+
+def test_arguments_may_stand_in_mmcv_s_order() -> None:
+    class Mine(LrUpdaterHook):
+        def __init__(self, part: float, by_epoch: bool, **kwargs: Any) -> None:
+            self.part = part
+            super().__init__(by_epoch, "constant", 2, 0.5, **kwargs)
+
+        def get_lr(self, runner: Any, base_lr: float) -> float:
+            return base_lr * self.part
+
+    loop = TracedRun(Mine(0.5, False), max_iters=4).run()
+    assert loop.first_lrs == pytest.approx([0.025, 0.025, 0.05, 0.05])
+    assert StepLrUpdaterHook(2, 0.5, 0.01).min_lr == 0.01

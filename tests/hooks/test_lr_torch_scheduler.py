@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from devrun.errors import CheckpointError, ConfigError
-from devrun.hooks.lr.build import build_lr_hook
-from devrun.hooks.lr.torch_scheduler import TorchSchedulerHook
+from devrun.hooks.schedules.build import build_lr_hook
+from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
 from devrun.registry import LR_SCHEDULERS
 from tests.support.runs import TracedRun
 

@@ -11,9 +11,9 @@ import torch
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
-from devrun.hooks.lr.build import build_lr_hook, build_momentum_hook
-from devrun.hooks.momentum.base import MomentumUpdaterHook
-from devrun.hooks.momentum.policies import StepMomentumUpdaterHook
+from devrun.hooks.schedules.base import MomentumUpdaterHook
+from devrun.hooks.schedules.build import build_lr_hook, build_momentum_hook
+from devrun.hooks.schedules.policies import StepMomentumUpdaterHook
 from tests.support.runs import TracedRun
 
 EPOCHS, LENGTH = 4, 5

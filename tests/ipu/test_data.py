@@ -152,10 +152,10 @@ def test_it_starts_at_any_update_of_its_epoch(name):
 
 
 def test_the_asynchronous_mode_reads_the_same(emulation):
-    data = numbers(batch_size=SIZE, shuffle=True)
-    _, plain = prepared(data)
-    data.mode = "async"
-    _, ahead = prepared(data)
+    plain, ahead = (
+        prepared(build_dataloader(Numbers(range(50)), SIZE, mode=mode))[1]
+        for mode in ("sync", "async")
+    )
     for epoch in (0, 1):
         for loader in (plain, ahead):
             loader.set_epoch(epoch)

@@ -293,4 +293,6 @@ def test_gpt2_of_transformers_is_a_model_with_its_own_loss():
     result = StepModule(model)({"input_ids": tokens, "labels": tokens}, "val")
     assert result["predictions"].shape == (3, 8, 11)
     assert result["num_samples"] == 3
-    assert result["targets"] is tokens
+    # of each position the token that comes next, and none of the last
+    assert torch.equal(result["targets"][:, :-1], tokens[:, 1:])
+    assert (result["targets"][:, -1] == -100).all()

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from devrun.config.origin import Origin
 from devrun.config.tree import ConfigDict, place, rehome
 from devrun.errors import ConfigError, UnknownNameError
 from devrun.optim import DefaultOptimizerConstructor, build_optimizer
+from devrun.place import Origin
 
 LR, DECAY = 0.01, 0.0001
 

@@ -10,7 +10,6 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from devrun.config.origin import Origin
 from devrun.config.tree import ConfigDict, place, rehome
 from devrun.errors import (
     CheckpointError,
@@ -19,6 +18,7 @@ from devrun.errors import (
     DeviceMemoryError,
     UnknownNameError,
 )
+from devrun.place import Origin
 from devrun.registry import Registry, build_from_cfg
 
 SHAPES = Registry("shape")

@@ -114,7 +114,7 @@ def test_what_torch_traces_by_itself_runs_as_without_counting(monkeypatch, kind)
         net = kind()
         runner = make_runner(model=net, length=1)
         if not count:
-            monkeypatch.setattr("devrun.runners.base.obstacle", lambda runner: "no")
+            monkeypatch.setattr("devrun.runners.loops.obstacle", lambda runner: "no")
         (line,) = told(runner).matching("^FLOPs")
         assert ("not counted" in line) != count
         weights.append((net.head.weight.detach(), getattr(net, "graphs", None)))

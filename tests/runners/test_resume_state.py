@@ -5,9 +5,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
-from devrun.checkpoint import fileops, find_latest, read_checkpoint, write_checkpoint
+from devrun.checkpoint import find_latest, read_checkpoint, write_checkpoint
 from devrun.errors import CheckpointError, ConfigError
 from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
+from tests import failpoints
 from tests.runners.test_resume import StopAt
 from tests.support.noisy import Augmented, loader, loss, runner, same, weights
 
@@ -83,11 +84,9 @@ def test_the_place_in_the_workflow_and_its_counters(tmp_path, by_epoch, interval
 def test_a_last_save_that_failed_is_made_up_for(tmp_path, monkeypatch, by_epoch):
     """What is saved when all is over is what should have been saved before."""
     trained(tmp_path / "whole", by_epoch, 2)
-    monkeypatch.setenv("DEVRUN_TEST_MODE", "1")
-    monkeypatch.setenv("DEVRUN_FAILPOINT", "reserve:1:ENOSPC")
-    fileops._reached.clear()
+    failpoints.arm("reserve:1:ENOSPC", monkeypatch.setattr)
     trained(tmp_path / "failed", by_epoch, 2)
-    monkeypatch.delenv("DEVRUN_FAILPOINT")
+    monkeypatch.undo()
     expected, found = (
         read_checkpoint(find_latest(tmp_path / name / "checkpoints"))
         for name in ("whole", "failed")

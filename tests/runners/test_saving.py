@@ -6,9 +6,10 @@ import errno
 
 import pytest
 
-from devrun.checkpoint import fileops, list_checkpoints
+from devrun.checkpoint import list_checkpoints
 from devrun.errors import ConfigError, StorageError
 from devrun.hooks import EvalHook, Hook
+from tests import failpoints
 from tests.support import zygote
 from tests.support.noisy import loader, runner, same, weights
 
@@ -33,10 +34,8 @@ def full_at(tmp_path, monkeypatch):
     files = len(list(path.iterdir()))
 
     def arm(nth):
-        monkeypatch.setenv("DEVRUN_TEST_MODE", "1")
         first = (nth - 1) * files + 1
-        monkeypatch.setenv("DEVRUN_FAILPOINT", f"reserve:{first}:ENOSPC")
-        fileops._reached.clear()
+        failpoints.arm(f"reserve:{first}:ENOSPC", monkeypatch.setattr)
 
     return arm
 
@@ -127,6 +126,7 @@ OTHER = """
 import sys
 from tests.runners.test_saving import started, loader
 from devrun.hooks import Hook
+from tests import failpoints
 class Wait(Hook):
     def after_train_iter(self, runner):
         if runner.iter == 2:

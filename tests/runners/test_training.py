@@ -10,12 +10,12 @@ from typing import ClassVar
 import pytest
 import torch
 
-from devrun.checkpoint import fileops
 from devrun.config import Config
 from devrun.errors import ConfigError, DeviceUnavailableError, DevrunError
 from devrun.hooks import EvalHook, Hook, LoggerHook
 from devrun.registry import HOOKS
 from devrun.runners.training import build_training
+from tests import failpoints
 
 CONFIG = {
     "model": {"type": "MLP", "in_features": 12, "hidden": [8], "num_classes": 3},
@@ -214,9 +214,7 @@ def test_a_dry_run_finds_what_would_end_the_run(monkeypatch, what):
 def test_a_dry_run_without_room_for_a_checkpoint_is_none_the_worse(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setenv("DEVRUN_TEST_MODE", "1")
-    monkeypatch.setenv("DEVRUN_FAILPOINT", "reserve:1:ENOSPC")
-    fileops._reached.clear()
+    failpoints.arm("reserve:1:ENOSPC", monkeypatch.setattr)
     cfg = config(checkpoint_config={"interval": 1, "on_storage_error": "stop"})
     build_training(cfg, dry_run=True, progress=False).run()
     assert "checkpoint not saved" in capsys.readouterr().err

@@ -31,7 +31,9 @@ class SyntheticClassification(Dataset[tuple[torch.Tensor, int]]):
         offset: int = 0,
     ) -> None:
         if num_classes < 1:
-            raise ConfigError(f"num_classes must be at least 1, got {num_classes}")
+            raise ConfigError.of(
+                "num_classes", f"must be at least 1, got {num_classes}"
+            )
         self.shape, self.noise = tuple(shape), noise
         self.seed, self.offset = seed, offset
         self.classes = tuple(str(label) for label in range(num_classes))

@@ -18,7 +18,8 @@ class Compose:
     def __init__(self, transforms: Sequence[Any]) -> None:
         if not isinstance(transforms, (list, tuple)):
             raise ConfigTypeError(
-                f"a pipeline is a list of transforms, got {type(transforms).__name__}"
+                f"a pipeline is a list of transforms, got {type(transforms).__name__}",
+                key="transforms",
             )
         self.transforms = [_built(transform) for transform in transforms]
 
@@ -34,7 +35,7 @@ class Compose:
 def build_pipeline(pipeline: Any) -> Callable[[Any], Any]:
     """The callable of a `pipeline` value: a list, one dict, a callable, or None.
 
-    None is `ToTensor`: a model cannot take anything else.
+    None stands for `ToTensor`, the only type that a model accepts.
     """
     if pipeline is None:
         pipeline = [{"type": "ToTensor"}]

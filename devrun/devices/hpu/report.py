@@ -61,7 +61,7 @@ class Row:
 
 
 class Report:
-    """Counts over one run; `rows` are what there is to do something about."""
+    """Counts over one run; `rows` are the findings that can be acted on."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Report:
         self._start = {fact[:2]: fact[2] for fact in self._facts()}
         self._compilations = self._first = self._total("graph_compilation")
         self._fallbacks = dict(self._stats("cpu_fallback").get("FallbackOps", {}))
-        self._launches = self._launched()
+        self._launches = self._sdk.launches()
 
     def count_update(self) -> None:
         """One update is over."""
@@ -120,7 +120,7 @@ class Report:
 
     def rows(self) -> list[Row]:
         """By kind, then the most frequent first."""
-        found = self._emulated() if self._sdk.emulated else self._watched()
+        found = self._counted() if self._sdk.counts_findings else self._watched()
         found = sorted(found, key=lambda row: (row.kind, -row.times))
         return [*self._froze(), *found, *self._weights(), *self._graphs()]
 
@@ -146,21 +146,19 @@ class Report:
         return [Row(WIDE, what, Site("the model", 0), len(wide), remedy)]
 
     def _facts(self) -> Iterable[tuple[str, Any, int]]:
-        """(kind, (what, site), times) as the emulator counted them."""
-        if self._sdk.emulator is None:
-            return
-        for finding in self._sdk.emulator.report().findings:
+        """(kind, (what, site), times) as an SDK that counts them has counted."""
+        for finding in self._sdk.findings():
             site = Site(finding.site.file, finding.site.line)
             yield finding.kind, (finding.what, site), finding.count
 
     def _since(self) -> Iterator[tuple[str, str, Site, int]]:
-        """(kind, what, site, times) of what the emulator counted in this run."""
+        """(kind, what, site, times) of what the SDK counted in this run."""
         for kind, (what, site), times in self._facts():
             times -= self._start.get((kind, (what, site)), 0)
             if times > 0:
                 yield kind, what, site, times
 
-    def _emulated(self) -> list[Row]:
+    def _counted(self) -> list[Row]:
         rows: dict[Any, Row] = {}
         for kind, what, site, times in self._since():
             if kind not in _KINDS:
@@ -231,11 +229,6 @@ class Report:
     def _total(self, name: str) -> int:
         return int(self._stats(name).get("TotalNumber", 0))
 
-    def _launched(self) -> int:
-        """Launches so far, where the emulator counts them."""
-        emulator = self._sdk.emulator
-        return 0 if emulator is None else int(emulator.report().totals.get("launch", 0))
-
     def table(self, rows: list[Row]) -> str:
         """The rows as text, under one line of counts."""
         emulated = " (emulated: counts, never times)" if self._sdk.emulated else ""
@@ -244,7 +237,7 @@ class Report:
             f"{_number(self.compilations, 'graph')} compiled, "
             f"{_number(len(rows), 'finding')}"
         ]
-        launches = (self._launched() - self._launches) // max(1, self.updates)
+        launches = (self._sdk.launches() - self._launches) // max(1, self.updates)
         if launches:
             lines[0] += f", {_number(launches, 'launch', 'es')} an update"
         for row in rows:
@@ -261,7 +254,7 @@ def _row(kind: str, what: str, site: Site, times: int) -> Row | None:
         if kind == SYNC:
             return None
         if kind == WIDE and what != "copy to the device":
-            return None  # the backward pass of what is told elsewhere
+            return None  # the backward pass of a finding reported elsewhere
         site = LOADER if kind == WIDE else NOWHERE  # devrun moves the batches
     return Row(kind, what, site, times, remedy_for(kind, what))
 
@@ -286,12 +279,12 @@ class ReportHook(Hook):
     def after_train_iter(self, runner: Run) -> None:
         self.report.count_update()
         if self.report.updates == self.after:
-            self._tell()
+            self._log_table()
 
     def after_run(self, runner: Run) -> None:
-        self._tell()
+        self._log_table()
 
-    def _tell(self) -> None:
+    def _log_table(self) -> None:
         rows = self.report.rows()
         logger.log(logging.WARNING if rows else logging.INFO, self.report.table(rows))
         if rows and self.strict:

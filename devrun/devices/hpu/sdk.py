@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 
 from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
 from devrun.devices.versions import fitting, misfit
-from devrun.errors import DeviceUnavailableError
+from devrun.errors import OUT_OF_MEMORY, DeviceUnavailableError
 
 __all__ = ["SDK", "is_loaded", "load", "missing"]
 
@@ -60,6 +60,20 @@ class SDK:
     def emulated(self) -> bool:
         return self.emulator is not None
 
+    @property
+    def counts_findings(self) -> bool:
+        """Whether it counts itself what slows a run, and names the lines."""
+        return hasattr(self.emulator, "report")
+
+    def findings(self) -> Sequence[Any]:
+        """What it has counted: each with `kind`, `what`, `site` and `count`."""
+        return self.emulator.report().findings if self.counts_findings else ()
+
+    def launches(self) -> int:
+        """Launches so far; 0 where it does not count them."""
+        totals = self.emulator.report().totals if self.counts_findings else {}
+        return int(totals.get("launch", 0))
+
     def fp8_obstacle(self) -> str:
         """Why precision fp8 cannot be had, in the SDK's own words where it has any."""
         try:
@@ -102,6 +116,7 @@ def load(emulate: bool) -> SDK:
             "device 'hpu' is not here: this process has loaded the emulator of "
             "habana_frameworks; start a new process for the real one"
         )
+    OUT_OF_MEMORY.add("PT_DEVMEM Allocation failed")
     try:
         return _import()
     except ImportError as error:
@@ -112,17 +127,18 @@ def load(emulate: bool) -> SDK:
     except (AssertionError, OSError) as error:
         raise DeviceUnavailableError(
             f"device 'hpu' is not here: habana_frameworks {_release()} refuses torch "
-            f"{torch.__version__}: {_said(error)}; install the torch it was built for"
+            f"{torch.__version__}: {_one_line(error)}; install the torch it was built "
+            "for"
         ) from error
     except RuntimeError as error:
         raise DeviceUnavailableError(
             f"device 'hpu' is not here: habana_frameworks {_release()} does not start: "
-            f"{_said(error)}; check the variables that it reads (option env)"
+            f"{_one_line(error)}; check the variables that it reads (option env)"
         ) from error
 
 
-def _said(error: Exception) -> str:
-    """Its text in one line, or its kind where it has none."""
+def _one_line(error: Exception) -> str:
+    """The error's text on one line, or its class name if it has no text."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
@@ -150,7 +166,7 @@ def _import() -> SDK:
 
 
 def _is_installed() -> bool:
-    """Whether a real SDK can be found; the emulator on the path is none."""
+    """Whether the real SDK can be found; the emulator does not count."""
     try:
         found = importlib.util.find_spec(PACKAGE)
     except (ImportError, ValueError):

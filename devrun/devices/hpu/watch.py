@@ -1,6 +1,6 @@
 """Sees which user line asks for which operator, with what shapes, in some updates.
 
-It stands above the device in torch's dispatcher, so it works on any SDK. It is on for
+It is above the device in torch's dispatcher, so it works on any SDK. It is on for
 the first updates of a run only: every operator passes through Python meanwhile.
 """
 
@@ -18,18 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
-
-__all__ = [
-    "LAYERS",
-    "LOADER",
-    "NOWHERE",
-    "OpWatch",
-    "Site",
-    "calls_model",
-    "is_foreign",
-    "is_own",
-    "tensors_in",
-]
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _TORCH = Path(torch.__file__).resolve().parent
@@ -153,7 +141,7 @@ class OpWatch(TorchDispatchMode):
             if before is not None and before != facts and key not in self.varying:
                 pairs = zip(before, facts, strict=False)
                 old, new = next((p for p in pairs if p[0] != p[1]), (before, facts))
-                self.varying[key] = f"{_said(old)} -> {_said(new)}"
+                self.varying[key] = f"{_shortened(old)} -> {_shortened(new)}"
 
     def _site(self) -> Site:
         frame: FrameType | None = sys._getframe(2)
@@ -223,6 +211,6 @@ def _numbers(value: Any) -> Iterator[Any]:
             yield from _numbers(part)
 
 
-def _said(facts: Any) -> str:
+def _shortened(facts: Any) -> str:
     text = str(facts)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -21,7 +21,7 @@ from devrun.devices.ipu.checks import (
     check_size,
     partial_outputs,
 )
-from devrun.devices.ipu.data import GlobalBatch, combined_loader
+from devrun.devices.ipu.data import GlobalBatch, prepared_loader
 from devrun.devices.ipu.evaluation import Expected, evaluate, on_host, try_each
 from devrun.devices.ipu.executors import Executor, Executors
 from devrun.devices.ipu.optimizer import DeviceOptimizer
@@ -62,7 +62,7 @@ class IPUAdapter(DeviceAdapter):
         self.settings, self.sdk = settings, sdk
         self.emulated = settings.emulate
         self._seed: int | None = None
-        self._said = False
+        self._announced = False
         self._policy = UpdatePolicy()
         self._guard: FiniteGuard | None = None
         self._options: Any = None
@@ -108,8 +108,8 @@ class IPUAdapter(DeviceAdapter):
                 "an IPU run is one process: take --ipu-replicas N instead of a "
                 "launcher, which gives N copies of the model inside PopTorch"
             )
-        if self.emulated and not self._said:
-            self._said = True
+        if self.emulated and not self._announced:
+            self._announced = True
             logger.warning(
                 "emulated IPUs: PopTorch's interface on the CPU; results are those of "
                 "plain PyTorch, and nothing is said about speed or memory"
@@ -156,22 +156,18 @@ class IPUAdapter(DeviceAdapter):
 
     def prepare_dataloader(
         self, loader: Any, *, training: bool, seed: int | None = None
-    ) -> Any:
+    ) -> PreparedLoader:
         if isinstance(loader, PreparedLoader):
             return loader
         self._prepared()  # whose options say how large a batch is
         options = self._options if training else self._eval_options
-        combined = combined_loader(
+        return prepared_loader(
             self.sdk,
             options,
             loader,
             seed=self._own_seed() if seed is None else seed,
             training=training,
         )
-        if training:
-            batch = GlobalBatch(options, getattr(loader, "batch_size", None))
-            logger.info("ipu: one iteration takes %s", batch)
-        return PreparedLoader(combined)
 
     def train_step(
         self,
@@ -190,7 +186,7 @@ class IPUAdapter(DeviceAdapter):
         trainer = executors.trainer
         first = trainer is None
         if trainer is not None and executors.outdated(trainer):
-            self._forget(trainer)
+            self._recompile(trainer)
             trainer = None
         if trainer is None:
             twin.changed()
@@ -320,9 +316,7 @@ class IPUAdapter(DeviceAdapter):
 
     def _prepared(self) -> Executors:
         if self._executors is None:
-            raise RuntimeError(
-                "the adapter is not prepared: call prepare(model, ...) first"
-            )
+            raise RuntimeError("the adapter is not prepared: call prepare first")
         return self._executors
 
     def _training(self) -> tuple[Executors, DeviceOptimizer]:
@@ -355,7 +349,7 @@ class IPUAdapter(DeviceAdapter):
             trainer.inner.rng_state = list(self._rng)
         return trainer
 
-    def _forget(self, trainer: Executor) -> None:
+    def _recompile(self, trainer: Executor) -> None:
         """Have the next update compile a graph, which goes on from this one's state."""
         logger.warning(
             "ipu: a parameter was frozen or freed, or a layer's train or eval mode "
@@ -375,15 +369,13 @@ class IPUAdapter(DeviceAdapter):
         picked = torch.arange(capacity).clamp(max=rows - 1)
         full = Flat(flat.template, flat.take(picked), flat.names)
         was_training = step.training
-        if was_training:  # the graph keeps the mode it is compiled in
-            step.eval()
+        step.eval()  # the graph keeps the mode it is compiled in
         try:
             return self._prepared().compile_evaluation(
                 Call(mode, full), self._eval_options, full.tensors
             )
         finally:
-            if was_training:
-                step.train()
+            step.train(was_training)
 
     def _trained(self, call: Call, flat: Flat, outputs: Any) -> StepOutput:
         options = self._options
@@ -398,7 +390,7 @@ class IPUAdapter(DeviceAdapter):
         loss = log_vars["loss"]
         if self._guard is not None:
             self._guard.blocks(loss)
-        num_samples = call.num_samples * micro_batches(options)
+        samples = call.num_samples * micro_batches(options)
         return StepOutput(
-            {**extras, "loss": loss, "log_vars": log_vars, "num_samples": num_samples}
+            {**extras, "loss": loss, "log_vars": log_vars, "num_samples": samples}
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from devrun.devices.ipu.settings import OWN_KEYS, SECTIONS, IPUSettings
+from devrun.devices.ipu.settings import OWN_KEYS, SECTIONS, IPUSettings, refused
 from devrun.errors import (
     ConfigError,
     ConfigTypeError,
@@ -92,14 +92,16 @@ def check_names(sdk: Any, settings: IPUSettings) -> None:
             if name not in SECTIONS:
                 continue
             if not isinstance(value, Mapping):
-                raise ConfigTypeError(
-                    f"ipu: {name} must be a dict of its options, got {value!r}"
+                raise refused(
+                    f"{name} must be a dict of its options, got {value!r}",
+                    ConfigTypeError,
                 )
             section = names_of(getattr(options, name))
             for part in value:
                 if part not in section and name != "_Popart":
-                    raise UnknownNameError(
-                        f"ipu: {name} has no option {part!r}; {nearest(part, section)}"
+                    raise refused(
+                        f"{name} has no option {part!r}; {nearest(part, section)}",
+                        UnknownNameError,
                     )
 
 
@@ -134,7 +136,7 @@ def apply(sdk: Any, options: Any, given: Mapping[str, Any], ipus: int | None) ->
 
 def call(sdk: Any, owner: Any, name: str, value: Any, path: str) -> None:
     if name in _COUNTS and (type(value) is not int or value < 1):
-        raise ConfigError(f"ipu: {path} must be an integer of 1 or more, got {value!r}")
+        raise refused(f"{path} must be an integer of 1 or more, got {value!r}")
     arguments = value if isinstance(value, (list, tuple)) else [value]
     if name in ("updatableNamedBuffers", "sourceLocationExcludes"):
         arguments = [value]  # whose one argument is a list
@@ -151,19 +153,17 @@ def call(sdk: Any, owner: Any, name: str, value: Any, path: str) -> None:
         if isinstance(error, ConfigError):
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"ipu: {path}: PopTorch refuses {value!r}: {reason}") from (
-            error
-        )
+        raise refused(f"{path}: PopTorch refuses {value!r}: {reason}") from error
 
 
 def _argument(sdk: Any, name: str, value: Any) -> Any:
-    """One argument of a setter as PopTorch wants it."""
+    """One argument of a setter in the type that PopTorch expects."""
     if name.endswith("Location") and isinstance(value, Mapping):
         settings = sdk.TensorLocationSettings()
         for key, inner in value.items():
             known = names_of(settings)
             if key not in known:
-                raise ConfigError(f"ipu: {name} has no {key!r}; {nearest(key, known)}")
+                raise refused(f"{name} has no {key!r}; {nearest(key, known)}")
             getattr(settings, key)(inner)
         return settings
     if name == "setPartialsType":
@@ -178,9 +178,7 @@ def _argument(sdk: Any, name: str, value: Any) -> Any:
         return value
     by_lower = {each.lower(): each for each in members}
     if member.lower() not in by_lower:
-        raise ConfigError(
-            f"ipu: {name} must be one of {', '.join(members)}, got {value!r}"
-        )
+        raise refused(f"{name} must be one of {', '.join(members)}, got {value!r}")
     return members[by_lower[member.lower()]]
 
 
@@ -203,19 +201,19 @@ def _proportions(value: Any, ipus: int | None) -> dict[str, float]:
     for key, share in shares.items():
         number = isinstance(share, (int, float)) and not isinstance(share, bool)
         if not key.removeprefix("IPU").isdigit():
-            raise ConfigError(
-                "ipu: availableMemoryProportion has the keys IPU0, IPU1, ...; "
+            raise refused(
+                "availableMemoryProportion has the keys IPU0, IPU1, ...; "
                 f"got {key.removeprefix('IPU')!r}"
             )
         if ipus is not None and int(key.removeprefix("IPU")) >= ipus:
-            raise ConfigError(
-                f"ipu: availableMemoryProportion names {key}, but the model is on "
+            raise refused(
+                f"availableMemoryProportion names {key}, but the model is on "
                 f"{ipus} IPU(s), counted from IPU0: give one value for each, or a "
                 "single number"
             )
         if not number or not 0 < share <= 1:
-            raise ConfigError(
-                "ipu: availableMemoryProportion must be above 0 and at most 1 for each "
+            raise refused(
+                "availableMemoryProportion must be above 0 and at most 1 for each "
                 f"IPU, got {share!r} for {key}"
             )
     return shares
@@ -232,15 +230,16 @@ def _strategy(sdk: Any, value: Any) -> Any:
                 return kinds[kind](*(_stage(sdk, stage) for stage in stages))
             except (AssertionError, sdk.Error) as error:
                 reason = " ".join(str(error).split())
-                raise ConfigError(f"ipu: executionStrategy: {reason}") from error
+                raise refused(f"executionStrategy: {reason}") from error
     elif value in sdk.AutoStage.__members__:
         return sdk.PipelinedExecution(sdk.AutoStage[value])
     elif value in kinds:
         return kinds[value]()
     accepted = [*sdk.AutoStage.__members__, *kinds]
-    raise UnsupportedFeatureError(
-        f"ipu: executionStrategy {value!r}; {nearest(str(value), accepted)} "
-        "(or {type, stages: [[block ids], ...]})"
+    raise refused(
+        f"executionStrategy {value!r}; {nearest(str(value), accepted)} "
+        "(or {type, stages: [[block ids], ...]})",
+        UnsupportedFeatureError,
     )
 
 
@@ -252,7 +251,7 @@ def _stage(sdk: Any, stage: Any) -> Any:
 def _dtype(name: str, value: Any) -> torch.dtype:
     found = _DTYPES.get(str(value).removeprefix("torch."))
     if found is None:
-        raise ConfigError(f"ipu: {name} must be half or float, got {value!r}")
+        raise refused(f"{name} must be half or float, got {value!r}")
     return found
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from devrun.errors import ConfigError, ConfigTypeError, nearest
+from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 
-__all__ = ["OWN_KEYS", "SECTIONS", "IPUSettings", "parse_settings"]
+__all__ = ["OWN_KEYS", "SECTIONS", "IPUSettings", "parse_settings", "refused"]
 
 OWN_KEYS = {
     "emulate": "use the emulated PopTorch",
@@ -57,6 +57,11 @@ class IPUSettings:
     inference: Mapping[str, Any] = field(default_factory=dict)
 
 
+def refused(reason: str, kind: type[DevrunError] = ConfigError) -> DevrunError:
+    """The error of an option of this device."""
+    return kind(reason, subject="ipu")
+
+
 def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
     """`cfg`, which is left as it was, with MMCV's `options_cfg` and `ipu_model_cfg`.
 
@@ -87,8 +92,8 @@ def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
     own = {k: v for k, v in own.items() if v is not None}
     for key in _TRAINING_ONLY[:2]:
         if key in evaluation:
-            raise ConfigError(
-                f"ipu: {key} in eval_cfg: evaluation has no gradients, and returns the "
+            raise refused(
+                f"{key} in eval_cfg: evaluation has no gradients, and returns the "
                 "outputs of every sample; remove it"
             )
     common = {k: v for k, v in values.items() if k not in _TRAINING_ONLY}
@@ -127,10 +132,10 @@ def _phase(options: Any, name: str) -> dict[str, Any]:
     if options is None:
         return {}
     if not isinstance(options, Mapping):
-        raise ConfigTypeError(f"ipu: {name} must be a dict, got {options!r}")
+        raise refused(f"{name} must be a dict, got {options!r}", ConfigTypeError)
     own = next((key for key in options if key in OWN_KEYS), None)
     if own is not None:
-        raise ConfigError(f"ipu: {own} is for the whole run: move it out of {name}")
+        raise refused(f"{own} is for the whole run: move it out of {name}")
     return _renamed(dict(options), name)
 
 
@@ -160,31 +165,33 @@ def _renamed(options: dict[str, Any], where: str) -> dict[str, Any]:
 def _check(own: Mapping[str, Any]) -> None:
     for name in ("emulate", "deterministic"):
         if not isinstance(own.get(name, False), bool):
-            raise ConfigTypeError(f"ipu: {name} must be true or false: {own[name]!r}")
+            raise refused(
+                f"{name} must be true or false: {own[name]!r}", ConfigTypeError
+            )
     for name in ("replicas", "num_ipus"):
         value = own.get(name)
         if value is not None and (type(value) is not int or value < 1):
-            raise ConfigTypeError(f"ipu: {name} must be 1 or more, got {value!r}")
+            raise refused(f"{name} must be 1 or more, got {value!r}", ConfigTypeError)
     place = own.get("evaluate_on", "device")
     if place not in ("device", "host"):
-        raise ConfigError(f"ipu: evaluate_on must be device or host, got {place!r}")
+        raise refused(f"evaluate_on must be device or host, got {place!r}")
     split, edges = own.get("split"), own.get("train_split_edges")
     if split not in (None, "auto"):
-        raise ConfigError(
-            f"ipu: split must be auto, got {split!r}; name layers in train_split_edges"
+        raise refused(
+            f"split must be auto, got {split!r}; name layers in train_split_edges"
         )
     if split == "auto" and edges:
-        raise ConfigError(
-            "ipu: split: auto and train_split_edges contradict each other: give one"
+        raise refused(
+            "split: auto and train_split_edges contradict each other: give one"
         )
     if split == "auto" and own.get("num_ipus") is None:
-        raise ConfigError("ipu: split: auto needs num_ipus, the IPUs of one replica")
+        raise refused("split: auto needs num_ipus, the IPUs of one replica")
     if own.get("num_ipus", 1) not in (None, 1) and not split and not edges:
-        raise ConfigError(
-            f"ipu: num_ipus is {own['num_ipus']}, but nothing divides the model: add "
+        raise refused(
+            f"num_ipus is {own['num_ipus']}, but nothing divides the model: add "
             "split: auto, or train_split_edges"
         )
     for name in (*_MODEL_KEYS, "modules_to_record"):
         value = own.get(name)
         if value is not None and not isinstance(value, (list, tuple)):
-            raise ConfigTypeError(f"ipu: {name} must be a list, got {value!r}")
+            raise refused(f"{name} must be a list, got {value!r}", ConfigTypeError)

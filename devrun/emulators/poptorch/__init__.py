@@ -25,11 +25,13 @@ counts compilations and transfers, and tells this package from the real one.
 # ruff: noqa: N802 - PopTorch's names, in groups
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from poptorch import (
+    _executor_files,
     _impl,
     _torch_ops,
     emulation,
@@ -52,7 +54,7 @@ from poptorch._blocks import (
 )
 from poptorch._ctc import ctc_beam_search_decoder
 from poptorch._dataloader import DataLoader
-from poptorch._executor_files import load, shallow
+from poptorch._executor_files import shallow
 from poptorch._flow_ops import MultiConv, cond, custom_op, for_loop
 from poptorch._impl import (
     isRunningOnIpu,
@@ -155,6 +157,35 @@ def inferenceModel(
         poptorch_version=__version__,
         user_model=user_model,
     )
+
+
+def load(filename: str, edit_opts_fn: Callable[[Any], None] | None = None) -> Any:
+    """The executor in a file that was saved with its model.
+
+    Only open files that you trust: a pickled model can run code.
+
+    Raises:
+        Error: No such executable, another version, or one without its model.
+    """
+    content = _executor_files.read(filename, __version__)
+    if content["model"] is None:
+        raise Error(
+            f"{filename} holds no model (export_model=False): wrap the model and use "
+            "loadExecutable()"
+        )
+    options = content["options"].clone()
+    # The file may come from a machine without a device.
+    options.deleteIfExists("ipu_version")
+    options.connectionType(ConnectionType.Always)
+    if edit_opts_fn is not None:
+        edit_opts_fn(options)
+    model = content["model"]
+    if content["training"]:
+        executor = trainingModel(model, options, content["optimizer"])
+    else:
+        executor = inferenceModel(model, options)
+    executor._load_content(content)
+    return executor
 
 
 __all__ = [

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from torch import nn
 
 from poptorch import _capture
+from poptorch._errors import Error
 from poptorch._options_base import check
-from poptorch.poptorch_core import Error
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,8 +70,13 @@ class Block:
             recorder.placement.close()
 
 
+_KEY = "_poptorch_begin_block"
+
+
 class _BeginBlockHook:
     """The forward-pre-hook that a block annotation leaves on a module."""
+
+    handle: Any
 
     def __init__(self, user_id: Any, ipu_id: int | None) -> None:
         self._user_id = user_id
@@ -87,12 +92,9 @@ class _BeginBlockHook:
         return f"BeginBlock(user_id={self._user_id!r}, ipu_id={self._ipu_id})"
 
 
-def _own_hooks(module: nn.Module) -> list[int]:
-    return [
-        key
-        for key, hook in module._forward_pre_hooks.items()
-        if isinstance(hook, _BeginBlockHook)
-    ]
+def block_of(module: nn.Module) -> _BeginBlockHook | None:
+    """The annotation of a module, if it begins a block."""
+    return module.__dict__.get(_KEY)
 
 
 class LegacyBeginBlockFn(nn.Module):
@@ -123,9 +125,10 @@ def BeginBlock(
         raise Error("BeginBlock needs a module or a function")
     if not isinstance(layer_to_call, nn.Module):
         return LegacyBeginBlockFn(layer_to_call, user_id, ipu_id)
-    if _own_hooks(layer_to_call):
+    if block_of(layer_to_call):
         raise Error("The module has already been assigned to a block")
-    layer_to_call.register_forward_pre_hook(_BeginBlockHook(user_id, ipu_id))
+    hook = layer_to_call.__dict__[_KEY] = _BeginBlockHook(user_id, ipu_id)
+    hook.handle = layer_to_call.register_forward_pre_hook(hook)
     return layer_to_call
 
 
@@ -149,10 +152,9 @@ def removeBlocks(module: nn.Module) -> None:
     """Remove what `BeginBlock` left on a module and the modules inside it."""
     check(isinstance(module, nn.Module), "removeBlocks needs a torch.nn.Module")
     for child in module.modules():
-        for key in _own_hooks(child):
-            del child._forward_pre_hooks[key]
-            # torch keeps a note of the kind of each hook under the same key
-            child._forward_pre_hooks_with_kwargs.pop(key, None)
+        hook = child.__dict__.pop(_KEY, None)
+        if hook is not None:
+            hook.handle.remove()
 
 
 class Attribute:

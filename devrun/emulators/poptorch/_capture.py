@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses import fake_tensor as fake
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from poptorch import _rules
+from poptorch import _torch_private as private
+from poptorch._errors import Error
 from poptorch._tape import Node, Slot, Tape
-from poptorch.poptorch_core import Error
+from poptorch._torch_private import DisableTorchFunction, pytree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,12 +32,13 @@ _HOST = torch.device("cpu")
 _FACTS = frozenset(
     {"shape", "dtype", "requires_grad", "is_leaf", "ndim", "grad_fn", "layout"}
     | {"device", "is_sparse", "is_quantized", "is_nested", "is_cuda", "is_mps"}
-    | {"is_meta", "is_xpu", "is_cpu", "is_ipu", "names", "output_nr", "_version"}
+    | {"is_meta", "is_xpu", "is_cpu", "is_ipu", "names", "output_nr"}
     | {"itemsize", "nbytes", "is_mkldnn", "is_vulkan", "is_sparse_csr", "is_xla"}
-    | {"is_maia", "is_mtia", "_base", "retains_grad", "is_ort", "volatile"}
+    | {"is_maia", "is_mtia", "retains_grad", "is_ort", "volatile"}
+    | private.FACTS
 )
 """Attributes of a tensor that the shape of the graph decides: read, not recorded."""
-_SETTINGS = frozenset({"_set_grad_enabled", "set_grad_enabled", "__hash__"})
+_SETTINGS = frozenset({"set_grad_enabled", "__hash__"} | private.SETTINGS)
 _UNRECORDED = frozenset({"requires_grad_", "__repr__", "__format__", "__len__"})
 
 
@@ -53,7 +54,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.placement = placement
         self.training = training
-        self.fake_mode = fake.FakeTensorMode()
+        self.fake_mode = private.FakeTensorMode()
         self.tape = Tape()
         self.losses: list[int] = []
         self.constants: dict[int, torch.Tensor] = {}
@@ -87,7 +88,7 @@ class Recorder(TorchFunctionMode):
 
         One that is `grouped` has a value for each group of replicas.
         """
-        with torch._C.DisableTorchFunctionSubclass():
+        with private.DisableTorchFunctionSubclass():
             plain = tensor.detach()[0] if grouped else tensor.detach()
             stand_in = self.fake_mode.from_tensor(plain, static_shapes=True)
             stand_in.requires_grad_(tensor.requires_grad)
@@ -204,13 +205,13 @@ class Recorder(TorchFunctionMode):
         outer, self.tape = self.tape, Tape()
         try:
             stand_ins = [self.stand_in(t) for t in inputs]
-            with torch._C.DisableTorchFunction(), self.fake_mode, _on_host(stand_ins):
+            with DisableTorchFunction(), self.fake_mode, _on_host(stand_ins):
                 given = [t.detach().clone() for t in stand_ins]
             _show_as(_DEVICE, given)
             self.tape.given = [self._slot(t) for t in given]
             result = function(*given)
             outputs = list(result) if isinstance(result, (tuple, list)) else [result]
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 missing = [o for o in outputs if self.slot_of(o) is None]
             if missing:
                 raise Error("The body must return tensors that are on the IPU")
@@ -230,7 +231,7 @@ class Recorder(TorchFunctionMode):
 
         def number(bound: Any) -> Any:
             if isinstance(bound, torch.Tensor) and not self._is_known(bound):
-                with torch._C.DisableTorchFunction():
+                with DisableTorchFunction():
                     return int(bound)
             return bound
 
@@ -253,7 +254,7 @@ class Recorder(TorchFunctionMode):
                 "tensors should be moved explicitly to the IPU, "
                 'via cst.to("ipu"), or be registered as a buffer.'
             )
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             constant = leaf.detach().clone()
             stand_in = self.fake_mode.from_tensor(constant, static_shapes=True)
         slot = self._slot(stand_in)
@@ -291,7 +292,7 @@ class Recorder(TorchFunctionMode):
 def _show_as(device: torch.device, values: Sequence[Any]) -> None:
     """What `tensor.device` says of stand-ins."""
     for value in values:
-        if isinstance(value, fake.FakeTensor):
+        if isinstance(value, private.FakeTensor):
             value.fake_device = device
 
 
@@ -340,7 +341,7 @@ def _no_value(name: str) -> Error:
     )
 
 
-class DynamicShapeError(Error, fake.DynamicOutputShapeException):
+class DynamicShapeError(Error, private.DynamicOutputShapeException):
     """An output whose shape depends on values; known by torch's name for it too."""
 
     def __init__(self, name: str, func: Any) -> None:
@@ -359,7 +360,7 @@ class DynamicShapeError(Error, fake.DynamicOutputShapeException):
 def _as_device_errors(name: str) -> Iterator[None]:
     try:
         yield
-    except fake.DataDependentOutputException as error:
+    except private.DataDependentOutputException as error:
         raise _no_value(name) from error
-    except fake.DynamicOutputShapeException as error:
+    except private.DynamicOutputShapeException as error:
         raise DynamicShapeError(name, error.func) from error

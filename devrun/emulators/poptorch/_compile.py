@@ -14,10 +14,11 @@ from torch import nn
 from poptorch import _placement, _rules
 from poptorch._args_parser import ParsedArgs, rebuilt, tensors_in
 from poptorch._capture import Recorder
+from poptorch._errors import Error
 from poptorch._overlap import check_overlaps
 from poptorch._tape import Slot, Tape, ancestors
+from poptorch._torch_private import registered, validates_distributions, version
 from poptorch._weights import DeviceWeights, Variable, named_variables, replica_groups
-from poptorch.poptorch_core import Error
 
 
 @dataclass
@@ -109,8 +110,8 @@ class Compiler:
         stand_ins = [
             recorder.add_input(_rules.on_device(micro(t, parts, 0))) for t in tensors
         ]
-        versions = [t._version for t in stand_ins]
-        before = [recorder.stand_in(t)._version for _, t, _ in variables]
+        versions = [version(t) for t in stand_ins]
+        before = [version(recorder.stand_in(t)) for _, t, _ in variables]
         held = _Registered(self.model)
         given = call.with_tensors(stand_ins)
         try:
@@ -126,8 +127,8 @@ class Compiler:
             held.restore()
         written = [
             tensor
-            for (_, tensor, buffer), version in zip(variables, before, strict=True)
-            if buffer and recorder.stand_in(tensor)._version != version
+            for (_, tensor, buffer), old in zip(variables, before, strict=True)
+            if buffer and version(recorder.stand_in(tensor)) != old
         ]
         changed = bool(written) or _updates_statistics(recorder)
         for (name, tensor, buffer), slot in zip(variables, slots, strict=True):
@@ -162,10 +163,10 @@ class Compiler:
             inputs=inputs,
             changed_inputs=[
                 index
-                for index, (tensor, version) in enumerate(
+                for index, (tensor, old) in enumerate(
                     zip(stand_ins, versions, strict=True)
                 )
-                if tensor._version != version
+                if version(tensor) != old
             ],
             output=rebuilt(result, (_meta(t) for t in tensors_in(result))),
             outputs=outputs,
@@ -182,8 +183,8 @@ class Compiler:
         norms = {
             id(tensor)
             for module in self.model.modules()
-            if isinstance(module, nn.modules.batchnorm._NormBase)
-            for tensor in module._buffers.values()
+            if _is_norm(module)
+            for tensor in nn.Module.buffers(module, recurse=False)
         }
         changed = any(id(tensor) not in norms for tensor in written)
         options = self.options
@@ -207,12 +208,17 @@ class Compiler:
 def _unchecked_distributions() -> Iterator[None]:
     """Distributions check values, which a capture does not have."""
     kind = torch.distributions.Distribution
-    before = kind._validate_args
+    before = validates_distributions()
     kind.set_default_validate_args(False)
     try:
         yield
     finally:
         kind.set_default_validate_args(before)
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """A norm of torch's that keeps running statistics, and rebinds them."""
+    return hasattr(module, "track_running_stats")
 
 
 def _meta(tensor: torch.Tensor) -> torch.Tensor:
@@ -275,10 +281,7 @@ class _Registered:
     def __init__(self, model: nn.Module) -> None:
         self.places = []
         for prefix, module in model.named_modules():
-            for kind, group in (
-                ("Parameter", module._parameters),
-                ("Buffer", module._buffers),
-            ):
+            for kind, group in registered(module).items():
                 for name, tensor in group.items():
                     full = f"{prefix}.{name}" if prefix else name
                     self.places.append((kind, full, module, group, name, tensor))
@@ -291,9 +294,7 @@ class _Registered:
                     f"{kind} {full} is removed from the model when calling the "
                     "forward method."
                 )
-            if group[name] is tensor or isinstance(
-                module, nn.modules.batchnorm._NormBase
-            ):
+            if group[name] is tensor or _is_norm(module):
                 continue
             raise Error(
                 f"{kind} {full} is reassigned within the model when calling the "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch import nn
 from poptorch import _wrapped
 from poptorch._args_parser import ParsedArgs
 from poptorch._compile import Executable
-from poptorch.poptorch_core import Error
+from poptorch._errors import Error
 
 _MAGIC = "poptorch-emulator-executable"
 
@@ -87,7 +87,7 @@ class ExecutorFiles:
 
     def loadExecutable(self, filename: str) -> None:
         """Use the executable in a file, made from the same model and options."""
-        self._load_content(_read(filename, self._poptorch_version))
+        self._load_content(read(filename, self._poptorch_version))
 
     def _load_content(self, content: dict[str, Any]) -> None:
         args, kwargs, names = content["call"]
@@ -113,7 +113,7 @@ def _modes(model: nn.Module, modes: dict[str, bool]) -> Iterator[None]:
             module.training = before[name]
 
 
-def _read(filename: str, version: str) -> dict[str, Any]:
+def read(filename: str, version: str) -> dict[str, Any]:
     path = Path(filename)
     if path.is_dir():
         path = path / "model.poptorch"
@@ -129,37 +129,6 @@ def _read(filename: str, version: str) -> dict[str, Any]:
             f"{version} can't load"
         )
     return content
-
-
-def load(filename: str, edit_opts_fn: Callable[[Any], None] | None = None) -> Any:
-    """The executor in a file that was saved with its model.
-
-    Only open files that you trust: a pickled model can run code.
-
-    Raises:
-        Error: No such executable, another version, or one without its model.
-    """
-    import poptorch
-
-    content = _read(filename, poptorch.__version__)
-    if content["model"] is None:
-        raise Error(
-            f"{filename} holds no model (export_model=False): wrap the model and use "
-            "loadExecutable()"
-        )
-    options = content["options"].clone()
-    # The file may come from a machine without a device.
-    options.deleteIfExists("ipu_version")
-    options.connectionType(poptorch.ConnectionType.Always)
-    if edit_opts_fn is not None:
-        edit_opts_fn(options)
-    model = content["model"]
-    if content["training"]:
-        executor = poptorch.trainingModel(model, options, content["optimizer"])
-    else:
-        executor = poptorch.inferenceModel(model, options)
-    executor._load_content(content)
-    return executor
 
 
 def shallow(model: Any) -> Any:

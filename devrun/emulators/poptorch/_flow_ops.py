@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from poptorch import _capture, enums
+from poptorch._errors import Error
 from poptorch._options_base import check
 from poptorch._tape import Env, Tape
-from poptorch.poptorch_core import Error
+from poptorch._torch_private import DisableTorchFunction, pytree
 
 Body = Callable[..., Any]
 
@@ -78,9 +79,9 @@ def _recorded(
     outputs: Sequence[torch.Tensor],
     inputs: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         like = [recorder.stand_in(output) for output in outputs]
-        given = torch.utils._pytree.tree_map(
+        given = pytree.tree_map(
             lambda v: recorder.stand_in(v) if isinstance(v, torch.Tensor) else v, args
         )
         result: list[torch.Tensor] = recorder.record(

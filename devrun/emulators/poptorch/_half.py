@@ -13,8 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from poptorch._torch_private import (
+    CPU_ATTENTION,
+    CPU_ATTENTION_BACKWARD,
+    TorchDispatchMode,
+    pytree,
+)
 
 _aten = torch.ops.aten
 _PRODUCTS = frozenset(
@@ -29,11 +34,11 @@ _PRODUCTS = frozenset(
         _aten.dot.default,
         _aten.mm.default,
         _aten.mv.default,
-        _aten._scaled_dot_product_flash_attention_for_cpu.default,
-        _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+        CPU_ATTENTION,
+        CPU_ATTENTION_BACKWARD,
     }
 )
-_FLOAT = {_aten._scaled_dot_product_flash_attention_for_cpu.default: (1,)}
+_FLOAT = {CPU_ATTENTION: (1,)}
 """Results that stay float32: attention's logarithms of sums."""
 
 
@@ -45,7 +50,7 @@ class FloatPartials(TorchDispatchMode):
         self._see: Callable[[torch.Tensor], None] | None = None
 
     @contextmanager
-    def told(self, see: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    def message(self, see: Callable[[torch.Tensor], None]) -> Iterator[None]:
         """Hand `see` what products give meanwhile: in a backward pass, gradients."""
         self._see = see
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,7 @@ def _evaluate(node: ast.expr, options: Any) -> Any:
         if node.id == "options":
             return options
         if node.id == "poptorch":
-            import poptorch
-
-            return poptorch
+            return sys.modules[__package__]
         if node.id == "torch":
             import torch
 

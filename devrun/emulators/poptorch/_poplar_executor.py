@@ -13,15 +13,16 @@ from poptorch import (
     _cache,
     _devices,
     _impl,
+    _machine,
     _placement,
     _rules,
     _wrapped,
-    emulation,
     enums,
 )
 from poptorch._args_parser import ArgsParser, ParsedArgs, compare, rebuilt
 from poptorch._compile import Compiler, check_batch
 from poptorch._device_optimizer import DeviceOptimizer, family
+from poptorch._errors import Error
 from poptorch._executor_files import ExecutorFiles, shallow
 from poptorch._executor_report import ExecutorReport
 from poptorch._executor_state import ExecutorState
@@ -32,7 +33,6 @@ from poptorch._printing import module_repr
 from poptorch._run import Runner, combined, device_rng
 from poptorch._weights import DeviceWeights
 from poptorch.options import Options
-from poptorch.poptorch_core import Error
 
 _OWN = frozenset({"_user_model", "_executable", "_options"})
 
@@ -201,7 +201,7 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
             graph, self._weights, self._options, self._device_optimizer
         )
         self._compile_seconds = time.perf_counter() - started
-        emulation.counts["compile"] += 1
+        _machine.counts["compile"] += 1
         logger.debug("Finished Poplar compilation (emulated: captured)")
         if self._is_attached:
             self._weights.upload()
@@ -254,7 +254,7 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
         with device_rng(self._rng):
             results = runner.run(tensors)
         self._run_seconds = time.perf_counter() - started
-        emulation.counts["run"] += 1
+        _machine.counts["run"] += 1
         if self._options.log_cycle_count:
             logger.debug(
                 "Total number of IPU cycles: %d (emulated: operations)",
@@ -325,9 +325,7 @@ def _check_groups(optimizer: Any) -> None:
     first = optimizer.param_groups[0]
     if first.get("amsgrad"):
         raise ValueError("amsgrad is not supported on the IPU")
-    shared = {"centered", *getattr(optimizer, "_extra_names", ())} - {
-        "velocity_scaling"
-    }
+    shared = {"centered", *getattr(optimizer, "_extra", ())} - {"velocity_scaling"}
     for index, group in enumerate(optimizer.param_groups):
         for name in sorted(shared & first.keys()):
             if group.get(name) != first[name]:

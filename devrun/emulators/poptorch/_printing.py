@@ -66,14 +66,10 @@ def print_tensor(tensor: torch.Tensor, title: str, layout: Layout) -> None:
 
 def module_repr(module: nn.Module) -> str:
     """`repr(module)` with the block that begins at each module."""
-    from poptorch._blocks import _BeginBlockHook
+    from poptorch._blocks import block_of
 
-    begins = [
-        f"{hook!r} "
-        for hook in module._forward_pre_hooks.values()
-        if isinstance(hook, _BeginBlockHook)
-    ]
-    head = "".join(begins)
+    hook = block_of(module)
+    head = f"{hook!r} " if hook else ""
     lines = [
         f"  ({name}): " + module_repr(child).replace("\n", "\n  ")
         for name, child in module.named_children()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
-from poptorch.poptorch_core import Error
+from poptorch._errors import Error
+from poptorch._torch_private import pytree
 
 LOSSES = frozenset(
     {

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from poptorch import _wrapped, emulation
+from poptorch import _machine, _wrapped
+from poptorch._errors import Error
+from poptorch._torch_private import DisableTorchFunctionSubclass
 from poptorch.enums import CommGroupType
-from poptorch.poptorch_core import Error
 
 
 class Variable:
@@ -28,7 +29,7 @@ class Variable:
         self.host = host
         self.buffer = buffer
         self.groups = replica_groups(host, name, replicas)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             self.trained = host.requires_grad and not buffer
             copies = replicas if buffer else len(set(self.groups or [0]))
             self.device = [
@@ -107,11 +108,11 @@ class DeviceWeights:
     @torch.no_grad()
     def upload(self, names: set[str] | None = None) -> None:
         """Host to device: everything, or these names."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             for variable in self.variables:
                 if names is None or variable.name in names:
                     variable.upload()
-        emulation.counts["weights_to_device"] += 1
+        _machine.counts["weights_to_device"] += 1
         if names is None:
             self.newer_on_device = False
             self.version += 1
@@ -119,10 +120,10 @@ class DeviceWeights:
     @torch.no_grad()
     def download(self) -> None:
         """Device to host."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             for variable in self.variables:
                 variable.download()
-        emulation.counts["weights_to_host"] += 1
+        _machine.counts["weights_to_host"] += 1
         self.newer_on_device = False
 
     def changed(self) -> None:
@@ -168,7 +169,5 @@ def named_variables(
 def _walk(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Without the methods of the model, which a wrapped one overrides."""
     for prefix, module in model.named_modules(remove_duplicate=False):
-        for group in (module._parameters, module._buffers):
-            for name, tensor in group.items():
-                if tensor is not None:
-                    yield f"{prefix}.{name}" if prefix else name, tensor
+        for every in (nn.Module.named_parameters, nn.Module.named_buffers):
+            yield from every(module, prefix, recurse=False, remove_duplicate=False)

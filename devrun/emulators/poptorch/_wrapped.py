@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from poptorch._errors import Error
+from poptorch._torch_private import DisableTorchFunctionSubclass, pytree
 from poptorch.enums import CommGroupType
-from poptorch.poptorch_core import Error
 
 KEY = "_poptorch_executor"
 GROUPING = "_poptorch_replica_grouping"
@@ -31,27 +31,23 @@ def _sync_all(values: Any) -> None:
             owner.copyWeightsToHostIfNeeded()
 
 
-def _plain_function(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+def _fetch_and_call(
+    cls: type,
+    func: Callable[..., Any],
+    types: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
 ) -> Any:
+    """Fetch, then do what torch does."""
     _sync_all((args, kwargs))
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         return func(*args, **(kwargs or {}))
 
 
 class PoptorchParameter(nn.Parameter):
     """A parameter whose newest values may be on the device."""
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Fetch, then do what torch does."""
-        return _plain_function(func, args, kwargs)
+    __torch_function__ = classmethod(_fetch_and_call)
 
     def replicaGrouping(
         self, comm_group_type: Any, shards: int, variable_retrieval_mode: Any
@@ -74,7 +70,7 @@ class PoptorchParameter(nn.Parameter):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As a plain parameter."""
         _sync_all(self)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return nn.Parameter(self.detach(), self.requires_grad).__reduce_ex__(
                 protocol
             )
@@ -82,7 +78,7 @@ class PoptorchParameter(nn.Parameter):
     def __deepcopy__(self, memo: dict[int, Any]) -> PoptorchParameter:
         """Another parameter of the same executor."""
         _sync_all(self)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             twin = nn.Parameter(self.detach().clone(), self.requires_grad)
             hook(twin, self.__dict__.get(KEY))
         memo[id(self)] = twin
@@ -92,27 +88,18 @@ class PoptorchParameter(nn.Parameter):
 class PoptorchBuffer(torch.Tensor):
     """A buffer whose newest values may be on the device."""
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Fetch, then do what torch does."""
-        return _plain_function(func, args, kwargs)
+    __torch_function__ = classmethod(_fetch_and_call)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As a plain tensor."""
         _sync_all(self)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return self.as_subclass(torch.Tensor).detach().__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         """Another buffer of the same executor."""
         _sync_all(self)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             twin = self.as_subclass(torch.Tensor).detach().clone()
             hook(twin, self.__dict__.get(KEY))
         memo[id(self)] = twin

@@ -12,9 +12,10 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from poptorch import _capture, _rules, enums
+from poptorch._errors import Error
 from poptorch._options_base import check
 from poptorch._printing import Layout, print_tensor
-from poptorch.poptorch_core import Error
+from poptorch._torch_private import DisableTorchFunction
 
 
 def _need_tensor(value: Any, name: str) -> None:
@@ -220,7 +221,7 @@ class CPU:
             return self._function(*inputs)
         if recorder.training:
             raise Error("poptorch.CPU is supported in inference models only")
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             given = tuple(recorder.stand_in(t) for t in inputs)
             # The function may use modules of its own, so it is tried on real tensors.
             trial = self._called(*(torch.zeros(t.shape, dtype=t.dtype) for t in given))

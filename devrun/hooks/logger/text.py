@@ -62,12 +62,16 @@ class TextLoggerHook(LoggerHook):
     ) -> None:
         super().__init__(interval, ignore_last, reset_flag, by_epoch)
         if file_client_args is not None:
-            raise UnsupportedFeatureError(
-                "file_client_args is not supported: logs are copied to a mounted "
-                "directory only; give out_dir a local path"
+            raise UnsupportedFeatureError.of(
+                "file_client_args",
+                "is not supported: logs are copied to a mounted "
+                "directory only; give out_dir a local path",
             )
         if out_dir is None and not keep_local:
-            raise ConfigError("keep_local=False needs an out_dir to move the logs to")
+            raise ConfigError(
+                "keep_local=False needs an out_dir to move the logs to",
+                key="keep_local",
+            )
         self.interval_exp_name = interval_exp_name
         self.out_dir = out_dir
         self.out_suffix = (

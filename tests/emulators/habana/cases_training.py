@@ -157,6 +157,6 @@ def test_a_later_update_counts_as_much_as_the_first():
             htcore.mark_step()
             report = emulator.report()
             seen.append((report.ops, report.totals["launch"]))
-        # The first makes the states; the second is taped, the others are not run so.
+        # The first makes the states, which the others find.
         assert seen[1] == seen[2] == seen[3], name
         assert not report.of("compilation")

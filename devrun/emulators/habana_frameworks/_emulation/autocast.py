@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from habana_frameworks._emulation.torch_private import schema_of
+
 KEY = "AutocastPrivateUse1"
 LOWER = [
     "addmm",
@@ -109,8 +111,6 @@ PROMOTE = [
 FIRST_ONLY = ("batch_norm", "group_norm", "instance_norm", "layer_norm")
 """Of these only the first operand is cast."""
 
-_set: Any = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, KEY))
-_Exclude: Any = torch._C._ExcludeDispatchKeyGuard
 _log = logging.getLogger("habana_frameworks")
 
 
@@ -144,10 +144,11 @@ def _widest(args: Any, found: torch.dtype | None = None) -> torch.dtype | None:
 
 
 def _wrapper(op: Any, policy: str) -> Callable[..., Any]:
-    first_only = op._schema.name.split("::")[-1] in FIRST_ONLY
+    first_only = schema_of(op).name.split("::")[-1] in FIRST_ONLY
 
     def cast_and_call(*args: Any, **kwargs: Any) -> Any:
-        with _Exclude(_set):
+        torch.set_autocast_enabled("hpu", False)  # what this calls is not cast again
+        try:
             if policy == "lower":
                 dtype: Any = torch.get_autocast_dtype("hpu")
             elif policy == "fp32":
@@ -160,6 +161,8 @@ def _wrapper(op: Any, policy: str) -> Callable[..., Any]:
                 return op(_cast(args[0], dtype), *args[1:], **kwargs)
             kwargs = {k: _cast(v, dtype) for k, v in kwargs.items()}
             return op(*[_cast(a, dtype) for a in args], **kwargs)
+        finally:
+            torch.set_autocast_enabled("hpu", True)
 
     return cast_and_call
 
@@ -197,7 +200,7 @@ def install() -> torch.library.Library:
             continue
         for overload in packet.overloads():
             op = getattr(packet, overload)
-            returned = [str(r.type) for r in op._schema.returns]
+            returned = [str(r.type) for r in schema_of(op).returns]
             if "out" in overload or "Tensor" not in "".join(returned):
                 continue
             suffix = "" if overload == "default" else f".{overload}"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from habana_frameworks._emulation import torch_private as private
 from habana_frameworks._emulation.capture import CAPTURE
 from habana_frameworks._emulation.dispatch import Call, account
 from habana_frameworks._emulation.plans import Plan, handles
@@ -25,19 +26,6 @@ class _Composed:
 
     def __init__(self, func: Any) -> None:
         self.op = func
-
-
-def _run(plan: Plan, args: Any, kwargs: Any, compute: Any) -> Any:
-    call = Call()
-    host = [call.host(a) for a in args]
-    host += [call.host(v) for v in kwargs.values()]
-    out = compute(*host)
-    made = [None if t is None else wrap(t) for t in out]
-    results = [t for t in made if t is not None]
-    if CAPTURE.active is not None:
-        CAPTURE.active.record(_Composed(compute), host, {}, out, results)
-    account(plan, call, results)
-    return tuple(made)
 
 
 def _biased(gates: Tensor, bias: Tensor | None) -> Tensor:
@@ -110,21 +98,24 @@ def _gru_backward(
     return (inputs, hidden, grad_hy * z, *biases)
 
 
-@handles("_thnn_fused_lstm_cell")
-def _lstm_cell(plan: Plan, args: Any, kwargs: Any) -> Any:
-    return _run(plan, args, kwargs, _lstm)
+CELLS = {
+    private.LSTM: _lstm,
+    private.LSTM_BACKWARD: _lstm_backward,
+    private.GRU: _gru,
+    private.GRU_BACKWARD: _gru_backward,
+}
 
 
-@handles("_thnn_fused_lstm_cell_backward_impl")
-def _lstm_cell_backward(plan: Plan, args: Any, kwargs: Any) -> Any:
-    return _run(plan, args, kwargs, _lstm_backward)
-
-
-@handles("_thnn_fused_gru_cell")
-def _gru_cell(plan: Plan, args: Any, kwargs: Any) -> Any:
-    return _run(plan, args, kwargs, _gru)
-
-
-@handles("_thnn_fused_gru_cell_backward")
-def _gru_cell_backward(plan: Plan, args: Any, kwargs: Any) -> Any:
-    return _run(plan, args, kwargs, _gru_backward)
+@handles(*CELLS)
+def _cell(plan: Plan, args: Any, kwargs: Any) -> Any:
+    compute = CELLS[plan.base]
+    call = Call()
+    host = [call.host(a) for a in args]
+    host += [call.host(v) for v in kwargs.values()]
+    out = compute(*host)
+    made = [None if t is None else wrap(t) for t in out]
+    results = [t for t in made if t is not None]
+    if CAPTURE.active is not None:
+        CAPTURE.active.record(_Composed(compute), host, {}, out, results)
+    account(plan, call, results)
+    return tuple(made)

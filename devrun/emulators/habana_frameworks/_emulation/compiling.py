@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from habana_frameworks._emulation.pinning import METHODS
 from habana_frameworks._emulation.regions import Region, watch_backward
 from habana_frameworks._emulation.settings import SETTINGS
 from habana_frameworks._emulation.sites import know_graph
+from habana_frameworks._emulation.torch_private import register_backends
 
 WATCHERS: list[list[Counter[str]]] = []
 """Lists that get the operators of each graph, by `FxGraphAnalyzer`."""
@@ -44,14 +46,7 @@ def hpu_backend(
 def install() -> None:
     """Make the names known to torch.compile and keep it from tracing the emulator.
 
-    Called at the first torch.compile: loading torch._dynamo takes a second.
+    Called at the first torch.compile: loading the compiler takes a second.
     """
-    from torch._dynamo import allow_in_graph, list_backends, register_backend
-    from torch._dynamo.trace_rules import add
-
-    add("habana_frameworks")
-    allow_in_graph([getattr(Tensor, name) for name in METHODS])
-    known = set(list_backends(exclude_tags=()))
-    for name in NAMES:
-        if name not in known:
-            register_backend(name=name)(hpu_backend)
+    register_backends(hpu_backend, NAMES)
+    torch.compiler.allow_in_graph([getattr(Tensor, name) for name in METHODS])

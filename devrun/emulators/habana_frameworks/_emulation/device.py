@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import torch
 
-NEEDED = "register_python_privateuseone_device_guard"
-if not hasattr(getattr(torch._C, "_acc", None), NEEDED):
+try:
+    torch.utils.rename_privateuse1_backend("hpu")
+except RuntimeError as error:
     raise ImportError(
-        f"the emulated Gaudi needs a torch whose backends can be written in Python "
-        f"(2.9 or newer; tested with 2.13); this is torch {torch.__version__}"
-    )
-if torch._C._get_privateuse1_backend_name() not in ("privateuseone", "hpu"):
-    raise ImportError(
-        "another package took torch's PrivateUse1 device: "
-        f"{torch._C._get_privateuse1_backend_name()}; the emulated Gaudi needs it"
-    )
-torch.utils.rename_privateuse1_backend("hpu")
+        "another package took torch's PrivateUse1 device, which the emulated Gaudi "
+        f"needs: {error}"
+    ) from error
 
 DEVICE = torch.device("hpu", 0)
 HOST = torch.device("cpu")

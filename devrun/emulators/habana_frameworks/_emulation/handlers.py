@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from habana_frameworks._emulation import torch_private as private
 from habana_frameworks._emulation.capture import CAPTURE
 from habana_frameworks._emulation.dispatch import LAZY, execute, sync
 from habana_frameworks._emulation.lazy import GRAPH
@@ -89,7 +90,7 @@ def _copy(plan: Plan, args: Any, kwargs: Any) -> Any:
     return execute(plan, args, kwargs)
 
 
-@handles("_to_copy")
+@handles(private.TO_COPY)
 def _to_copy(plan: Plan, args: Any, kwargs: Any) -> Any:
     device = kwargs.get("device")
     if device is None or device.type == "hpu":
@@ -100,7 +101,7 @@ def _to_copy(plan: Plan, args: Any, kwargs: Any) -> Any:
     return plan.op(download(args[0], "copy to host"), **options)
 
 
-@handles("_local_scalar_dense")
+@handles(private.ITEM)
 def _item(plan: Plan, args: Any, kwargs: Any) -> Any:
     # A full marker even where the value is already there.
     if not is_traced(args[0]):
@@ -126,7 +127,7 @@ def _has_mask(indices: Any) -> bool:
     return any(t is not None and t.dtype in masks for t in indices)
 
 
-@handles("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
+@handles("index", "index_put", "index_put_", private.INDEX_PUT, private.UNSAFE_INDEX)
 def _index(plan: Plan, args: Any, kwargs: Any) -> Any:
     return execute(plan, args, kwargs, dynamic=_has_mask(args[1]))
 

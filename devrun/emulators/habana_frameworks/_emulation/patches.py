@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._library import simple_registry
 
-from habana_frameworks._emulation import compiling, pinning, updates
+from habana_frameworks._emulation import compiling, pinning
 from habana_frameworks._emulation.dispatch import fetch
 from habana_frameworks._emulation.tensor import HpuTensor, adopt
 
 _done: list[bool] = []
-_data: Any = torch._C.TensorBase.data
+_data: Any = Tensor.data
 
 
 def replace(owner: Any, name: str, value: Any) -> None:
@@ -99,15 +98,6 @@ def _loader(original: Any) -> Any:
     return load
 
 
-def _rule_finder(original: Any) -> Any:
-    """Torch looks for a special rule at every operator; this device has none."""
-
-    def find(op: Any, kind: type) -> Any:
-        return None if kind is HpuTensor else original(op, kind)
-
-    return find
-
-
 def _compiler(original: Any) -> Any:
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:
@@ -124,16 +114,13 @@ def install() -> None:
     _done.append(True)
     # Backward in the thread that called it: a second one would only wait for the
     # interpreter's lock at every operator, and be below no line of the user's.
-    torch._C._set_multithreading_enabled(False)
+    torch.autograd.set_multithreading_enabled(False)
     # Parameters stay the objects they were when a module moves, for optimizers' sake.
     torch.__future__.set_swap_module_params_on_conversion(True)
     replace(Tensor, "data", property(_data.__get__, _set_data))
     replace(torch, "save", _saver(torch.save))
     replace(torch, "load", _loader(torch.load))
     replace(torch, "compile", _compiler(torch.compile))
-    finder = simple_registry.find_torch_dispatch_rule
-    replace(simple_registry, "find_torch_dispatch_rule", _rule_finder(finder))
-    updates.install(replace)
     pinning.install(replace)
     fork = torch.random.fork_rng
     fork_on_device = functools.wraps(fork)(

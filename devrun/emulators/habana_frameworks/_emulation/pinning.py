@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.jit import _builtins
-from torch.utils import _device
 
 from habana_frameworks._emulation.tensor import HpuTensor
+from habana_frameworks._emulation.torch_private import let_scripts_call
 
 FACTORIES = (
     *("empty", "empty_permuted", "empty_strided", "zeros", "ones", "full", "eye"),
@@ -72,11 +71,12 @@ def _pinning(original: Any, name: str) -> Any:
 def install(replace: Any) -> None:
     """Put the wrappers where programs look the functions up."""
     # `with torch.device(...)` compares with the functions that are here before.
-    _device._device_constructors()
+    with torch.device("cpu"):
+        torch.empty(0)
     for name in FACTORIES:
         factory = _pinning(getattr(torch, name), name)
         replace(torch, name, factory)
-        _builtins._register_builtin(factory, f"aten::{name}")  # for torch.jit.script
+        let_scripts_call(factory, f"aten::{name}")
     for name in METHODS:
         replace(Tensor, name, _pinning(getattr(Tensor, name), f"Tensor.{name}"))
     replace(Tensor, "pin_memory", pin_memory)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from habana_frameworks._emulation import torch_private as private
 from habana_frameworks._emulation.products import HOST_KERNELS
 from habana_frameworks._emulation.support import (
     DATA_DEPENDENT,
@@ -17,7 +18,7 @@ Handler = Any  # (plan, args, kwargs) -> result
 SLOW, FRESH, VIEW, IN_PLACE, SEVERAL = range(5)
 """What a call returns: anything, or one tensor that is new, a view, or an operand, or
 a tuple of new tensors."""
-HOST_OPERANDS = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
+HOST_OPERANDS = frozenset({"index", "index_put", "index_put_", private.INDEX_PUT})
 """Operators that accept index tensors of the host."""
 
 
@@ -54,21 +55,19 @@ class Plan:
     )  # fmt: skip
 
     def __init__(self, func: Any, number: int) -> None:
-        schema = func._schema
+        schema = private.schema_of(func)
         self.func = func
         self.number = number
         self.base: str = schema.name.split("::")[-1]
         overload = schema.overload_name or "default"
         suffix = "" if overload == "default" else f".{overload}"
         self.full_name = schema.name + suffix
-        # The overload's own __call__ only passes on to its _op.
-        self.op = HOST_KERNELS.get(self.full_name, func._op)
+        self.op = HOST_KERNELS.get(self.full_name, private.kernel_of(func))
         aliases = [r.alias_info for r in schema.returns]
         self.is_view = bool(aliases) and all(
             a is not None and not a.is_write for a in aliases
         )
-        # These return memory of their operand, though the schema does not say so.
-        self.is_view = self.is_view or self.base in ("_unsafe_view", "_reshape_alias")
+        self.is_view = self.is_view or self.base in private.VIEWS
         self.returns = [self._aliased(schema, a) for a in aliases]
         self.single = len(aliases) == 1 and str(schema.returns[0].type) == "Tensor"
         self.mutated = [
@@ -100,7 +99,7 @@ class Plan:
         if careful or not self.supported or self.host_operands:
             return SLOW
         if not self.single:
-            returns = [str(r.type) for r in self.func._schema.returns]
+            returns = [str(r.type) for r in private.schema_of(self.func).returns]
             fresh = not self.mutated and not self.is_view and set(returns) == {"Tensor"}
             return SEVERAL if fresh else SLOW
         if self.mutated:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-import torch
-
 from habana_frameworks._emulation.bus import BUS, EventId
 from habana_frameworks._emulation.settings import SETTINGS
 from habana_frameworks._emulation.sites import Site, user_site
+from habana_frameworks._emulation.torch_private import is_traced
 
 HOST_SYNC = "host_sync"
 CPU_FALLBACK = "cpu_fallback"
@@ -49,7 +48,7 @@ class Recorder:
         self, kind: str, what: str, nbytes: int = 0, site: Site | None = None
     ) -> None:
         """Count one event at `site`, or at the user's line that is running."""
-        if torch._guards.TracingContext.try_get() is not None:
+        if is_traced():
             return  # a compiler tries out the program, on constants of it
         site = site or user_site()
         key = (kind, what, site)

@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from habana_frameworks._emulation.lazy import GRAPH
 from habana_frameworks._emulation.recorder import RECORDER
 from habana_frameworks._emulation.sites import user_site
+from habana_frameworks._emulation.torch_private import (
+    backward_task,
+    current_node,
+    current_sequence,
+    sequence_of,
+)
 
-_sequence: Callable[[], int] = torch._C._autograd._get_sequence_nr
-_task: Callable[[], int] = torch._C._current_graph_task_id
-_node: Callable[[], Any] = torch._C._current_autograd_node
 NO_TASK = -1
 
 LAUNCHERS: list[Any] = []
@@ -85,10 +87,10 @@ class Region:
     def run(self, forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """One call; its backward pass is recognised by the numbers of its nodes."""
         shapes = tuple([tuple(a.shape) if isinstance(a, Tensor) else a for a in args])
-        first = _sequence()
+        first = current_sequence()
         with _counted_by(Parts(self, "forward", shapes)):
             out = forward(*args)
-        BACKWARD.add(Run(self, shapes, first, _sequence()), out)
+        BACKWARD.add(Run(self, shapes, first, current_sequence()), out)
         return out
 
 
@@ -142,13 +144,13 @@ class Backward:
             parts.split()
 
     def _parts(self) -> Parts | None:
-        task = _task()
+        task = backward_task()
         if task == NO_TASK:
             self._last = None
             return None
-        node = _node()
+        node = current_node()
         if node is not None:  # else autograd adds up what two nodes gave
-            number = node._sequence_nr()
+            number = sequence_of(node)
             if self._last is None or number not in self._last.nodes:
                 runs = (run for run in self._runs if number in run.nodes)
                 self._last = next(runs, None)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from types import ModuleType
 from typing import Any
 
 import torch
 
-# Registering handlers is what importing these two is for.
 from habana_frameworks._emulation import autocast, cells, custom, experts, handlers
+
+# Registering handlers is what importing these two is for.
+from habana_frameworks._emulation import torch_private as private
 from habana_frameworks._emulation.bus import acquire
 from habana_frameworks._emulation.device import KEY
 from habana_frameworks._emulation.dispatch import execute, run
@@ -19,33 +20,8 @@ from habana_frameworks._emulation.products import WHOLE
 from habana_frameworks._emulation.recorder import FLOAT64, RECORDER
 from habana_frameworks._emulation.tensor import HpuTensor, wrap
 
-_acc: Any = torch._C._acc
 _kept: list[Any] = [cells, handlers]
 """Libraries end their registrations when they are collected."""
-
-
-class Guard(_acc.DeviceGuard):
-    """Tells torch's core which type the device is."""
-
-    # PrivateUse1, whose name is hpu now. Torch asks at every operator: an iterator
-    # answers without a Python frame.
-    type_ = itertools.repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__
-
-
-class Hooks(_acc.PrivateUse1Hooks):
-    """What torch's core asks of a backend."""
-
-    def is_available(self) -> bool:
-        """Always."""
-        return True
-
-    def is_built(self) -> bool:
-        """Always."""
-        return True
-
-    def has_primary_context(self, device_index: int) -> bool:
-        """There is one device, and it is ready."""
-        return True
 
 
 def _empty(
@@ -91,14 +67,11 @@ def install(module: ModuleType) -> None:
     if _kept[2:]:
         return
     torch.utils.generate_methods_for_privateuse1_backend()
-    torch._register_device_module("hpu", module)
-    _kept.extend((Guard(), Hooks()))
-    _acc.register_python_privateuseone_hook(_kept[3])
-    _acc.register_python_privateuseone_device_guard(_kept[2])
+    _kept.extend(private.register_device("hpu", module))
     aten = torch.library.Library("aten", "IMPL")
     aten.impl("empty.memory_format", _empty, KEY)
     aten.impl("empty_strided", _empty_strided, KEY)
-    aten.impl("_copy_from", _copy_from, KEY)
+    aten.impl(private.COPY_FROM, _copy_from, KEY)
     for name in WHOLE:
         op = getattr(torch.ops.aten, name).default
         aten.impl(name, functools.partial(_factory, op), KEY)

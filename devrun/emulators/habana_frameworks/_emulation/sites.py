@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -12,6 +13,8 @@ from types import FrameType
 from typing import Any
 
 import torch
+
+from habana_frameworks._emulation.torch_private import generated_lines
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -85,17 +88,14 @@ def _line_of(frame: FrameType) -> int:
 def know_graph(graph_module: Any) -> None:
     """Find the user's lines while the graph runs that torch captured of them.
 
-    The lines of the generated code and of the nodes are where `torch.fx` keeps them
-    for its own error messages.
+    `torch.fx` keeps the lines of the generated code for its own error messages.
     """
     for part in graph_module.modules():
         if not isinstance(part, torch.fx.GraphModule):
             continue
-        made = part.code  # generated when it is asked for
-        lines: Any = (made and part._lineno_map) or {}
+        first, lines = generated_lines(part)
         nodes = [_place_of(node.stack_trace or "") for node in part.graph.nodes]
-        first = part._prologue_start
-        _traced[part.forward.__func__.__code__.co_filename] = {
+        _traced[inspect.unwrap(part.forward).__code__.co_filename] = {
             first + line: place
             for line, number in lines.items()
             if number is not None and (place := nodes[number]) is not None

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from habana_frameworks._emulation import torch_private as private
 from habana_frameworks._emulation.settings import SETTINGS
 
 DEFAULT_LIST = Path(__file__).parent / "data" / "gaudi_1_19_ops.txt"
@@ -16,11 +18,10 @@ DATA_DEPENDENT = frozenset(
     {
         "nonzero",
         "masked_select",
-        "_unique",
-        "_unique2",
         "unique_dim",
         "nms",
         "repeat_interleave",
+        *private.UNIQUE,
     }
 )
 """Operators whose result's size depends on values: a count is read back."""
@@ -63,10 +64,8 @@ UNKEYED_SCALARS = frozenset(
 
 PLUMBING = frozenset(
     [
+        *private.PLUMBING,
         "copy_",
-        "_copy_from",
-        "_to_copy",
-        "_local_scalar_dense",
         "detach",
         "detach_",
         "alias",
@@ -74,19 +73,9 @@ PLUMBING = frozenset(
         "empty",
         "empty_strided",
         "resize_",
-        "_reshape_alias",
-        "_unsafe_view",
-        "_fused_sdp_choice",
-        "_scaled_dot_product_fused_attention_overrideable",
-        "_scaled_dot_product_fused_attention_overrideable_backward",
-        "_thnn_fused_lstm_cell",
-        "_thnn_fused_lstm_cell_backward_impl",
-        "_thnn_fused_gru_cell",
-        "_thnn_fused_gru_cell_backward",
         "is_same_size",
         "is_pinned",
         "record_stream",
-        "_has_same_storage_numel",
         "lift_fresh",
     ]
 )
@@ -107,26 +96,27 @@ def is_supported(base: str, overload: str, *, is_view: bool) -> bool:
     if is_view or base in PLUMBING or name in supported_names():
         return True
     # Without a kernel for the CPU torch composes it of other operators, here as there.
-    if not _has_kernel(name, "CPU"):
+    has_kernel = _overload(name).has_kernel_for_dispatch_key
+    if not has_kernel("CPU"):
         return True
     # Torch runs a structured operator by the kernel of the form that has `out`.
-    structured = _has_kernel(name, "CompositeExplicitAutogradNonFunctional")
+    structured = has_kernel("CompositeExplicitAutogradNonFunctional")
     return structured and any(out in supported_names() for out in _out_forms(name))
 
 
-def _has_kernel(name: str, key: str) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key)
+def _overload(name: str) -> Any:
+    base, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, base), overload or "default")
 
 
 def _out_forms(name: str) -> Iterator[str]:
     """The operators with `name`'s inputs that write into tensors of the caller's."""
-    base, _, overload = name.partition(".")
+    base = name.partition(".")[0]
     in_place = base.endswith("_") and not base.endswith("__")
     packet = getattr(torch.ops.aten, base.removesuffix("_") if in_place else base)
-    form = getattr(getattr(torch.ops.aten, base), overload or "default")
-    inputs = [a.name for a in form._schema.arguments]
+    inputs = [a.name for a in private.schema_of(_overload(name)).arguments]
     for other in packet.overloads():
-        arguments = getattr(packet, other)._schema.arguments
+        arguments = private.schema_of(getattr(packet, other)).arguments
         plain = [a.name for a in arguments if not a.is_out]
         if plain == inputs and len(plain) < len(arguments):
             yield f"{packet.__name__}.{other}"

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from habana_frameworks._emulation.device import DEVICE
 from habana_frameworks._emulation.memory import Allocation
+from habana_frameworks._emulation.torch_private import is_traced as _tracing
+from habana_frameworks._emulation.torch_private import make_wrapper as _make
 
 _strided = torch.strided
-_make: Any = Tensor._make_wrapper_subclass
-_base_data: Any = torch._C.TensorBase.data
-_tracing: Any = torch._guards.TracingContext.try_get
+_base_data: Any = Tensor.data
 TRACED = Allocation(0)
 """The memory of stand-ins that a compiler traces with."""
 
@@ -37,15 +37,12 @@ class HpuTensor(Tensor):
     _site: Any = None
     fetch: Callable[..., Tensor]
 
-    __torch_function__: Any = torch._C._disabled_torch_function_impl
+    # as of parameters: torch functions take it for a plain tensor
+    __torch_function__: Any = torch.nn.Parameter.__torch_function__
 
     @staticmethod
     def __new__(cls, data: Any, requires_grad: bool = True) -> Any:
-        if type(data) is not HpuTensor:
-            return torch.nn.Parameter(torch.as_tensor(data), requires_grad)
-        made: Any = wrap(data._host, data._memory)
-        made._is_param = True
-        return made.requires_grad_(requires_grad)
+        return torch.nn.Parameter(torch.as_tensor(data), requires_grad)
 
     def __init__(self, data: Any = None, requires_grad: bool = True) -> None:
         super().__init__()
@@ -80,7 +77,7 @@ class HpuTensor(Tensor):
         While a compiler traces, the tensor's own: it tells the two apart by storage,
         and would empty the copy of an empty one, which this device has no hook for.
         """
-        if _tracing() is not None:
+        if _tracing():
             own = super().untyped_storage()
             return own if own.nbytes() else torch.UntypedStorage(1)
         return self._host.untyped_storage()
@@ -118,14 +115,14 @@ class HpuTensor(Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         if is_traced(self):
             return f"tensor(..., device='{DEVICE}', size={tuple(self.shape)})"
-        text = torch._tensor_str._str(fetch(self, "print"))
+        text = repr(fetch(self, "print"))
         tail = f", device='{DEVICE}'"
         if self.grad_fn is not None:
             tail += f", grad_fn=<{type(self.grad_fn).__name__}>"
         elif self.requires_grad:
             tail += ", requires_grad=True"
         text = f"{text[:-1]}{tail})"
-        if getattr(self, "_is_param", False):
+        if isinstance(self, torch.nn.Parameter):
             return f"Parameter containing:\n{text}"
         return text
 
@@ -154,7 +151,7 @@ class HpuTensor(Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A file never depends on the device: what is stored is a tensor of the host.
         host = fetch(self, "pickle").requires_grad_(self.requires_grad)
-        if getattr(self, "_is_param", False):
+        if isinstance(self, torch.nn.Parameter):
             host = torch.nn.Parameter(host, self.requires_grad)
         return host.__reduce_ex__(protocol)
 

@@ -19,8 +19,9 @@ def fused_norm(grads: list[Tensor], max_norm: Tensor, norm_type: float) -> Tenso
         raise ValueError(f"fused_norm has the L2 norm only, not {norm_type}")
     flush("fused_norm")
     with torch.no_grad(), one_launch():
-        norms = torch._foreach_norm(grads, 2.0)
+        norms = [torch.linalg.vector_norm(grad) for grad in grads]
         total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
         scale = (max_norm.to(total.device) / (total + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(grads, scale)
+        for grad in grads:
+            grad.mul_(scale)
     return total

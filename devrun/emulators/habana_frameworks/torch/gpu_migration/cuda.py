@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from habana_frameworks._emulation.settings import SETTINGS
+from habana_frameworks._emulation.torch_private import CUDA_NOTHING
 from habana_frameworks.torch import hpu
 from habana_frameworks.torch.gpu_migration.log import MATCH, MISMATCH, MODIFIED, log
 
@@ -24,15 +25,14 @@ SAME = (
 )
 """Called on the device, without the index of a GPU: a process sees one Gaudi."""
 NOTHING = {
+    **dict.fromkeys(CUDA_NOTHING),
     "empty_cache": None,
     "ipc_collect": None,
-    "_lazy_init": None,
     "is_current_stream_capturing": False,
     "reset_max_memory_allocated": None,
     "reset_max_memory_cached": None,
     "reset_accumulated_memory_stats": None,
     "set_per_process_memory_fraction": None,
-    "_sleep": None,
 }
 """What does nothing on a Gaudi, and what it returns."""
 RANGES = ("range_push", "range_pop", "mark")

@@ -12,6 +12,7 @@ from habana_frameworks._emulation.capture import CAPTURE, Recording
 from habana_frameworks._emulation.dispatch import sync
 from habana_frameworks._emulation.lazy import flush
 from habana_frameworks._emulation.recorder import GRAPH_SKIPPED, RECORDER
+from habana_frameworks._emulation.torch_private import has_hooks
 
 Tensors = tuple[Tensor, ...]
 
@@ -129,12 +130,7 @@ class _Replayed(torch.autograd.Function):
 
 def _check(function: Any, sample: Any) -> None:
     if isinstance(function, nn.Module):
-        hooks = (
-            function._backward_hooks,
-            function._forward_hooks,
-            function._forward_pre_hooks,
-        )
-        if any(hooks):
+        if has_hooks(function):
             raise AssertionError(
                 "Modules must not have hooks registered at the time they are passed."
             )

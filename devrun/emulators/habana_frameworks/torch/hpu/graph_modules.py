@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from habana_frameworks._emulation.capture import Recording
 from habana_frameworks._emulation.recorder import GRAPH_SKIPPED, RECORDER
 from habana_frameworks._emulation.settings import SETTINGS
+from habana_frameworks._emulation.torch_private import is_view
 from habana_frameworks.torch.hpu.graph_callables import Pair, fill, recorded, replay
 
 _log = logging.getLogger("habana_frameworks")
@@ -78,7 +79,7 @@ def input_hash(skeleton: Any, tensors: list[Tensor]) -> int:
 
     As in the SDK the dtype is not part of it.
     """
-    layouts = tuple((tuple(t.shape), t._is_view()) for t in tensors)
+    layouts = tuple((tuple(t.shape), is_view(t)) for t in tensors)
     return hash((repr(skeleton), layouts, torch.is_autocast_enabled("hpu")))
 
 

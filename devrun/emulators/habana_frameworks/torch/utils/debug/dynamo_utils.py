@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -34,8 +33,7 @@ class FxGraphAnalyzer:
 
     def __enter__(self) -> FxGraphAnalyzer:
         if self.reset_dynamo:
-            reset: Any = torch._dynamo.reset
-            reset()
+            torch.compiler.reset()
         compiling.WATCHERS.append(self._graphs)
         return self
 

@@ -1,0 +1,22 @@
+"""`DeviceFacts`: what is known of a device before its adapter is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["DeviceFacts"]
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """Each device with such facts has them in the module `facts` of its folder."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables to set before torch is imported; what the user has set stays."""
+    other_names: tuple[str, ...] = ()
+    """Other names that users try; the message suggests the right one."""
+    runner_options: tuple[str, ...] = ()
+    """Its options that MMCV keeps in the `runner` section."""
+    top_level_options: Mapping[str, str] = field(default_factory=dict)
+    """Top-level key of a config -> the option it sets; it also selects the device."""

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+from devrun.devices.facts import DeviceFacts
+
+__all__ = ["FACTS"]
+
+FACTS = DeviceFacts(
+    # torch would load the SDK before the adapter has set what that reads
+    environment={"PT_HPU_AUTOLOAD": "0"},
+    other_names=("gaudi",),
+)

@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+from devrun.devices.facts import DeviceFacts
+
+__all__ = ["FACTS"]
+
+FACTS = DeviceFacts(
+    runner_options=("options_cfg", "ipu_model_cfg", "modules_to_record"),
+    top_level_options={"ipu_replicas": "replicas"},
+)

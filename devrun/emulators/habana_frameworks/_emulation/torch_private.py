@@ -1,0 +1,172 @@
+"""Every private name of torch's that this package uses, each with the reason.
+
+No other module here names one: the next torch that lacks one of these breaks this file.
+Behind each stands the release that it is in since; all are in 2.13. Operators are
+torch's own entries into a backend, which have no public twins: a device that lacks one
+cannot be used.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# -- the device (2.9) ------------------------------------------------------------------
+
+try:
+    _ACCELERATOR: Any = torch._C._acc
+    _register_guard = _ACCELERATOR.register_python_privateuseone_device_guard
+except AttributeError as error:
+    raise ImportError(
+        f"the emulated Gaudi needs a torch whose backends can be written in Python "
+        f"(2.9 or newer; tested with 2.13); this is torch {torch.__version__}"
+    ) from error
+
+
+class Guard(_ACCELERATOR.DeviceGuard):
+    """Tells torch's core which type the device is."""
+
+    # PrivateUse1, whose name is hpu now. Torch asks at every operator: an iterator
+    # answers without a Python frame.
+    type_ = itertools.repeat(torch.autograd.DeviceType.PrivateUse1).__next__
+
+
+class Hooks(_ACCELERATOR.PrivateUse1Hooks):
+    """What torch's core asks of a backend."""
+
+    def is_available(self) -> bool:
+        """Always."""
+        return True
+
+    def is_built(self) -> bool:
+        """Always."""
+        return True
+
+    def has_primary_context(self, device_index: int) -> bool:
+        """There is one device, and it is ready."""
+        return True
+
+
+def register_device(name: str, module: ModuleType) -> list[Any]:
+    """Make `module` torch's of the device; the result must live as long as it."""
+    torch._register_device_module(name, module)
+    kept = [Guard(), Hooks()]
+    _ACCELERATOR.register_python_privateuseone_hook(kept[1])
+    _register_guard(kept[0])
+    return kept
+
+
+# -- tensors ---------------------------------------------------------------------------
+
+make_wrapper: Any = Tensor._make_wrapper_subclass
+"""A tensor with a shape and a device, and no memory. (1.10)"""
+
+
+def is_view(tensor: Tensor) -> bool:
+    """Whether it shares the memory of another; `_base` would keep that one. (1.5)"""
+    return tensor._is_view()
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling the module calls more than its forward. (1.0)"""
+    before, after = module._forward_pre_hooks, module._forward_hooks
+    return bool(before or after or module._backward_hooks)
+
+
+# -- operators -------------------------------------------------------------------------
+
+COPY_FROM = "_copy_from"
+TO_COPY = "_to_copy"
+ITEM = "_local_scalar_dense"
+INDEX_PUT = "_index_put_impl_"
+UNSAFE_INDEX = "_unsafe_index"
+VIEWS = ("_unsafe_view", "_reshape_alias")
+"""Return memory of their operand, though the schema does not say so."""
+UNIQUE = ("_unique", "_unique2")
+LSTM, LSTM_BACKWARD = "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl"
+GRU, GRU_BACKWARD = "_thnn_fused_gru_cell", "_thnn_fused_gru_cell_backward"
+PLUMBING = (
+    *(COPY_FROM, TO_COPY, ITEM, *VIEWS, LSTM, LSTM_BACKWARD, GRU, GRU_BACKWARD),
+    "_fused_sdp_choice",
+    "_scaled_dot_product_fused_attention_overrideable",
+    "_scaled_dot_product_fused_attention_overrideable_backward",
+    "_has_same_storage_numel",
+)
+"""Move or describe tensors, or are taken apart by the bridge."""
+
+
+def schema_of(op: Any) -> Any:
+    """Arguments and results with their aliases; public is a text of it. (1.12)"""
+    return op._schema
+
+
+def kernel_of(op: Any) -> Any:
+    """What the overload's own `__call__` only passes on to, a frame later. (1.12)"""
+    return op._op
+
+
+# -- autograd (1.12) -------------------------------------------------------------------
+# A backward pass has public hooks for each node, not for who runs now.
+
+current_sequence: Callable[[], int] = torch._C._autograd._get_sequence_nr
+"""The number that the next node of autograd's will have."""
+backward_task: Callable[[], int] = torch._C._current_graph_task_id
+"""The number of the backward pass that runs; -1 for none."""
+current_node: Callable[[], Any] = torch._C._current_autograd_node
+
+
+def sequence_of(node: Any) -> int:
+    """The number that a node got when it was made."""
+    return node._sequence_nr()
+
+
+# -- compilers -------------------------------------------------------------------------
+
+
+def is_traced() -> bool:
+    """Whether a compiler tries out a program now; not `is_compiling`, which says so to
+    the program that is tried. (2.0)"""
+    return torch._guards.TracingContext.try_get() is not None
+
+
+def register_backends(backend: Callable[..., Any], names: Sequence[str]) -> None:
+    """Make `backend` known to torch.compile, and this package nothing to trace. (2.1)
+
+    Public are only the entry points of installed packages. Loading the compiler takes
+    a second.
+    """
+    from torch._dynamo import register_backend
+    from torch._dynamo.trace_rules import add
+
+    add("habana_frameworks")
+    known = torch.compiler.list_backends(exclude_tags=())
+    for name in names:
+        if name not in known:
+            register_backend(name=name)(backend)
+
+
+def generated_lines(part: torch.fx.GraphModule) -> tuple[int, dict[int, int | None]]:
+    """Line of the generated code -> number of the node, from this first line on. (2.1)
+
+    Kept there for torch's own error messages.
+    """
+    made: Any = part.code and part  # generated when it is asked for
+    return made._prologue_start, made._lineno_map or {}
+
+
+def let_scripts_call(function: Callable[..., Any], operator: str) -> None:
+    """torch.jit.script takes `function` for the operator that it wraps. (1.0)"""
+    from torch.jit import _builtins
+
+    _builtins._register_builtin(function, operator)
+
+
+CUDA_NOTHING = ("_lazy_init", "_sleep")
+"""Of torch.cuda, called by programs, and nothing on a Gaudi. (1.0)"""
+ALLGATHER, REDUCE_SCATTER = "_allgather_base", "_reduce_scatter_base"
+"""What a process group must have: collectives over one tensor. (1.8)"""

@@ -1,0 +1,81 @@
+"""Every private name of torch's that this package uses, each with the reason.
+
+No other module here names one: the next torch that lacks one of these breaks this file.
+Behind each stands the release that it is in since; all are in 2.13.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+# Inside these, tensors are plain ones to torch functions: subclasses are not asked (the
+# second: nor modes). The manual on extending torch uses them by these names. (2.0)
+from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass
+
+# Tensors without values, and what torch raises where one is needed. `device="meta"` is
+# public, but hides the device and lets shapes that depend on values pass. (2.0)
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+
+# Flattens arguments as torch itself does: named tuples and registered types. (1.8)
+from torch.utils import _pytree as pytree
+
+# The one way to see the operators of a backward pass. (2.0)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+FACTS = frozenset({"_base", "_version"})
+"""Attributes of a tensor, as a mode for torch functions is told of them. (1.0)"""
+SETTINGS = frozenset({"_set_grad_enabled"})
+"""What `torch.set_grad_enabled` is to such a mode. (1.13)"""
+
+_aten = torch.ops.aten
+CPU_ATTENTION = _aten._scaled_dot_product_flash_attention_for_cpu.default
+"""The host's kernel for `scaled_dot_product_attention`. (2.1)"""
+CPU_ATTENTION_BACKWARD = (
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+)
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often the tensor was changed in place; public is only to count up. (1.0)"""
+    return tensor._version
+
+
+def registered(module: nn.Module) -> dict[str, dict[str, Any]]:
+    """The module's own parameters and buffers, to be put back as they were.
+
+    The public methods leave out those that are None, and cannot put a buffer back
+    without changing whether it is saved. (1.0)
+    """
+    return {"Parameter": module._parameters, "Buffer": module._buffers}
+
+
+def validates_distributions() -> bool:
+    """Whether distributions check values; public is only to set it. (1.8)"""
+    return torch.distributions.Distribution._validate_args
+
+
+__all__ = [
+    "CPU_ATTENTION",
+    "CPU_ATTENTION_BACKWARD",
+    "FACTS",
+    "SETTINGS",
+    "DataDependentOutputException",
+    "DisableTorchFunction",
+    "DisableTorchFunctionSubclass",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "TorchDispatchMode",
+    "pytree",
+    "registered",
+    "validates_distributions",
+    "version",
+]

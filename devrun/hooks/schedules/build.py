@@ -1,0 +1,132 @@
+"""From `lr_config` and `momentum_config` to a hook."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch.optim import lr_scheduler
+
+import devrun.hooks.schedules.cycles
+import devrun.hooks.schedules.policies  # noqa: F401 - these two fill the registry
+from devrun.construct import where
+from devrun.errors import ConfigTypeError, UnknownNameError, nearest
+from devrun.hooks.base import HOOKS, Hook
+from devrun.hooks.schedules.plateau import PlateauSchedulerHook
+from devrun.hooks.schedules.torch_scheduler import (
+    TorchSchedulerHook,
+    find_scheduler,
+    scheduler_names,
+)
+from devrun.registry import build_from_cfg
+
+LR = "LrUpdaterHook"
+MOMENTUM = "MomentumUpdaterHook"
+
+
+def build_lr_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
+    """The hook of an `lr_config`, which is left as it was.
+
+    `policy` is the name of an MMCV policy (`step`, `CosineAnnealing`: the hook named
+    `<Policy>LrUpdaterHook`, with the first letter of each word made upper case when
+    all are lower case), or a class of `torch.optim.lr_scheduler` (`CosineAnnealingLR`);
+    the other keys are its arguments. A hook is returned as it is.
+
+    Raises:
+        UnknownNameError: no policy of that name, or none given.
+        ConfigError: the policy does not take these arguments.
+    """
+    if isinstance(cfg, Hook):
+        return cfg
+    policy = _policy(cfg, "lr_config", LR)
+    if policy and _hook_name(policy, LR) in HOOKS:
+        return _build(cfg, _hook_name(policy, LR))
+    scheduler = find_scheduler(policy)
+    if scheduler is None:
+        known = [*_policies(LR), *scheduler_names()]
+        raise UnknownNameError(
+            f"no learning-rate policy {policy!r}; {nearest(policy, known)}",
+            place=where(cfg, "policy"),
+        )
+    metric = issubclass(scheduler, lr_scheduler.ReduceLROnPlateau)
+    hook = PlateauSchedulerHook if metric else TorchSchedulerHook
+    return _build(cfg, hook.__name__, policy=policy)
+
+
+def build_momentum_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
+    """The hook of a `momentum_config`, which is left as it was.
+
+    As `build_lr_hook`, with the hooks named `<Policy>MomentumUpdaterHook`.
+    """
+    if isinstance(cfg, Hook):
+        return cfg
+    policy = _policy(cfg, "momentum_config", MOMENTUM)
+    if not policy or _hook_name(policy, MOMENTUM) not in HOOKS:
+        raise UnknownNameError(
+            f"no momentum policy {policy!r}; {nearest(policy, _policies(MOMENTUM))}",
+            place=where(cfg, "policy"),
+        )
+    return _build(cfg, _hook_name(policy, MOMENTUM))
+
+
+def _policy(cfg: Any, section: str, suffix: str) -> str:
+    if not isinstance(cfg, Mapping):
+        raise ConfigTypeError(f"{section} must be a dict or a hook, got {cfg!r}")
+    if "policy" not in cfg:
+        raise UnknownNameError(
+            f"{section} needs a 'policy'; "
+            f"known: {', '.join(sorted(_policies(suffix)))}",
+            place=where(cfg),
+        )
+    policy = cfg["policy"]
+    if not isinstance(policy, str):
+        raise ConfigTypeError(
+            f"policy must be a name, got {policy!r}", place=where(cfg, "policy")
+        )
+    return policy
+
+
+def _hook_name(policy: str, suffix: str) -> str:
+    name = policy.title() if policy == policy.lower() else policy
+    return name + suffix
+
+
+def _policies(suffix: str) -> list[str]:
+    names = [
+        name.removesuffix(suffix) for name in HOOKS.module_dict if name.endswith(suffix)
+    ]
+    return [name for name in names if name]
+
+
+def _build(cfg: Mapping[str, Any], name: str, **extra: Any) -> Hook:
+    _refuse_unknown(cfg, name)
+    args: Any = copy.copy(cfg)
+    del args["policy"]
+    args.update(extra, type=name)
+    hook: Hook = build_from_cfg(args, HOOKS)
+    return hook
+
+
+def _refuse_unknown(cfg: Mapping[str, Any], name: str) -> None:
+    """Look through the `**kwargs` that policies pass on to their bases."""
+    accepted: list[str] = []
+    for kind in inspect.getmro(HOOKS.resolve(name)):  # type: ignore[arg-type]
+        if "__init__" not in vars(kind):
+            continue
+        parameters = list(
+            inspect.signature(vars(kind)["__init__"]).parameters.values()
+        )[1:]
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            return
+        accepted += [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    for key in cfg:
+        if key not in accepted and key not in ("policy", "type"):
+            hint = nearest(key, accepted)
+            raise ConfigTypeError(
+                f"policy {cfg['policy']!r} has no argument {key!r}; {hint}",
+                place=where(cfg, key),
+            )

@@ -1,0 +1,58 @@
+"""Where a value of a config was written, and its form in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from devrun.text import escape
+
+__all__ = ["COMMAND_LINE", "KeyPath", "Origin", "Place", "dotted", "one_line"]
+
+KeyPath = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A line of a file; line 0 means the place has no lines."""
+
+    file: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        name = one_line(self.file)
+        return f"{name}:{self.line}" if self.line else name
+
+
+COMMAND_LINE = Origin("command line")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A value's file and line, and the keys that lead to it; false if it is empty.
+
+    As text it begins a message: `"file:line: a.b.c: "`.
+    """
+
+    origin: Origin | None = None
+    path: KeyPath = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.origin or self.path)
+
+    def __str__(self) -> str:
+        parts = (self.origin or "", dotted(self.path))
+        return "".join(f"{part}: " for part in parts if part)
+
+
+def one_line(text: object, limit: int = 200) -> str:
+    """`text` without control, bidirectional or line characters, cut at `limit`."""
+    shown = str(text)
+    if len(shown) > limit:
+        shown = shown[: limit - 3] + "..."
+    return escape(shown, limit)
+
+
+def dotted(path: Iterable[Any]) -> str:
+    return ".".join(one_line(part, 80) for part in path)
