@@ -182,7 +182,7 @@ def case_a_checkpoint_in_the_background_is_the_same(folder):
     runner, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=folder)
     runner.run([loader()], [("train", 1)])
     paths = [runner.save_checkpoint(name=f"b{b}", background=b) for b in (True, False)]
-    runner.wait_for_writer()
+    runner.checkpointer.wait_for_writer()
     first, second = (read_checkpoint(path).parts for path in paths)
     for name, value in first["model"].items():
         assert torch.equal(value, second["model"][name])
