@@ -16,8 +16,9 @@ DOCS := $(VENV)/.docs
 train: $(DEMO)
 	$(BIN)/python tools/train.py $(CONFIG) $(ARGS)
 
+# Two processes; the tests of one file stay together, with what they share.
 test: $(DEV)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(ARGS)

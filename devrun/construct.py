@@ -52,7 +52,7 @@ NUMBER = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", re.IGNORECASE)
 def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any:
     """`target(**args)`, with arguments checked first and failures in one line."""
     name = target.__name__
-    _check_arguments(target, args, cfg)
+    check_call(target, args, cfg)
     try:
         return target(**args)
     except DevrunError as error:
@@ -87,9 +87,10 @@ def _texts(error: Exception, args: Mapping[str, Any]) -> str:
     return f" (text was given as {', '.join(texts)}; a number has no quotes)"
 
 
-def _check_arguments(
+def check_call(
     target: Buildable, args: Mapping[str, Any], cfg: Mapping[str, Any]
 ) -> None:
+    """Refuse arguments of `target` that it does not take, and missing ones."""
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):  # some classes written in C have no signature
@@ -211,7 +212,7 @@ def unshared(value: Any) -> Any:
 
 
 def where(cfg: Mapping[str, Any], key: str | None = None) -> Place:
-    """The place of a value read from a config file, else a false one."""
+    """The place of a value read from a config file, else an empty one."""
     from devrun.config import tree
 
     return tree.where(cfg, key)

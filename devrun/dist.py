@@ -27,29 +27,6 @@ from devrun.peers import addresses_of_this_start, let_gloo_finish
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = [
-    "LAUNCHERS",
-    "all_reduce_max",
-    "all_reduce_mean",
-    "allreduce_grads",
-    "allreduce_params",
-    "barrier",
-    "broadcast_object",
-    "broadcast_tensors",
-    "check_launcher",
-    "close_dist",
-    "gather_objects",
-    "get_dist_info",
-    "init_dist",
-    "is_main",
-    "launched",
-    "local_rank",
-    "master_only",
-    "on_main",
-    "shared_seed",
-    "weighted_means",
-]
-
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _WITH_HOST = {"nccl": "cpu:gloo,cuda:nccl", "xccl": "cpu:gloo,xpu:xccl"}
@@ -70,7 +47,7 @@ def get_dist_info() -> tuple[int, int]:
 
 
 def is_main() -> bool:
-    """Whether this process is the one that writes and speaks."""
+    """Whether this process writes files and messages."""
     return get_dist_info()[0] == 0
 
 

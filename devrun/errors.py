@@ -25,7 +25,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from devrun.place import Place
 from devrun.redact import redact
@@ -58,6 +58,9 @@ _LONGEST = 80
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
+E = TypeVar("E", bound="DevrunError")
+
+
 class DevrunError(Exception):
     """Base of all; `exit_code` is the process status the command line ends with.
 
@@ -66,12 +69,16 @@ class DevrunError(Exception):
     Args:
         reason: what was given, what is accepted and what to do.
         place: where in a config the refused value was written.
-        key: the argument or option that is refused; who knows the section that it was
+        key: the argument or option that is refused; whoever has the section that it was
             given in finds the place by it.
         subject: what the reason is about; not shown where the place ends with it.
     """
 
     exit_code = 1
+    # defaults for a subclass of a user's that does not call `__init__`
+    place: Place | None = None
+    key: str | None = None
+    subject = ""
     progress = ""
     """How far the run was, such as `epoch 1, iteration 7`."""
 
@@ -86,6 +93,11 @@ class DevrunError(Exception):
         self.place = place or None
         self.key = key
         self.subject = subject
+
+    @classmethod
+    def of(cls: type[E], key: str, clause: str) -> E:
+        """The error of an argument: `clause` follows `key` in the message."""
+        return cls(f"{key} {clause}", key=key)
 
     def locate(self, place: Place, subject: str = "") -> None:
         """Set where the error is from; the first place, which is the nearest, stays."""
@@ -164,7 +176,7 @@ class RunInterrupted(DevrunError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error`, Python's or torch's, says that memory did not suffice."""
+    """Whether `error`, Python's or torch's, is about a lack of memory."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"MemoryError", "OutOfMemoryError", "DeviceMemoryError"}:
         return True

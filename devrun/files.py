@@ -6,8 +6,6 @@ import os
 import secrets
 from contextlib import suppress
 
-__all__ = ["replace_text"]
-
 
 def replace_text(path: str | os.PathLike[str], text: str) -> None:
     """Put `text`, in UTF-8, in the place of what the file holds, or change nothing.

@@ -1,7 +1,7 @@
 """Which modules a word in a config may import, and from which folders.
 
 A config from elsewhere is data: it may name what is installed or what the user put on
-the path, and never a file that merely lies beside it.
+the path, and never a file that merely is beside it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from types import ModuleType
 
 from devrun.errors import ConfigError
 
-__all__ = ["import_for_config", "import_for_user", "is_installed"]
-
 _opened: set[str] = set()
 """Folders that are on sys.path for the modules that the user named, and no others."""
 
 
 def import_for_config(name: str) -> ModuleType:
-    """The module `name`, which stands in a config.
+    """The module `name`, which a config names.
 
     Raises:
         ConfigError: it is of the standard library, a program (`__main__`), or in a
@@ -106,7 +104,7 @@ def _holds(folder: str, file: str) -> bool:
 
 
 def _closed() -> set[str]:
-    """Folders on sys.path that nobody put there for a config."""
+    """Folders on sys.path that were not added for a config."""
     here = os.getcwd()
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     by_accident = "" in given and len(given) > 1  # PYTHONPATH=$UNSET:/somewhere

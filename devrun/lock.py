@@ -21,8 +21,6 @@ from pathlib import Path
 
 from devrun.errors import ConfigError
 
-__all__ = ["LOCK", "lock_directory", "unlock_directory"]
-
 LOCK = "run.lock"
 
 
@@ -51,7 +49,7 @@ def lock_directory(
             first that comes takes it over.
 
     Raises:
-        ConfigError: another run has it; says which process that is.
+        ConfigError: another run has it; names its process.
         OSError: the file cannot be made.
     """
     place = Path(directory).resolve()
@@ -110,7 +108,7 @@ def _in_use(directory: str | os.PathLike[str], holder: str) -> ConfigError:
 
 
 def _holder(fd: int) -> str:
-    """Who has the lock, as far as the file tells."""
+    """The owner of the lock according to the file."""
     try:
         facts = json.loads(os.pread(fd, 4096, 0))
         return f", pid {int(facts['pid'])} on {str(facts['host'])[:64]!r}"

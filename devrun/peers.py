@@ -8,8 +8,6 @@ from typing import Any
 
 from devrun.errors import HangError
 
-__all__ = ["addresses_of_this_start", "let_gloo_finish", "lost_peer"]
-
 _SILENT = ("Timed out waiting", "collective operation timeout", "timed out after")
 _GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """What gloo and NCCL say."""
@@ -31,7 +29,7 @@ def addresses_of_this_start() -> dict[str, Any]:
 
 
 def lost_peer(error: BaseException) -> HangError | None:
-    """The failure of a collective because of another process, in words."""
+    """An explanation of a collective that failed because of another process."""
     text = str(error)
     if not isinstance(error, RuntimeError) or "WORLD_SIZE" not in os.environ:
         return None
@@ -49,7 +47,7 @@ def lost_peer(error: BaseException) -> HangError | None:
 
 
 def let_gloo_finish(seconds: float = 5.0) -> None:
-    """Wait until gloo's threads, which a DDP model keeps alive, have gone idle.
+    """Wait until gloo's threads, which a DDP model keeps alive, are idle.
 
     A thread may still hold the tensors of its last collective. Should it drop them
     while the interpreter shuts down, it asks for the GIL, gets none, and the finished

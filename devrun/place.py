@@ -1,4 +1,4 @@
-"""Where a value of a config was written, and how a message says it."""
+"""Where a value of a config was written, and its form in messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMAND_LINE = Origin("command line")
 
 @dataclass(frozen=True)
 class Place:
-    """A value's file and line, and the keys that lead to it; false if neither is known.
+    """A value's file and line, and the keys that lead to it; false if it is empty.
 
     As text it begins a message: `"file:line: a.b.c: "`.
     """

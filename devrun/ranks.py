@@ -13,8 +13,6 @@ from typing import Any
 from devrun.dist import gather_objects, get_dist_info
 from devrun.errors import ConfigError
 
-__all__ = ["require_same"]
-
 _SHOWN = 3
 _LONGEST = 60
 

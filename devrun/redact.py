@@ -20,8 +20,6 @@ import itertools
 import re
 from urllib.parse import quote, quote_plus
 
-__all__ = ["MASK", "Reference", "is_secret_key", "redact", "remember"]
-
 MASK = "******"
 
 
@@ -276,7 +274,7 @@ def _without_pairs(text: str) -> str:
     """Without the values of secret keys, whatever the notation of the pair."""
     parts, start, position = [], 0, 0
     while found := _KEY_VALUE.search(text, position):
-        # the value of a key that is none may be a key itself: `error: password: x`
+        # text after a key that is not secret may hold another key: `error: password: x`
         position = found.end("key")
         value = found["value"]
         if not _hides(found["key"], found["between"], value):

@@ -131,7 +131,7 @@ class Registry:
         return None if root is self else root.get(key)
 
     def resolve(self, name: str) -> Buildable:
-        """The class or function that `type: name` stands for.
+        """The class or function that `type: name` selects.
 
         Raises:
             UnknownNameError: neither a registered name nor a dotted path.

@@ -1,7 +1,7 @@
 """What was looked at in other packages, and found fit for a config to name.
 
 `tests/registry/test_scan.py` walks these packages and shows what the tables let
-through. A package that is in none of them is judged by what `devrun.trust` says.
+through. A package that is in none of them is judged by the rules of `devrun.trust`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
-
-__all__ = [
-    "CALLABLES",
-    "COLLATES",
-    "DENIED",
-    "EXTRAS",
-    "FACTORIES",
-    "LOADED",
-    "LOADERS",
-    "REFUSED",
-    "REFUSED_IN_REVIEWED",
-    "REVIEWED",
-]
 
 REVIEWED: dict[str, tuple[str, ...]] = {
     "devrun": (

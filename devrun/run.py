@@ -53,7 +53,7 @@ class RunState:
     stop_reason: str | None = None
     """Why the loop ends at the next iteration boundary."""
     stop_wanted: str | None = None
-    """What this process alone was told to stop for, before the others know."""
+    """Why this process alone has to stop, before the others know."""
 
     @property
     def finished(self) -> bool:
@@ -92,7 +92,7 @@ class RunState:
         }
 
     def seek(self, epoch: int, iter: int, done: int) -> None:
-        """Stand where `position` said."""
+        """Go to a saved `position`."""
         self.epoch, self.iter, self.done = epoch, iter, done
         self.updates = iter
 

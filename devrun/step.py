@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Capability", "MicroBatches", "StepOutput", "UpdatePolicy"]
-
 
 class Capability(enum.Enum):
     """What a device adapter can do; hooks name what they need in `requires`."""
@@ -16,9 +14,7 @@ class Capability(enum.Enum):
     GRAD_ACCESS = "hooks can read and change gradients (after_backward)"
     HOOK_UPDATE = "a user's own optimizer hook or model may do the update"
     HOST_WEIGHTS = "host reads and writes of weights act on the device at once"
-    SEVERAL_OPTIMIZERS = "a dict of optimizers"
     DYNAMIC_SHAPES = "batches of changing shape run without recompilation"
-    DISTRIBUTED = "one process per device with collectives"
     CLIP_VALUE = "gradients can be clipped by value, not only by norm"
     GRAD_NORM = "the norm before clipping is reported, as grad_norm"
     FINITE_CHECKS = "losses are checked for NaN and infinity"

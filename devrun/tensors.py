@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-__all__ = ["INSIDE", "map_tensors", "named_tensors", "replaced", "tensors_in"]
-
 INSIDE: Final = object()
 """What a `visit` returns to have the parts of a value visited in its place."""
 
@@ -49,7 +47,7 @@ def replaced(visit: Callable[[Any, str], Any], value: Any, path: str = "") -> An
     Args:
         visit: gives what takes the place of a part, or `INSIDE` to go on with the
             parts of that; a leaf for which it does stays as it is.
-        path: how `value` is called; that of a part goes on from it.
+        path: the name of `value`; that of a part extends it.
     """
     return _replaced(visit, value, path, ())
 

@@ -6,8 +6,6 @@ import re
 
 from devrun.redact import redact
 
-__all__ = ["LINE", "RECORD", "escape", "escape_controls", "escape_lines", "one_line"]
-
 LINE = 2000
 """Characters of a message on one line; an error's text may be of any length."""
 RECORD = 20_000
@@ -59,7 +57,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _printable(match: re.Match[str]) -> str:
-    """The character, or its escape where it is none that is seen for what it is.
+    """The character if it prints as itself, else its escape.
 
     Controls, separators of lines, what changes the direction of text, invisible and
     unassigned characters, and lone surrogates, which cannot be encoded.

@@ -1,7 +1,7 @@
 """What a dotted path in a config may stand for: the one place that decides.
 
 A config from elsewhere is data. What its dotted paths lead to is judged by the object
-that is there, never by what it says of itself, such as an annotation:
+that is there, never by its own claims, such as an annotation:
 
 1. a class of the kind that the key needs; of the packages in `devrun.reviewed` only
    one of the modules listed there. "Anything that can be called" (a transform, a
@@ -187,7 +187,7 @@ def _taken(expected: type) -> str:
 
 
 def _advice(found: Found) -> str:
-    """How to list what is at the path; nothing where nobody should."""
+    """How to list what is at the path; empty where it must not be listed."""
     top = _home(found.target).partition(".")[0]
     own = callable(found.target) and top == found.path.partition(".")[0]
     if not own or top in REVIEWED:
@@ -217,7 +217,7 @@ def _is_kind(found: Found, expected: type) -> bool:
 
 
 def _is_protocol(expected: type) -> bool:
-    """Whether it says what an object can do, which is not yet what it is."""
+    """Whether it is a protocol, which defines what an object can do, not what it is."""
     return bool(getattr(expected, "_is_protocol", False))
 
 
@@ -301,7 +301,7 @@ def takes_objects(target: Callable[..., Any]) -> bool:
 
 
 def fixed_arguments(target: Callable[..., Any]) -> dict[str, Any]:
-    """Arguments that `target` always gets, so that it asks nobody to run code."""
+    """Arguments that `target` always gets, so that it never asks to run code."""
     if inspect.ismethod(target) and not _granted.get()[1] and is_factory(target):
         return {"trust_remote_code": False}
     return {}

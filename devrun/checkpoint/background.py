@@ -19,8 +19,6 @@ from torch import Tensor
 
 from devrun.checkpoint.writer import Snapshot
 
-__all__ = ["BackgroundWriter", "HostBuffers"]
-
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _ALIGNMENT = 64
 _BLOCK = 1 << 26
@@ -41,10 +39,10 @@ class HostBuffers:
         """A contiguous copy of `tensor`, valid until `reuse`."""
         if not tensor.nbytes:
             return torch.empty(tensor.shape, dtype=tensor.dtype)
-        memory = self._take(tensor.nbytes, pinned=not tensor.is_cpu)
+        memory = self._reserve(tensor.nbytes, pinned=not tensor.is_cpu)
         return memory.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
-    def _take(self, size: int, *, pinned: bool) -> Tensor:
+    def _reserve(self, size: int, *, pinned: bool) -> Tensor:
         blocks = self._blocks[pinned]
         index, start = self._used.get(pinned, (0, 0))
         while index < len(blocks) and start + size > blocks[index].numel():

@@ -28,15 +28,6 @@ from devrun.checkpoint.reader import (
 from devrun.checkpoint.storage import clear_directory, storage_errors
 from devrun.errors import CheckpointError
 
-__all__ = [
-    "CheckpointInfo",
-    "find_latest",
-    "list_checkpoints",
-    "read_latest",
-    "read_pointer",
-    "remove_checkpoint",
-]
-
 _LOGGER = logging.getLogger("devrun.checkpoint")
 
 
@@ -86,7 +77,7 @@ def find_latest(*roots: str | os.PathLike[str]) -> Path | None:
 
     Newest by the step in its manifest; those with other names (`best_...`) only where
     none is named by its step, since they are taken while hooks of their stage have
-    still to run. Each one passed over is a warning that says what is wrong with it.
+    still to run. Each one passed over is a warning with the reason.
 
     Raises:
         CheckpointError: there are checkpoints and none is whole; lists all of them.
@@ -135,7 +126,7 @@ def _first_whole(
 
 
 def read_pointer(root: str | os.PathLike[str], pointer: str) -> str | None:
-    """Name of the checkpoint that `POINTER.json` points at; None if it says nothing."""
+    """Name of the checkpoint that `POINTER.json` points at; None if it names none."""
     try:
         with fileops.directory(Path(root)) as fd:
             data = fileops.read_file(f"{check_part(pointer)}.json", fd, limit=1 << 16)
@@ -149,7 +140,7 @@ def remove_checkpoint(path: str | os.PathLike[str]) -> None:
     """Delete one checkpoint: out of sight first, then file by file.
 
     Raises:
-        CheckpointError: not a checkpoint of devrun, or something else lies in it.
+        CheckpointError: not a checkpoint of devrun, or it contains something else.
         StorageError: the disk refused.
     """
     path = Path(path).absolute()

@@ -1,7 +1,7 @@
 """`encode_tree` and `decode_tree`: nested Python values as strict JSON plus tensors.
 
 JSON's own values stand for themselves. Everything else is an object with one key
-that begins with `$` and says what it is:
+that begins with `$` and names its kind:
 
     {"$tensor": "name"}            a tensor of the safetensors file beside it; with
                                    `stride` or `dtype` when the file cannot say it
@@ -36,8 +36,6 @@ from torch import Tensor
 
 from devrun.checkpoint import tensorfile
 from devrun.errors import CheckpointError
-
-__all__ = ["MAX_DEPTH", "Encoded", "encode_tree", "is_dense", "shared_memory"]
 
 MAX_DEPTH = 64
 _JSON_INT = 1 << 63

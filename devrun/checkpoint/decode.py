@@ -22,8 +22,6 @@ from torch import Tensor
 from devrun.checkpoint.codec import MAX_DEPTH, is_dense
 from devrun.errors import CheckpointError
 
-__all__ = ["decode_tree"]
-
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _ARRAY_TYPE = re.compile(r"[<>|=]([biufcSUMm])\d{1,9}(\[[0-9A-Za-z]{1,16}\])?")
 _VIEWED = {
@@ -39,7 +37,7 @@ _VIEWED = {
     )
     if hasattr(torch, name)
 }
-"""Types stored as bytes, because not every safetensors release knows them."""
+"""Types stored as bytes, because not every safetensors release supports them."""
 
 
 def decode_tree(tree: Any, tensors: Mapping[str, Tensor], name: str = "tree") -> Any:

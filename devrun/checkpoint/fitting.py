@@ -1,4 +1,4 @@
-"""`load_state_dict`: what fits goes in, what does not is said in one line."""
+"""`load_state_dict`: load what fits, and report what does not on one line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any
 from torch import nn
 
 from devrun.errors import CheckpointError
-
-__all__ = ["WRAPPED", "fits", "load_state_dict", "renamed"]
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _SHOWN = 10

@@ -8,8 +8,6 @@ from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
 
-__all__ = ["Hasher", "Piece"]
-
 Piece = bytes | bytearray | memoryview
 _SMALL = 1 << 16
 

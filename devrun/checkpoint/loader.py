@@ -22,13 +22,6 @@ from devrun.checkpoint.reader import (
 )
 from devrun.errors import CheckpointError, ConfigError, ConfigTypeError, nearest
 
-__all__ = [
-    "CheckpointLoader",
-    "load_any",
-    "load_with_prefix",
-    "state_dict_of",
-]
-
 Loader = Callable[..., Any]
 _REMOTE = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]+://|(?:s3|pavi|petrel|modelzoo|open-mmlab|mmcls"
@@ -84,7 +77,7 @@ class CheckpointLoader:
         *,
         allow_pickle: bool = False,
     ) -> Any:
-        """What is in `filename`; a dict with `state_dict` and `meta` where it says so.
+        """What is in `filename`; a dict with `state_dict` and `meta` if it has them.
 
         `allow_pickle` runs the code that a `.pth` file names.
 
@@ -201,10 +194,15 @@ def _from_safetensors(path: Path, map_location: Any) -> Any:
 def _moved(state_dict: Mapping[str, Any], map_location: Any) -> Any:
     if map_location is None or callable(map_location) or isinstance(map_location, dict):
         return state_dict  # on the CPU; what torch.load would remap is not here
-    moved: Any = OrderedDict(
-        (key, value.to(map_location) if isinstance(value, Tensor) else value)
+    return moved(state_dict, map_location)
+
+
+def moved(state_dict: Mapping[str, Any], device: Any) -> OrderedDict[str, Any]:
+    """A state_dict like it with all tensors on `device`, its versions kept."""
+    result: Any = OrderedDict(
+        (key, value.to(device) if isinstance(value, Tensor) else value)
         for key, value in state_dict.items()
     )
     if hasattr(state_dict, "_metadata"):
-        moved._metadata = state_dict._metadata
-    return moved
+        result._metadata = state_dict._metadata
+    return result  # type: ignore[no-any-return]

@@ -23,8 +23,6 @@ from devrun.checkpoint.decode import decode_tree
 from devrun.checkpoint.names import FILE, MANIFEST
 from devrun.errors import CheckpointError
 
-__all__ = ["MAX_MANIFEST", "SCHEMA", "FileEntry", "Manifest", "environment"]
-
 SCHEMA = 1
 MAX_MANIFEST = 1 << 24
 _HASH = "self_sha256"

@@ -27,17 +27,6 @@ from devrun.checkpoint.state import (
 )
 from devrun.errors import CheckpointError
 
-__all__ = [
-    "EMA_STATE",
-    "MmcvCheckpoint",
-    "averaged_weights",
-    "export_mmcv",
-    "load_mmcv_optimizer",
-    "mmcv_optimizer_tree",
-    "read_mmcv_checkpoint",
-    "write_mmcv_checkpoint",
-]
-
 EMA_STATE = "EMAHook"
 """Under this key of the part `hooks`, `model` has the averaged weights."""
 
@@ -53,7 +42,7 @@ class MmcvCheckpoint:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """(whole epochs done, updates done); CheckpointError if it says neither."""
+        """(whole epochs done, updates done); CheckpointError if it has neither."""
         epoch, done = self.meta.get("epoch"), self.meta.get("iter")
         if not isinstance(epoch, int) or not isinstance(done, int):
             raise CheckpointError(

@@ -7,18 +7,6 @@ import secrets
 
 from devrun.errors import CheckpointError
 
-__all__ = [
-    "FILE",
-    "MANIFEST",
-    "STEP_PATTERN",
-    "check_name",
-    "check_part",
-    "is_name",
-    "parse_leftover",
-    "step_name",
-    "temporary",
-]
-
 MANIFEST = "MANIFEST.json"
 STEP_PATTERN = r"step-\d{8,}"
 FILE = re.compile(r"[a-z0-9._-]{1,64}")

@@ -2,7 +2,7 @@
 
 A pickle can name any function to call. `torch.load(weights_only=True)` builds tensors
 and plain containers only. The one way past it is `allow_pickle`, for a file that its
-user trusts and names; nothing follows by itself when it refuses.
+user trusts and names; a refusal never leads to it automatically.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from devrun.checkpoint import fileops
 from devrun.checkpoint.reader import MissingCheckpointError, missing_message
 from devrun.checkpoint.storage import make_durable, storage_errors, write_file
 from devrun.errors import CheckpointError
-
-__all__ = ["load_pickled", "prune_files", "save_pickled"]
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _PLAIN: tuple[Any, ...] = (type(None), bool, int, float, str, bytes)
@@ -138,7 +136,7 @@ def prune_files(
 ) -> list[Path]:
     """Delete all but the newest `keep` whole files whose name matches `pattern`.
 
-    The first group of `pattern` is the number that says which is newer. Truncated
+    The first group of `pattern` is the number by which they are ordered. Truncated
     files are not counted and not deleted; `protect` neither. Returns what it deleted.
 
     Raises:

@@ -68,7 +68,7 @@ class Checkpoint:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """The manifest of `path`, after a look at the names and sizes of its files.
+    """The manifest of `path`, after checking the names and sizes of its files.
 
     Raises:
         CheckpointError: not a checkpoint, or damaged where that shows without
@@ -83,7 +83,7 @@ def verify_checkpoint(path: str | os.PathLike[str]) -> Manifest:
     """The manifest of `path`, once every byte of every file has been checked.
 
     Raises:
-        CheckpointError: not a checkpoint, or damaged; says which file and how.
+        CheckpointError: not a checkpoint, or damaged; names the file and the damage.
     """
     with _opened(Path(path)) as (fd, manifest):
         _check_listing(fd, manifest)

@@ -19,8 +19,6 @@ from devrun.checkpoint.reader import verify_checkpoint
 from devrun.checkpoint.storage import clear_directory, storage_errors
 from devrun.errors import CheckpointError
 
-__all__ = ["prune", "set_others_aside", "sweep_leftovers"]
-
 _LOGGER = logging.getLogger("devrun.checkpoint")
 
 

@@ -13,8 +13,6 @@ import torch
 
 from devrun.errors import CheckpointError
 
-__all__ = ["host_rng_state", "set_host_rng_state"]
-
 
 def host_rng_state() -> dict[str, Any]:
     """The state of the three global streams; `set_host_rng_state` takes it back."""

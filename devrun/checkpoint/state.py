@@ -2,7 +2,7 @@
 
 torch keeps it by position: a module registered in another order would then take
 another one's momentum without a word. Here every entry belongs to a name, and what
-does not fit is an error that says which.
+does not fit is an error that names it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,6 @@ from torch import Tensor, nn
 
 from devrun.errors import CheckpointError
 from devrun.tensors import tensors_in
-
-__all__ = [
-    "load_optimizer_state_by_name",
-    "named_optimizer_state",
-    "optimizer_state_by_name",
-    "positional_optimizer_state",
-    "prepare_optimizer_state",
-]
 
 _SHOWN = 5
 _STRUCTURE = ("params", "param_names")

@@ -13,19 +13,10 @@ from devrun.checkpoint import fileops
 from devrun.checkpoint.names import FILE, MANIFEST, temporary
 from devrun.errors import CheckpointError, StorageError
 
-__all__ = [
-    "check_possible",
-    "check_writable",
-    "clear_directory",
-    "make_durable",
-    "storage_errors",
-    "write_file",
-]
-
 
 @contextmanager
 def storage_errors(action: str) -> Iterator[None]:
-    """Turn an OSError into one line that says what failed, why and what to do."""
+    """Turn an OSError into one line: what failed, why and what to do."""
     try:
         yield
     except (CheckpointError, StorageError):
@@ -94,7 +85,7 @@ def check_writable(root: str | os.PathLike[str]) -> None:
 
 
 def check_possible(root: str | os.PathLike[str]) -> None:
-    """As `check_writable`, as far as it can be told without writing anything.
+    """As `check_writable`, as far as is possible without writing anything.
 
     Raises:
         StorageError: no directory can be made there, or nothing be written in it.
@@ -112,7 +103,7 @@ def check_possible(root: str | os.PathLike[str]) -> None:
 
 
 def make_durable(root: Path) -> None:
-    """Make `root`; a new directory counts once the one it lies in is synced.
+    """Make `root`; a new directory is durable once its parent is synced.
 
     So do those above it: whoever made them, a moment ago perhaps, has not. One that
     this user may not read was there before.

@@ -6,8 +6,6 @@ import json
 import math
 from typing import Any, NoReturn
 
-__all__ = ["canonical", "dumps", "loads", "render"]
-
 
 def loads(data: bytes) -> Any:
     """The value of `data`, UTF-8 text.

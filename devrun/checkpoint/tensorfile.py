@@ -21,8 +21,6 @@ from torch import Tensor
 
 from devrun.checkpoint import strict_json
 
-__all__ = ["STORED", "pieces", "read", "size_of"]
-
 STORED: dict[torch.dtype, str] = {
     torch.float64: "F64",
     torch.float32: "F32",

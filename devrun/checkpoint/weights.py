@@ -10,20 +10,13 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from devrun.checkpoint.fitting import WRAPPED, load_state_dict, renamed
-from devrun.checkpoint.loader import CheckpointLoader, state_dict_of
+from devrun.checkpoint.loader import CheckpointLoader, moved, state_dict_of
 from devrun.checkpoint.mmcv_format import write_mmcv_checkpoint
 from devrun.config.revisions import MODULE, revisions
 from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
-
-__all__ = [
-    "get_state_dict",
-    "load_checkpoint",
-    "save_checkpoint",
-    "weights_to_cpu",
-]
 
 
 def load_checkpoint(
@@ -65,13 +58,7 @@ def load_checkpoint(
 
 def weights_to_cpu(state_dict: Mapping[str, Any]) -> OrderedDict[str, Any]:
     """A state_dict like it with all tensors on the CPU, its versions kept."""
-    result: Any = OrderedDict(
-        (key, value.cpu() if isinstance(value, Tensor) else value)
-        for key, value in state_dict.items()
-    )
-    if hasattr(state_dict, "_metadata"):
-        result._metadata = state_dict._metadata
-    return result  # type: ignore[no-any-return]
+    return moved(state_dict, "cpu")
 
 
 def get_state_dict(

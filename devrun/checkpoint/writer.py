@@ -45,8 +45,6 @@ from devrun.checkpoint.storage import (
 )
 from devrun.errors import CheckpointError, StorageError
 
-__all__ = ["Snapshot", "write_checkpoint", "write_pointer"]
-
 _SPARE = 1.1
 _ENDINGS = (".json", ".safetensors")
 _LOGGER = logging.getLogger("devrun.checkpoint")
@@ -233,7 +231,7 @@ def _write_one(name: str, content: Content, parent: int, hasher: Hasher) -> int:
 
 
 def _publish(root: Path, temp: str, name: str, parent: int) -> None:
-    """Give the finished directory its name; the one that had it goes aside first."""
+    """Rename the finished directory; a former one of that name is moved aside."""
     aside = None
     try:
         if fileops.file_type(name, parent) is not None:

@@ -8,8 +8,6 @@ from typing import Any
 
 from devrun.errors import CheckpointError
 
-__all__ = ["WORDS", "chosen_checkpoint", "places_of"]
-
 WORDS = ("best", "latest")
 
 

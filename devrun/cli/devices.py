@@ -10,8 +10,6 @@ from typing import Any
 from devrun.cli.console import say
 from devrun.cli.exits import Session
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

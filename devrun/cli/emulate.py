@@ -1,4 +1,4 @@
-"""`devrun emulate`: somebody's program, with devrun's emulators as its vendor SDKs."""
+"""`devrun emulate`: run a program with devrun's emulators as its vendor SDKs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pathlib import Path
 from devrun.cli.console import complain
 from devrun.cli.exits import Session
 from devrun.errors import ConfigError
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

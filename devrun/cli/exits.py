@@ -26,8 +26,6 @@ from devrun.errors import (
 from devrun.redact import is_secret_key, remember
 from devrun.text import escape_lines
 
-__all__ = ["STATUSES", "Session", "guarded", "status_of"]
-
 STATUSES = {
     "0": "done",
     "1": "a defect, or a `sys.exit` in the run: the traceback is in the log",
@@ -50,7 +48,7 @@ BROKEN_PIPE = 128 + 13  # what a shell reports of a program that SIGPIPE ended
 
 @dataclass
 class Session:
-    """What a command tells the exit machinery about itself while it runs."""
+    """What the exit code needs to know about a running command."""
 
     argv: Sequence[str]
     work_dir: Path | None = None

@@ -10,8 +10,6 @@ from devrun.cli.console import say
 from devrun.cli.exits import Session
 from devrun.errors import CheckpointError
 
-__all__ = ["add_arguments", "run"]
-
 FORMATS = ("mmcv",)
 WEIGHTS = ("trained", "evaluated")
 

@@ -13,16 +13,6 @@ from devrun.config.merge import DELETE
 from devrun.errors import ConfigError
 from devrun.trust import granted
 
-__all__ = [
-    "add_device_flags",
-    "add_train_flags",
-    "add_trust_flags",
-    "device_entry",
-    "import_modules",
-    "overrides",
-    "trusted",
-]
-
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 
 

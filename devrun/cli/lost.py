@@ -15,8 +15,6 @@ from devrun.cli.record import write_facts
 from devrun.errors import ConfigError
 from devrun.lock import lock_directory, unlock_directory
 
-__all__ = ["crash_stacks", "mark_lost", "mark_lost_siblings"]
-
 _TAIL = 1 << 16
 _GO_ON = "--resume-from auto"
 _FATAL = re.compile(r"^\s*Fatal Python error: (.{1,100})", re.M)
@@ -43,7 +41,7 @@ def crash_stacks(log_file: Path | None) -> Iterator[None]:
 
 
 def mark_lost(work_dir: Path) -> str | None:
-    """What became of the run whose `run.json` still says that it runs.
+    """The fate of a run whose `run.json` still has the status `running`.
 
     The caller holds the lock of `work_dir`, so that run is gone: the file says so from
     now on. None where there is no such run.

@@ -13,11 +13,9 @@ from devrun.cli.exits import STATUSES, Session, guarded
 from devrun.cli.parser import LineParser
 from devrun.errors import nearest
 
-__all__ = ["COMMANDS", "main", "parser_of"]
-
 
 class Command(NamedTuple):
-    """Where a command lives and what `--help` says of it."""
+    """The module of a command and its line in `--help`."""
 
     module: str
     summary: str

@@ -9,8 +9,6 @@ from typing import NoReturn
 from devrun.cli.console import complain
 from devrun.errors import nearest
 
-__all__ = ["LineParser", "flags_of"]
-
 UNKNOWN = "unrecognized arguments: "
 
 

@@ -15,8 +15,6 @@ import devrun
 from devrun.files import replace_text
 from devrun.log.jsonlines import strict_line
 
-__all__ = ["RunRecord", "git_revision", "versions", "write_facts"]
-
 
 class RunRecord:
     """The facts of one run, written whole each time so that a kill leaves no half.

@@ -13,10 +13,8 @@ from typing import Any, NoReturn, Protocol
 from devrun.errors import RunInterrupted
 from devrun.text import one_line
 
-__all__ = ["StartInterrupted", "StopSignals"]
-
 WATCHED = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
-"""Schedulers warn by SIGUSR1; SIGHUP says that the terminal is gone."""
+"""Schedulers warn by SIGUSR1; SIGHUP means that the terminal was closed."""
 
 
 class StartInterrupted(KeyboardInterrupt):
@@ -42,7 +40,7 @@ class StopSignals:
 
     The handler only sets a flag on the runner given to `attach`: the iteration in
     progress is finished, and whoever runs the loop saves. Before that there is
-    nothing to save, and StartInterrupted is raised where the program stands.
+    nothing to save, and StartInterrupted is raised at the current line.
     """
 
     def __init__(self) -> None:

@@ -9,13 +9,11 @@ from typing import Any
 
 from devrun.config.redact import MASK, is_secret_key, redacted
 
-__all__ = ["last_validation", "listed", "masked", "results", "summary"]
-
 NOT_METRICS = (
     "mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "momentum", "memory",
     "time", "data_time",
 )  # fmt: skip
-"""What a record says of the run, not of the model; `TextLoggerHook` keeps log values
+"""Fields of a record about the run, not the model; `TextLoggerHook` keeps log values
 of these names apart, with a `_` behind."""
 
 

@@ -38,7 +38,7 @@ class Plan:
     work_dir: Path
     timestamp: str
     main: bool
-    """Whether this process writes and speaks for the run."""
+    """Whether this process writes the files and messages of the run."""
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -176,7 +176,7 @@ def _save(runner: Any, cfg: Any) -> str | None:
 
 
 def _tell_hangs(runner: Any, record: RunRecord, signals: StopSignals) -> None:
-    """A hang ends the process where it stands: what is left to say is said before."""
+    """Write the last messages before the watchdog ends a hanging process."""
     from devrun.hooks.watchdog import WatchdogHook
 
     def tell(error: DevrunError) -> None:

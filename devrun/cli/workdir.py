@@ -14,8 +14,6 @@ from devrun.cli.lost import mark_lost, mark_lost_siblings
 from devrun.errors import CheckpointError, ConfigError, nearest
 from devrun.lock import lock_directory
 
-__all__ = ["check_checkpoint", "choose_work_dir", "claim", "holds_run", "keep_aside"]
-
 DEFAULT_ROOT = "work_dirs"
 RUN_FILES = re.compile(
     r"checkpoints|tf_logs|run(-\d{8}_\d{6})?\.json|config(-\d{8}_\d{6})?\.\w+"

@@ -1,4 +1,4 @@
-"""Configurations: files, inheritance, the command line, one tree that knows its lines.
+"""Configurations: files, inheritance, the command line, one tree with line numbers.
 
 cfg = Config.fromfile("configs/digits/resnet8_digits.yaml")
 cfg.merge_from_dict({"optimizer.lr": 0.01})

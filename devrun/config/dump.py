@@ -15,8 +15,6 @@ from devrun.config.python_operations import FUNCTIONS
 from devrun.config.redact import redacted
 from devrun.text import escape_controls
 
-__all__ = ["FORMATS", "to_json", "to_plain", "to_python", "to_yaml"]
-
 _WIDTH = 88
 _SHADOWING = {*FUNCTIONS, "dict", "globals"}
 
@@ -25,7 +23,7 @@ def to_python(tree: Mapping[Any, Any], *, strict: bool = True) -> str:
     """Assignments, one for each top-level key, laid out to read.
 
     A value that no text can stand for raises ConfigError when `strict`, else its
-    repr stands as a string.
+    repr is written as a string.
     """
     plain = _simple(redacted(dict(tree)), strict, ())
     lines: list[str] = []

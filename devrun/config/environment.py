@@ -14,8 +14,6 @@ from typing import Any
 from devrun.config.origin import describe
 from devrun.redact import Reference, remember
 
-__all__ = ["EnvFloat", "EnvInt", "EnvStr", "resolve"]
-
 _REFERENCE = re.compile(
     r"\$\{env(?:\.(?P<kind>\w{0,32}))?:(?P<name>[^:{}]{0,256})"
     r"(?::(?P<default>[^{}]{0,4096}))?\}"
@@ -37,7 +35,7 @@ class EnvFloat(Reference, float):
 def resolve(text: str, pay: Callable[[int], None] = lambda chars: None) -> Any:
     """`text` with its references replaced; the same object when it has none.
 
-    `pay(chars)` is told how long each text is before it is made.
+    `pay(chars)` is called with the length of each text before it is made.
 
     Raises:
         ValueError: a variable that is not set, a wrong form or a value that is no

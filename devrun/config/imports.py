@@ -14,8 +14,6 @@ from devrun.config.tree import ConfigDict, origin_of
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.importing import import_for_config, import_for_user
 
-__all__ = ["import_custom", "import_named", "search_folders"]
-
 _KEY = "custom_imports"
 
 

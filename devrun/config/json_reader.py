@@ -1,4 +1,4 @@
-"""JSON text to a tree that knows its lines; duplicate keys and deep nesting refused."""
+"""JSON text to a tree with line numbers; duplicate keys and deep nesting refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_json(
 ) -> ConfigDict:
     """The object in `text`; an empty one where nothing is written.
 
-    A bare word is accepted, as text, only where `is_marker` says so.
+    A bare word is accepted, as text, only where `is_marker` accepts it.
     NaN and Infinity are read as Python's `json` writes them.
 
     Raises:

@@ -89,7 +89,7 @@ class Budget:
 def weigh(value: Any) -> tuple[int, int]:
     """How many values `value` is and holds, and the characters of all its text.
 
-    A value that stands in several places counts in each, as printing shows it.
+    A value used in several places counts in each, as printing shows it.
 
     Raises:
         TooMuch: more of them than an operation may go through, or nested too deeply.
@@ -139,7 +139,7 @@ def check_key(key: Any, others: Iterable[Any] = ()) -> None:
 class Copier:
     """Copies trees into nodes of our own within the limits.
 
-    `any_leaf` lets other objects than text, numbers and None through, for a file
+    `any_leaf` accepts objects other than text, numbers and None, for a file
     that was run as Python code.
     """
 

@@ -281,7 +281,7 @@ def _warn_if_deprecated(tree: ConfigDict, path: str) -> None:
 
 
 def finish(tree: ConfigDict, budget: Budget, path: str = "") -> ConfigDict:
-    """Resolve `${env:...}`, drop `_delete_`, and tell each node where it stands."""
+    """Resolve `${env:...}`, drop `_delete_`, and set the key path of each node."""
     for key in tree:
         origin = origin_of(tree, key)
         if not isinstance(key, str) or key.startswith("__") or key in RESERVED:

@@ -193,7 +193,7 @@ def _mark(new: Any, old: Any, path: KeyPath) -> None:
 
 
 def _at(tree: Any, path: Iterable[Any]) -> Any:
-    """What stands at `path`; None where nothing does."""
+    """The value at `path`; None if there is none."""
     for part in path:
         is_number = isinstance(part, str) and part.isdecimal()
         if isinstance(tree, ConfigDict):

@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 from devrun.config.limits import MAX_DEPTH, MAX_STRING, Budget, check_key
 from devrun.config.origin import describe
 
-__all__ = ["DictAction", "parse_value"]
-
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 
 
@@ -51,7 +49,7 @@ def parse_value(text: str) -> Any:
 
     `1`, `2.5`, `true`, `None` are what they look like; `1,2` and `[1,2]` lists,
     `(1,2)` a tuple, `{'a': 1}` a dict, nested as wished; `'...'` and `"..."` text.
-    All else is text as it stands, unbalanced brackets included.
+    Anything else is text, unbalanced brackets included.
 
     Raises:
         ValueError: too long or nested too deeply.
@@ -133,7 +131,7 @@ class _Reader:
         return _atom(self._bare(close))
 
     def _quoted(self, quote: str) -> str | None:
-        """The text up to the closing quote; None, and no step, where there is none."""
+        """The text up to the closing quote; None, without moving, if none."""
         end = self._text.find(quote, self._at + 1)
         if end < 0:
             return None

@@ -1,6 +1,6 @@
 """How a message about a value of a config reads.
 
-Every message of this room is one printable line:
+Every message of this package is one printable line:
 `file:line: a.b.c: reason; what to do`.
 """
 

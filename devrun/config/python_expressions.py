@@ -168,7 +168,7 @@ class Expressions:
                 yield self.value(node)
 
     def _value_of_dict(self, node: ast.Dict) -> ConfigDict:
-        result = self._new_dict(node)
+        result = operations.new_dict(self.budget, self.origin(node))
         written: set[Any] = set()
         for key_node, value_node in zip(node.keys, node.values, strict=True):
             value = self.value(value_node)
@@ -182,12 +182,6 @@ class Expressions:
                 self.fail(key_node, f"the key {describe(key)} is given twice")
             operations.put(self.budget, result, key, value, self.origin(key_node))
             written.add(key)
-        return result
-
-    def _new_dict(self, node: ast.AST) -> ConfigDict:
-        self.budget.charge(2, 500)
-        result = ConfigDict()
-        result._meta_.origin = self.origin(node)
         return result
 
     def _value_of_call(self, node: ast.Call) -> Any:
@@ -217,7 +211,7 @@ class Expressions:
         return list(self._elements(node.args)), options
 
     def _call_dict(self, node: ast.Call) -> ConfigDict:
-        result = self._new_dict(node)
+        result = operations.new_dict(self.budget, self.origin(node))
         if len(node.args) > 1:
             self.fail(node, "dict(...) takes one positional argument at most")
         for argument in self._elements(node.args):
@@ -322,7 +316,7 @@ class Expressions:
         return operations.FUNCTIONS["set"](self.budget, self._value_of_listcomp(node))
 
     def _value_of_dictcomp(self, node: ast.DictComp) -> ConfigDict:
-        result = self._new_dict(node)
+        result = operations.new_dict(self.budget, self.origin(node))
         for _ in self._loop(node.generators):
             key, value = self.value(node.key), self.value(node.value)
             operations.put(self.budget, result, key, value, self.origin(node.key))

@@ -22,8 +22,6 @@ from devrun.config.python_operations import (
 from devrun.config.python_text import Operation
 from devrun.config.tree import ConfigDict
 
-__all__ = ["method_of"]
-
 
 def _set_default(
     budget: Budget, target: ConfigDict, key: Any, default: Any = None
@@ -90,7 +88,7 @@ _PAYING_METHODS: dict[type, dict[str, Callable[..., Any]]] = {
 
 
 def method_of(value: Any, name: str) -> Callable[..., Any] | None:
-    """`method(budget, value, *args, **options)`; None where there is none."""
+    """`method(budget, value, *args, **options)`; None if `name` is unknown."""
     kind = next((kind for kind in _METHODS if isinstance(value, kind)), None)
     if kind is None:
         return None

@@ -16,23 +16,6 @@ from devrun.config.limits import MAX_BITS, MAX_NODES, Budget, TooMuch, check_key
 from devrun.config.python_text import Operation
 from devrun.config.tree import ConfigDict, place
 
-__all__ = [
-    "FUNCTIONS",
-    "binary",
-    "call",
-    "compare",
-    "copy_dict",
-    "free",
-    "items",
-    "look",
-    "members",
-    "put",
-    "rows",
-    "shift",
-    "sort",
-    "update",
-]
-
 _SEQUENCES = (str, list, tuple)
 _CONTAINERS = (*_SEQUENCES, set, dict, range)
 
@@ -81,7 +64,7 @@ def put(
 
 
 def free(budget: Budget, *_: Any, **__: Any) -> None:
-    """Takes the same time whatever the operands are; the syntax node has paid."""
+    """Takes constant time; its cost was counted with the syntax node."""
 
 
 def look(budget: Budget, *values: Any, **_: Any) -> None:
@@ -351,10 +334,16 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 # Dicts ------------------------------------------------------------------------
 
 
-def copy_dict(budget: Budget, value: dict[Any, Any]) -> ConfigDict:
-    budget.rows(3 * len(value))
+def new_dict(budget: Budget, origin: Any = None) -> ConfigDict:
     budget.charge(2, 500)
     result = ConfigDict()
+    result._meta_.origin = origin
+    return result
+
+
+def copy_dict(budget: Budget, value: dict[Any, Any]) -> ConfigDict:
+    budget.rows(3 * len(value))
+    result = new_dict(budget)
     dict.update(result, value)
     if isinstance(value, ConfigDict):
         result._meta_.origins.update(value._meta_.origins)

@@ -38,7 +38,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 @dataclass
 class PythonFile:
-    """What a Python configuration says."""
+    """The values of a Python configuration."""
 
     values: ConfigDict
     """Its variables, each with its line; without `_base_`."""

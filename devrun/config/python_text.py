@@ -9,8 +9,6 @@ from typing import Any
 
 from devrun.config.limits import MAX_STRING, Budget, TooMuch, weigh
 
-__all__ = ["METHODS", "Operation", "fill_braces", "fill_percent", "show"]
-
 Operation = tuple[Callable[..., object], Callable[..., Any]]
 """`(cost, function)`: `cost(budget, *operands)` pays or raises."""
 

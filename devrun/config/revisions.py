@@ -12,8 +12,6 @@ try:
 except ImportError:  # Python 3.10
     import sre_parse as parser
 
-__all__ = ["MODULE", "revisions"]
-
 MODULE = ((r"^module\.", ""),)
 """MMCV's default: what DataParallel puts before every key."""
 _ACCEPTED = "a list of [pattern, replacement] pairs of text"
@@ -30,7 +28,7 @@ def revisions(value: Any) -> list[tuple[re.Pattern[str], str]]:
     refused.
 
     Raises:
-        ValueError: not such a list, or a pattern or replacement that is none.
+        ValueError: not such a list, or an invalid pattern or replacement.
     """
     if not isinstance(value, (list, tuple)) or len(value) > _PAIRS:
         raise ValueError(f"takes {_ACCEPTED} (at most {_PAIRS}), not {describe(value)}")

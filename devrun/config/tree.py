@@ -1,7 +1,7 @@
 """The tree a configuration is held in.
 
 `ConfigDict` is a dict whose keys are also attributes; `ConfigList` is its list.
-Each node knows its key path and the line it was written on, and can be frozen.
+Each node has its key path and the line it was written on, and can be frozen.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeVar
+
+from typing_extensions import Self
 
 from devrun.config.origin import config_error, hint_for
 from devrun.config.redact import redacted
@@ -24,7 +26,6 @@ __all__ = [
     "children",
     "freeze",
     "origin_of",
-    "path_of",
     "place",
     "plain",
     "rehome",
@@ -47,7 +48,43 @@ class Meta:
         return replace(self, origins=dict(self.origins), frozen=False)
 
 
-class ConfigDict(dict[Any, Any]):
+Node = TypeVar("Node", bound="_Node")
+
+
+class _Node:
+    """What a dict and a list of a configuration share: their place, and copying."""
+
+    __slots__ = ()
+    _meta_: Meta
+    _plain: ClassVar[Any]
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        self = super().__new__(cls)
+        object.__setattr__(self, "_meta_", Meta())
+        return self
+
+    def copy(self) -> Self:
+        """A copy that may be changed: shallow, but deep when this one is frozen."""
+        if self._meta_.frozen:
+            return copy.deepcopy(self)
+        return _rebuild(type(self), self, self._meta_.thawed())
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        items = copy.deepcopy(self._plain(self), memo)
+        return _rebuild(type(self), items, self._meta_.thawed())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self._plain(self), self._meta_)
+
+    def __repr__(self) -> str:
+        return repr(redacted(self))
+
+    __str__ = __repr__
+
+
+class ConfigDict(_Node, dict[Any, Any]):
     """A dict with attribute access; nested dicts and lists are converted on entry.
 
     Raises:
@@ -56,12 +93,7 @@ class ConfigDict(dict[Any, Any]):
     """
 
     __slots__ = ("_meta_",)
-    _meta_: Meta
-
-    def __new__(cls, *_: Any, **__: Any) -> ConfigDict:
-        self = super().__new__(cls)
-        object.__setattr__(self, "_meta_", Meta())
-        return self
+    _plain = dict
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -128,21 +160,6 @@ class ConfigDict(dict[Any, Any]):
         self._meta_.origins.clear()
         super().clear()
 
-    def copy(self) -> ConfigDict:
-        """A dict that may be changed: shallow, but deep when this one is frozen."""
-        if self._meta_.frozen:
-            return copy.deepcopy(self)
-        return _rebuild_dict(dict(self), self._meta_.thawed())
-
-    __copy__ = copy
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ConfigDict:
-        items = {key: copy.deepcopy(value, memo) for key, value in self.items()}
-        return _rebuild_dict(items, self._meta_.thawed())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_dict, (dict(self), self._meta_)
-
     def to_dict(self) -> dict[Any, Any]:
         """The same tree in plain dicts and lists."""
         result: dict[Any, Any] = plain(self)
@@ -156,22 +173,12 @@ class ConfigDict(dict[Any, Any]):
     def _here(self) -> str:
         return str(Place(self._meta_.origin, self._meta_.path or ()))
 
-    def __repr__(self) -> str:
-        return repr(redacted(self))
 
-    __str__ = __repr__
-
-
-class ConfigList(list[Any]):
+class ConfigList(_Node, list[Any]):
     """A list inside a configuration; frozen with it."""
 
     __slots__ = ("_meta_",)
-    _meta_: Meta
-
-    def __new__(cls, *_: Any, **__: Any) -> ConfigList:
-        self = super().__new__(cls)
-        self._meta_ = Meta()
-        return self
+    _plain = list
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__(adopt(item) for item in items)
@@ -225,38 +232,12 @@ class ConfigList(list[Any]):
         _guard(self)
         super().sort(**kwargs)
 
-    def copy(self) -> ConfigList:
-        """A list that may be changed: shallow, but deep when this one is frozen."""
-        if self._meta_.frozen:
-            return copy.deepcopy(self)
-        return _rebuild_list(list(self), self._meta_.thawed())
 
-    __copy__ = copy
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ConfigList:
-        items = [copy.deepcopy(item, memo) for item in self]
-        return _rebuild_list(items, self._meta_.thawed())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_list, (list(self), self._meta_)
-
-    def __repr__(self) -> str:
-        return repr(redacted(self))
-
-    __str__ = __repr__
-
-
-def _rebuild_dict(items: dict[Any, Any], meta: Meta) -> ConfigDict:
-    node = ConfigDict.__new__(ConfigDict)
-    dict.update(node, items)
+def _rebuild(kind: type[Node], items: Any, meta: Meta) -> Node:
+    node = kind.__new__(kind)
+    fill: Any = dict.update if issubclass(kind, dict) else list.extend
+    fill(node, items)
     object.__setattr__(node, "_meta_", meta)
-    return node
-
-
-def _rebuild_list(items: list[Any], meta: Meta) -> ConfigList:
-    node = ConfigList.__new__(ConfigList)
-    list.extend(node, items)
-    node._meta_ = meta
     return node
 
 
@@ -282,7 +263,7 @@ def children(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def rehome(node: Any, path: KeyPath, origin: Origin | None = None) -> None:
-    """Tell `node` and everything below where it stands now."""
+    """Set the key paths of `node` and everything below it."""
     if isinstance(node, (ConfigDict, ConfigList)):
         node._meta_.path = path
         if node._meta_.origin is None:
@@ -322,13 +303,6 @@ def place(node: ConfigDict, key: Any, value: Any, origin: Origin | None) -> None
         node._meta_.origins[key] = origin
 
 
-def path_of(node: Any) -> KeyPath:
-    """The key path of a node; empty for the root and where it is not known."""
-    if isinstance(node, (ConfigDict, ConfigList)):
-        return node._meta_.path or ()
-    return ()
-
-
 def origin_of(node: Any, key: Any = None) -> Origin | None:
     """The line of `key`, else of the node it would be in; None if not known."""
     if not isinstance(node, (ConfigDict, ConfigList)):
@@ -345,7 +319,7 @@ def origin_of(node: Any, key: Any = None) -> Origin | None:
 
 
 def where(cfg: Any, key: Any = None) -> Place:
-    """The place of `cfg`, or of its `key`; a false one where none is known."""
+    """The place of `cfg`, or of its `key`; an empty one if it is unknown."""
     node = getattr(cfg, "__dict__", {}).get("_cfg_dict", cfg)
     if not isinstance(node, (ConfigDict, ConfigList)):
         return Place()

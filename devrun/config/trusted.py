@@ -1,7 +1,7 @@
 """Running a Python configuration as the program it is.
 
-Only on request (`--trust-config`), said aloud each time: such a file can do anything
-its reader could do.
+Only on request (`--trust-config`), with a warning each time: such a file can do
+anything its reader could do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Strict YAML to a tree that knows its lines.
+"""Strict YAML to a tree with line numbers.
 
 The core schema of YAML 1.2 (`1e-3` and `0o17` are numbers; `no`, `on`, `12:30:45`
 and `1_000` are text), read from the parser's events: no tag can build an object, a

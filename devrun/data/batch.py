@@ -10,8 +10,6 @@ from torch import Tensor
 from devrun.step import MicroBatches
 from devrun.tensors import INSIDE, replaced, tensors_in
 
-__all__ = ["batch_size_of", "to_device"]
-
 
 def batch_size_of(batch: Any) -> int:
     """Dimension 0 of the first tensor that has one, however deep; 1 if there is none.

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from devrun.errors import DataError
 
-__all__ = ["POLICIES", "WAYS", "Buckets", "choose_sizes", "forecast"]
-
 POLICIES = ("error", "truncate", "grow")
 WAYS = ("optimal", "quantiles", "powers", "longest")
 _CANDIDATES = 512

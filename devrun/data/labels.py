@@ -10,8 +10,6 @@ from torch.utils.data import Subset
 
 from devrun.errors import ConfigError
 
-__all__ = ["check_labels"]
-
 
 def check_labels(dataset: Any, num_classes: int) -> None:
     """Refuse a data set with a label outside 0 to `num_classes` - 1.

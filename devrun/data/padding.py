@@ -14,8 +14,6 @@ from torch.utils.data import default_collate
 
 from devrun.errors import ConfigError, nearest
 
-__all__ = ["Axis", "BucketCollate", "Fits"]
-
 
 class Fits(Protocol):
     """What sizes are allowed, such as `devrun.data.buckets.Buckets`."""
@@ -100,7 +98,7 @@ class BucketCollate:
         batch = self.collate_fn(samples)
         tensors = self.axis.tensors(batch)
         size = self.buckets.fit(max(self.axis.sizes(tensors, batched=True).values()))
-        # the samples tell how long each row was; what pads by itself leaves no trace
+        # row lengths come from the samples: a collate function may have padded already
         lengths = {key: self._lengths(samples, key) for key in self.axis.mask}
         return self._resized(batch, tensors, size, lengths, batched=True)
 

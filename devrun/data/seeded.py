@@ -18,8 +18,6 @@ from devrun.data import streams
 from devrun.data.sampler import SampleKey
 from devrun.errors import DataError
 
-__all__ = ["Fetched", "SampleError", "SeededCollate", "SeededDataset"]
-
 _COLLATE = 3  # salt: collating draws from another stream than the first sample
 
 

@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["capture", "mix", "preserved", "reseed", "restore"]
-
 _MASK = (1 << 64) - 1
 
 

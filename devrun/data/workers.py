@@ -1,4 +1,4 @@
-"""Loader workers: which signals they take, how they end, and what to say of a death."""
+"""Loader workers: their signals, their shutdown, and messages about one that died."""
 
 from __future__ import annotations
 

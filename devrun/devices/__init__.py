@@ -1,4 +1,4 @@
-"""The only rooms that know hardware: one adapter per kind of device.
+"""The only package that knows hardware: one adapter per kind of device.
 
 Names are loaded when used: `devrun --help` must not import torch.
 """

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["BackendSettings"]
-
 
 class BackendSettings:
     """Sets TF32, cuDNN's benchmark mode and its determinism; `undo` restores them."""

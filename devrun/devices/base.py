@@ -167,7 +167,7 @@ class DeviceAdapter(ABC):
         Called at log points and before every save, on each rank by itself.
 
         Raises:
-            DivergedError: one is NaN or infinite, and the policy says stop or skip.
+            DivergedError: one is NaN or infinite, and the policy is to stop or skip.
         """
 
     @abstractmethod
@@ -187,7 +187,7 @@ class DeviceAdapter(ABC):
         """The model takes what `model_state` of any device gave, all of it.
 
         Raises:
-            CheckpointError: it does not fit; `source` says where it is from.
+            CheckpointError: it does not fit; `source` names its origin.
         """
         load_state_dict(
             self.unwrap_model(model), state, strict=True, logger=logger, source=source

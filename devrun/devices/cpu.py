@@ -16,8 +16,6 @@ from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.step import UpdatePolicy
 
-__all__ = ["CPUAdapter"]
-
 CPUINFO = Path("/proc/cpuinfo")
 _INSTRUCTIONS = {
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},

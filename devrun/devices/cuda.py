@@ -18,8 +18,6 @@ from devrun.errors import ConfigError, DeviceUnavailableError
 from devrun.step import MicroBatches
 from devrun.tensors import tensors_in
 
-__all__ = ["CUDAAdapter"]
-
 
 class CUDAAdapter(EagerAdapter):
     """One GPU per process; several under a launcher."""

@@ -6,10 +6,10 @@ A subclass says what is special about its hardware: its name, whether it is here
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -22,12 +22,7 @@ from devrun.data.spec import LoaderSpec
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.explain import STEP_FAILURES, explain
 from devrun.devices.finite import FiniteGuard
-from devrun.devices.gradients import (
-    call_zero_grad,
-    clip_function,
-    largest_gradient,
-    zero_function,
-)
+from devrun.devices.gradients import clip_function, largest_gradient, zero_function
 from devrun.devices.options import EagerOptions, parse_options
 from devrun.devices.overflow import Overflows
 from devrun.devices.ownership import (
@@ -35,6 +30,7 @@ from devrun.devices.ownership import (
     average_before_steps,
     check_policy,
     decide_owner,
+    likely_owner,
 )
 from devrun.devices.placement import (
     compile_in_place,
@@ -48,16 +44,12 @@ from devrun.devices.precision import autocast_for, loss_scaler_for
 from devrun.devices.seeding import Determinism, seed_streams
 from devrun.devices.splitting import splitter_for
 from devrun.devices.update import (
-    StepFunction,
-    UpdatePlan,
-    checked_loss,
-    closure_step,
-    forward_step,
-    full_step,
+    Unreached,
+    Update,
+    check_closure,
     needs_closure,
-    plain_step,
 )
-from devrun.dist import allreduce_grads, close_dist, get_dist_info, init_dist, launched
+from devrun.dist import close_dist, get_dist_info, init_dist, launched
 from devrun.errors import DeviceUnavailableError
 from devrun.models.items import items_in
 from devrun.models.step_module import StepModule
@@ -82,15 +74,12 @@ class EagerAdapter(DeviceAdapter):
         self.options = options if options is not None else self.options_type()
         self.device = torch.device("cpu")
         """Where tensors go; final after `setup`."""
+        self.update = Update()
+        """How an update is done; final after `prepare`, but for its `owner`."""
+        self._policy = UpdatePolicy()
         self._seed = 0
         self._joined = False
         self._determinism = Determinism()
-        self._policy = UpdatePolicy()
-        self._plan = UpdatePlan()
-        self._step: StepFunction = _not_prepared
-        self._owner: str | None = None
-        self._saved_state: Mapping[str, Any] = {}
-        self._skipped_before = 0
         self._handles: list[Any] = []
 
     @classmethod
@@ -133,20 +122,26 @@ class EagerAdapter(DeviceAdapter):
         self._policy = policy
         model.counts_items = model.counts_items and policy.mean_over == "targets"
         model.optimizer = optimizer = self.placed(model, optimizer)
-        self._plan = self._planned(policy, model)
-        prepared: nn.Module = model
-        if policy.owner == "model":
+        saved = self.update.saved  # a resume may come before prepare
+        self.update = self.planned(policy, model)
+        self.update.load_state_dict(saved)
+        if self.update.overflows is not None:
+            self.note_overflow = self.update.overflows.note
+        owner = likely_owner(policy, optimizer)
+        self.settle_owner(owner, optimizer)
+        if owner == "model":
             share_weights(model)
-            self._handles = average_before_steps(optimizer)
-        else:
-            prepared = self._wrapped(model)
-        if policy.owner == "hook":
-            self._step = forward_step(self._plan, keep_graph=True)
-        elif policy.owner == "model":
-            self._step = self._model_step()
-        else:
-            self._step = self._first_step
-        return prepared, optimizer
+            return model, optimizer
+        return self._wrapped(model), optimizer
+
+    def settle_owner(self, owner: str, optimizer: Any) -> None:
+        """Who updates: `adapter`, `model` or `hook`.
+
+        Called at the end of `prepare`, and again if the first step shows another one.
+        """
+        self.update.owner = owner
+        if owner == "model":
+            self._handles += average_before_steps(optimizer)
 
     def prepare_dataloader(
         self, loader: Any, *, training: bool, seed: int | None = None
@@ -172,8 +167,26 @@ class EagerAdapter(DeviceAdapter):
         optimizer: Any,
         on_grads: Callable[[], None] | None = None,
     ) -> StepOutput:
+        update = self.update
         try:
-            return self._step(model, batch, optimizer, on_grads)
+            first = None
+            if update.watches:
+                first = self._watched_forward(model, batch, optimizer)
+                model = model if first is None else step_module_of(model)
+            if update.owner != "adapter":
+                return update.forward(model, batch, on_grads, first)
+            if update.closure:
+                outputs = update.by_closure(model, batch, optimizer, on_grads, first)
+            else:
+                outputs = update.gradients(model, batch, optimizer, first)
+                if update.may_step(model, outputs, optimizer, on_grads):
+                    if update.scaler is None:
+                        optimizer.step()
+                    else:
+                        update.scaler.step(optimizer)
+            if update.after_update is not None:
+                update.after_update()
+            return outputs
         except STEP_FAILURES as error:
             line = explain(error, batch, model, str(self.device), self.memory_stats)
             if line is None:
@@ -185,7 +198,7 @@ class EagerAdapter(DeviceAdapter):
         # Not inference_mode: its tensors may never enter autograd again, and users
         # keep predictions (distillation, hard negatives) for the next train step.
         try:
-            with torch.no_grad(), self._plan.autocast or contextlib.nullcontext():
+            with torch.no_grad(), self.update.autocast or nullcontext():
                 return StepOutput(step_module_of(model)(self.to_device(batch), mode))
         except STEP_FAILURES as error:
             line = explain(error, batch, model, str(self.device), self.memory_stats)
@@ -197,40 +210,27 @@ class EagerAdapter(DeviceAdapter):
         return user_module_of(model)
 
     def check_finite(self, model: Any = None) -> None:
-        if self._plan.overflows is not None:
-            self._plan.overflows.flush()
-        if self._plan.guard is not None:
-            self._plan.guard.flush(None if model is None else user_module_of(model))
-        self.skipped_updates = self._skipped_before + self._plan.skipped
+        update = self.update
+        if update.overflows is not None:
+            update.overflows.flush()
+        if update.guard is not None:
+            update.guard.flush(None if model is None else user_module_of(model))
+        self.skipped_updates = update.skipped
 
     def profiler_activities(self) -> list[Any]:
         return [torch.profiler.ProfilerActivity.CPU]
 
     def state_dict(self) -> dict[str, Any]:
-        state = dict(self._saved_state)
-        if self._owner is not None:
-            state["owner"] = self._owner
-        if self._plan.scaler is not None:
-            state["scaler"] = self._plan.scaler.grad_scaler.state_dict()
-        for name, part in self._plan.stateful():
-            state[name] = part.state_dict()
-        if skipped := self._skipped_before + self._plan.skipped:
-            state["skipped_updates"] = skipped
-        return state
+        return self.update.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # resume may come before prepare; the scaler takes it then
-        self._saved_state = dict(state)
-        # also by a rollback, in the midst of counting
-        self._skipped_before = state.get("skipped_updates", 0) - self._plan.skipped
-        self._load_scaler()
+        self.update.load_state_dict(state)
 
     def teardown(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._step = _not_prepared
-        self._plan = UpdatePlan()
+        self.update = Update()
         self._determinism.undo()
         if self._joined:
             self._joined = False
@@ -250,7 +250,7 @@ class EagerAdapter(DeviceAdapter):
         return batch
 
     def _wrapped(self, model: StepModule) -> nn.Module:
-        if self._plan.splitter is None:
+        if self.update.splitter is None:
             return wrap_ddp(model, self.device, self.options)
         # a rank that runs out of memory must be able to tell the others before they
         # exchange gradients, which DDP does in the middle of a backward pass
@@ -265,121 +265,62 @@ class EagerAdapter(DeviceAdapter):
         """Whether the loader should pin its batches; None leaves it as it is."""
         return None
 
-    def _planned(self, policy: UpdatePolicy, model: StepModule) -> UpdatePlan:
-        guard = FiniteGuard(
-            policy.nonfinite, host_shared=self.host_shared, spike=policy.spike
-        )
-        overflows = Overflows(host_shared=self.host_shared, give_up=guard.give_up)
-        # a user's own hook clips, scales and accumulates by itself
-        own = policy.owner == "hook"
-        plan = UpdatePlan(
-            guard=None if policy.nonfinite == "ignore" else guard,
-            zero=call_zero_grad if own else zero_function(model.optimizer),
-            clip=None if own else clip_function(policy, host_shared=self.host_shared),
-            overflows=overflows if policy.precision == "fp16" else None,
-            autocast=autocast_for(policy.precision, self.device.type),
-            scaler=None
-            if own
-            else loss_scaler_for(policy, self.device.type, overflows),
-            watched=model.module if policy.detect_anomalous_params else None,
-            accumulate=policy.accumulate,
-            count_items=functools.partial(items_in, model),
+    def planned(self, policy: UpdatePolicy, model: StepModule) -> Update:
+        """The update that `policy` asks for; `model` is placed already.
+
+        A subclass changes what its device does in another way.
+        """
+        shared, kind = self.host_shared, self.device.type
+        guard = FiniteGuard(policy.nonfinite, host_shared=shared, spike=policy.spike)
+        overflows = Overflows(host_shared=shared, give_up=guard.give_up)
+        ours = likely_owner(policy, model.optimizer) == "adapter"
+        unknown = model.may_update and policy.micro_batch is None if ours else True
+        update = Update(
+            watches=policy.owner in ("auto", "adapter") and unknown,
+            host_shared=shared,
+            world=get_dist_info()[1],
+            zero=zero_function(model.optimizer),
+            autocast=autocast_for(policy.precision, kind),
             splitter=splitter_for(policy, self),
+            count_items=functools.partial(items_in, model),
+            guard=None if policy.nonfinite == "ignore" else guard,
+            overflows=overflows if policy.precision == "fp16" else None,
         )
-        if plan.overflows is not None:
-            self.note_overflow = plan.overflows.note
-        if policy.nonfinite == "skip" and plan.scaler is None:  # it skips them itself
+        if policy.owner == "hook":  # it clips, scales and accumulates by itself
+            return update
+        update.closure = needs_closure(model.optimizer)
+        update.clip = clip_function(policy, host_shared=shared)
+        update.scaler = loss_scaler_for(policy, kind, overflows)
+        if policy.detect_anomalous_params:
+            update.unreached = Unreached(model.module)
+        if policy.nonfinite == "skip" and update.scaler is None:  # it skips them itself
             guard.judges_gradients = True
             if policy.grad_clip is None or "max_norm" not in policy.grad_clip:
-                plan.measure = largest_gradient()
-        self._plan = plan
-        self._load_scaler()
-        return plan
+                update.measure = largest_gradient()
+        if update.closure and ours:
+            check_closure(update)
+        return update
 
-    def _load_scaler(self) -> None:
-        saved = self._saved_state.get("scaler")
-        if saved and self._plan.scaler is not None:
-            self._plan.scaler.grad_scaler.load_state_dict(dict(saved))
-        for name, part in self._plan.stateful():
-            if name in self._saved_state:
-                part.load_state_dict(self._saved_state[name])
+    def _watched_forward(self, model: Any, batch: Any, optimizer: Any) -> Any:
+        """A forward pass of the first micro-batch, which shows who updates.
 
-    def _first_step(
-        self, model: Any, batch: Any, optimizer: Any, on_grads: Any
-    ) -> StepOutput:
-        """The first update finds out who does it, and picks the function for the rest.
-
-        It runs on the bare module with gradients averaged by hand: DDP cannot wrap a
-        forward pass in which the model itself calls backward.
+        It runs on the bare module, and so does all of this update, with gradients
+        averaged by hand: DDP cannot wrap a forward pass in which the model itself
+        calls backward. None where the owner is known with DDP, which then is there
+        from the first update on, so that a resumed run has the bits of an unbroken one.
         """
-        inner: StepModule = step_module_of(model)
-        known = isinstance(model, DistributedDataParallel) and self._adapter_owns()
-        if known or self._plan.splitter is not None:
-            # Known beforehand: DDP from the first update on, as a run that was never
-            # stopped does at this point, so that a resumed one has the same bits.
-            self._owner = "adapter"
-            self._step = self._adapter_step(model, optimizer)
-            return self._step(model, batch, optimizer, on_grads)
-        parts = batch if isinstance(batch, MicroBatches) else MicroBatches([batch])
-        autocast = self._plan.autocast or contextlib.nullcontext()
-        with UpdateWatch(inner, optimizer) as watch, autocast:
-            outputs = inner(parts[0], "train")
-        self._owner = decide_owner(self._policy, watch, optimizer, inner)
-        if self._owner == "model":
-            self._handles = average_before_steps(optimizer)
-            self._step = self._model_step()
-            return forward_step(self._plan, keep_graph=False)(
-                _Replay(inner, outputs), parts[0], optimizer, on_grads
-            )
-        checked_loss(inner, outputs["loss"])
-        self._step = run = self._adapter_step(model, optimizer)
-        if isinstance(model, DistributedDataParallel):
-            reduce = functools.partial(allreduce_grads, list(inner.parameters()))
-            first = closure_step if needs_closure(optimizer) else full_step
-            run = first(self._plan, reduce)
-        return run(_Replay(inner, outputs), batch, optimizer, on_grads)
-
-    def _adapter_owns(self) -> bool:
-        known = (self._policy.owner, self._saved_state.get("owner"))
-        return known[0] == "adapter" or known == ("auto", "adapter")
-
-    def _adapter_step(self, model: Any, optimizer: Any) -> StepFunction:
-        if self._plan.splitter is not None and get_dist_info()[1] > 1:
-            params = list(step_module_of(model).parameters())
-            return full_step(self._plan, functools.partial(allreduce_grads, params))
-        if needs_closure(optimizer):
-            return closure_step(self._plan)
-        if self._plan.is_plain and not isinstance(model, DistributedDataParallel):
-            return plain_step(self._plan)
-        return full_step(self._plan)
-
-    def _model_step(self) -> StepFunction:
-        forward = forward_step(self._plan, keep_graph=False)
-
-        def step(model: Any, batch: Any, optimizer: Any, on_grads: Any) -> StepOutput:
-            return forward(step_module_of(model), batch, optimizer, on_grads)
-
-        return step
-
-
-class _Replay:
-    """Stands for the model in the first update: its first forward is already done."""
-
-    def __init__(self, model: StepModule, outputs: dict[str, Any]) -> None:
-        self.model_name = model.model_name
-        self._model = model
-        self._outputs: dict[str, Any] | None = outputs
-
-    def run(self, _: Any, batch: Any, mode: str) -> dict[str, Any]:
-        """As `StepModule.run` is called."""
-        return self(batch, mode)
-
-    def __call__(self, batch: Any, mode: str) -> dict[str, Any]:
-        outputs, self._outputs = self._outputs, None
-        if outputs is not None:
-            return outputs
-        again: dict[str, Any] = self._model(batch, mode)
-        return again
+        update, inner = self.update, step_module_of(model)
+        update.watches = False
+        known = (self._policy.owner, update.saved.get("owner"))
+        if isinstance(model, DistributedDataParallel) and "adapter" in known:
+            return None
+        part = batch[0] if isinstance(batch, MicroBatches) else batch
+        with UpdateWatch(inner, optimizer) as watch:
+            outputs = update.run(inner, part)
+        owner = decide_owner(self._policy, watch, optimizer, inner)
+        if owner != update.owner:
+            self.settle_owner(owner, optimizer)
+        return outputs
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
@@ -387,9 +328,3 @@ def _channels_last(tensor: Tensor) -> Tensor:
     if tensor.dim() == 4 and tensor.is_floating_point():
         return tensor.contiguous(memory_format=torch.channels_last)
     return tensor
-
-
-def _not_prepared(
-    model: Any, batch: Any, optimizer: Any, on_grads: Callable[[], None] | None
-) -> StepOutput:
-    raise RuntimeError("the adapter is not prepared: call prepare(model, ...) first")

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from devrun.errors import DeviceUnavailableError
 
-__all__ = ["EMULATED_PACKAGES", "emulators_root", "is_emulated", "use_emulators"]
-
 EMULATED_PACKAGES = (
     "habana_dataloader",
     "habana_frameworks",

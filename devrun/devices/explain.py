@@ -1,4 +1,4 @@
-"""Failures of a step that torch words for its developers, said for its users."""
+"""Failures of a step, explained for users where torch's text is for developers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from devrun.errors import (
 from devrun.step import MicroBatches
 from devrun.tensors import named_tensors
 
-__all__ = ["STEP_FAILURES", "explain"]
-
 STEP_FAILURES = (RuntimeError, IndexError, MemoryError, ValueError)
 """What a step can raise that `explain` may know."""
 
@@ -34,7 +32,7 @@ def explain(
     device: str,
     memory_stats: Callable[[], Mapping[str, float]],
 ) -> DevrunError | None:
-    """One line for the user, or None when the error speaks for itself."""
+    """One line for the user, or None when the error needs no explanation."""
     if isinstance(error, DevrunError):
         return None
     if is_out_of_memory(error):

@@ -15,7 +15,7 @@ class DeviceFacts:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables to set before torch is imported; what the user has set stays."""
     other_names: tuple[str, ...] = ()
-    """What users also call it; a message then says the right name."""
+    """Other names that users try; the message suggests the right one."""
     runner_options: tuple[str, ...] = ()
     """Its options that MMCV keeps in the `runner` section."""
     top_level_options: Mapping[str, str] = field(default_factory=dict)

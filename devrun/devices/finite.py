@@ -44,7 +44,6 @@ class FiniteGuard:
     Args:
         action: one of `ACTIONS`.
         host_shared: reading a loss costs nothing, so read each.
-        fold_at: of losses not looked at, how many to keep before they become one.
         spike: `action` and the arguments of a `SpikeDetector`; None looks for none.
     """
 
@@ -53,7 +52,6 @@ class FiniteGuard:
         action: str,
         *,
         host_shared: bool,
-        fold_at: int = _FOLD_AT,
         spike: Mapping[str, Any] | None = None,
     ) -> None:
         if action not in ACTIONS:
@@ -67,7 +65,8 @@ class FiniteGuard:
         self._unread: list[Tensor] = []  # for the detector
         self.agree = get_dist_info()[1] > 1
         self._pending: list[Tensor] = []
-        self._fold_at = fold_at
+        self.fold_at = _FOLD_AT
+        """Of losses not looked at, how many to keep before they become one."""
         self.skipped = 0
         """Updates that were left out."""
         self.judges_gradients = False
@@ -75,27 +74,23 @@ class FiniteGuard:
         self._in_a_row = 0
         self._warned = 0
 
-    @property
-    def reads_plainly(self) -> bool:
-        """Whether a caller may test each value itself, and only then ask `blocks`."""
-        by_itself = not self.agree and self.spikes is None
-        return self.immediate and self.action != "skip" and by_itself
-
-    def blocks(self, loss: Tensor) -> bool:
+    def blocks(self, loss: Tensor | float) -> bool:
         """Whether the update of this loss must not be done.
+
+        A number is what a caller has read already, where that costs nothing.
 
         Raises:
             DivergedError: by policy `stop`, before the update.
         """
-        if not self.immediate:
+        if not self.immediate and isinstance(loss, Tensor):
             self._remember(loss)
             if self.spikes is not None:
                 self._unread.append(loss.detach())
                 if len(self._unread) >= _UNREAD:
                     self._flush_spikes()
             return False
-        value: Any = loss.tolist()
-        bad = value - value != 0  # true for nan and both infinities
+        value = loss.tolist() if isinstance(loss, Tensor) else loss
+        bad = mine = not math.isfinite(value)
         if self.agree:  # all ranks leave out the same update, or none does
             bad = all_reduce_max(float(bad)) > 0
         if not bad:
@@ -104,18 +99,17 @@ class FiniteGuard:
             if not self.judges_gradients:
                 self._in_a_row = 0
             return False
-        mine = value - value != 0
         return self._found(
             f"the loss is {value}" if mine else "the loss of another rank is not finite"
         )
 
-    def blocks_norm(self, norm: Tensor) -> bool:
+    def blocks_norm(self, norm: Tensor | float) -> bool:
         """As `blocks`, for the norm of all gradients, whichever was measured."""
-        if not self.immediate:
+        if not self.immediate and isinstance(norm, Tensor):
             self._remember(norm)
             return False
-        value: Any = norm.tolist()
-        if value - value == 0:
+        value = norm.tolist() if isinstance(norm, Tensor) else norm
+        if math.isfinite(value):
             if self.judges_gradients:
                 self._in_a_row = 0
             return False
@@ -181,7 +175,7 @@ class FiniteGuard:
     def _remember(self, value: Tensor) -> None:
         # times 0: stays 0 for a finite number, else nan; a sum cannot overflow
         self._pending.append(value.detach().float() * 0)
-        if len(self._pending) >= self._fold_at:
+        if len(self._pending) >= self.fold_at:
             self._pending = [torch.stack(self._pending).sum()]
 
     def _found(self, what: str, action: str | None = None) -> bool:

@@ -29,7 +29,7 @@ from devrun.devices.emulation import EMULATED_PACKAGES
 __all__ = ["CaptureWatch", "Finding"]
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"forward"}
-"""What torch itself keeps in a module; a captured `forward` stands there too."""
+"""What torch itself keeps in a module; a captured `forward` is there too."""
 _DEPTH = 4
 """How far into containers and plain objects an attribute is followed."""
 _MOST, _MOST_BYTES = 5_000, 1 << 20
@@ -54,11 +54,11 @@ class Finding:
     what: str
     """A clause: `draws from numpy.random`, `changes Net.step from 0 to 1`."""
     site: str | None
-    """`file:line` of the user's code; None where it could not be told."""
+    """`file:line` of the user's code; None if unknown."""
     random: bool
     """Whether it is a draw of random numbers, not an attribute."""
 
-    def told(self, device: str) -> str:
+    def message(self, device: str) -> str:
         """One line: what happens, where, its consequence and what to do.
 
         Args:
@@ -170,23 +170,23 @@ class _LineTracer:
     def __call__(self, frame: types.FrameType, event: str, arg: Any) -> Any:
         if not self._is_users(frame.f_code.co_filename):
             return None
-        self._look()
+        self._note_changes()
         self._stack.append(frame)
         self._line = frame.f_lineno
         return self._trace
 
     def _trace(self, frame: types.FrameType, event: str, arg: Any) -> Any:
         if event == "line":
-            self._look()
+            self._note_changes()
             self._line = frame.f_lineno
         elif event == "return":
-            self._look()
+            self._note_changes()
             self._stack.pop()
             self._line = self._stack[-1].f_lineno if self._stack else 0
         return self._trace
 
-    def _look(self) -> None:
-        """Note what has changed since the last look, as done by the last line."""
+    def _note_changes(self) -> None:
+        """Note what has changed since the last call, as done by the last line."""
         for name, read in self._streams.items():
             state = read()
             if state != self._states[name]:

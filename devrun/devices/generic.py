@@ -1,7 +1,8 @@
-"""Any accelerator that PyTorch knows by itself: Apple's mps, Intel's xpu, npu, ...
+"""Any accelerator that PyTorch supports itself: Apple's mps, Intel's xpu, npu, ...
 
-`torch.accelerator` (torch 2.6 and later) speaks for whichever one the installed build
-has; what only some of them offer is asked of their module and left out elsewhere.
+`torch.accelerator` (torch 2.6 and later) is the interface to the one that the
+installed build has; what only some of them offer is asked of their module and left
+out elsewhere.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from devrun.devices.eager import EagerAdapter
 from devrun.devices.options import IndexedOptions
 from devrun.dist import local_rank
 from devrun.errors import ConfigError, DeviceUnavailableError
-
-__all__ = ["GenericAdapter", "MPSAdapter", "NPUAdapter", "XPUAdapter"]
 
 
 class GenericAdapter(EagerAdapter):

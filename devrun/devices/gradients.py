@@ -27,7 +27,7 @@ __all__ = [
     "zero_function",
 ]
 
-Clip = Callable[[Any], Tensor | None]
+Clip = Callable[[Any], "Tensor | float | None"]
 """Clips the gradients of an optimizer; their norm before, if it is known."""
 Zero = Callable[[Any], None]
 
@@ -124,9 +124,9 @@ def clip_function(policy: UpdatePolicy, *, host_shared: bool = False) -> Clip | 
     function: Any = utils.clip_grad_norm_ if by_norm else utils.clip_grad_value_
     params_of = _Parameters()
 
-    def clip(optimizer: Any) -> Tensor | None:
-        norm: Tensor | None = function(params_of(optimizer), **options)
-        return norm
+    def clip(optimizer: Any) -> Tensor | float | None:
+        norm: Any = function(params_of(optimizer), **options)
+        return norm.tolist() if host_shared and norm is not None else norm
 
     return clip
 
@@ -138,13 +138,13 @@ def _clip_when_due(options: dict[str, Any]) -> Clip:
     foreach = measure.get("foreach")
     params_of = _Parameters()
 
-    def clip(optimizer: Any) -> Tensor:
+    def clip(optimizer: Any) -> float:
         params = params_of(optimizer)
         grads = [param.grad for param in params if param.grad is not None]
-        norm: Tensor = utils.get_total_norm(grads, **measure)
-        value: Any = norm.tolist()
+        norm = utils.get_total_norm(grads, **measure)
+        value: float = norm.tolist()  # type: ignore[assignment]
         if not value < limit:  # nan is not below anything
             utils.clip_grads_with_norm_(params, max_norm, norm, foreach)
-        return norm
+        return value
 
     return clip

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from devrun.errors import ConfigError, ConfigTypeError, nearest
 
-__all__ = ["EagerOptions", "IndexedOptions", "parse_options"]
-
 
 def _option(default: Any, *kinds: type) -> Any:
     return field(default=default, metadata={"kinds": kinds})
@@ -21,7 +19,7 @@ def _option(default: Any, *kinds: type) -> Any:
 class EagerOptions:
     """What every eager device takes.
 
-    The last two speak to NVIDIA's libraries; other devices take them so that one
+    The last two configure NVIDIA's libraries; other devices accept them so that one
     config runs on all of them, and have nothing to set.
     """
 

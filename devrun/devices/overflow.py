@@ -16,8 +16,6 @@ from torch import Tensor
 
 from devrun.devices.finite import MAX_SKIPPED_IN_A_ROW
 
-__all__ = ["WARN_AFTER", "Overflows"]
-
 WARN_AFTER = 10
 """Updates left out in a row before the first warning; then at each doubling."""
 

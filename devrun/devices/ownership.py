@@ -22,6 +22,7 @@ __all__ = [
     "check_model_owner",
     "check_policy",
     "decide_owner",
+    "likely_owner",
     "optimizers_in",
 ]
 
@@ -138,6 +139,7 @@ def check_model_owner(policy: UpdatePolicy, model_name: str) -> None:
         "fp16 loss scaling": policy.precision == "fp16",
         "nonfinite 'skip'": policy.nonfinite == "skip",
         "detect_anomalous_params": policy.detect_anomalous_params,
+        "micro_batch": policy.micro_batch is not None,
     }
     refused = [name for name, wanted in asked.items() if wanted]
     if refused:
@@ -148,13 +150,24 @@ def check_model_owner(policy: UpdatePolicy, model_name: str) -> None:
         )
 
 
+def likely_owner(policy: UpdatePolicy, optimizer: Any) -> str:
+    """Who updates as far as is known before the first step.
+
+    Only a model's own `train_step`, or a batch processor, may show something else.
+    """
+    if policy.owner != "auto":
+        return policy.owner
+    none = optimizer is None or isinstance(optimizer, Mapping)
+    return "model" if none else "adapter"
+
+
 def decide_owner(
     policy: UpdatePolicy, watch: UpdateWatch, optimizer: Any, model: StepModule
 ) -> str:
     """`adapter` or `model`, from the policy and what the first step showed.
 
     Raises:
-        ConfigError: both would update, or nobody can.
+        ConfigError: both would update, or neither can.
     """
     if policy.owner == "model":
         return "model"

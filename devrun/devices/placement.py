@@ -17,8 +17,6 @@ from devrun.dist import broadcast_tensors, get_dist_info
 from devrun.errors import ConfigError
 from devrun.models.step_module import StepModule
 
-__all__ = ["compile_in_place", "place", "step_module_of", "user_module_of", "wrap_ddp"]
-
 
 def place(
     model: StepModule, optimizer: Any, device: torch.device, options: EagerOptions

@@ -13,8 +13,6 @@ from devrun.devices.overflow import Overflows
 from devrun.errors import ConfigError, nearest
 from devrun.step import UpdatePolicy
 
-__all__ = ["AUTOCAST_DTYPES", "LossScaler", "autocast_for", "loss_scaler_for"]
-
 AUTOCAST_DTYPES: Mapping[str, torch.dtype | None] = {
     "fp32": None,
     "bf16": torch.bfloat16,
@@ -77,7 +75,7 @@ def loss_scaler_for(
 
     Raises:
         ConfigError: a `loss_scale` that is neither a number above 0, `dynamic`, nor
-            arguments that `torch.amp.GradScaler` knows.
+            arguments that `torch.amp.GradScaler` accepts.
     """
     if policy.precision != "fp16":
         return None

@@ -133,7 +133,7 @@ def resolve_device(spec: Any) -> DeviceAdapter:
 
 
 def set_environment() -> None:
-    """Set what a device needs set before torch is imported, where nobody has set it."""
+    """Set the variables that devices need before torch is imported; keep the user's."""
     for facts in FACTS.values():
         for name, value in facts.environment.items():
             os.environ.setdefault(name, value)

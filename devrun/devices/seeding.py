@@ -8,8 +8,6 @@ import random
 import numpy as np
 import torch
 
-__all__ = ["Determinism", "seed_streams"]
-
 
 def seed_streams(seed: int, rank: int) -> None:
     """Seed python, numpy and torch (host and devices).

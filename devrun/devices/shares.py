@@ -3,7 +3,7 @@
 The gradient of an update is that of one mean over everything it holds. Where the losses
 are means over targets (tokens), a micro-batch counts for its valid ones, as with
 `num_items_in_batch` of Hugging Face; else for its samples. The counts stay on the
-device: nobody waits for them.
+device: nothing waits for them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from torch import Tensor
 from devrun.data.batch import batch_size_of
 from devrun.dist import get_dist_info
 from devrun.step import StepOutput
-
-__all__ = ["CountItems", "Shares", "count_nothing"]
 
 CountItems = Callable[[Any], "Tensor | None"]
 """How many items the loss of a batch is the mean over; None where samples count."""

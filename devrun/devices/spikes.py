@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-__all__ = ["SpikeDetector"]
-
 
 class SpikeDetector:
     """A loss is a spike when its robust z-score in the last `window` losses is high.

@@ -8,6 +8,7 @@ that a model takes of its batch (BatchNorm) are then those of smaller batches.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -22,14 +23,18 @@ from devrun.errors import (
     UnsupportedFeatureError,
     is_out_of_memory,
 )
-from devrun.step import UpdatePolicy
+from devrun.step import MicroBatches, UpdatePolicy
 from devrun.tensors import INSIDE, replaced, tensors_in
 
-__all__ = ["Splitter", "split", "splitter_for"]
+__all__ = ["Pieces", "Splitter", "split", "splitter_for"]
 
 logger = logging.getLogger("devrun")
 
 T = TypeVar("T")
+
+
+class Pieces(MicroBatches):
+    """Micro-batches that are divided already."""
 
 
 class Splitter:
@@ -55,7 +60,7 @@ class Splitter:
     def run(
         self,
         parts: Sequence[Any],
-        attempt: Callable[[Sequence[Any]], T],
+        attempt: Callable[[Pieces], T],
         model: nn.Module,
         clear: Callable[[], None],
     ) -> T:
@@ -65,7 +70,8 @@ class Splitter:
             DeviceMemoryError: single samples do not fit, or the size is fixed.
         """
         while True:
-            pieces = [piece for part in parts for piece in split(part, self.size)]
+            divided = [split(part, self.size) for part in parts]
+            pieces = Pieces(itertools.chain.from_iterable(divided))
             kept = self._kept(model)
             result, failure = _tried(attempt, pieces)
             if self._together and all_reduce_max(float(failure is not None)) > 0:
@@ -120,7 +126,7 @@ def splitter_for(policy: UpdatePolicy, adapter: Any) -> Splitter | None:
     """What the `micro_batch` of a policy asks for.
 
     Raises:
-        UnsupportedFeatureError: where somebody else than the adapter does the update.
+        UnsupportedFeatureError: where the update is not done by the adapter.
     """
     size = policy.micro_batch
     if size is None:
@@ -161,7 +167,7 @@ def _piece(batch: Any, count: int, start: int, stop: int) -> Any:
 
 
 def _tried(
-    attempt: Callable[[Sequence[Any]], T], pieces: Sequence[Any]
+    attempt: Callable[[Pieces], T], pieces: Pieces
 ) -> tuple[T | None, str | None]:
     """(result, None), or (None, what failed) when memory did not suffice.
 

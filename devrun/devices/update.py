@@ -1,11 +1,8 @@
-"""One optimizer update on an eager device.
+"""`Update`: how one optimizer update is done on an eager device, and by whom.
 
-    plain    zero_grad, forward, backward, [clip], step: fp32 on one process
-    full     the same with any of accumulation, autocast, loss scaling, DDP
-    closure  full, for optimizers that evaluate the loss themselves (LBFGS)
-    forward  no update: the model, or the user's optimizer hook, does it
-
-Which one is chosen once, so that a step asks no questions whose answer is known.
+`EagerAdapter.train_step` reads as the update does: `gradients`, `may_step`, step. An
+optimizer that evaluates the loss itself (LBFGS) has the first two in a closure. Where
+the model, or an optimizer hook of the user's, updates by itself, `forward` is all.
 """
 
 from __future__ import annotations
@@ -13,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import Clip, Zero, call_zero_grad
@@ -25,211 +23,268 @@ from devrun.devices.overflow import Overflows
 from devrun.devices.placement import step_module_of
 from devrun.devices.precision import LossScaler
 from devrun.devices.shares import CountItems, Shares, count_nothing
-from devrun.devices.splitting import Splitter
+from devrun.devices.splitting import Pieces, Splitter
+from devrun.dist import allreduce_grads
 from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.models.step_module import StepModule
 from devrun.step import MicroBatches, StepOutput
 from devrun.tensors import map_tensors
 
-__all__ = [
-    "StepFunction",
-    "UpdatePlan",
-    "checked_loss",
-    "closure_step",
-    "detached",
-    "forward_step",
-    "full_step",
-    "needs_closure",
-    "plain_step",
-]
+__all__ = ["Unreached", "Update", "check_closure", "needs_closure"]
 
 OnGrads = Callable[[], None] | None
-StepFunction = Callable[[Any, Any, Any, OnGrads], StepOutput]
 
 logger = logging.getLogger("devrun")
 
 
 @dataclass
-class UpdatePlan:
+class Update:
     """A policy made concrete; `None` stands for what is not asked for."""
 
-    guard: FiniteGuard | None = None
+    owner: str | None = None
+    """`adapter`, `model` or `hook`; None before `prepare`."""
+    watches: bool = False
+    """Whether the first step may still show another owner."""
+    host_shared: bool = False
+    """Whether the host reads a tensor's value without waiting for a queue."""
+    world: int = 1
+    """Number of processes."""
+    closure: bool = False
+    """Whether the optimizer has to be given a function that evaluates the loss."""
     zero: Zero = call_zero_grad
-    clip: Clip | None = None
+    autocast: contextlib.AbstractContextManager[Any] | None = None
+    splitter: Splitter | None = None
+    count_items: CountItems = count_nothing
+    scaler: LossScaler | None = None
+    guard: FiniteGuard | None = None
+    unreached: Unreached | None = None
     measure: Clip | None = None
     """Measures the gradients before an update that is left out if they are not finite,
     where no clipping does."""
+    clip: Clip | None = None
     overflows: Overflows | None = None
-    autocast: contextlib.AbstractContextManager[Any] | None = None
-    scaler: LossScaler | None = None
-    watched: nn.Module | None = None
-    """Where to look for parameters that the loss does not reach."""
-    accumulate: int = 1
-    count_items: CountItems = count_nothing
-    splitter: Splitter | None = None
     after_backward: Callable[[], None] | None = None
     """Called after every micro-batch's backward, as `after_update` after the update:
     where a device wants to be told that work may be launched."""
     after_update: Callable[[], None] | None = None
-    reported: set[str] = field(default_factory=set)
+    saved: Mapping[str, Any] = field(default_factory=dict)
+    """What `load_state_dict` was given."""
+    skipped_before: int = 0
+    """Updates left out by the runs that this one continues."""
 
-    @property
-    def skipped(self) -> int:
-        """Updates left out so far."""
-        guarded = 0 if self.guard is None else self.guard.skipped
-        return guarded + (0 if self.overflows is None else self.overflows.total)
+    def gradients(
+        self, model: Any, batch: Any, optimizer: Any, first: Any = None
+    ) -> StepOutput:
+        """Forward and backward of each micro-batch; the outputs of the whole update.
 
-    @property
-    def is_plain(self) -> bool:
-        asked = (
-            self.autocast,
-            self.scaler,
-            self.measure,
-            self.watched,
-            self.after_backward,
-            self.after_update,
-            self.splitter,
-        )
-        return self.accumulate == 1 and all(part is None for part in asked)
+        `first` is what a forward pass of the first one gave, where it was done before.
+        """
+        parts = batch if isinstance(batch, MicroBatches) else (batch,)
+        if not parts:
+            raise ConfigError("an update without a batch: the data loader gave none")
+        if self.splitter is not None and not isinstance(batch, Pieces):
+            return self.splitter.run(
+                parts,
+                lambda pieces: self.gradients(model, pieces, optimizer),
+                step_module_of(model),
+                lambda: self.zero(optimizer),
+            )
+        self.zero(optimizer)
+        several = len(parts) > 1 or self.world > 1
+        shares = Shares(parts, self.count_items) if several else None
+        done: list[StepOutput] = []
+        for part in parts if len(parts) == 1 else exchanged_once(model, parts):
+            outputs = self.run(model, part) if first is None else first
+            first = None
+            loss = outputs["loss"]
+            if not (isinstance(loss, Tensor) and loss.requires_grad) or (
+                loss.is_complex()
+            ):
+                raise no_backward_from(loss, model)
+            done.append(detached(outputs))
+            if shares is not None:
+                done[-1]["log_vars"].setdefault("loss", done[-1]["loss"])
+                loss = shares.of_update(len(done) - 1, loss)
+            if self.scaler is not None:
+                loss = self.scaler.scale(loss)
+            loss.backward()
+            if self.after_backward is not None:
+                self.after_backward()
+        return done[0] if shares is None else shares.merged(done)
 
-    def stateful(self) -> list[tuple[str, Any]]:
-        """What of it a checkpoint keeps, by name."""
-        spikes = None if self.guard is None else self.guard.spikes
-        parts = {"spikes": spikes, "micro_batch": self.splitter}
-        return [(name, part) for name, part in parts.items() if part is not None]
+    def may_step(
+        self, model: Any, outputs: StepOutput, optimizer: Any, on_grads: OnGrads
+    ) -> bool:
+        """All between backward and step; False where the update is to be left out.
 
-
-def plain_step(plan: UpdatePlan) -> StepFunction:
-    """The shortest way through an update, for a plan with `is_plain`.
-
-    The model is the `StepModule` itself, in no wrapper. Calls are written out where a
-    helper would read better: they are what devrun adds to a hand-written loop.
-    """
-    guard, clip, zero = plan.guard, plan.clip, plan.zero
-    reads = guard is not None and guard.reads_plainly
-    blocks = None if guard is None or reads else guard.blocks
-
-    def step(model: Any, batch: Any, optimizer: Any, on_grads: OnGrads) -> StepOutput:
-        zero(optimizer)
-        outputs = model.run(model, batch, "train")
-        loss = outputs["loss"]
-        outputs["loss"] = noted = loss.detach()
-        log_vars = outputs["log_vars"]
-        if not reads and "loss" not in log_vars:
-            log_vars["loss"] = noted
-        if blocks is not None and blocks(loss):
-            return detached(outputs)
-        loss.backward()
+        The values are logged as numbers where the host reads them at no cost.
+        """
+        if self.world > 1 and not isinstance(model, DistributedDataParallel):
+            allreduce_grads(model.parameters())
+        log_vars, loss = outputs["log_vars"], outputs["loss"]
+        if self.host_shared:
+            loss = loss.tolist()  # in half the time of item()
+        if "loss" not in log_vars:
+            log_vars["loss"] = loss
+        guard, scaler = self.guard, self.scaler
+        if guard is not None and guard.blocks(loss):
+            self.zero(optimizer)
+            return False
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        if self.unreached is not None:
+            self.unreached.log()
         if on_grads is not None:
             on_grads()
-        norm = None if clip is None else clip(optimizer)
-        if reads:
-            # tolist takes half the time of item; a difference of a number from itself
-            # is not 0 for nan and infinities
-            value: Any = loss.tolist()
-            if "loss" not in log_vars:
-                log_vars["loss"] = value
-            if norm is not None:
-                log_vars["grad_norm"] = number = norm.tolist()
-                value += number
-            if value - value != 0:
-                _explain_nonfinite(guard, noted, norm)
-        elif norm is not None:
-            log_vars["grad_norm"] = norm
-            if guard is not None and guard.blocks_norm(norm):
-                return detached(outputs)
-        optimizer.step()
-        return StepOutput(outputs) if len(outputs) == 3 else detached(outputs)
+        if self.measure is not None and guard is not None:
+            largest = self.measure(optimizer)
+            if largest is not None and guard.blocks_norm(largest):
+                return False
+        norm = None if self.clip is None else self.clip(optimizer)
+        if norm is None:
+            return True
+        log_vars["grad_norm"] = norm
+        # an overflow of scaled gradients is the scaler's affair
+        return guard is None or scaler is not None or not guard.blocks_norm(norm)
 
-    return step
+    def by_closure(
+        self,
+        model: Any,
+        batch: Any,
+        optimizer: Any,
+        on_grads: OnGrads,
+        first: Any = None,
+    ) -> StepOutput:
+        """An update by an optimizer that asks for the loss as often as it wants.
 
-
-def _explain_nonfinite(guard: Any, loss: Tensor, norm: Tensor | None) -> None:
-    guard.blocks(loss)
-    if norm is not None:
-        guard.blocks_norm(norm)
-
-
-def full_step(plan: UpdatePlan, reduce: OnGrads = None) -> StepFunction:
-    """An update with anything a policy can ask for.
-
-    `reduce` averages the gradients over the ranks where DDP does not.
-    """
-
-    def step(model: Any, batch: Any, optimizer: Any, on_grads: OnGrads) -> StepOutput:
-        plan.zero(optimizer)
-        outputs = _gradients(plan, model, batch, reduce)
-        if _finished(plan, outputs, optimizer, on_grads):
-            if plan.scaler is not None:
-                plan.scaler.step(optimizer)
-            else:
-                optimizer.step()
-        if plan.after_update is not None:
-            plan.after_update()
-        return outputs
-
-    return step
-
-
-def closure_step(plan: UpdatePlan, reduce: OnGrads = None) -> StepFunction:
-    """An update by an optimizer that asks for the loss as often as it wants.
-
-    What is returned is of its first evaluation, at the weights before the update.
-    """
-    if plan.scaler is not None:
-        raise UnsupportedFeatureError(
-            "an optimizer that needs a closure (LBFGS) cannot be combined with fp16 "
-            "loss scaling: use fp32 or bf16"
-        )
-    if plan.guard is not None and plan.guard.action == "skip":
-        raise UnsupportedFeatureError(
-            "nonfinite 'skip' cannot be combined with an optimizer that needs a "
-            "closure (LBFGS): use 'stop', 'warn' or 'ignore'"
-        )
-
-    def step(model: Any, batch: Any, optimizer: Any, on_grads: OnGrads) -> StepOutput:
+        What is returned is of its first evaluation, at the weights before the update.
+        """
         evaluations: list[StepOutput] = []
 
         def closure() -> Tensor:
-            plan.zero(optimizer)
-            outputs = _gradients(plan, model, batch, reduce)
-            _finished(plan, outputs, optimizer, on_grads)
+            known = None if evaluations else first
+            outputs = self.gradients(model, batch, optimizer, known)
+            self.may_step(model, outputs, optimizer, on_grads)
             evaluations.append(outputs)
             loss: Tensor = outputs["loss"]
             return loss
 
         optimizer.step(closure)
-        if plan.after_update is not None:
-            plan.after_update()
         return evaluations[0]
 
-    return step
-
-
-def forward_step(plan: UpdatePlan, *, keep_graph: bool) -> StepFunction:
-    """A forward pass alone; `keep_graph` leaves the loss to a backward elsewhere."""
-    guard = None if plan.guard is None else plan.guard.blocks
-    autocast = plan.autocast or contextlib.nullcontext()
-
-    def step(model: Any, batch: Any, optimizer: Any, on_grads: OnGrads) -> StepOutput:
+    def forward(
+        self, model: Any, batch: Any, on_grads: OnGrads, first: Any = None
+    ) -> StepOutput:
+        """A forward pass alone; a hook's loss keeps its graph for a backward there."""
+        if self.owner is None:
+            raise RuntimeError(
+                "the adapter is not prepared: call prepare(model, ...) first"
+            )
         if on_grads is not None:
             raise UnsupportedFeatureError(
                 "a hook overrides after_backward, which is never called where the "
                 "model or an optimizer hook of your own does the update: do it there"
             )
-        with autocast:
-            outputs = model(batch, "train")
+        model = step_module_of(model) if self.owner == "model" else model
+        outputs = self.run(model, batch) if first is None else first
         loss = outputs["loss"]
-        if guard is not None and loss is not None:
-            guard(loss)
-        return StepOutput(outputs) if keep_graph else detached(outputs)
+        if loss is not None:
+            outputs["log_vars"].setdefault("loss", loss.detach())
+            if self.guard is not None:
+                self.guard.blocks(loss)
+        return StepOutput(outputs) if self.owner == "hook" else detached(outputs)
 
-    return step
+    def run(self, model: Any, batch: Any) -> Any:
+        """A forward pass of the model in `train` mode, in the precision asked for.
+
+        Its `log_vars` may lack the loss.
+        """
+        if self.autocast is not None:
+            with self.autocast:
+                return model(batch, "train")
+        if isinstance(model, StepModule):  # past nn.Module's own call, which costs more
+            return model.run(model, batch, "train")
+        return model(batch, "train")
+
+    @property
+    def skipped(self) -> int:
+        """Updates of the run that were left out so far."""
+        guarded = 0 if self.guard is None else self.guard.skipped
+        overflown = 0 if self.overflows is None else self.overflows.total
+        return self.skipped_before + guarded + overflown
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        state = dict(self.saved)
+        if self.owner is not None and not self.watches:
+            state["owner"] = self.owner
+        for name, part in self._stateful().items():
+            state[name] = part.state_dict()
+        if self.skipped:
+            state["skipped_updates"] = self.skipped
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave; also by a rollback, amid the counting."""
+        self.saved = dict(state)
+        self.skipped_before += state.get("skipped_updates", 0) - self.skipped
+        for name, part in self._stateful().items():
+            if state.get(name):
+                part.load_state_dict(dict(state[name]))
+
+    def _stateful(self) -> dict[str, Any]:
+        parts = {
+            "scaler": None if self.scaler is None else self.scaler.grad_scaler,
+            "spikes": None if self.guard is None else self.guard.spikes,
+            "micro_batch": self.splitter,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
+
+class Unreached:
+    """Logs, each once, the parameters of `module` that the loss does not reach."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._logged: set[str] = set()
+
+    def log(self) -> None:
+        """To be called once the gradients are complete."""
+        for name, param in self._module.named_parameters():
+            if param.requires_grad and param.grad is None and name not in self._logged:
+                self._logged.add(name)
+                logger.error(
+                    "%s with shape %s is not in the computational graph of the loss",
+                    name,
+                    tuple(param.shape),
+                )
 
 
 def needs_closure(optimizer: Any) -> bool:
     """Whether `step` cannot be called without a function that gives the loss."""
-    parameter = inspect.signature(optimizer.step).parameters.get("closure")
+    step = getattr(optimizer, "step", None)
+    if step is None:
+        return False
+    parameter = inspect.signature(step).parameters.get("closure")
     return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def check_closure(update: Update) -> None:
+    """Refuse what cannot be done where the optimizer evaluates the loss itself.
+
+    Raises:
+        UnsupportedFeatureError: fp16 loss scaling, or skipping updates.
+    """
+    if update.scaler is not None:
+        raise UnsupportedFeatureError(
+            "an optimizer that needs a closure (LBFGS) cannot be combined with fp16 "
+            "loss scaling: use fp32 or bf16"
+        )
+    if update.guard is not None and update.guard.action == "skip":
+        raise UnsupportedFeatureError(
+            "nonfinite 'skip' cannot be combined with an optimizer that needs a "
+            "closure (LBFGS): use 'stop', 'warn' or 'ignore'"
+        )
 
 
 def detached(outputs: dict[str, Any]) -> StepOutput:
@@ -244,103 +299,25 @@ def detached(outputs: dict[str, Any]) -> StepOutput:
     return result
 
 
-def _gradients(plan: UpdatePlan, model: Any, batch: Any, reduce: OnGrads) -> StepOutput:
-    """Forward and backward of every micro-batch; outputs of the whole update."""
-    parts = batch if isinstance(batch, MicroBatches) else (batch,)
-    if not parts:
-        raise ConfigError("an update without a batch: the data loader gave none")
-    if plan.splitter is None:
-        outputs = _backward(plan, model, parts)
-    else:
-        inner = step_module_of(model)
-        outputs = plan.splitter.run(
-            parts,
-            lambda pieces: _backward(plan, model, pieces),
-            inner,
-            lambda: plan.zero(inner.optimizer),
-        )
-    if reduce is not None:
-        reduce()
-    return outputs
+def exchanged_once(model: Any, parts: Sequence[Any]) -> Iterator[Any]:
+    """The micro-batches in turn; DDP exchanges gradients in the last backward only."""
+    no_sync = getattr(model, "no_sync", contextlib.nullcontext)
+    with no_sync():
+        yield from parts[:-1]
+    yield parts[-1]
 
 
-def _backward(plan: UpdatePlan, model: Any, parts: Sequence[Any]) -> StepOutput:
-    shares = Shares(parts, plan.count_items)
-    autocast = plan.autocast or contextlib.nullcontext()
-    done: list[StepOutput] = []
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
-        # DDP exchanges gradients in the last backward only: once per update
-        with contextlib.nullcontext() if last else _unsynced(model):
-            with autocast:
-                outputs = model(part, "train")
-            loss = checked_loss(model, outputs["loss"])
-            done.append(detached(outputs))
-            loss = shares.of_update(index, loss)
-            if plan.scaler is not None:
-                loss = plan.scaler.scale(loss)
-            loss.backward()
-            if plan.after_backward is not None:
-                plan.after_backward()
-    return shares.merged(done)
-
-
-def _finished(
-    plan: UpdatePlan, outputs: StepOutput, optimizer: Any, on_grads: OnGrads
-) -> bool:
-    """What comes between backward and update; whether the update may be done."""
-    if plan.guard is not None and plan.guard.blocks(outputs["loss"]):
-        plan.zero(optimizer)
-        return False
-    if plan.scaler is not None:
-        plan.scaler.unscale_(optimizer)
-    if plan.watched is not None:
-        _log_unreached(plan.watched, plan.reported)
-    if on_grads is not None:
-        on_grads()
-    if plan.measure is not None and plan.guard is not None:
-        largest = plan.measure(optimizer)
-        if largest is not None and plan.guard.blocks_norm(largest):
-            return False
-    norm = None if plan.clip is None else plan.clip(optimizer)
-    if norm is None:
-        return True
-    outputs["log_vars"]["grad_norm"] = norm
-    # an overflow of scaled gradients is the scaler's affair
-    if plan.guard is None or plan.scaler is not None:
-        return True
-    return not plan.guard.blocks_norm(norm)
-
-
-def checked_loss(model: Any, loss: Any) -> Tensor:
-    """`loss`, if a backward pass can start from it; else ConfigError."""
-    if isinstance(loss, Tensor) and loss.requires_grad and not loss.is_complex():
-        return loss
-    name = getattr(step_module_of(model), "model_name", "the model")
-    if isinstance(loss, Tensor) and loss.is_complex():
-        raise ConfigError(
+def no_backward_from(loss: Any, model: Any) -> ConfigError:
+    """Why no backward pass can start from `loss`."""
+    name = step_module_of(model).model_name
+    if not isinstance(loss, Tensor):
+        return ConfigError(f"{name} returned no loss tensor to train on, got {loss!r}")
+    if loss.requires_grad:
+        return ConfigError(
             f"the loss of {name} is complex ({loss.dtype}): training needs a real "
             "number, such as its abs() or its real part"
         )
-    if not isinstance(loss, Tensor):
-        raise ConfigError(f"{name} returned no loss tensor to train on, got {loss!r}")
-    raise ConfigError(
+    return ConfigError(
         f"the loss of {name} has no gradient path: no parameter that requires a "
         "gradient takes part in it (all frozen, or detached on the way)"
     )
-
-
-def _unsynced(model: Any) -> contextlib.AbstractContextManager[Any]:
-    no_sync = getattr(model, "no_sync", None)
-    return contextlib.nullcontext() if no_sync is None else no_sync()
-
-
-def _log_unreached(watched: nn.Module, reported: set[str]) -> None:
-    for name, param in watched.named_parameters():
-        if param.requires_grad and param.grad is None and name not in reported:
-            reported.add(name)
-            logger.error(
-                "%s with shape %s is not in the computational graph of the loss",
-                name,
-                tuple(param.shape),
-            )

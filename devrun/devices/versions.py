@@ -6,15 +6,13 @@ from collections.abc import Mapping
 
 import torch
 
-__all__ = ["fitting", "misfit"]
-
 
 def misfit(name: str, release: str, built_for: Mapping[str, str]) -> str | None:
     """Why release `release` of the SDK `name` cannot be used with the torch here.
 
     Args:
-        built_for: release -> torch, both as `major.minor`. None is said of a release
-            that is not in it.
+        built_for: release -> torch, both as `major.minor`. A release that is not in it
+            is not checked.
     """
     wanted = built_for.get(_minor(release))
     if wanted in (None, _minor(torch.__version__)):
@@ -26,7 +24,7 @@ def misfit(name: str, release: str, built_for: Mapping[str, str]) -> str | None:
 
 
 def fitting(name: str, built_for: Mapping[str, str]) -> str:
-    """Which releases of the SDK fit the torch that is here, in words."""
+    """A clause that names the SDK releases for the installed torch."""
     here = _minor(torch.__version__)
     releases = [release for release, wanted in built_for.items() if wanted == here]
     if releases:

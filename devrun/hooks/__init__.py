@@ -14,34 +14,33 @@ from devrun.hooks.logger import (
     TextLoggerHook,
     WandbLoggerHook,
 )
-from devrun.hooks.lr import (
+from devrun.hooks.profiler import ProfilerHook
+from devrun.hooks.progress import ProgressHook
+from devrun.hooks.sampler_seed import DistSamplerSeedHook
+from devrun.hooks.schedules.base import LrUpdaterHook, MomentumUpdaterHook
+from devrun.hooks.schedules.cycles import (
+    CyclicLrUpdaterHook,
+    CyclicMomentumUpdaterHook,
+    OneCycleLrUpdaterHook,
+    OneCycleMomentumUpdaterHook,
+)
+from devrun.hooks.schedules.plateau import PlateauSchedulerHook
+from devrun.hooks.schedules.policies import (
     CosineAnnealingCooldownLrUpdaterHook,
     CosineAnnealingLrUpdaterHook,
+    CosineAnnealingMomentumUpdaterHook,
     CosineRestartLrUpdaterHook,
-    CyclicLrUpdaterHook,
     ExpLrUpdaterHook,
     FixedLrUpdaterHook,
     FlatCosineAnnealingLrUpdaterHook,
     InvLrUpdaterHook,
     LinearAnnealingLrUpdaterHook,
-    LrUpdaterHook,
-    OneCycleLrUpdaterHook,
-    PlateauSchedulerHook,
+    LinearAnnealingMomentumUpdaterHook,
     PolyLrUpdaterHook,
     StepLrUpdaterHook,
-    TorchSchedulerHook,
-)
-from devrun.hooks.momentum import (
-    CosineAnnealingMomentumUpdaterHook,
-    CyclicMomentumUpdaterHook,
-    LinearAnnealingMomentumUpdaterHook,
-    MomentumUpdaterHook,
-    OneCycleMomentumUpdaterHook,
     StepMomentumUpdaterHook,
 )
-from devrun.hooks.profiler import ProfilerHook
-from devrun.hooks.progress import ProgressHook
-from devrun.hooks.sampler_seed import DistSamplerSeedHook
+from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
 from devrun.hooks.stop import StopTogetherHook
 from devrun.hooks.sync_buffer import SyncBuffersHook
 from devrun.hooks.timer import IterTimerHook

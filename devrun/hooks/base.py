@@ -1,4 +1,4 @@
-"""`Hook`: the stages of a run, spelled once. `Priority`: who goes first.
+"""`Hook`: the stages of a run, spelled once. `Priority`: their order.
 
 before_run
   before_train_epoch                              before_val_epoch
@@ -55,7 +55,7 @@ GENERIC = {
     "before_iter": ("before_train_iter", "before_val_iter"),
     "after_iter": ("after_train_iter", "after_val_iter"),
 }
-"""A generic method stands for its train and its val stage."""
+"""A generic method is called in its train and its val stage."""
 
 
 class Priority(enum.Enum):
@@ -84,9 +84,7 @@ def get_priority(priority: int | str | Priority) -> int:
         return priority.value
     if isinstance(priority, int) and not isinstance(priority, bool):
         if not 0 <= priority <= 100:
-            raise ConfigError(
-                f"priority {priority} is outside 0 to 100", key="priority"
-            )
+            raise ConfigError.of("priority", f"{priority} is outside 0 to 100")
         return priority
     if isinstance(priority, str):
         try:
@@ -96,9 +94,8 @@ def get_priority(priority: int | str | Priority) -> int:
             raise UnknownNameError(
                 f"no priority {priority!r}; {hint}", key="priority"
             ) from None
-    raise ConfigTypeError(
-        f"priority must be a number, a name or a Priority, got {priority!r}",
-        key="priority",
+    raise ConfigTypeError.of(
+        "priority", f"must be a number, a name or a Priority, got {priority!r}"
     )
 
 

@@ -63,7 +63,7 @@ class CheckpointHook(Hook):
             until the next one, or `stop`. The end of the run is always an error
             where its last state could not be saved.
         kwargs: `async`: training waits only for a copy of its state, which is
-            written meanwhile; a failure is told at the next iteration. The others
+            written meanwhile; a failure is reported at the next iteration. The others
             are for `save_checkpoint`; `filename_tmpl='epoch_{}.pth'` (or
             `iter_{}.pth`) writes files in MMCV's layout instead of directories.
 
@@ -93,7 +93,7 @@ class CheckpointHook(Hook):
         in_background = kwargs.pop("async", False)  # no name for an argument
         for name, value in (("interval", interval), ("max_keep_ckpts", max_keep_ckpts)):
             if type(value) is not int:
-                raise ConfigTypeError(f"{name} must be an int, got {value!r}", key=name)
+                raise ConfigTypeError.of(name, f"must be an int, got {value!r}")
         for name, flag in (
             ("by_epoch", by_epoch),
             ("save_optimizer", save_optimizer),
@@ -102,13 +102,9 @@ class CheckpointHook(Hook):
             ("async", in_background),
         ):
             if type(flag) is not bool:
-                raise ConfigTypeError(
-                    f"{name} must be True or False, got {flag!r}", key=name
-                )
+                raise ConfigTypeError.of(name, f"must be True or False, got {flag!r}")
         if out_dir is not None and not isinstance(out_dir, (str, os.PathLike)):
-            raise ConfigTypeError(
-                f"out_dir must be a path, got {out_dir!r}", key="out_dir"
-            )
+            raise ConfigTypeError.of("out_dir", f"must be a path, got {out_dir!r}")
         if file_client_args is not None:
             raise UnsupportedFeatureError(
                 "file_client_args: checkpoints are written to local paths only; set "
@@ -150,7 +146,7 @@ class CheckpointHook(Hook):
         ]
 
     def prepare_dry_run(self) -> bool:
-        """One checkpoint at the end, in the temporary folder if that has the room."""
+        """One checkpoint at the end, in the temporary folder if space suffices."""
         if self.out_dir is not None:
             check_possible(self.out_dir)
             self.out_dir = None

@@ -31,5 +31,5 @@ class ClosureHook(Hook):
             hint = nearest(str(fn_name), known)
             raise UnknownNameError(f"no hook stage {fn_name!r}; {hint}")
         if not callable(fn):
-            raise ConfigTypeError(f"fn must be a function, got {fn!r}", key="fn")
+            raise ConfigTypeError.of("fn", f"must be a function, got {fn!r}")
         vars(self)[fn_name] = fn

@@ -20,8 +20,6 @@ from devrun.hooks.base import (
 from devrun.run import Run
 from devrun.step import Capability
 
-__all__ = ["HookTable"]
-
 _CALLABLE = (*STAGES, *GENERIC)
 _WITH_ARGUMENT = {
     "before_save_checkpoint",
@@ -146,12 +144,12 @@ class HookTable:
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """State of each hook that has some, under its class name (`#2` for a twin)."""
+        """State of each hook that has some, by class name (`#2` for a second one)."""
         states = {key: hook.state_dict() for key, hook in self._keyed()}
         return {key: state for key, state in states.items() if state}
 
     def load_state_dict(self, states: dict[str, Any]) -> list[str]:
-        """Give each hook its state back; the keys nobody took are returned."""
+        """Restore each hook's state; returns the keys that no hook has."""
         left = dict(states)
         for key, hook in self._keyed():
             if key in left:

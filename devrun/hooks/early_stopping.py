@@ -26,7 +26,7 @@ class EarlyStoppingHook(Hook):
 
     Args:
         monitor: name of the result.
-        rule: `greater` or `less`; told from the name if not given.
+        rule: `greater` or `less`; inferred from the name if not given.
         patience: evaluations in a row without improvement that end the run.
         min_delta: by how much a result must be better to count.
         threshold: end the run at once when a result is at least this good.
@@ -46,17 +46,14 @@ class EarlyStoppingHook(Hook):
         threshold: float | None = None,
     ) -> None:
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise ConfigError(
-                f"patience must be an int of 1 or more, got {patience!r}",
-                key="patience",
+            raise ConfigError.of(
+                "patience", f"must be an int of 1 or more, got {patience!r}"
             )
         if not (is_finite(min_delta) and min_delta >= 0):
-            raise ConfigError(
-                f"min_delta must be 0 or more, got {min_delta!r}", key="min_delta"
-            )
+            raise ConfigError.of("min_delta", f"must be 0 or more, got {min_delta!r}")
         if threshold is not None and not is_finite(threshold):
-            raise ConfigError(
-                f"threshold must be a finite number, got {threshold!r}", key="threshold"
+            raise ConfigError.of(
+                "threshold", f"must be a finite number, got {threshold!r}"
             )
         self.monitor = monitor
         self.rule = infer_rule(monitor, rule)
@@ -67,16 +64,16 @@ class EarlyStoppingHook(Hook):
         self.waited = 0
 
     def after_train_epoch(self, runner: Run) -> None:
-        self._look(runner)
+        self._check_results(runner)
 
     def after_train_iter(self, runner: Run) -> None:
         if runner.log_buffer.ready:
-            self._look(runner)
+            self._check_results(runner)
 
     def after_val_epoch(self, runner: Run) -> None:
         if not any(isinstance(hook, EvalHook) for hook in runner.hooks):
             average_over_ranks(runner, 0)
-            self._take(runner)
+            self._count_result(runner)
 
     def state_dict(self) -> dict[str, Any]:
         return {"monitor": self.monitor, "best": self.best, "waited": self.waited}
@@ -85,7 +82,7 @@ class EarlyStoppingHook(Hook):
         if state["monitor"] == self.monitor:
             self.best, self.waited = state["best"], state["waited"]
 
-    def _look(self, runner: Run) -> None:
+    def _check_results(self, runner: Run) -> None:
         """Take the results of an evaluation, if there was one."""
         now = (runner.epoch, runner.iter)
         evaluated = any(
@@ -93,9 +90,9 @@ class EarlyStoppingHook(Hook):
             for hook in runner.hooks
         )
         if evaluated and "eval_iter_num" in runner.log_buffer.output:
-            self._take(runner)
+            self._count_result(runner)
 
-    def _take(self, runner: Run) -> None:
+    def _count_result(self, runner: Run) -> None:
         output = runner.log_buffer.output
         if self.monitor not in output:
             names = [name for name in output if name != "eval_iter_num"]

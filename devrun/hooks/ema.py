@@ -48,13 +48,12 @@ class EMAHook(Hook):
         buffers: str = "copy",
     ) -> None:
         if not 0 < momentum < 1:
-            raise ConfigError(
-                f"momentum must be above 0 and below 1, got {momentum!r}",
-                key="momentum",
+            raise ConfigError.of(
+                "momentum", f"must be above 0 and below 1, got {momentum!r}"
             )
         if buffers not in ("copy", "average"):
-            raise ConfigError(
-                f"buffers must be 'copy' or 'average', got {buffers!r}", key="buffers"
+            raise ConfigError.of(
+                "buffers", f"must be 'copy' or 'average', got {buffers!r}"
             )
         self.interval = positive_int("interval", interval)
         self.momentum = momentum if interval == 1 else 1 - (1 - momentum) ** interval
@@ -86,7 +85,7 @@ class EMAHook(Hook):
             )
             self._averaged.n_averaged.fill_(1)  # the copy is the first of the average
         if self._saved is not None:
-            self._take(self._averaged, self._saved)
+            self._load_averaged(self._averaged, self._saved)
         if self.swapped_in not in runner.eval_contexts:
             runner.eval_contexts.append(self.swapped_in)
 
@@ -138,9 +137,9 @@ class EMAHook(Hook):
         if self._averaged is None:
             self._saved = state
         else:
-            self._take(self._averaged, state)
+            self._load_averaged(self._averaged, state)
 
-    def _take(self, averaged: AveragedModel, state: dict[str, Any]) -> None:
+    def _load_averaged(self, averaged: AveragedModel, state: dict[str, Any]) -> None:
         try:
             averaged.module.load_state_dict(state["model"])
         except RuntimeError as error:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from devrun.hooks.base import GENERIC, HOOKS, Hook
 from devrun.run import Run
 
-__all__ = ["EmptyCacheHook"]
-
 
 @HOOKS.register_module()
 class EmptyCacheHook(Hook):

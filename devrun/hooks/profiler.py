@@ -62,9 +62,7 @@ class ProfilerHook(Hook):
         json_trace_path: str | None = None,
     ) -> None:
         if not isinstance(by_epoch, bool):
-            raise ConfigTypeError(
-                f"by_epoch must be a bool, got {by_epoch!r}", key="by_epoch"
-            )
+            raise ConfigTypeError.of("by_epoch", f"must be a bool, got {by_epoch!r}")
         self.by_epoch = by_epoch
         self.profile_iters = positive_int("profile_iters", profile_iters)
         self.activities = activities
@@ -219,16 +217,16 @@ def _schedule(arguments: Mapping[str, int] | None) -> Any:
     if arguments is None:
         return None
     if not isinstance(arguments, Mapping):
-        raise ConfigTypeError(
-            f"schedule must be a dict with wait, warmup and active, got {arguments!r}",
-            key="schedule",
+        raise ConfigTypeError.of(
+            "schedule",
+            f"must be a dict with wait, warmup and active, got {arguments!r}",
         )
     try:
         return profiler.schedule(**arguments)
     except (TypeError, AssertionError) as error:
         cause = " ".join(str(error).split())
-        raise ConfigError(
-            f"schedule {dict(arguments)} is refused: {cause}", key="schedule"
+        raise ConfigError.of(
+            "schedule", f"{dict(arguments)} is refused: {cause}"
         ) from error
 
 
@@ -236,9 +234,8 @@ def _checked_handler(given: Any, json_trace_path: str | None) -> Any:
     if given is None or (callable(given) and not isinstance(given, Mapping)):
         return given
     if not isinstance(given, Mapping):
-        raise ConfigError(
-            f"on_trace_ready must be a function, a dict or None, got {given!r}",
-            key="on_trace_ready",
+        raise ConfigError.of(
+            "on_trace_ready", f"must be a function, a dict or None, got {given!r}"
         )
     kind = str(given.get("type"))
     if kind not in HANDLERS:
@@ -280,9 +277,8 @@ def _configured(given: Mapping[str, Any], runner: Run) -> Handler:
 def _named(names: Any) -> list[Any]:
     """The activities called `names`, each once."""
     if not isinstance(names, (list, tuple)) or not names:
-        raise ConfigError(
-            f"activities must be 'auto' or a list of names, got {names!r}",
-            key="activities",
+        raise ConfigError.of(
+            "activities", f"must be 'auto' or a list of names, got {names!r}"
         )
     found: dict[Any, None] = {}
     for name in names:

@@ -26,7 +26,7 @@ class _Bar(tqdm):
 class ProgressHook(Hook):
     """Shows how far the run is, its speed, time left, loss and peak memory.
 
-    An evaluation gets a bar of its own below, which goes when it is over.
+    An evaluation gets a bar of its own below, which is removed at its end.
 
     The loss is the last average that the loggers took; without loggers it is read
     every `interval` iterations. Showing never makes the device wait more often.
@@ -50,9 +50,8 @@ class ProgressHook(Hook):
         stream: TextIO | None = None,
     ) -> None:
         if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-            raise ConfigError(
-                f"interval must be an int of 1 or more, got {interval!r}",
-                key="interval",
+            raise ConfigError.of(
+                "interval", f"must be an int of 1 or more, got {interval!r}"
             )
         self.bar = bar
         self.interval = interval

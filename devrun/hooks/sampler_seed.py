@@ -1,11 +1,9 @@
-"""`DistSamplerSeedHook`: tells the samplers which epoch begins."""
+"""`DistSamplerSeedHook`: sets the epoch of the samplers."""
 
 from __future__ import annotations
 
 from devrun.hooks.base import HOOKS, Hook
 from devrun.run import Run
-
-__all__ = ["DistSamplerSeedHook"]
 
 
 @HOOKS.register_module()

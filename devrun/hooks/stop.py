@@ -1,4 +1,4 @@
-"""`StopTogetherHook`: one rank was told to stop, and all do, in the same iteration."""
+"""`StopTogetherHook`: when one rank has to stop, all stop in the same iteration."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 from devrun.dist import gather_objects
 from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.run import Run
-
-__all__ = ["StopTogetherHook"]
 
 MOST = 1000
 """Iterations from one look to the next, however fast they are."""

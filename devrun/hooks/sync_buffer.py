@@ -6,8 +6,6 @@ from devrun.dist import allreduce_params
 from devrun.hooks.base import HOOKS, Hook
 from devrun.run import Run
 
-__all__ = ["SyncBuffersHook"]
-
 
 @HOOKS.register_module()
 class SyncBuffersHook(Hook):

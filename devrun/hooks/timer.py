@@ -8,8 +8,6 @@ from typing import Any
 from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.run import Run
 
-__all__ = ["IterTimerHook", "exclude_time"]
-
 
 @HOOKS.register_module()
 class IterTimerHook(Hook):

@@ -292,20 +292,18 @@ def _checked_clip(grad_clip: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if grad_clip is None:
         return None
     if not isinstance(grad_clip, Mapping):
-        raise ConfigTypeError(
-            f"grad_clip must be a dict such as dict(max_norm=1.0), got {grad_clip!r}",
-            key="grad_clip",
+        raise ConfigTypeError.of(
+            "grad_clip", f"must be a dict such as dict(max_norm=1.0), got {grad_clip!r}"
         )
     accepted = {"max_norm", "norm_type", "error_if_nonfinite", "foreach", "clip_value"}
     if unknown := set(grad_clip) - accepted:
-        raise ConfigError(
-            f"grad_clip does not know {sorted(unknown)}; accepted: {sorted(accepted)}",
-            key="grad_clip",
+        raise ConfigError.of(
+            "grad_clip",
+            f"does not know {sorted(unknown)}; accepted: {sorted(accepted)}",
         )
     if ("max_norm" in grad_clip) == ("clip_value" in grad_clip):
-        raise ConfigError(
-            f"grad_clip needs either max_norm or clip_value, got {dict(grad_clip)!r}",
-            key="grad_clip",
+        raise ConfigError.of(
+            "grad_clip", f"needs either max_norm or clip_value, got {dict(grad_clip)!r}"
         )
     for name in ("max_norm", "clip_value", "norm_type"):
         value = grad_clip.get(name, 1.0)
@@ -320,9 +318,7 @@ def _checked_clip(grad_clip: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def _checked_count(count: Any, name: str = "cumulative_iters") -> int:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ConfigError(
-            f"{name} must be an int of 1 or more, got {count!r}", key=name
-        )
+        raise ConfigError.of(name, f"must be an int of 1 or more, got {count!r}")
     return count
 
 
@@ -331,9 +327,9 @@ def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
         return None
     settings = {"action": spike} if isinstance(spike, str) else dict(spike)
     if unknown := settings.keys() - set(SPIKE_KEYS):
-        raise ConfigError(
-            f"spike does not know {sorted(unknown)}; accepted: {', '.join(SPIKE_KEYS)}",
-            key="spike",
+        raise ConfigError.of(
+            "spike",
+            f"does not know {sorted(unknown)}; accepted: {', '.join(SPIKE_KEYS)}",
         )
     actions = tuple(action for action in NONFINITE if action != "ignore")
     _one_of("the action of spike", settings.setdefault("action", "stop"), actions)
@@ -362,16 +358,16 @@ def _checked_scale(scale: Any) -> float | str | Mapping[str, Any]:
         return dict(scale)
     if scale == "dynamic":
         return "dynamic"
-    raise ConfigError(
-        "loss_scale must be a number above 0, 'dynamic' or a dict of GradScaler "
+    raise ConfigError.of(
+        "loss_scale",
+        "must be a number above 0, 'dynamic' or a dict of GradScaler "
         f"arguments, got {scale!r}",
-        key="loss_scale",
     )
 
 
 def _one_of(name: str, value: str, accepted: tuple[str, ...]) -> str:
     if value not in accepted:
-        raise ConfigError(
-            f"{name} must be one of {', '.join(accepted)}, got {value!r}", key=name
+        raise ConfigError.of(
+            name, f"must be one of {', '.join(accepted)}, got {value!r}"
         )
     return value

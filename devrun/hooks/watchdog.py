@@ -1,4 +1,4 @@
-"""`WatchdogHook`: a run that does not move any more says where it stands, and ends."""
+"""`WatchdogHook`: ends a run that makes no progress, with its stacks in the log."""
 
 from __future__ import annotations
 
@@ -48,13 +48,11 @@ class WatchdogHook(Hook):
         first = 10 * timeout if first_timeout is None else first_timeout
         for name, value in (("timeout", timeout), ("first_timeout", first)):
             if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ConfigError(
-                    f"{name} must be a number of seconds, got {value!r}", key=name
+                raise ConfigError.of(
+                    name, f"must be a number of seconds, got {value!r}"
                 )
             if value <= 0:
-                raise ConfigError(
-                    f"{name} must be above 0 seconds, got {value!r}", key=name
-                )
+                raise ConfigError.of(name, f"must be above 0 seconds, got {value!r}")
         self.timeout = float(timeout)
         self.first_timeout = float(first)
         self.on_hang: list[Callable[[HangError], None]] = []

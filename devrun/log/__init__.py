@@ -1,4 +1,4 @@
-"""What a run says: the logger, the log buffer, and JSON lines."""
+"""What a run reports: the logger, the log buffer, and JSON lines."""
 
 from devrun.log.buffer import LogBuffer
 from devrun.log.env import collect_env, env_text

@@ -11,9 +11,6 @@ from typing import Any
 
 from devrun.errors import ConfigError, ConfigTypeError
 
-__all__ = ["LogBuffer"]
-
-
 WINDOW = 1000
 PENDING = 2048
 """Updates held back; then they are read even if nothing is logged, so that an endless
@@ -25,7 +22,7 @@ class LogBuffer:
 
     `update` is on the path of every iteration: it notes what it is given, and a tensor
     on a device is read when `average` moves all that wait to the host in one transfer
-    (one in host memory is read at once: nobody waits for it). `average(0)` covers
+    (one in host memory is read at once: nothing waits for it). `average(0)` covers
     everything since `clear`, however long; `average(n)` the last n values of each
     name, of which at least `window` are kept (`reserve` asks for more).
 
@@ -223,7 +220,7 @@ class _Series:
         self.values = array("d")
         self.counts = array("q")
         self.weights: array[Any] = self.counts
-        """What each value is the mean over; the counts, unless `weigh` said other."""
+        """What each value is the mean over; the counts, unless `weigh` set another."""
         self.settled = 0  # how many of `values` are in the totals
         self.total, self.weight, self.samples, self.seen = 0.0, 0, 0, 0
         # tensors, and where they belong
@@ -264,7 +261,7 @@ class _Series:
         self.settled = len(self.values)
 
     def _keep_up(self) -> None:
-        """The weights of values of which nothing was said are their counts."""
+        """The weights of values without any are their counts."""
         if self.weights is not self.counts:
             self.weights.extend(array("d", self.counts[len(self.weights) :]))
 
@@ -302,7 +299,7 @@ def _weighted_sum(values: array[Any], weights: array[Any]) -> float:
 def _checked(key: str, value: Any) -> Any:
     """`value` as a float, or the tensor to read later.
 
-    Tensors are told by what they can do, so that this module does not import torch.
+    Tensors are recognised by their methods, so that this module does not import torch.
     """
     if hasattr(value, "detach"):
         if value.dim() or value.is_complex():

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping
 
 import devrun
 
-__all__ = ["brief", "collect_env", "env_text"]
-
 
 def collect_env(
     devices: Mapping[str, Iterable[str] | str] | None = None,

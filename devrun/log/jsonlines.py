@@ -11,8 +11,6 @@ from typing import Any
 from devrun.errors import ConfigError, StorageError
 from devrun.redact import MASK, is_secret_key, redact
 
-__all__ = ["JsonLines", "strict_line"]
-
 DIGITS = 5
 
 

@@ -1,6 +1,6 @@
 """The `devrun` logger: console and file, rank-aware, safe to look at.
 
-A library only speaks to `logging.getLogger("devrun")`; whoever runs the program asks
+A library only logs to `logging.getLogger("devrun")`; whoever runs the program asks
 for handlers here, once.
 """
 
@@ -16,8 +16,6 @@ from devrun.dist import is_main
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.redact import redact
 from devrun.text import escape_controls, escape_lines
-
-__all__ = ["close_logger", "get_logger", "print_log"]
 
 FORMAT = "%(asctime)s - %(name)s - %(levelname)s - %(message)s"
 
@@ -64,7 +62,7 @@ class ConsoleHandler(logging.Handler):
 
 
 class LogFile(logging.FileHandler):
-    """A log file whose disk may fill up: that is said once, and the run goes on."""
+    """A log file whose disk may fill up: one warning, and the run continues."""
 
     failed = False
 

@@ -16,8 +16,6 @@ from devrun.dist import gather_objects, get_dist_info
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.registry import METRICS
 
-__all__ = ["FunctionMetric", "MeanMetric", "Perplexity", "StatefulMetric"]
-
 
 class MeanMetric:
     """A value that follows from one mean over everything; subclass `batch`."""

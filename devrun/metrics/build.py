@@ -14,8 +14,6 @@ from devrun.metrics.base import FunctionMetric, MeanMetric, StatefulMetric
 from devrun.metrics.functional import topk_accuracy
 from devrun.registry import METRICS
 
-__all__ = ["BuiltMetric", "build_metric", "build_metrics"]
-
 BuiltMetric: TypeAlias = MeanMetric | StatefulMetric
 
 _TOPK = re.compile(r"(?:accuracy_)?top-?([1-9]\d*)", re.ASCII)

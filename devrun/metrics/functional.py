@@ -16,8 +16,6 @@ from devrun.registry import METRICS
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["accuracy", "topk_accuracy"]
-
 Counted = Callable[..., "tuple[Tensor, Tensor]"]
 
 

@@ -29,7 +29,7 @@ def build_model(cfg: Mapping[str, Any]) -> nn.Module:
 
 
 def build_loss(cfg: Mapping[str, Any] | str) -> nn.Module:
-    """The loss that `cfg` describes; a bare name stands for `{type: name}`.
+    """The loss that `cfg` describes; a bare name means `{type: name}`.
 
     The weights of a torch.nn loss (`weight`, `pos_weight`) may be given as lists.
 

@@ -10,8 +10,6 @@ from torch import nn
 
 from devrun.errors import ConfigError
 
-__all__ = ["Wrapped", "call_plain", "call_whole", "layout", "target_in"]
-
 INPUT_KEYS = (
     "inputs",
     "input",
@@ -30,7 +28,7 @@ TARGET_KEYS = ("labels", "label", "targets", "target", "y", "gt_label", "gt_labe
 class Wrapped(Protocol):
     """A model as a step finds it: with what was learnt of it when it was wrapped.
 
-    `devrun.models.step_module.StepModule` says what each of these is.
+    `devrun.models.step_module.StepModule` defines each of these.
     """
 
     model: nn.Module
@@ -49,7 +47,7 @@ class Wrapped(Protocol):
 
 
 def target_in(batch: Any) -> Any:
-    """The labels of a dict batch, by the usual names; None if there are none."""
+    """The labels of a dict batch, by the usual names; None if it has none."""
     if isinstance(batch, Mapping):
         for key in TARGET_KEYS:
             if key in batch:
@@ -148,7 +146,7 @@ def _first_whole_call(step: Wrapped, batch: Any, extra: dict[str, Any]) -> Any:
 
 
 def layout(batch: Any) -> str:
-    """What a batch looks like, in words for a message."""
+    """The layout of a batch, as a message shows it."""
     if isinstance(batch, Mapping):
         return f"a dict with {', '.join(map(str, batch)) or 'nothing'}"
     if isinstance(batch, (tuple, list)):

@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-__all__ = ["not_finite"]
-
 
 def not_finite(model: nn.Module) -> str | None:
     """What of `model` has nan or infinite values, such as `parameter 'fc.bias'`.

@@ -19,8 +19,6 @@ from torch import nn
 from devrun.errors import ConfigTypeError
 from devrun.tensors import map_tensors, tensors_in
 
-__all__ = ["auto_fp16", "cast_tensor_type", "force_fp32", "wrap_fp16_model"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

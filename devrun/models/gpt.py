@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from devrun.errors import ConfigError
 from devrun.registry import MODELS
 
-__all__ = ["GPT"]
-
 
 class CausalAttention(nn.Module):
     """Multi-head self-attention that looks back only."""

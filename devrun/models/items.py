@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from devrun.models.calls import Wrapped, target_in
 
-__all__ = ["IGNORED", "is_classes", "items_in", "num_items", "shifted", "shifts_labels"]
-
 IGNORED = -100
 """Target of positions that do not count, as in torch's cross entropy."""
 

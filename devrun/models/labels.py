@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from devrun.errors import DataError
 
-__all__ = ["label_fault"]
-
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
 
 

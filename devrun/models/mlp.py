@@ -30,8 +30,8 @@ class MLP(nn.Module):
         if not isinstance(hidden, (list, tuple)) or not all(
             isinstance(size, int) for size in hidden
         ):
-            raise ConfigTypeError(
-                f"hidden must be a list of widths, got {hidden!r}", key="hidden"
+            raise ConfigTypeError.of(
+                "hidden", f"must be a list of widths, got {hidden!r}"
             )
         layers: list[nn.Module] = [nn.Flatten()]
         width = in_features

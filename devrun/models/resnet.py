@@ -107,18 +107,16 @@ class ResNet(nn.Module):
         super().__init__()
         if depth is not None and stage_blocks is None:
             if depth not in DEPTHS:
-                raise ConfigError(
-                    f"depth must be one of {', '.join(map(str, DEPTHS))}, got {depth}; "
+                raise ConfigError.of(
+                    "depth",
+                    f"must be one of {', '.join(map(str, DEPTHS))}, got {depth}; "
                     f"for another network give stage_blocks",
-                    key="depth",
                 )
             bottleneck, stage_blocks = DEPTHS[depth]
         elif depth is not None or not stage_blocks:
             raise ConfigError("give either depth or stage_blocks")
         if stem not in STEMS:
-            raise ConfigError(
-                f"stem must be imagenet or cifar, got {stem!r}", key="stem"
-            )
+            raise ConfigError.of("stem", f"must be imagenet or cifar, got {stem!r}")
         small = stem == "cifar"
         self.conv1 = _conv(in_channels, base_channels, 3 if small else 7, 2 - small)
         self.bn1 = nn.BatchNorm2d(base_channels)

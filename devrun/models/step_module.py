@@ -22,9 +22,9 @@ from devrun.models.items import shifts_labels
 from devrun.models.steps import (
     MODES,
     own_step,
-    plain_step,
     processor_step,
     self_loss_step,
+    separate_loss_step,
 )
 
 __all__ = ["StepModule"]
@@ -62,6 +62,8 @@ class StepModule(nn.Module):
     but `log_vars` may lack the loss. For loops that count every microsecond."""
     counts_items: bool
     """Whether the loss is a mean over targets; False where a `train_step` makes it."""
+    may_update: bool
+    """Whether a step may do the update itself, as a `train_step` of MMCV's may."""
     optimizer: Any
     """Handed to `train_step`; set by whoever prepares the pair."""
 
@@ -107,8 +109,9 @@ class StepModule(nn.Module):
         elif own:
             self.run = own_step
         else:
-            self.run = self_loss_step if loss is None else plain_step
-        self.counts_items = self.run in (self_loss_step, plain_step)
+            self.run = self_loss_step if loss is None else separate_loss_step
+        self.may_update = own or batch_processor is not None
+        self.counts_items = not self.may_update
 
     def forward(self, batch: Any, mode: str = "train") -> dict[str, Any]:
         if mode not in MODES:
@@ -120,7 +123,7 @@ class StepModule(nn.Module):
 
 
 def _takes_return_loss(signature: inspect.Signature, *, mmcv_style: bool) -> bool:
-    """Whether `forward` is told to return predictions by `return_loss=False`.
+    """Whether `forward` returns predictions when called with `return_loss=False`.
 
     MMCV says so to every model; one that swallows it in `**kwargs` is no exception.
     """

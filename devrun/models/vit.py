@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from devrun.errors import ConfigError
 from devrun.registry import MODELS
 
-__all__ = ["VisionTransformer"]
-
 
 class PatchEmbed(nn.Module):
     """Image (N, C, H, W) -> patches (N, H*W/patch_size^2, embed_dim)."""

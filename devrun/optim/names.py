@@ -7,8 +7,6 @@ from torch.optim import Optimizer
 
 from devrun.errors import ConfigError
 
-__all__ = ["param_names"]
-
 
 def param_names(model: nn.Module, optimizer: Optimizer) -> list[list[str]]:
     """The model's name of each parameter, group by group.

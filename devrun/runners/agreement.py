@@ -22,8 +22,6 @@ from devrun.runners.arguments import length
 from devrun.runners.changes import leaves
 from devrun.runners.workflow import Workflow
 
-__all__ = ["check_config", "check_data", "check_run"]
-
 _OWN = ("work_dir", "omp_num_threads", "log_level")
 """Keys that may differ: only rank 0 writes, and machines are of different sizes."""
 _COLLECTIVE = (EvalHook, CheckpointHook, LoggerHook)

@@ -54,17 +54,15 @@ def check_arguments(
 
 
 def check_limit(name: str, limit: Any, least: int) -> None:
-    """Refuse a `limit` that is no int of `least` or more; None is none."""
+    """Refuse a `limit` that is not None or an int of at least `least`."""
     if limit is not None and (
         isinstance(limit, bool) or not isinstance(limit, int) or limit < least
     ):
-        raise ConfigError(
-            f"{name} must be an int of {least} or more, got {limit!r}", key=name
-        )
+        raise ConfigError.of(name, f"must be an int of {least} or more, got {limit!r}")
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse a seed that not every random stream takes; None is none."""
+    """Refuse a seed, unless None, that some random stream does not accept."""
     if seed is not None and not is_seed(seed):
         raise ConfigError(
             f"seed must be an int from 0 to 2**63 - 1, got {describe(seed)}"
@@ -90,7 +88,7 @@ def made_work_dir(work_dir: Any) -> str | None:
 
 
 def length(loader: Any, *, needed: bool) -> int | None:
-    """`len(loader)`; None where it has none and none is `needed`."""
+    """`len(loader)`; None if it has no length and none is required by `needed`."""
     try:
         return len(loader)
     except TypeError as error:

@@ -54,7 +54,7 @@ def build_runner(
     """A runner; `cfg["constructor"]` may name another builder. `cfg` is not changed.
 
     Raises:
-        ConfigError: the section cannot be used; the message says where it is.
+        ConfigError: the section cannot be used; the message has its place.
     """
     runner_cfg: Any = copy.deepcopy(cfg)
     if not isinstance(runner_cfg, dict):

@@ -21,16 +21,6 @@ from devrun.runners.position import loader_facts
 from devrun.runners.saved import SavedRun
 from devrun.runners.workflow import Workflow
 
-__all__ = [
-    "ALLOW",
-    "Change",
-    "compare_config",
-    "compare_data",
-    "config_changes",
-    "environment_changes",
-    "leaves",
-]
-
 ALLOW = "go back to what it was, or give --allow-changes (allow_changes=True)"
 
 _FATAL = re.compile(

@@ -211,7 +211,7 @@ class Checkpointer:
         self._adopt(saved)
         self._allows_changes = allow_changes
         self.rewound_to = run.iter if named else None
-        self._tell(saved)
+        self._log_resumed(saved)
 
     def adapter_state(self) -> Mapping[str, Any]:
         """What the adapter has to take back once it is prepared."""
@@ -231,7 +231,7 @@ class Checkpointer:
     def take_hooks_and_streams(self) -> bool:
         """Take up the rest, once the hooks are ready; whether there was any.
 
-        The random streams come last: what opens a loader anew draws before.
+        The random streams come last: opening a loader draws from them.
         """
         saved, self._resumed = self._resumed, None
         if saved is None:
@@ -326,7 +326,7 @@ class Checkpointer:
             run.session.seed = saved.seed
         self._resumed, self._positioned = saved, False
 
-    def _tell(self, saved: SavedRun) -> None:
+    def _log_resumed(self, saved: SavedRun) -> None:
         run = self._run
         if saved.by_epoch not in (None, run.state.by_epoch):
             counts = ("epochs", "iterations")

@@ -1,4 +1,4 @@
-"""`IterLoader`: a data loader that starts its next epoch by itself."""
+"""`IterLoader`: a data loader that starts its next epoch automatically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOTHING = object()
 
 
 class IterLoader:
-    """A data loader that starts its next epoch by itself.
+    """A data loader that starts its next epoch automatically.
 
     `epoch` counts the epochs completed, `done` the batches taken from this one.
     """

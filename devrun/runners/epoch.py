@@ -10,8 +10,6 @@ from devrun.registry import RUNNERS
 from devrun.runners import loops
 from devrun.runners.runner import BaseRunner
 
-__all__ = ["EpochBasedRunner", "Runner"]
-
 
 @RUNNERS.register_module()
 class EpochBasedRunner(BaseRunner):

@@ -16,13 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from devrun.runners.checkpointer import Owner
 from devrun.step import StepOutput
 
-__all__ = ["counted", "obstacle"]
-
 _UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 
 class _Count(TorchDispatchMode):
-    """Adds up what the formulas of `torch.utils.flop_counter` say of each operation.
+    """Sums the formulas of `torch.utils.flop_counter` over the operations.
 
     Its own mode, `FlopCounterMode`, also follows modules by hooks on all of them.
     """
@@ -74,13 +72,13 @@ def counted(runner: Owner, step: Callable[..., StepOutput]) -> Callable[..., Any
     def first(*args: Any) -> StepOutput:
         with _Count() as count:
             outputs = step(*args)
-        runner.logger.info("FLOPs: %s", _told(count, outputs["num_samples"]))
+        runner.logger.info("FLOPs: %s", _summary(count, outputs["num_samples"]))
         return outputs
 
     return first
 
 
-def _told(count: _Count, samples: int) -> str:
+def _summary(count: _Count, samples: int) -> str:
     left = f", without {', '.join(sorted(count.unknown))}" if count.unknown else ""
     if not count.total:
         return f"none counted{left or ': no matrix product and no convolution'}"

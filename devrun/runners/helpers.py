@@ -9,8 +9,6 @@ import time
 from devrun.devices.seeding import Determinism, seed_streams
 from devrun.dist import get_dist_info
 
-__all__ = ["get_host_info", "get_time_str", "set_random_seed"]
-
 
 def get_host_info() -> str:
     """`user@host`, or the host alone where the user has no name."""

@@ -9,8 +9,6 @@ from devrun.registry import RUNNERS
 from devrun.runners import loops
 from devrun.runners.runner import BaseRunner
 
-__all__ = ["IterBasedRunner"]
-
 
 @RUNNERS.register_module()
 class IterBasedRunner(BaseRunner):

@@ -41,7 +41,7 @@ from devrun.runners.workflow import Workflow, check_phases
 __all__ = [
     "Looped",
     "run",
-    "step",
+    "run_iter",
     "train_epoch",
     "train_iter",
     "val_epoch",
@@ -68,19 +68,20 @@ class Looped(Owner, Protocol):
     def loader(self, data_loader: Any, *, training: bool) -> Any: ...
 
 
-def step(run: Looped, batch: Any, train: bool, kwargs: dict[str, Any]) -> None:
+def run_iter(run: Looped, data_batch: Any, train_mode: bool, **kwargs: Any) -> None:
     """One step through the adapter; its values go to the log buffer."""
     session = run.session
     if kwargs:
         session.step_module.step_kwargs = kwargs
-    if train:
+    if train_mode:
         train_step = session.adapter.train_step
         if run.count_flops:
             run.count_flops, train_step = False, counted(run, train_step)
-        outputs = train_step(session.wrapped, batch, session.optimizer, run.on_grads)
+        model, optimizer = session.wrapped, session.optimizer
+        outputs = train_step(model, data_batch, optimizer, run.on_grads)
         session.train_steps += 1
     else:
-        outputs = session.adapter.eval_step(session.wrapped, batch)
+        outputs = session.adapter.eval_step(session.wrapped, data_batch)
     run.outputs = outputs
     items = outputs.get("num_items")
     run.log_buffer.update(
@@ -201,7 +202,7 @@ def run(
     Raises:
         ConfigError: loaders and workflow do not fit, or no limit was given.
     """
-    flow = _made_ready(run, data_loaders, workflow)
+    flow = _prepared(run, data_loaders, workflow)
     run.logger.info("%s", "\n".join(opening(run, flow.flow, flow.loaders)))
     run.logger.debug(
         "Hooks will be executed in the following order:\n%s", run.table.describe()
@@ -213,7 +214,7 @@ def run(
     _run_phases(run, flow, kwargs)
 
 
-def _made_ready(
+def _prepared(
     run: Looped, data_loaders: Sequence[Any], workflow: Sequence[Any]
 ) -> Workflow:
     name = _limit_name(run)
@@ -271,7 +272,7 @@ def _run_phases(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
         if not run.state.by_epoch:
             run.call_hook("after_epoch")
         run.session.sync_to_host()
-        _judge_the_result(run)
+        _check_result(run)
         run.call_hook("after_run")
         run.checkpointer.finish()
     except BaseException as error:
@@ -283,8 +284,8 @@ def _run_phases(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
         run.session.close_loaders()
 
 
-def _judge_the_result(run: Looped) -> None:
-    """Weights that the policy let go bad are told of; none trained is an error."""
+def _check_result(run: Looped) -> None:
+    """Warn about weights that are not finite; a run without any update is an error."""
     left_out = run.session.adapter.skipped_updates
     if left_out == run.iter >= FEW_UPDATES:
         what = f"all {left_out} updates were left out: nothing has been trained"
@@ -341,7 +342,7 @@ def _streams_kept(run: Looped, kept: bool) -> contextlib.AbstractContextManager[
 
 
 def _explained(run: Looped, error: BaseException) -> BaseException | None:
-    """`error` in words, when the loader knows better, and where the run was."""
+    """The loader's explanation of `error`, if any; sets how far the run was."""
     explain = getattr(run.data_loader, "explain", None)
     known = explain(error) if explain is not None else None
     known = known or lost_peer(error)

@@ -9,8 +9,6 @@ from pathlib import Path
 from devrun.checkpoint import Checkpoint, read_latest
 from devrun.errors import CheckpointError
 
-__all__ = ["newest_checkpoint"]
-
 
 def newest_checkpoint(
     roots: Sequence[Path], logger: logging.Logger

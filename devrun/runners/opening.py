@@ -1,4 +1,4 @@
-"""What a run says of itself before its first update, and the `repr` of a runner."""
+"""The lines a run logs before its first update, and the `repr` of a runner."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from torch.nn.parameter import is_lazy
 
 from devrun.runners.checkpointer import Owner
 from devrun.runners.helpers import get_host_info
-
-__all__ = ["describe", "opening", "parameters_of"]
 
 
 def opening(runner: Owner, workflow: Iterable[Any], loaders: Any) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from devrun.construct import where, where_key
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError
 from devrun.hooks.base import Hook, Priority
-from devrun.hooks.lr.build import build_lr_hook, build_momentum_hook
+from devrun.hooks.schedules.build import build_lr_hook, build_momentum_hook
 from devrun.hooks.update import OptimizerHook
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.checkpointer import Owner
@@ -176,7 +176,7 @@ def _add(
     """Add the hook that `config` is, or that is built from it; None adds none.
 
     Args:
-        priority: of a hook that says nothing about its own.
+        priority: of a hook without one of its own.
         build: makes the hook; by default its `type` in HOOKS.
         default_type: that of a section which names none.
         follow_runner: let `by_epoch` default to what the run counts.
@@ -211,6 +211,6 @@ def _add(
 
 
 def _default_priority(hook: Hook, default: Any) -> Any:
-    """`default`, unless the class of `hook` says itself where it belongs."""
+    """`default`, unless the class of `hook` sets its own."""
     own = getattr(type(hook), "priority", Hook.priority)  # it may be no Hook at all
     return default if own is Hook.priority else None

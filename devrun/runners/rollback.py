@@ -1,12 +1,10 @@
-"""`roll_back`: a run that diverged goes back and leaves out what it stumbled over."""
+"""`roll_back`: return a diverged run to a checkpoint and skip what made it diverge."""
 
 from __future__ import annotations
 
 from devrun import dist
 from devrun.errors import DivergedError, RollbackError, StorageError
 from devrun.runners.checkpointer import Checkpointer, Owner
-
-__all__ = ["roll_back"]
 
 
 def roll_back(run: Owner, checkpointer: Checkpointer, failure: RollbackError) -> None:

@@ -162,9 +162,7 @@ class BaseRunner(ABC):
             )
             setattr(self.state, name, limit)
 
-    def run_iter(self, data_batch: Any, train_mode: bool, **kwargs: Any) -> None:
-        """One step through the adapter; its values go to the log buffer."""
-        loops.step(self, data_batch, train_mode, kwargs)
+    run_iter = loops.run_iter
 
     def call_hook(self, fn_name: str) -> None:
         """Call the stage `fn_name` of every hook that has it."""

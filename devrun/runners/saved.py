@@ -10,15 +10,13 @@ from typing import Any
 
 from devrun.checkpoint import (
     Checkpoint,
-    host_rng_state,
     read_checkpoint,
     read_mmcv_checkpoint,
     set_host_rng_state,
 )
+from devrun.data.streams import preserved
 from devrun.errors import CheckpointError, DevrunError
 from devrun.runners.position import check_position
-
-__all__ = ["SavedRun", "malformed"]
 
 _TRIPS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 _REQUIRED = ("model", "trainer", "hooks", "adapter", "rng-rank00000")
@@ -104,10 +102,8 @@ class SavedRun:
         """Refuse streams that could not be put back when the loop starts."""
         state = self.random_state(rank)
         if state is not None:
-            before = host_rng_state()
-            with malformed("the state of the random streams"):
+            with malformed("the state of the random streams"), preserved():
                 set_host_rng_state(state["host"])
-                set_host_rng_state(before)
                 dict(state["device"])
 
 

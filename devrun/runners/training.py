@@ -216,7 +216,7 @@ def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
 def _agreeing(
     spec: dict[str, Any], section: Mapping[str, Any], place: Place
 ) -> dict[str, Any]:
-    """Both together, where a flag or `device:` says nothing else than the section."""
+    """Both together, if a flag or `device:` does not contradict the section."""
     for key, value in section.items():
         # a flag asks for emulation whatever the section says
         if key not in ("type", "emulate") and spec.get(key, value) != value:

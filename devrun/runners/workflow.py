@@ -1,4 +1,4 @@
-"""Which phase runs next: `[('train', 2), ('val', 1)]`, and where a run stands in it."""
+"""Which phase runs next: `[('train', 2), ('val', 1)]`, and a run's position in it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
-
-__all__ = ["Workflow", "check_phases"]
 
 _PHASES = ("train", "val")
 

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.resolve import resolve_device
 
-__all__ = ["AdapterTests"]
-
 
 class AdapterTests:
     """Common part of the conformance tests; a subclass names its device."""

@@ -12,17 +12,6 @@ from devrun.devices.base import DeviceAdapter
 from devrun.models.step_module import StepModule
 from devrun.step import UpdatePolicy
 
-__all__ = [
-    "Session",
-    "Whole",
-    "batches",
-    "by_hand",
-    "gradients",
-    "loader",
-    "net",
-    "sgd",
-]
-
 
 def net() -> nn.Module:
     """A convolution and a linear layer with the same weights each time."""

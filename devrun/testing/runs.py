@@ -16,8 +16,6 @@ from devrun.step import Capability
 from devrun.testing.base import AdapterTests
 from devrun.testing.harness import loader, net, sgd
 
-__all__ = ["RunTests"]
-
 
 class Record(Hook):
     """Stages in the order they came, and the loss of every update."""

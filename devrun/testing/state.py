@@ -21,8 +21,6 @@ from devrun.testing.harness import (
     loader,
 )
 
-__all__ = ["StateTests"]
-
 
 class StateTests(AdapterTests):
     """State, random streams and loaders: what a resumed run relies on."""

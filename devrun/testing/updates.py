@@ -20,8 +20,6 @@ from devrun.testing.harness import (
     gradients,
 )
 
-__all__ = ["UpdateTests"]
-
 NORM = {"max_norm": 0.05, "norm_type": 2}
 VALUE = {"clip_value": 0.01}
 

@@ -24,7 +24,7 @@ HOMES = {
         _index_put_impl_ _is_view _lazy_init _lineno_map _local_scalar_dense
         _make_wrapper_subclass _op _prologue_start _register_builtin
         _register_device_module _reshape_alias _schema _sequence_nr
-        _single_tensor_adam _single_tensor_sgd _sleep _thnn_fused_gru_cell
+        _sleep _thnn_fused_gru_cell
         _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell
         _thnn_fused_lstm_cell_backward_impl _to_copy _unique _unique2 _unsafe_index
         _unsafe_view _scaled_dot_product_fused_attention_overrideable
@@ -32,7 +32,7 @@ HOMES = {
     """,
 }
 """Each home, and the names in it."""
-NAMESPACES = ("torch.ops.aten", "torch.cuda", "torch.optim.sgd", "torch.optim.adam")
+NAMESPACES = ("torch.ops.aten", "torch.cuda")
 """Where a name in a string is looked up."""
 PYTHONS = ("sys", "copyreg")
 """Modules of Python whose private names are no matter of torch's version."""

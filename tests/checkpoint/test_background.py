@@ -19,6 +19,7 @@ from devrun.checkpoint import (
 from devrun.checkpoint.background import HostBuffers
 from devrun.errors import CheckpointError, StorageError
 from tests import failpoints
+from tests.support import zygote
 
 
 @pytest.fixture
@@ -107,15 +108,12 @@ def test_what_cannot_be_saved_is_refused_at_once(tmp_path):
 
 def test_the_process_does_not_end_before_the_write(tmp_path, in_child):
     """As at the end of a script that never waits."""
-    import subprocess
-    import sys
-
     code = (
         "import torch; from devrun.checkpoint import BackgroundWriter\n"
         "parts = {'model': {'w': torch.ones(300_000)}}\n"
         f"BackgroundWriter().save({str(tmp_path)!r}, 'c', parts, {{'step': 1}})\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert zygote.run(["-c", code], finalize=True).returncode == 0
     assert read_checkpoint(tmp_path / "c")["model"]["w"].sum() == 300_000
 
 

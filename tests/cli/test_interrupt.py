@@ -5,24 +5,19 @@ import os
 import pty
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import zygote
+
+TRAIN = ["-m", "devrun", "train", "--work-dir", "out"]
 ENDLESS = {"type": "EpochBasedRunner", "max_epochs": 100000}
 
 
 def started(path, *words):
     """A training process that has logged its first iterations."""
-    command = [sys.executable, "-u", "-m", "devrun", "train", path, "--work-dir", "out"]
-    process = subprocess.Popen(
-        [*command, *words, "--no-progress"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = zygote.start([*TRAIN, path, *words, "--no-progress"])
     for line in process.stderr:
         if re.search(r"Epoch \[2\]", line):
             return process
@@ -82,17 +77,7 @@ def test_a_signal_to_the_whole_group_with_workers_saves_too(config):
         "train": {"type": "SyntheticClassification", "num_samples": 32},
     }
     path = config(runner=ENDLESS, data=data)
-    command = [sys.executable, "-u", "-m", "devrun", "train", path, "--work-dir", "out"]
-    process = subprocess.Popen(
-        [*command, "--no-progress"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    for line in process.stderr:
-        if re.search(r"Epoch \[2\]", line):
-            break
+    process = started(path)
     os.killpg(process.pid, signal.SIGTERM)
     found, err = ended(process)
     assert found == 75, err
@@ -100,16 +85,14 @@ def test_a_signal_to_the_whole_group_with_workers_saves_too(config):
 
 def test_a_closed_terminal_saves(config):
     path = config(runner=ENDLESS, evaluation={"interval": 100000})
-    child, terminal = pty.fork()
-    if child == 0:
-        words = ["-m", "devrun", "train", path, "--work-dir", "out"]
-        os.execv(sys.executable, [sys.executable, *words])
+    terminal, end = pty.openpty()
+    process = zygote.start([*TRAIN, path], stdin=end, stdout=end, stderr=end)
+    os.close(end)
     shown = b""
     while b"Epoch [2]" not in shown:
         shown = shown[-100:] + os.read(terminal, 1000)
     os.close(terminal)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 75
+    assert process.wait(60) == 75
     facts = json.loads(Path("out/run.json").read_text())
     assert "stopped by SIGHUP" in facts["error"]
     reached = int(re.search(r"(\d+) iterations", facts["error"])[1])

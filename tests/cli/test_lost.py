@@ -9,7 +9,7 @@ import pytest
 
 from devrun.cli.lost import mark_lost, mark_lost_siblings
 from devrun.lock import lock_directory
-from tests import zygote
+from tests.support import zygote
 
 HOOK = """
 import ctypes, os

@@ -6,6 +6,7 @@ import pytest
 
 import devrun
 from devrun.cli.main import COMMANDS, main
+from tests.support import zygote
 
 
 def devrun_command(*words, cwd=None):
@@ -88,14 +89,11 @@ def test_flags_are_not_abbreviated(capsys):
 
 
 def test_a_reader_that_leaves_early_is_no_error():
-    command = [sys.executable, "-m", "devrun", "devices"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        process.stdout.close()
-        errors = process.stderr.read()
-        assert process.wait() == 141
-    assert errors == ""
+    process = zygote.start(["-m", "devrun", "devices"])
+    process.stdout.close()
+    process.stdout = None
+    _, errors = process.communicate(60)
+    assert (process.returncode, errors) == (141, "")
 
 
 def test_the_tool_is_the_command(root_dir, tmp_path):

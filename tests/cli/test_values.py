@@ -12,7 +12,7 @@ from devrun.config import Config, check_config
 from devrun.data.build import build_dataloader
 from devrun.errors import ConfigError
 from devrun.hooks import EarlyStoppingHook, OptimizerHook
-from devrun.hooks.lr import StepLrUpdaterHook
+from devrun.hooks.schedules.policies import StepLrUpdaterHook
 from devrun.optim.build import build_optimizer
 from devrun.runners import EpochBasedRunner
 from tests.cli.conftest import CONFIG

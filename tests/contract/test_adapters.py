@@ -108,10 +108,6 @@ def test_the_suite_finds_an_adapter_that_is_wrong(adapter, test, arguments):
         check(bad, *arguments)
 
 
-PRIVATE = {"_planned", "_model_step"}
-"""Of the update itself, which only adapters of this tree change."""
-
-
 def test_an_adapter_needs_no_private_name():
     adapters = [ToyAdapter, CPUAdapter, CUDAAdapter, HPUAdapter, GenericAdapter]
     for block in all_blocks("python"):
@@ -121,4 +117,4 @@ def test_an_adapter_needs_no_private_name():
             assert named and not [name for name in named if name.startswith("_")]
     for adapter in adapters:
         own = {n for n in vars(adapter) if n.startswith("_") and not n.endswith("__")}
-        assert own & vars(EagerAdapter).keys() <= PRIVATE | {"_abc_impl"}
+        assert own & vars(EagerAdapter).keys() <= {"_abc_impl"}

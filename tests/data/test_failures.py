@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -25,6 +23,7 @@ from tests.data.helpers import (
     prepared,
     read,
 )
+from tests.support import zygote
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -169,7 +168,6 @@ from devrun.data import LoaderSpec, PreparedLoader
 signal.signal(signal.SIGTERM, lambda *_: None)
 signal.signal(signal.SIGINT, lambda *_: None)
 signal.signal(signal.SIGUSR1, lambda *_: None)
-os.setpgid(0, 0)
 plain = DataLoader(list(range(40)), batch_size=2, num_workers=2)
 loader = PreparedLoader(LoaderSpec.of(plain, seed=0))
 seen = []
@@ -187,13 +185,7 @@ print("done")
 
 
 def test_signals_to_the_whole_group_lose_no_batch_and_exit_is_clean() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = zygote.run(["-c", SIGNALLED], finalize=True)
     assert done.stdout == "done\n", done.stderr
     assert done.returncode == 0
     assert done.stderr == ""
@@ -215,11 +207,5 @@ print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
 
 
 def test_a_signal_that_meets_a_worker_at_its_birth_does_not_end_it() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BORN],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = zygote.run(["-c", BORN], finalize=True)
     assert done.stdout == "780\nset()\n", done.stderr

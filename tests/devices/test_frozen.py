@@ -65,7 +65,7 @@ def test_a_draw_of_random_numbers_is_found_with_its_line(act, name, offset):
     assert found.what == f"draws from {name}"
     assert found.site == line_of(act, offset)
     assert found.random
-    told = found.told("ipu")
+    told = found.message("ipu")
     assert told.startswith(f"ipu: the forward pass draws from {name} at {__file__}:")
     assert "collate_fn" in told
     assert "\n" not in told
@@ -110,7 +110,7 @@ def test_a_changed_attribute_is_found_with_its_line(act, own, what):
     (found,) = watch(act, **own)
     assert (found.what, found.site) == (what, line_of(act))
     assert not found.random
-    assert "register_buffer" in found.told("ipu")
+    assert "register_buffer" in found.message("ipu")
 
 
 BESIDE = np.random.default_rng(3)

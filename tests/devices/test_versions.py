@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from devrun.devices.versions import fitting, misfit
-from tests import zygote
+from tests.support import zygote
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ".".join(torch.__version__.split(".")[:2])

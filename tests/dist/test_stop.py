@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
 import yaml
 
-from tests.dist.test_two_processes import environment, free_port
+from tests.support import zygote
 
 CONFIG = {
     "model": {"type": "MLP", "in_features": 16, "hidden": [8], "num_classes": 4},
@@ -36,17 +34,7 @@ RUNNERS = {
 def started(config, work_dir):
     """Two processes of one run, as torchrun starts them, which have begun to train."""
     words = ("--work-dir", work_dir, "--launcher", "pytorch", "--no-progress")
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-u", "-m", "devrun", "train", config, *words],
-            env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **place),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    processes = zygote.start_ranks(["-m", "devrun", "train", config, *words])
     for line in processes[0].stderr:
         if re.search(r"\t.*loss:", line):
             return processes

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +14,18 @@ from torch import nn
 from devrun.data.sampler import EpochBatchSampler
 from devrun.runners import EpochBasedRunner
 from tests.dist.worker import Losses, net, samples, sgd, tokens, trained
+from tests.support import zygote
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("worker.py")
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory) -> list[dict[str, Any]]:
     """What the two processes found, by rank; they are started as torchrun would."""
     folder = tmp_path_factory.mktemp("ranks")
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error::DeprecationWarning", str(SCRIPT), folder],
-            env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **place),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [process.communicate(timeout=300)[0] for process in running]
+    running = zygote.start_ranks([SCRIPT, folder], cwd=folder)
+    said = [process.communicate(timeout=300)[1] for process in running]
     assert [process.returncode for process in running] == [0, 0], "\n".join(said)
     results = [json.loads((folder / f"rank{r}.json").read_text()) for r in range(2)]
     for rank, result in enumerate(results):
@@ -277,14 +255,9 @@ def test_fewer_samples_to_evaluate_on_than_processes(ranks):
 
 
 def test_torchrun_starts_it_too(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*command, "--nproc-per-node", "2", str(SCRIPT), str(tmp_path)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = zygote.run([*words, SCRIPT, tmp_path], env, tmp_path, 180)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "rank1.json").read_text())
     assert found["adapter"]["losses"] == pytest.approx(doubled()[0], rel=1e-4)

@@ -37,17 +37,22 @@ def undisturbed(tmp_path_factory):
     return run
 
 
-FIGURES = []
-
-
 @pytest.fixture
-def figures():
+def figures(record_property):
     """`figures(fault, text)`: what a test has counted, for the end of the output."""
-    return lambda fault, text: FIGURES.append((fault, text))
+    return lambda fault, text: record_property("figure", f"{fault}: {text}")
 
 
 def pytest_terminal_summary(terminalreporter):
-    if FIGURES:
+    lines = [
+        text
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", None) == "teardown"
+        for name, text in report.user_properties
+        if name == "figure"
+    ]
+    if lines:
         terminalreporter.section("faults")
-        for fault, text in sorted(FIGURES, key=lambda entry: int(entry[0][1:])):
-            terminalreporter.write_line(f"{fault}: {text}")
+        for line in sorted(lines, key=lambda line: int(line[1:].partition(":")[0])):
+            terminalreporter.write_line(line)

@@ -6,30 +6,31 @@ import pytest
 
 from devrun.errors import ConfigError
 from devrun.hooks.closure import ClosureHook
-from tests.hooks.loop import Loop
+from tests.support.runs import TracedRun
 
 
 def test_the_function_gets_the_runner_at_its_stage() -> None:
     seen = []
     hook = ClosureHook("before_train_epoch", lambda runner: seen.append(runner.epoch))
-    Loop(hook, max_epochs=3).run()
+    TracedRun(hook, max_epochs=3).run()
     assert seen == [0, 1, 2]
     assert hook.get_triggered_stages() == ["before_train_epoch"]
 
 
 def test_a_generic_stage_covers_train_and_val() -> None:
     seen = []
-    loop = Loop(ClosureHook("after_iter", lambda r: seen.append(r.mode)), max_epochs=1)
-    loop.run()
-    loop.validate(loss=1.0)
-    assert seen == ["train"] * 4 + ["val"]
+    loop = TracedRun(
+        ClosureHook("after_iter", lambda r: seen.append(r.mode)), max_epochs=1
+    )
+    loop.run(workflow=("train", "val"))
+    assert seen == ["train"] * 4 + ["val"] * 4
 
 
 def test_two_closures_do_not_share_their_function() -> None:
     seen = []
     first = ClosureHook("after_run", lambda runner: seen.append("first"))
     second = ClosureHook("before_run", lambda runner: seen.append("second"))
-    Loop(first, second, max_epochs=1).run()
+    TracedRun(first, second, max_epochs=1).run()
     assert seen == ["second", "first"]
 
 
@@ -39,7 +40,7 @@ def test_an_exception_stage_gets_the_exception() -> None:
     def fail(runner: object) -> None:
         raise KeyError("broken")
 
-    loop = Loop(
+    loop = TracedRun(
         ClosureHook("after_train_iter", fail),
         ClosureHook("on_exception", lambda runner, error: seen.append(error)),
         max_epochs=1,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from devrun.devices.cpu import CPUAdapter
 from devrun.errors import CheckpointError, ConfigError
 from devrun.hooks.closure import ClosureHook
 from devrun.hooks.ema import EMAHook
-from tests.hooks.loop import Loop
+from devrun.step import Capability
+from tests.support.runs import TracedRun
 
 
 def recorder() -> tuple[list[torch.Tensor], ClosureHook]:
@@ -37,7 +39,7 @@ def test_average_follows_the_formula_from_the_first_weights(
 ) -> None:
     seen, record = recorder()
     hook = EMAHook(momentum=momentum, warm_up=warm_up)
-    loop = Loop(record, hook, **counted)
+    loop = TracedRun(record, hook, **counted)
     expected = loop.model.weight.detach().clone()
     loop.run()
     for i, weight in enumerate(seen):
@@ -50,7 +52,7 @@ def test_average_follows_the_formula_from_the_first_weights(
 def test_a_longer_interval_decays_as_much_per_update() -> None:
     seen, record = recorder()
     hook = EMAHook(momentum=0.1, interval=3, warm_up=1)
-    loop = Loop(record, hook, max_iters=8)
+    loop = TracedRun(record, hook, max_iters=8)
     expected = loop.model.weight.detach().clone()
     loop.run()
     for i in (0, 3, 6):
@@ -61,12 +63,12 @@ def test_a_longer_interval_decays_as_much_per_update() -> None:
 
 def test_evaluation_has_the_average_and_training_gets_its_weights_back() -> None:
     hook = EMAHook(momentum=0.1, warm_up=1)
-    loop = Loop(hook, max_iters=6).run()
+    loop = TracedRun(hook, max_iters=6).run()
     trained = loop.model.weight.detach().clone()
     averaged = hook.averaged_model.weight.detach().clone()
-    with loop.evaluating():
+    with loop.runner.evaluating():
         assert torch.equal(loop.model.weight, averaged)
-        with loop.evaluating():  # an evaluation inside another
+        with loop.runner.evaluating():  # an evaluation inside another
             assert torch.equal(loop.model.weight, averaged)
         assert torch.equal(loop.model.weight, averaged)
     assert torch.equal(loop.model.weight, trained)
@@ -75,41 +77,43 @@ def test_evaluation_has_the_average_and_training_gets_its_weights_back() -> None
 
 
 def test_weights_come_back_when_evaluation_fails() -> None:
-    loop = Loop(EMAHook(momentum=0.1, warm_up=1), max_iters=3).run()
+    loop = TracedRun(EMAHook(momentum=0.1, warm_up=1), max_iters=3).run()
     trained = loop.model.weight.detach().clone()
-    with pytest.raises(ZeroDivisionError), loop.evaluating():
+    with pytest.raises(ZeroDivisionError), loop.runner.evaluating():
         raise ZeroDivisionError
     assert torch.equal(loop.model.weight, trained)
 
 
 def test_the_same_storage_is_kept() -> None:
-    loop = Loop(EMAHook(momentum=0.1, warm_up=1), max_iters=3).run()
+    loop = TracedRun(EMAHook(momentum=0.1, warm_up=1), max_iters=3).run()
     address = loop.model.weight.data_ptr()
-    with loop.evaluating():
+    with loop.runner.evaluating():
         assert loop.model.weight.data_ptr() == address
 
 
 def test_a_second_run_goes_on_with_the_same_average() -> None:
     hook = EMAHook(momentum=0.1, warm_up=1)
-    loop = Loop(hook, max_iters=3).run()
+    loop = TracedRun(hook, max_iters=3).run()
     model = hook.averaged_model
-    loop.max_iters = 6
+    loop.runner.state.max_iters = 6
     loop.run()
     assert hook.averaged_model is model
-    with loop.evaluating():
+    with loop.runner.evaluating():
         assert not torch.equal(loop.model.weight, model.weight)
 
 
 @pytest.mark.parametrize("stop", [1, 4, 7])
-def test_a_resumed_run_has_the_average_of_one_never_stopped(stop: int) -> None:
-    def loop() -> tuple[EMAHook, Loop]:
+def test_a_resumed_run_has_the_average_of_one_never_stopped(
+    tmp_path: Path, stop: int
+) -> None:
+    def loop() -> tuple[EMAHook, TracedRun]:
         hook = EMAHook(momentum=0.1, warm_up=30, interval=2, buffers="average")
-        return hook, Loop(hook, max_iters=9, model=batch_norm())
+        return hook, TracedRun(hook, max_iters=9, model=batch_norm())
 
     whole_hook, whole = loop()
     whole.run()
     _, first = loop()
-    saved = copy.deepcopy(first.run(stop_at=stop).save())
+    saved = first.run(stop_at=stop).save(tmp_path)
     hook, second = loop()
     second.load(saved).run()
     for name, value in whole_hook.averaged_model.state_dict().items():
@@ -119,7 +123,7 @@ def test_a_resumed_run_has_the_average_of_one_never_stopped(stop: int) -> None:
 
 def test_state_has_the_names_of_the_model_and_counts_the_averagings() -> None:
     hook = EMAHook(interval=2)
-    loop = Loop(hook, max_iters=5).run()
+    loop = TracedRun(hook, max_iters=5).run()
     state = hook.state_dict()
     assert state["model"].keys() == loop.model.state_dict().keys()
     assert state["n_averaged"] == 4  # the first weights, and updates 0, 2 and 4
@@ -127,40 +131,32 @@ def test_state_has_the_names_of_the_model_and_counts_the_averagings() -> None:
 
 def test_a_state_loaded_before_the_run_is_not_lost_when_saved_again() -> None:
     first = EMAHook()
-    Loop(first, max_iters=2).run()
+    TracedRun(first, max_iters=2).run()
     second = EMAHook()
     second.load_state_dict(first.state_dict())
     assert second.state_dict() is not None
     assert second.state_dict()["n_averaged"] == 3
 
 
-def test_resume_from_resumes_the_run_when_it_starts() -> None:
-    saved = copy.deepcopy(Loop(EMAHook(momentum=0.1), max_iters=4).run().save())
-    hook = EMAHook(momentum=0.1, resume_from="somewhere")
-    loop = Loop(hook, max_iters=4)
-    asked = []
-
-    def resume(path: str) -> None:
-        asked.append(path)
-        loop.load(saved)
-
-    loop.resume = resume
+def test_resume_from_resumes_the_run_when_it_starts(tmp_path: Path) -> None:
+    before = EMAHook(momentum=0.1)
+    saved = TracedRun(before, max_iters=4).run().save(tmp_path)
+    hook = EMAHook(momentum=0.1, resume_from=saved)
+    loop = TracedRun(hook, max_iters=4)
     loop.run()
-    assert asked == ["somewhere"]
-    assert torch.equal(
-        hook.averaged_model.weight, saved["hooks"]["EMAHook"]["model"]["weight"]
-    )
+    assert loop.lrs == []  # nothing was left to train
+    assert torch.equal(hook.averaged_model.weight, before.averaged_model.weight)
 
 
 def test_buffers_stay_the_models_own_unless_averaged() -> None:
     def evaluated(buffers: str) -> tuple[torch.Tensor, torch.Tensor]:
-        loop = Loop(
+        loop = TracedRun(
             EMAHook(momentum=0.1, warm_up=1, buffers=buffers),
             max_iters=4,
             model=batch_norm(),
         ).run()
         live = loop.model[1].running_mean.clone()
-        with loop.evaluating():
+        with loop.runner.evaluating():
             assert loop.model[1].num_batches_tracked == 4
             return live, loop.model[1].running_mean.clone()
 
@@ -170,35 +166,57 @@ def test_buffers_stay_the_models_own_unless_averaged() -> None:
     assert not torch.equal(live, inside)
 
 
+class Noting(CPUAdapter):
+    """Notes what it is asked to copy; `elsewhere`, its weights are not the model's."""
+
+    def __init__(self, *, elsewhere: bool) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        if elsewhere:
+            self.capabilities = self.capabilities - {Capability.HOST_WEIGHTS}
+
+    def sync_to_host(self, model: Any) -> None:
+        self.asked.append("sync_to_host")
+
+    def sync_to_device(self, model: Any) -> None:
+        self.asked.append("sync_to_device")
+
+
 def test_weights_are_fetched_and_pushed_where_the_device_keeps_its_own() -> None:
-    loop = Loop(EMAHook(interval=2), max_iters=3, host_weights=False).run()
-    assert loop.adapter.asked == ["sync_to_host"] * 2  # iterations 0 and 2
-    loop.adapter.asked.clear()
-    with loop.evaluating():
-        assert loop.adapter.asked == ["sync_to_host", "sync_to_device"]
-    assert loop.adapter.asked == ["sync_to_host", "sync_to_device", "sync_to_device"]
+    device = Noting(elsewhere=True)
+    fetched = []
+    after = ClosureHook("after_run", lambda runner: fetched.extend(device.asked))
+    loop = TracedRun(EMAHook(interval=2), after, max_iters=3, device=device).run()
+    assert fetched == ["sync_to_host"] * 3  # iterations 0 and 2, and the end of the run
+    device.asked.clear()
+    with loop.runner.evaluating():
+        assert device.asked == ["sync_to_host", "sync_to_device"]
+    assert device.asked == ["sync_to_host", "sync_to_device", "sync_to_device"]
 
 
 def test_nothing_is_synchronised_where_the_weights_are_on_the_host() -> None:
-    loop = Loop(EMAHook(), max_iters=3).run()
-    with loop.evaluating():
+    device = Noting(elsewhere=False)
+    loop = TracedRun(EMAHook(), max_iters=3, device=device).run()
+    device.asked.clear()
+    with loop.runner.evaluating():
         pass
-    assert loop.adapter.asked == []
+    assert device.asked == []
 
 
-def test_a_checkpoint_inside_an_evaluation_is_refused() -> None:
-    loop = Loop(EMAHook(), max_iters=2).run()
-    with loop.evaluating(), pytest.raises(CheckpointError, match="averaged weights"):
-        loop.save()
+def test_a_checkpoint_inside_an_evaluation_is_refused(tmp_path: Path) -> None:
+    loop = TracedRun(EMAHook(), max_iters=2).run()
+    refusal = pytest.raises(CheckpointError, match="averaged weights")
+    with loop.runner.evaluating(), refusal:
+        loop.save(tmp_path)
 
 
 def test_a_state_of_another_model_is_refused_in_one_line() -> None:
     other = EMAHook()
-    Loop(other, max_iters=1, model=nn.Linear(3, 5)).run()
+    TracedRun(other, max_iters=1, model=nn.Linear(3, 5)).run()
     hook = EMAHook()
     hook.load_state_dict(other.state_dict())
     with pytest.raises(CheckpointError, match="do not fit") as caught:
-        Loop(hook, max_iters=1).run()
+        TracedRun(hook, max_iters=1).run()
     assert "\n" not in str(caught.value)
 
 

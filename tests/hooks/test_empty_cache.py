@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from devrun.devices.cpu import CPUAdapter
 from devrun.hooks.empty_cache import EmptyCacheHook
-from tests.hooks.loop import Loop
+from tests.support.runs import TracedRun
 
 
 @pytest.mark.parametrize(
@@ -19,8 +20,14 @@ from tests.hooks.loop import Loop
     ],
 )
 def test_it_is_asked_at_the_chosen_points(options: dict[str, bool], times: int) -> None:
-    loop = Loop(EmptyCacheHook(**options), max_epochs=2, length=4).run()
-    assert loop.adapter.asked == ["empty_cache"] * times
+    asked = []
+
+    class Noting(CPUAdapter):
+        def empty_cache(self) -> None:
+            asked.append("empty_cache")
+
+    TracedRun(EmptyCacheHook(**options), max_epochs=2, length=4, device=Noting()).run()
+    assert len(asked) == times
 
 
 def test_a_point_not_asked_for_costs_nothing() -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from tests.hooks.eval_loop import model, samples
+from tests.support import zygote
 
 SCRIPT = """
 import json, sys
@@ -65,20 +62,7 @@ close_dist()
 def two_ranks(tmp_path_factory):
     """(work_dir, what each rank printed) of one run of SCRIPT."""
     work_dir = tmp_path_factory.mktemp("two")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(work_dir)],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
+    processes = zygote.start_ranks(["-c", SCRIPT, work_dir])
     said = [process.communicate(timeout=120) for process in processes]
     for process, (_, stderr) in zip(processes, said, strict=True):
         assert process.returncode == 0, stderr

@@ -11,14 +11,14 @@ import pytest
 from devrun.config import Config
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
 from devrun.hooks.base import HOOKS
-from devrun.hooks.lr.base import LrUpdaterHook
-from devrun.hooks.lr.build import build_lr_hook
-from devrun.hooks.lr.policies import (
+from devrun.hooks.schedules.base import LrUpdaterHook
+from devrun.hooks.schedules.build import build_lr_hook
+from devrun.hooks.schedules.policies import (
     CosineAnnealingLrUpdaterHook,
     FixedLrUpdaterHook,
     StepLrUpdaterHook,
 )
-from tests.hooks.loop import Loop
+from tests.support.runs import TracedRun
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_users_own_policy_is_found_by_its_name(request: Any) -> None:
             return base_lr / 2
 
     request.addfinalizer(lambda: HOOKS.module_dict.pop("HalfLrUpdaterHook"))
-    loop = Loop(build_lr_hook({"policy": "half"}), max_epochs=1).run()
+    loop = TracedRun(build_lr_hook({"policy": "half"}), max_epochs=1).run()
     assert loop.first_lrs[0] == 0.05
 
 
@@ -177,7 +177,7 @@ def test_a_mistake_in_lr_config_is_one_line(
 def test_what_does_not_fit_the_run_is_refused_before_it_begins(
     cfg: dict[str, Any], error: type[Exception], words: str
 ) -> None:
-    loop = Loop(build_lr_hook(cfg), max_epochs=2)
+    loop = TracedRun(build_lr_hook(cfg), max_epochs=2)
     with pytest.raises(error, match=words):
         loop.run()
     assert loop.lrs == []

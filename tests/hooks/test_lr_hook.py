@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ import torch
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
-from devrun.hooks.lr.base import LrUpdaterHook
-from devrun.hooks.lr.build import build_lr_hook
-from devrun.hooks.lr.policies import StepLrUpdaterHook
-from tests.hooks.loop import Loop
+from devrun.hooks.schedules.base import LrUpdaterHook
+from devrun.hooks.schedules.build import build_lr_hook
+from devrun.hooks.schedules.policies import StepLrUpdaterHook
+from tests.support.runs import TracedRun
 
 
 def two_groups(model: Any) -> torch.optim.Optimizer:
@@ -22,7 +23,7 @@ def two_groups(model: Any) -> torch.optim.Optimizer:
 
 def test_each_group_keeps_its_own_initial_rate() -> None:
     hook = build_lr_hook({"policy": "step", "step": 1, "gamma": 0.5})
-    loop = Loop(hook, max_epochs=2, length=1, optimizer=two_groups).run()
+    loop = TracedRun(hook, max_epochs=2, length=1, optimizer=two_groups).run()
     assert loop.lrs == [[0.4, 0.1], [0.2, 0.05]]
 
 
@@ -35,7 +36,7 @@ def test_several_optimizers_follow_one_schedule_each_from_its_own_rate() -> None
 
     cfg = {"policy": "exp", "gamma": 0.5, "warmup": "constant", "warmup_iters": 1}
     hook = build_lr_hook({**cfg, "by_epoch": False})
-    loop = Loop(hook, max_iters=3, optimizer=both).run()
+    loop = TracedRun(hook, max_iters=3, optimizer=both).run()
     assert loop.lrs == [
         pytest.approx(r) for r in ([0.04, 0.01], [0.2, 0.05], [0.1, 0.025])
     ]
@@ -44,14 +45,14 @@ def test_several_optimizers_follow_one_schedule_each_from_its_own_rate() -> None
 
 def test_one_cycle_takes_peaks_per_group_and_per_optimizer() -> None:
     per_group = {"policy": "OneCycle", "max_lr": [0.5, 0.25]}
-    loop = Loop(build_lr_hook(per_group), max_iters=5, optimizer=two_groups).run()
+    loop = TracedRun(build_lr_hook(per_group), max_iters=5, optimizer=two_groups).run()
     assert loop.lrs[0] == pytest.approx([0.5 / 25, 0.25 / 25])
 
     def both(model: Any) -> dict[str, Any]:
         return {name: two_groups(model) for name in ("a", "b")}
 
     named = {"policy": "OneCycle", "max_lr": {"a": [1.0, 2.0], "b": 4.0}}
-    loop = Loop(build_lr_hook(named), max_iters=5, optimizer=both).run()
+    loop = TracedRun(build_lr_hook(named), max_iters=5, optimizer=both).run()
     assert loop.lrs[0] == pytest.approx([0.04, 0.08, 0.16, 0.16])
 
 
@@ -71,18 +72,20 @@ def test_one_cycle_takes_peaks_per_group_and_per_optimizer() -> None:
     ids=lambda cfg: cfg["policy"],
 )
 def test_a_resumed_run_has_the_rates_of_one_never_stopped(
-    cfg: dict[str, Any], stop: int
+    tmp_path: Path, cfg: dict[str, Any], stop: int
 ) -> None:
-    whole = Loop(build_lr_hook(cfg), max_epochs=3).run()
-    first = Loop(build_lr_hook(cfg), max_epochs=3).run(stop_at=stop)
-    second = Loop(build_lr_hook(cfg), max_epochs=3).load(first.save()).run()
+    whole = TracedRun(build_lr_hook(cfg), max_epochs=3).run()
+    first = TracedRun(build_lr_hook(cfg), max_epochs=3).run(stop_at=stop)
+    second = (
+        TracedRun(build_lr_hook(cfg), max_epochs=3).load(first.save(tmp_path)).run()
+    )
     assert first.lrs + second.lrs == whole.lrs
 
 
 def test_a_rate_kept_in_a_tensor_is_filled_in_place() -> None:
     rate = torch.tensor(0.1)
     hook = build_lr_hook({"policy": "exp", "gamma": 0.5, "by_epoch": False})
-    loop = Loop(
+    loop = TracedRun(
         hook,
         max_iters=3,
         optimizer=lambda m: torch.optim.Adam(m.parameters(), lr=rate, foreach=False),
@@ -101,7 +104,7 @@ def test_groups_are_written_only_when_the_value_changes() -> None:
             super().__setitem__(key, value)
 
     hook = build_lr_hook({"policy": "step", "step": 4, "by_epoch": False})
-    loop = Loop(hook, max_iters=12)
+    loop = TracedRun(hook, max_iters=12)
     loop.optimizer.param_groups[0] = Noted(loop.optimizer.param_groups[0])
     loop.optimizer.param_groups[0].setdefault("initial_lr", 0.1)
     loop.run()
@@ -135,7 +138,7 @@ def test_a_subclass_that_overrides_a_stage_is_called_in_it() -> None:
         def before_train_iter(self, runner: Any) -> None:
             self._set_lr(runner, [0.5 / (1 + runner.iter)])
 
-    loop = Loop(Own(), max_iters=3).run()
+    loop = TracedRun(Own(), max_iters=3).run()
     assert loop.first_lrs == pytest.approx([0.5, 0.25, 0.5 / 3])
 
 
@@ -144,7 +147,7 @@ def test_a_subclass_needs_only_get_lr() -> None:
         def get_lr(self, runner: Any, base_lr: float) -> float:
             return base_lr * (1 + self.progress(runner)[0] % 2)
 
-    loop = Loop(Sawtooth(by_epoch=False), max_iters=4).run()
+    loop = TracedRun(Sawtooth(by_epoch=False), max_iters=4).run()
     assert loop.first_lrs == [0.1, 0.2, 0.1, 0.2]
 
 
@@ -155,22 +158,46 @@ def test_a_subclass_may_change_the_warmup() -> None:
             return [lr * part**2 for lr in self.regular_lr]
 
     hook = Quadratic(step=9, warmup="linear", warmup_iters=2)
-    loop = Loop(hook, max_epochs=1).run()
+    loop = TracedRun(hook, max_epochs=1).run()
     assert loop.first_lrs == pytest.approx([0.025, 0.1, 0.1, 0.1])
 
 
 def test_a_schedule_by_epoch_is_refused_where_no_epoch_is_counted() -> None:
-    loop = Loop(StepLrUpdaterHook(step=2), max_iters=4)
+    loop = TracedRun(StepLrUpdaterHook(step=2), max_iters=4)
     with pytest.raises(ConfigError, match="give by_epoch=False"):
         loop.run()
 
 
 def test_a_run_without_optimizer_is_refused() -> None:
-    loop = Loop(StepLrUpdaterHook(step=2), max_epochs=1)
-    loop.optimizer = None
+    loop = TracedRun(
+        StepLrUpdaterHook(step=2), max_epochs=1, optimizer=lambda model: None
+    )
     with pytest.raises(ConfigError, match="this runner has none"):
         loop.run()
 
 
 def test_learning_rate_hooks_run_very_early() -> None:
     assert StepLrUpdaterHook(step=2).priority is Priority.VERY_HIGH
+
+
+def test_a_subclass_may_give_the_formula_alone() -> None:
+    class Halved(LrUpdaterHook):
+        def value(self, base: float, progress: int, total: int) -> float:
+            return base / 2 if progress >= total / 2 else base
+
+    loop = TracedRun(Halved(by_epoch=False), max_iters=4).run()
+    assert loop.first_lrs == [0.1, 0.1, 0.05, 0.05]
+
+
+def test_arguments_may_stand_in_mmcv_s_order() -> None:
+    class Mine(LrUpdaterHook):
+        def __init__(self, part: float, by_epoch: bool, **kwargs: Any) -> None:
+            self.part = part
+            super().__init__(by_epoch, "constant", 2, 0.5, **kwargs)
+
+        def get_lr(self, runner: Any, base_lr: float) -> float:
+            return base_lr * self.part
+
+    loop = TracedRun(Mine(0.5, False), max_iters=4).run()
+    assert loop.first_lrs == pytest.approx([0.025, 0.025, 0.05, 0.05])
+    assert StepLrUpdaterHook(2, 0.5, 0.01).min_lr == 0.01

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from devrun.hooks.lr.build import build_lr_hook
-from tests.hooks.loop import Loop
+from devrun.hooks.schedules.build import build_lr_hook
+from tests.support.runs import TracedRun
 
 EPOCHS, LENGTH = 6, 5
 ITERS = EPOCHS * LENGTH
@@ -125,7 +125,7 @@ def test_policy_gives_the_closed_formula(name: str, runs: str, warmup: str) -> N
     cfg = {"policy": name.split()[0], **arguments(total), **extra, "by_epoch": by_epoch}
     limit = {"max_iters": ITERS} if runs == "iter runner" else {"max_epochs": EPOCHS}
 
-    loop = Loop(build_lr_hook(cfg), length=LENGTH, **limit).run()
+    loop = TracedRun(build_lr_hook(cfg), length=LENGTH, **limit).run()
 
     expected = []
     for i in range(ITERS):
@@ -145,7 +145,7 @@ def test_cyclic_rises_and_falls_each_cycle(anneal: str, gamma: float) -> None:
         "anneal_strategy": anneal,
         "gamma": gamma,
     }
-    loop = Loop(build_lr_hook(cfg), max_epochs=EPOCHS, length=LENGTH).run()
+    loop = TracedRun(build_lr_hook(cfg), max_epochs=EPOCHS, length=LENGTH).run()
 
     def between(start, end, f):
         return cos(start, end, f) if anneal == "cos" else start + (end - start) * f
@@ -168,7 +168,7 @@ def test_cyclic_ratio_given_as_one_number_ends_at_a_hundred_thousandth() -> None
 
 def test_one_cycle_takes_its_peak_and_length_from_the_arguments() -> None:
     cfg = {"policy": "OneCycle", "max_lr": 0.5, "total_steps": 40, "pct_start": 0.25}
-    loop = Loop(build_lr_hook(cfg), max_epochs=EPOCHS, length=LENGTH).run()
+    loop = TracedRun(build_lr_hook(cfg), max_epochs=EPOCHS, length=LENGTH).run()
     low, end = 0.5 / 25, 0.5 / 25 / 1e4
     expected = [
         cos(low, 0.5, i / 9) if i <= 9 else cos(0.5, end, (i - 9) / 30)
@@ -179,17 +179,17 @@ def test_one_cycle_takes_its_peak_and_length_from_the_arguments() -> None:
 
 def test_one_cycle_without_a_rising_part_starts_at_the_peak() -> None:
     cfg = {"policy": "OneCycle", "max_lr": 0.5, "pct_start": 1 / 30}
-    loop = Loop(build_lr_hook(cfg), max_epochs=EPOCHS, length=LENGTH).run()
+    loop = TracedRun(build_lr_hook(cfg), max_epochs=EPOCHS, length=LENGTH).run()
     assert loop.first_lrs[0] == pytest.approx(0.5)
 
 
 def test_regular_rate_returns_in_the_iteration_that_ends_the_warmup() -> None:
     cfg = {"policy": "fixed", "warmup": "constant", "warmup_iters": 3}
-    loop = Loop(build_lr_hook(cfg), max_epochs=2, length=4).run()
+    loop = TracedRun(build_lr_hook(cfg), max_epochs=2, length=4).run()
     assert loop.first_lrs == pytest.approx([0.01] * 3 + [0.1] * 5)
 
 
 def test_warmup_works_in_an_iteration_run_with_a_fixed_policy_by_epoch() -> None:
     cfg = {"policy": "fixed", "warmup": "constant", "warmup_iters": 2}
-    loop = Loop(build_lr_hook(cfg), max_iters=4).run()
+    loop = TracedRun(build_lr_hook(cfg), max_iters=4).run()
     assert loop.first_lrs == pytest.approx([0.01, 0.01, 0.1, 0.1])

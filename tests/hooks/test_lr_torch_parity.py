@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from devrun.hooks.lr.build import build_lr_hook, build_momentum_hook
-from tests.hooks.loop import Loop
+from devrun.hooks.schedules.build import build_lr_hook, build_momentum_hook
+from tests.support.runs import TracedRun
 
 STEPS = 24
 CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
@@ -105,7 +105,7 @@ def torch_rates(name: str, arguments: dict[str, Any]) -> list[float]:
 @pytest.mark.parametrize("case", CASES)
 def test_policy_equals_the_torch_scheduler(case: str) -> None:
     cfg, name, arguments = CASES[case]
-    loop = Loop(build_lr_hook({**cfg, "by_epoch": False}), max_iters=STEPS).run()
+    loop = TracedRun(build_lr_hook({**cfg, "by_epoch": False}), max_iters=STEPS).run()
     assert loop.first_lrs == pytest.approx(torch_rates(name, arguments), rel=1e-9)
 
 
@@ -113,7 +113,7 @@ def test_policy_equals_the_torch_scheduler(case: str) -> None:
 def test_the_torch_scheduler_itself_runs_as_a_policy(case: str) -> None:
     _, name, arguments = CASES[case]
     hook = build_lr_hook({"policy": name, "by_epoch": False, **arguments})
-    loop = Loop(hook, max_iters=STEPS).run()
+    loop = TracedRun(hook, max_iters=STEPS).run()
     assert loop.first_lrs == torch_rates(name, arguments)
 
 
@@ -128,7 +128,7 @@ def test_the_torch_scheduler_itself_runs_as_a_policy(case: str) -> None:
 )
 def test_one_cycle_momentum_equals_torch(make: Any, three_phase: bool) -> None:
     options = {"pct_start": 0.4, "three_phase": three_phase}
-    loop = Loop(
+    loop = TracedRun(
         build_lr_hook({"policy": "OneCycle", "max_lr": 0.4, **options}),
         build_momentum_hook({"policy": "OneCycle", **options}),
         max_iters=STEPS,

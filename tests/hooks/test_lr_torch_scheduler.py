@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +13,10 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from devrun.errors import CheckpointError, ConfigError
-from devrun.hooks.lr.build import build_lr_hook
-from devrun.hooks.lr.torch_scheduler import TorchSchedulerHook
+from devrun.hooks.schedules.build import build_lr_hook
+from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
 from devrun.registry import LR_SCHEDULERS
-from tests.hooks.loop import Loop
+from tests.support.runs import TracedRun
 
 POLICIES: dict[str, dict[str, Any]] = {
     "ExponentialLR": {"gamma": 0.8},
@@ -50,40 +50,34 @@ def hook_for(name: str, **options: Any) -> TorchSchedulerHook:
     return hook
 
 
-def through_json(saved: dict[str, Any]) -> dict[str, Any]:
-    """Hook state as a checkpoint keeps it: strict JSON."""
-    text = json.dumps(saved["hooks"], allow_nan=False)
-    return {**saved, "hooks": json.loads(text)}
-
-
 def test_by_epoch_it_steps_once_for_each_completed_epoch() -> None:
     hook = build_lr_hook({"policy": "ExponentialLR", "gamma": 0.5})
-    loop = Loop(hook, max_epochs=3, length=2).run()
+    loop = TracedRun(hook, max_epochs=3, length=2).run()
     assert loop.first_lrs == [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
     assert "before_train_iter" not in hook.get_triggered_stages()
 
 
 def test_the_rate_seen_after_an_update_is_the_one_it_was_done_with() -> None:
     hook = hook_for("ExponentialLR")
-    loop = Loop(hook, max_iters=3).run()
+    loop = TracedRun(hook, max_iters=3).run()
     assert loop.optimizer.param_groups[0]["lr"] == loop.first_lrs[-1]
 
 
 def test_a_sequence_warms_up_and_then_anneals() -> None:
-    loop = Loop(hook_for("SequentialLR"), max_iters=12).run()
+    loop = TracedRun(hook_for("SequentialLR"), max_iters=12).run()
     expected = [0.1 * (0.1 + 0.9 * i / 4) for i in range(4)]
     expected += [0.05 * (1 + math.cos(math.pi * i / 8)) for i in range(8)]
     assert loop.first_lrs == pytest.approx(expected)
 
 
 def test_a_chain_multiplies_its_schedulers() -> None:
-    loop = Loop(hook_for("ChainedScheduler"), max_iters=5).run()
+    loop = TracedRun(hook_for("ChainedScheduler"), max_iters=5).run()
     expected = [0.1 * 0.9**i * (0.1 if i < 3 else 1) for i in range(5)]
     assert loop.first_lrs == pytest.approx(expected)
 
 
 def test_one_cycle_moves_the_momentum_too() -> None:
-    loop = Loop(hook_for("OneCycleLR"), max_iters=12).run()
+    loop = TracedRun(hook_for("OneCycleLR"), max_iters=12).run()
     assert max(loop.first_momenta) == 0.95
     assert min(loop.first_momenta) < 0.87
 
@@ -96,57 +90,68 @@ def test_each_of_several_optimizers_gets_a_scheduler() -> None:
         }
 
     hook = build_lr_hook({"policy": "ExponentialLR", "gamma": 0.5, "by_epoch": False})
-    loop = Loop(hook, max_iters=2, optimizer=both).run()
+    loop = TracedRun(hook, max_iters=2, optimizer=both).run()
     assert loop.lrs == [[0.4, 0.1], [0.2, 0.05]]
 
 
 @pytest.mark.parametrize("stop", [1, 4, 7])
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_resumed_run_has_the_rates_and_weights_of_one_never_stopped(
-    name: str, stop: int
+    tmp_path: Path, name: str, stop: int
 ) -> None:
-    whole = Loop(hook_for(name), max_epochs=3).run()
-    first = Loop(hook_for(name), max_epochs=3).run(stop_at=stop)
-    saved = through_json(first.save())
-    second = Loop(hook_for(name), max_epochs=3).load(saved).run()
+    whole = TracedRun(hook_for(name), max_epochs=3).run()
+    first = TracedRun(hook_for(name), max_epochs=3).run(stop_at=stop)
+    second = TracedRun(hook_for(name), max_epochs=3).load(first.save(tmp_path)).run()
     assert first.lrs + second.lrs == whole.lrs
     assert first.momenta + second.momenta == whole.momenta
     assert torch.equal(second.model.weight, whole.model.weight)
 
 
 @pytest.mark.parametrize("name", ["ExponentialLR", "OneCycleLR"])
-def test_it_goes_on_when_the_optimizer_is_not_resumed(name: str) -> None:
-    whole = Loop(hook_for(name), max_epochs=3).run()
-    saved = through_json(Loop(hook_for(name), max_epochs=3).run(stop_at=5).save())
+def test_it_goes_on_when_the_optimizer_is_not_resumed(
+    tmp_path: Path, name: str
+) -> None:
+    whole = TracedRun(hook_for(name), max_epochs=3).run()
+    saved = TracedRun(hook_for(name), max_epochs=3).run(stop_at=5).save(tmp_path)
     second = (
-        Loop(hook_for(name), max_epochs=3).load(saved, resume_optimizer=False).run()
+        TracedRun(hook_for(name), max_epochs=3)
+        .load(saved, resume_optimizer=False)
+        .run()
     )
     assert second.lrs == whole.lrs[5:]
     assert second.momenta == whole.momenta[5:]
 
 
-def test_a_checkpoint_without_its_state_is_stepped_to_where_the_run_is() -> None:
-    whole = Loop(hook_for("ExponentialLR"), max_epochs=3).run()
-    saved = Loop(hook_for("ExponentialLR"), max_epochs=3).run(stop_at=5).save()
-    second = Loop(hook_for("ExponentialLR"), max_epochs=3)
-    second.load({**saved, "hooks": {}}).run()
+def test_a_checkpoint_without_its_state_is_stepped_to_where_the_run_is(
+    tmp_path: Path,
+) -> None:
+    """One in MMCV's layout has the optimizer's state, and none of a hook."""
+    whole = TracedRun(hook_for("ExponentialLR"), max_iters=12).run()
+    first = TracedRun(hook_for("ExponentialLR"), max_iters=12).run(stop_at=5)
+    second = TracedRun(hook_for("ExponentialLR"), max_iters=12)
+    second.load(first.save(tmp_path, "iter_{}.pth")).run()
     assert second.first_lrs == pytest.approx(whole.first_lrs[5:])
 
 
 def test_changed_arguments_are_said_and_applied_from_the_start(
+    tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    saved = Loop(hook_for("ExponentialLR"), max_epochs=3).run(stop_at=5).save()
-    second = Loop(hook_for("ExponentialLR", gamma=0.5), max_epochs=3).load(saved)
+    saved = (
+        TracedRun(hook_for("ExponentialLR"), max_epochs=3).run(stop_at=5).save(tmp_path)
+    )
+    second = TracedRun(hook_for("ExponentialLR", gamma=0.5), max_epochs=3).load(saved)
     with caplog.at_level(logging.WARNING, logger="devrun.test"):
         second.run()
     assert second.first_lrs == pytest.approx([0.1 * 0.5**i for i in range(5, 12)])
     assert "stepped to where the run is" in caplog.text
 
 
-def test_state_of_other_parameter_groups_is_refused() -> None:
-    saved = Loop(hook_for("ExponentialLR"), max_iters=4).run(stop_at=2).save()
-    groups = Loop(
+def test_state_of_other_parameter_groups_is_refused(tmp_path: Path) -> None:
+    saved = (
+        TracedRun(hook_for("ExponentialLR"), max_iters=4).run(stop_at=2).save(tmp_path)
+    )
+    groups = TracedRun(
         hook_for("ExponentialLR"),
         max_iters=4,
         optimizer=lambda m: torch.optim.SGD(
@@ -165,13 +170,13 @@ def test_a_registered_scheduler_is_a_policy(request: Any) -> None:
 
     request.addfinalizer(lambda: LR_SCHEDULERS.module_dict.pop("EverySecondLR"))
     hook = build_lr_hook({"policy": "EverySecondLR", "by_epoch": False})
-    assert Loop(hook, max_iters=3).run().first_lrs == [0.1, 0.05, 0.1]
+    assert TracedRun(hook, max_iters=3).run().first_lrs == [0.1, 0.05, 0.1]
 
 
 def test_a_scheduler_is_found_by_its_dotted_path() -> None:
     cfg = {"policy": "torch.optim.swa_utils.SWALR", "swa_lr": 0.05, "anneal_epochs": 2,
            "anneal_strategy": "linear", "by_epoch": False}  # fmt: skip
-    loop = Loop(build_lr_hook(cfg), max_iters=4).run()
+    loop = TracedRun(build_lr_hook(cfg), max_iters=4).run()
     assert loop.first_lrs == pytest.approx([0.1, 0.075, 0.05, 0.05])
 
 
@@ -205,7 +210,7 @@ def test_wrong_arguments_are_refused_when_the_hook_is_built(
     ],
 )
 def test_what_torch_refuses_is_one_line(cfg: dict[str, Any], words: str) -> None:
-    loop = Loop(build_lr_hook({"by_epoch": False, **cfg}), max_iters=2)
+    loop = TracedRun(build_lr_hook({"by_epoch": False, **cfg}), max_iters=2)
     with pytest.raises(ConfigError, match=words) as caught:
         loop.run()
     assert "\n" not in str(caught.value)
@@ -237,7 +242,7 @@ def plateau(**options: Any) -> Any:
 
 
 def test_plateau_lowers_the_rate_when_the_metric_stands_still() -> None:
-    loop = Loop(
+    loop = TracedRun(
         plateau(),
         Evaluate([0.5, 0.6, 0.6, 0.6, 0.7]).hook("after_train_epoch"),
         max_epochs=5,
@@ -247,7 +252,7 @@ def test_plateau_lowers_the_rate_when_the_metric_stands_still() -> None:
 
 
 def test_plateau_counts_a_result_once_and_not_the_epochs_without_one() -> None:
-    loop = Loop(
+    loop = TracedRun(
         plateau(),
         Evaluate([0.6, None, None, None, 0.6, None]).hook("after_train_epoch"),
         max_epochs=6,
@@ -258,7 +263,7 @@ def test_plateau_counts_a_result_once_and_not_the_epochs_without_one() -> None:
 
 
 def test_plateau_by_iteration() -> None:
-    loop = Loop(
+    loop = TracedRun(
         plateau(by_epoch=False, patience=0),
         Evaluate([0.5, 0.5, 0.5, None, 0.5]).hook("after_train_iter"),
         max_iters=5,
@@ -268,32 +273,34 @@ def test_plateau_by_iteration() -> None:
 
 def test_plateau_takes_the_mean_of_a_val_epoch() -> None:
     hook = plateau(monitor="loss", mode="min", patience=0)
-    loop = Loop(hook, max_epochs=1)
-    loop.run()
-    for loss in (1.0, 1.0):
-        loop.table.call("before_train_epoch", loop)
-        loop.validate(loss=loss)
-    assert loop.optimizer.param_groups[0]["lr"] == 0.05
+    losses = iter([3.0, 3.0, 0.5, 1.5, 3.0, 3.0, 1.2, 0.8, 3.0, 3.0, 0.9, 1.1])
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return output.sum() * 0 + next(losses)  # twice in train, twice in val
+
+    loop = TracedRun(hook, max_epochs=3, length=2, loss=loss)
+    loop.run(workflow=("train", "val"))
+    assert loop.first_lrs == [0.1] * 4 + [0.05] * 2
 
 
 @pytest.mark.parametrize("stop", [2, 3])
-def test_plateau_remembers_its_count_after_a_kill(stop: int) -> None:
+def test_plateau_remembers_its_count_after_a_kill(tmp_path: Path, stop: int) -> None:
     values = [0.6, 0.5, 0.5, 0.5, 0.5, 0.5]
 
-    def loop(past: int) -> Loop:
+    def loop(past: int) -> TracedRun:
         ahead = Evaluate(values[past:]).hook("after_train_epoch")
-        return Loop(plateau(), ahead, max_epochs=6, length=1)
+        return TracedRun(plateau(), ahead, max_epochs=6, length=1)
 
     whole = loop(0).run()
-    saved = through_json(loop(0).run(stop_at=stop).save())
-    assert loop(stop).load(saved).run().lrs == whole.lrs[stop:]
+    saved = loop(0).run(stop_at=stop).save(tmp_path)  # before the epoch's evaluation
+    assert loop(stop - 1).load(saved).run().lrs == whole.lrs[stop:]
 
 
-def test_plateau_state_before_the_first_result_is_strict_json() -> None:
-    first = Loop(plateau(), max_epochs=2).run(stop_at=1)
-    second = Loop(plateau(), max_epochs=2).load(through_json(first.save()))
-    second.run(stop_at=2)
-    assert next(iter(second.table.hooks[0].schedulers.values())).best == -math.inf
+def test_plateau_state_before_the_first_result_is_strict_json(tmp_path: Path) -> None:
+    first = TracedRun(plateau(), max_epochs=2).run(stop_at=1)
+    hook = plateau()
+    TracedRun(hook, max_epochs=2).load(first.save(tmp_path)).run(stop_at=2)
+    assert next(iter(hook.schedulers.values())).best == -math.inf
 
 
 def test_plateau_says_when_evaluation_lacks_its_metric(
@@ -301,15 +308,15 @@ def test_plateau_says_when_evaluation_lacks_its_metric(
 ) -> None:
     evaluate = Evaluate([0.5, 0.5]).hook("after_train_epoch")
     with caplog.at_level(logging.WARNING, logger="devrun.test"):
-        Loop(plateau(monitor="acc1"), evaluate, max_epochs=2).run()
+        TracedRun(plateau(monitor="acc1"), evaluate, max_epochs=2).run()
     assert "no 'acc1'" in caplog.text
     assert "did you mean 'acc'" in caplog.text
     assert "never got a value" in caplog.text
 
 
 def test_plateau_refuses_to_run_before_evaluation() -> None:
-    loop = Loop(max_epochs=1)
-    loop.register_hook(plateau(), "VERY_HIGH")
+    loop = TracedRun(max_epochs=1)
+    loop.runner.register_hook(plateau(), "VERY_HIGH")
     with pytest.raises(ConfigError, match="must be above that"):
         loop.run()
 
@@ -321,9 +328,9 @@ def test_the_plain_hook_refuses_the_plateau_policy() -> None:
 
 def test_torch_does_not_warn_where_the_device_does_the_update() -> None:
     model = nn.Linear(3, 2)
-    loop = Loop(hook_for("ExponentialLR"), max_iters=2, model=model)
-    hook = loop.table.hooks[0]
-    hook.before_run(loop)
-    for loop.iter in range(3):  # no optimizer.step in between
-        hook.before_train_iter(loop)
+    hook = hook_for("ExponentialLR")
+    loop = TracedRun(hook, max_iters=2, model=model)
+    hook.before_run(loop.runner)
+    for loop.runner.state.iter in range(3):  # no optimizer.step in between
+        hook.before_train_iter(loop.runner)
     assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.8**2)

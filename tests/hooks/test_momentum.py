@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ import torch
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
-from devrun.hooks.lr.build import build_lr_hook, build_momentum_hook
-from devrun.hooks.momentum.base import MomentumUpdaterHook
-from devrun.hooks.momentum.policies import StepMomentumUpdaterHook
-from tests.hooks.loop import Loop
+from devrun.hooks.schedules.base import MomentumUpdaterHook
+from devrun.hooks.schedules.build import build_lr_hook, build_momentum_hook
+from devrun.hooks.schedules.policies import StepMomentumUpdaterHook
+from tests.support.runs import TracedRun
 
 EPOCHS, LENGTH = 4, 5
 ITERS = EPOCHS * LENGTH
@@ -77,7 +78,7 @@ def test_policy_gives_the_closed_formula(
     cfg = {"policy": name.split()[0], **arguments, **extra, "by_epoch": by_epoch}
     total = EPOCHS if by_epoch else ITERS
     hook = build_momentum_hook(cfg)
-    loop = Loop(hook, max_epochs=EPOCHS, length=LENGTH, optimizer=optimizer).run()
+    loop = TracedRun(hook, max_epochs=EPOCHS, length=LENGTH, optimizer=optimizer).run()
     expected = []
     for i in range(ITERS):
         value = formula(i // LENGTH if by_epoch else i, total)
@@ -87,13 +88,13 @@ def test_policy_gives_the_closed_formula(
 
 def test_the_second_beta_stays() -> None:
     hook = build_momentum_hook({"policy": "step", "step": 1, "by_epoch": False})
-    loop = Loop(hook, max_iters=3, optimizer=adam).run()
+    loop = TracedRun(hook, max_iters=3, optimizer=adam).run()
     assert loop.optimizer.param_groups[0]["betas"] == (0.225, 0.99)
 
 
 def test_cyclic_goes_down_to_the_ratio_and_up_again() -> None:
     hook = build_momentum_hook({"policy": "cyclic", "step_ratio_up": 0.5})
-    loop = Loop(hook, max_epochs=EPOCHS, length=LENGTH).run()
+    loop = TracedRun(hook, max_epochs=EPOCHS, length=LENGTH).run()
     low = BASE * 0.85 / 0.95
     expected = [cos(BASE, low, i / 10) for i in range(10)]
     expected += [cos(low, BASE, i / 10) for i in range(10)]
@@ -106,7 +107,7 @@ def test_one_cycle_takes_values_per_group() -> None:
         return torch.optim.SGD(parts, lr=0.1, momentum=0.9)
 
     cfg = {"policy": "OneCycle", "base_momentum": [0.8, 0.7], "max_momentum": 0.99}
-    loop = Loop(build_momentum_hook(cfg), max_iters=10, optimizer=groups).run()
+    loop = TracedRun(build_momentum_hook(cfg), max_iters=10, optimizer=groups).run()
     assert loop.momenta[0] == [0.99, 0.99]
     assert loop.momenta[2] == pytest.approx([0.8, 0.7])
 
@@ -125,48 +126,50 @@ def test_several_optimizers_are_scheduled_by_name() -> None:
         "warmup_iters": 1,
         "warmup_ratio": 0.95,
     }
-    loop = Loop(build_momentum_hook(cfg), max_epochs=2, length=2, optimizer=both).run()
+    loop = TracedRun(
+        build_momentum_hook(cfg), max_epochs=2, length=2, optimizer=both
+    ).run()
     assert loop.momenta == [
         pytest.approx(row)
         for row in ([0.8 / 0.95, 0.9 / 0.95], [0.8, 0.9], [0.4, 0.45], [0.4, 0.45])
     ]
     one_cycle = {"policy": "OneCycle", "max_momentum": {"w": 0.9, "b": 0.97}}
-    loop = Loop(build_momentum_hook(one_cycle), max_iters=4, optimizer=both).run()
+    loop = TracedRun(build_momentum_hook(one_cycle), max_iters=4, optimizer=both).run()
     assert loop.momenta[0] == [0.9, 0.97]
 
 
 @pytest.mark.parametrize("policy", ["CosineAnnealing", "OneCycle"])
 @pytest.mark.parametrize("stop", [3, 5])
 def test_a_resumed_run_has_the_momenta_of_one_never_stopped(
-    policy: str, stop: int
+    tmp_path: Path, policy: str, stop: int
 ) -> None:
     rest = {} if policy == "OneCycle" else {"min_momentum": 0.0, "by_epoch": False}
 
-    def loop() -> Loop:
-        return Loop(build_momentum_hook({"policy": policy, **rest}), max_epochs=3)
+    def loop() -> TracedRun:
+        return TracedRun(build_momentum_hook({"policy": policy, **rest}), max_epochs=3)
 
     whole = loop().run()
     first = loop().run(stop_at=stop)
-    second = loop().load(first.save()).run()
+    second = loop().load(first.save(tmp_path)).run()
     assert first.momenta + second.momenta == whole.momenta
 
 
 def test_a_warmup_divides_by_nine_tenths_by_default() -> None:
     cfg = {"policy": "step", "step": 1, "warmup": "constant", "warmup_iters": 2}
-    loop = Loop(build_momentum_hook(cfg), max_epochs=1).run()
+    loop = TracedRun(build_momentum_hook(cfg), max_epochs=1).run()
     assert loop.first_momenta == pytest.approx([1.0, 1.0, 0.9, 0.9])
 
 
 def test_a_warmup_that_makes_a_beta_one_is_refused() -> None:
     cfg = {"policy": "step", "step": 1, "warmup": "constant", "warmup_iters": 2}
     with pytest.raises(ConfigError, match=r"betas\[0\] = 1, .*raise it"):
-        Loop(build_momentum_hook(cfg), max_epochs=1, optimizer=adam).run()
+        TracedRun(build_momentum_hook(cfg), max_epochs=1, optimizer=adam).run()
 
 
 @pytest.mark.parametrize("policy", ["step", "OneCycle"])
 def test_an_optimizer_without_momentum_is_refused(policy: str) -> None:
     arguments = {"step": 1} if policy == "step" else {}
-    loop = Loop(
+    loop = TracedRun(
         build_momentum_hook({"policy": policy, **arguments}),
         max_epochs=1,
         optimizer=lambda m: torch.optim.Adagrad(m.parameters()),
@@ -206,5 +209,5 @@ def test_a_subclass_needs_only_get_momentum() -> None:
         def get_momentum(self, runner: Any, base_momentum: float) -> float:
             return base_momentum / 2
 
-    loop = Loop(Half(), build_lr_hook({"policy": "fixed"}), max_epochs=1).run()
+    loop = TracedRun(Half(), build_lr_hook({"policy": "fixed"}), max_epochs=1).run()
     assert set(loop.first_momenta) == {0.45}

@@ -13,7 +13,7 @@ from torch import profiler
 from devrun.errors import ConfigError
 from devrun.hooks.closure import ClosureHook
 from devrun.hooks.profiler import ProfilerHook
-from tests.hooks.loop import Loop
+from tests.support.runs import TracedRun
 
 
 def names(path: Path) -> list[str]:
@@ -25,10 +25,12 @@ def steps(path: Path) -> int:
     return len({name for name in names(path) if name.startswith("ProfilerStep#")})
 
 
-def run(tmp_path: Path, *, epochs: int = 2, **options: Any) -> Loop:
-    return Loop(
+def run(tmp_path: Path, *, epochs: int = 2, **options: Any) -> TracedRun:
+    loop = TracedRun(
         ProfilerHook(**options), max_epochs=epochs, length=3, work_dir=str(tmp_path)
-    ).run()
+    )
+    loop.runner.timestamp = "20240101_000000"
+    return loop.run()
 
 
 def test_a_trace_of_the_first_epoch_is_written_to_work_dir(tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_the_trace_is_written_when_the_run_fails(tmp_path: Path) -> None:
         if runner.iter == 1:
             raise ZeroDivisionError
 
-    loop = Loop(
+    loop = TracedRun(
         ProfilerHook(),
         ClosureHook("after_train_iter", fail),
         max_epochs=1,
@@ -111,27 +113,30 @@ def test_the_trace_is_written_when_the_run_fails(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_is_profiled_from_where_it_goes_on(tmp_path: Path) -> None:
-    loop = Loop(ProfilerHook(), max_epochs=3, length=3, work_dir=str(tmp_path))
-    loop.epoch, loop.iter = 1, 3
+    loop = TracedRun(ProfilerHook(), max_epochs=3, length=3, work_dir=str(tmp_path))
+    loop.runner.state.seek(epoch=1, iter=3, done=0)
     loop.run()
     (trace,) = tmp_path.iterdir()
     assert names(trace).count("Optimizer.step#SGD.step") == 3
 
 
 def test_other_ranks_record_nothing(tmp_path: Path) -> None:
-    loop = Loop(ProfilerHook(), max_epochs=1, work_dir=str(tmp_path))
-    loop.rank = 1
+    loop = TracedRun(ProfilerHook(), max_epochs=1, work_dir=str(tmp_path))
+    loop.runner.session.rank = 1
     loop.run()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_auto_adds_what_the_device_lists_and_says_what_is_missing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lacking = [a for a in profiler.ProfilerActivity.__members__.values()
                if a not in profiler.supported_activities()]  # fmt: skip
-    loop = Loop(ProfilerHook(), max_epochs=1, work_dir=str(tmp_path))
-    loop.adapter.recordable = [lacking[0]]
+    loop = TracedRun(ProfilerHook(), max_epochs=1, work_dir=str(tmp_path))
+    adapter = loop.runner.adapter
+    monkeypatch.setattr(adapter, "profiler_activities", lambda: [lacking[0]])
     with caplog.at_level(logging.WARNING, logger="devrun.test"):
         loop.run()
     assert f"cannot record {lacking[0].name} on this machine" in caplog.text
@@ -188,4 +193,4 @@ def test_what_does_not_fit_the_run_is_refused_before_it_begins(
     options: dict[str, Any], limit: dict[str, int], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        Loop(ProfilerHook(**options), **limit).run()
+        TracedRun(ProfilerHook(**options), **limit).run()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
 from devrun.hooks.sampler_seed import DistSamplerSeedHook
-from tests.hooks.loop import Batches, Loop
+from tests.support.runs import TracedRun
 
 
 def sampler() -> DistributedSampler:
@@ -14,24 +16,20 @@ def sampler() -> DistributedSampler:
     return DistributedSampler(data, num_replicas=1, rank=0, shuffle=True)
 
 
+def tell(loader: Any, epoch: int) -> None:
+    """The hook at the start of `epoch`, with a run that has `loader`."""
+    runner = TracedRun(max_epochs=9).runner
+    runner.data_loader, runner.state.epoch = loader, epoch
+    DistSamplerSeedHook().before_train_epoch(runner)
+
+
 def test_a_sampler_is_told_each_epoch_before_it_begins() -> None:
     chosen = sampler()
-    orders = []
-
-    class Loader(Batches):
-        def __init__(self) -> None:
-            super().__init__(2)
-            self.sampler = chosen
-
-        def __iter__(self):
-            orders.append(list(chosen))
-            return super().__iter__()
-
-    loop = Loop(DistSamplerSeedHook(), max_epochs=2, length=2)
-    loop.data_loader = Loader()
-    loop.run()
-    expected = []
+    loader = DataLoader(chosen.dataset, sampler=chosen)
+    orders, expected = [], []
     for epoch in (0, 1):
+        tell(loader, epoch)
+        orders.append(list(chosen))
         fresh = sampler()
         fresh.set_epoch(epoch)
         expected.append(list(fresh))
@@ -41,29 +39,25 @@ def test_a_sampler_is_told_each_epoch_before_it_begins() -> None:
 
 def test_the_sampler_inside_a_batch_sampler_is_told() -> None:
     inner = sampler()
-    loader = DataLoader(inner.dataset, batch_sampler=BatchSampler(inner, 2, False))
-    loop = Loop(max_epochs=1)
-    loop.data_loader, loop.epoch = loader, 7
-    DistSamplerSeedHook().before_train_epoch(loop)
+    tell(DataLoader(inner.dataset, batch_sampler=BatchSampler(inner, 2, False)), 7)
     assert inner.epoch == 7
 
 
 def test_a_loader_with_its_own_set_epoch_is_told() -> None:
-    class Loader(Batches):
+    class Loader(list[Any]):
         def set_epoch(self, epoch: int) -> None:
-            self.epochs.append(epoch)
+            self.append(epoch)
 
-    loop = Loop(DistSamplerSeedHook(), max_epochs=3, length=2)
-    loop.data_loader = Loader(2)
-    loop.run()
-    assert loop.data_loader.epochs == [0, 1, 2]
+    loader = Loader()
+    for epoch in range(3):
+        tell(loader, epoch)
+    assert loader == [0, 1, 2]
 
 
 def test_a_loader_without_epochs_is_left_alone() -> None:
-    Loop(DistSamplerSeedHook(), max_epochs=1).run()
+    TracedRun(DistSamplerSeedHook(), max_epochs=1).run()
+    tell([1, 2], 0)
 
 
 def test_an_iteration_run_that_has_no_loader_yet_is_left_alone() -> None:
-    loop = Loop(max_iters=1)
-    loop.data_loader = None
-    DistSamplerSeedHook().before_epoch(loop)
+    DistSamplerSeedHook().before_epoch(TracedRun(max_iters=1).runner)

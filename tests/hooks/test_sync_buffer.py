@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing as mp
 from torch import nn
 
 from devrun.hooks.sync_buffer import SyncBuffersHook
-from tests.hooks.loop import Loop
+from tests.support import zygote
+from tests.support.runs import TracedRun
 
+SCRIPT = """
+import sys, torch
+from devrun.dist import close_dist, get_dist_info, init_dist
+from devrun.hooks.sync_buffer import SyncBuffersHook
+from tests.support.runs import TracedRun
 
-def _train(rank: int, port: int, out: str) -> None:
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
-    )
-    means = {}
-    for distributed in (True, False):
-        model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
-        loop = Loop(SyncBuffersHook(distributed), max_epochs=1, length=2, model=model)
-        loop.data_loader.data = [batch + rank for batch in loop.data_loader.data]
-        loop.run()
-        means[distributed] = model[0].running_mean.clone()
-    torch.save(means, Path(out) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
+init_dist("pytorch", "gloo", timeout=60)
+rank, _ = get_dist_info()
+means = {}
+for distributed in (True, False):
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
+    run = TracedRun(SyncBuffersHook(distributed), max_epochs=1, model=model)
+    run.run()  # each rank has half of the samples
+    means[distributed] = model[0].running_mean.clone()
+torch.save(means, f"{rank}.pt")
+close_dist()
+"""
 
 
 def test_two_processes_have_the_mean_of_their_buffers(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(_train, args=(port, str(tmp_path)), nprocs=2)
+    ranks = zygote.start_ranks(["-c", SCRIPT], cwd=tmp_path)
+    said = [rank.communicate(60)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
     found: list[dict[bool, Any]] = [torch.load(tmp_path / f"{r}.pt") for r in (0, 1)]
     alone = [means[False] for means in found]
     together = [means[True] for means in found]
@@ -44,7 +45,7 @@ def test_two_processes_have_the_mean_of_their_buffers(tmp_path: Path) -> None:
 
 def test_a_single_process_keeps_its_buffers() -> None:
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
-    loop = Loop(SyncBuffersHook(), max_epochs=1, model=model).run()
+    run = TracedRun(SyncBuffersHook(), max_epochs=1, model=model).run()
     kept = model[0].running_mean.clone()
-    loop.table.call("after_train_epoch", loop)
+    run.runner.call_hook("after_train_epoch")
     assert torch.equal(model[0].running_mean, kept)

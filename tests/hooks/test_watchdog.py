@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
 
 import pytest
 
 from devrun.errors import ConfigError
 from devrun.hooks import WatchdogHook
 from tests.runners.tiny import loader, runner
+from tests.support import zygote
 
 SCRIPT = """
 import sys, threading
@@ -50,13 +48,7 @@ run.run([data])
 
 @pytest.mark.parametrize("where", ["hook", "worker"])
 def test_it_ends_with_stacks_and_status_7(where):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT), where],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = zygote.run(["-c", SCRIPT, where])
     assert done.returncode == 7, done.stderr
     assert "told: no iteration for 1 s (epoch 1, iteration" in done.stdout
     assert "in wait_for_nothing" in done.stderr  # of this process, or of the worker

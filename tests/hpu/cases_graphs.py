@@ -15,6 +15,8 @@ from devrun.hooks import Hook
 from tests.hpu.cases_report import Planted
 from tests.hpu.runs import Logged, close, device, loader, make, net, train
 
+MODES = ("lazy",)
+
 
 def total(name):
     from habana_frameworks import emulator
@@ -28,7 +30,7 @@ def normed(dropout=0.0):
     return nn.Sequential(*layers, nn.Linear(8, 3))
 
 
-def case_replay_gives_the_numbers_of_no_graphs():
+def test_replay_gives_the_numbers_of_no_graphs():
     policies = ({}, {"cumulative_iters": 2}, {"precision": "bf16"})
     for policy in policies:
         runs = []
@@ -42,7 +44,7 @@ def case_replay_gives_the_numbers_of_no_graphs():
         assert "forward" not in vars(runs[1][0].model)
 
 
-def case_each_new_shape_is_captured_up_to_the_limit():
+def test_each_new_shape_is_captured_up_to_the_limit():
     runner, _ = make(device(graphs=True, max_graphs=1), epochs=1)
     with Logged() as log:
         runner.run([loader(samples=22)], [("train", 1)])
@@ -59,7 +61,7 @@ def case_each_new_shape_is_captured_up_to_the_limit():
     runner.close()
 
 
-def case_auto_times_both_and_keeps_the_faster():
+def test_auto_times_both_and_keeps_the_faster():
     with Logged() as log:
         runner, losses = train(device(graphs="auto"), epochs=3)
     (line,) = [line for line in log.lines if "auto keeps" in line]
@@ -68,8 +70,8 @@ def case_auto_times_both_and_keeps_the_faster():
     assert losses == train(device(), epochs=3)[1]
 
 
-def case_what_auto_chose_is_kept_by_a_resumed_run(folder):
-    runner, _ = make(device(graphs="auto"), epochs=2, work_dir=folder)
+def test_what_auto_chose_is_kept_by_a_resumed_run(tmp_path):
+    runner, _ = make(device(graphs="auto"), epochs=2, work_dir=tmp_path)
     runner.run([loader()], [("train", 1)])
     chosen, path = runner.adapter._graphed.on, runner.save_checkpoint()
     runner.close()
@@ -80,7 +82,7 @@ def case_what_auto_chose_is_kept_by_a_resumed_run(folder):
     again.close()
 
 
-def case_a_model_that_cannot_be_captured_is_refused_or_left_alone():
+def test_a_model_that_cannot_be_captured_is_refused_or_left_alone():
     runner, _ = make(device(graphs=True), model=Planted("mask"))
     try:
         runner.run([loader()], [("train", 1)])
@@ -98,7 +100,7 @@ def case_a_model_that_cannot_be_captured_is_refused_or_left_alone():
     close(mine, train(device(), model=Planted("mask")), 1e-6)
 
 
-def case_an_average_of_the_weights_has_a_forward_of_its_own():
+def test_an_average_of_the_weights_has_a_forward_of_its_own():
     import copy
 
     runner, _ = make(device(graphs=True), model=normed())
@@ -113,7 +115,7 @@ def case_an_average_of_the_weights_has_a_forward_of_its_own():
     runner.close()
 
 
-def case_marks_come_after_backward_and_after_the_update():
+def test_marks_come_after_backward_and_after_the_update():
     before = total("flush by mark_step")
     train(device(fused=False), epochs=1)
     first = total("flush by mark_step") - before
@@ -123,7 +125,7 @@ def case_marks_come_after_backward_and_after_the_update():
     assert 12 + 6 <= second <= first
 
 
-def case_a_models_own_update_is_marked_too():
+def test_a_models_own_update_is_marked_too():
     class Own(nn.Module):
         def __init__(self):
             super().__init__()
@@ -194,7 +196,7 @@ def frozen_line(way):
     return first + next(i for i, s in enumerate(lines) if s.endswith(f"FROZEN {way}\n"))
 
 
-def case_what_a_graph_freezes_of_the_host_is_said_with_its_line():
+def test_what_a_graph_freezes_of_the_host_is_said_with_its_line():
     for way in ("by_device", "by_buffer", *FROZEN):
         where = device(graphs=True, report_after=3)
         with Logged() as log:
@@ -214,7 +216,7 @@ def case_what_a_graph_freezes_of_the_host_is_said_with_its_line():
         assert "register_buffer" in line if way == "by_steps" else "collate_fn" in line
 
 
-def case_strict_refuses_what_a_graph_freezes():
+def test_strict_refuses_what_a_graph_freezes():
     where = device(graphs=True, report_after=3, strict=True)
     runner, _ = make(where, model=Mixed("by_numpy"), epochs=1)
     try:
@@ -227,7 +229,7 @@ def case_strict_refuses_what_a_graph_freezes():
         runner.close()
 
 
-def case_auto_runs_without_graphs_what_they_would_freeze():
+def test_auto_runs_without_graphs_what_they_would_freeze():
     for way, what in FROZEN.items():
         runs = []
         for graphs in ("auto", False):
@@ -256,7 +258,7 @@ class DrawsLate(Planted):
         return super().forward(x * np.random.rand() if DRAWS["from"] else x)
 
 
-def case_a_capture_that_fails_draws_nothing_twice():
+def test_a_capture_that_fails_draws_nothing_twice():
     kept = []
     for graphs in ("auto", False):
         np.random.seed(0)

@@ -29,6 +29,8 @@ from devrun.devices.hpu.watch import OpWatch
 from devrun.hooks import Hook
 from tests.hpu.runs import MODE, Logged, close, device, loader, make, train
 
+MODES = ("lazy", "eager", "compile")
+
 KINDS = ("host waits", "on the host", "float64")
 BESIDES = ("graph break", "compiled again")
 SAYS = logging.Logger("tests.hpu")
@@ -232,7 +234,7 @@ def marked(*functions):
     return found
 
 
-def case_what_models_do_on_the_host_is_found_and_never_broken():
+def test_what_models_do_on_the_host_is_found_and_never_broken():
     for name, step in STEPS.items():
         kind = type(name, (Base,), {"step": step})
         torch.compiler.reset()
@@ -263,7 +265,7 @@ class OnHostLoss(Base):
         return {"loss": loss, "log_vars": {"host": loss}, "num_samples": len(labels)}
 
 
-def case_a_loss_on_the_host_trains_with_the_report():
+def test_a_loss_on_the_host_trains_with_the_report():
     losses, rows, _ = run(OnHostLoss(), report=True)
     assert losses == run(OnHostLoss(), report=False)[0]
     assert {r.what for r in rows} >= {"copy to host"}
@@ -278,7 +280,7 @@ class CompilesItself(Base):
         self.step = torch.compile(lambda h: torch.relu(h * 2) + 1, **settings)
 
 
-def case_what_a_model_compiles_itself_is_compiled_under_the_report():
+def test_what_a_model_compiles_itself_is_compiled_under_the_report():
     if MODE["mode"] != "eager":
         return
     from habana_frameworks import emulator
@@ -303,7 +305,7 @@ class Copies(Hook):
         runner.outputs["loss"].cpu()  # THE LOSS
 
 
-def case_copies_in_hooks_are_found():
+def test_copies_in_hooks_are_found():
     lines, first = inspect.getsourcelines(Copies)
     runner, _ = make(device(report_after=3), epochs=1)
     runner.register_hook(Copies())
@@ -330,7 +332,7 @@ class OwnDraws(Base):
         return h * float(np.random.rand()) * random.random()
 
 
-def case_a_draw_that_the_compiler_keeps_is_told():
+def test_a_draw_that_the_compiler_keeps_is_told():
     if MODE["mode"] != "compile":
         return
     lines, first = inspect.getsourcelines(OwnDraws)
@@ -356,7 +358,7 @@ class Bag(nn.Module):
         return self.head(self.rows((x[:, 0].abs() * 3).long().clamp(max=9)))
 
 
-def case_sparse_gradients_are_updated_by_torchs_sgd():
+def test_sparse_gradients_are_updated_by_torchs_sgd():
     from habana_frameworks.torch.hpex.optimizers import FusedSGD
 
     FusedSGD([torch.zeros(1, device="hpu", requires_grad=True)], lr=0.1)
@@ -379,7 +381,7 @@ def case_sparse_gradients_are_updated_by_torchs_sgd():
         close(*runs)
 
 
-def case_a_model_in_float64_is_told_once():
+def test_a_model_in_float64_is_told_once():
     class Double(Base):
         def __init__(self):
             super().__init__()
@@ -395,7 +397,7 @@ def case_a_model_in_float64_is_told_once():
     assert [Path(r.site.file).name for r in rows if r.site.line] == ["cases_host.py"]
 
 
-def case_float64_of_the_data_set_is_told():
+def test_float64_of_the_data_set_is_told():
     inputs = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)).double()
     data = torch.utils.data.TensorDataset(inputs, torch.arange(24) % 3)
 
@@ -415,13 +417,13 @@ def case_float64_of_the_data_set_is_told():
     )
 
 
-def case_a_layer_of_torchs_is_not_called_a_line_of_devruns():
+def test_a_layer_of_torchs_is_not_called_a_line_of_devruns():
     model = nn.Sequential(nn.Linear(4, 8), nn.AdaptiveMaxPool1d(4), nn.Linear(4, 3))
     rows = [r for r in run(model, report=True)[1] if r.kind == "on the host"]
     assert rows and all(not r.site.line for r in rows), rows
 
 
-def case_operators_without_a_kernel_have_a_remedy_of_their_own():
+def test_operators_without_a_kernel_have_a_remedy_of_their_own():
     from habana_frameworks._emulation.plans import plan_of
 
     common = (
@@ -445,7 +447,7 @@ def case_operators_without_a_kernel_have_a_remedy_of_their_own():
     )
 
 
-def case_the_watch_takes_tensors_of_every_kind():
+def test_the_watch_takes_tensors_of_every_kind():
     with OpWatch() as watch, contextlib.suppress(NotImplementedError):
         watch.begin([torch.ones(2, device="meta")])
         ragged = torch.nested.nested_tensor(

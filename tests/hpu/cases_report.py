@@ -13,6 +13,8 @@ from devrun.errors import UnsupportedFeatureError
 from devrun.hooks import Hook
 from tests.hpu.runs import MODE, Logged, device, loader, make
 
+MODES = ("lazy", "eager", "compile")
+
 SHORT = {"report_after": 6}
 
 
@@ -95,26 +97,26 @@ def _found_and_cured(fault, kind):
     assert "0 findings" in text
 
 
-def case_boolean_indexing():
+def test_boolean_indexing():
     _found_and_cured("mask", "host waits")
 
 
-def case_an_operator_outside_the_list():
+def test_an_operator_outside_the_list():
     _found_and_cured("op", "on the host")
 
 
-def case_a_number_read_in_the_loss():
+def test_a_number_read_in_the_loss():
     _found_and_cured("item", "host waits")
 
 
-def case_a_growing_shape():
+def test_a_growing_shape():
     if MODE["mode"] == "eager":  # nothing is compiled there
         assert report_of(Planted("grow"))[0] == []
     else:
         _found_and_cured("grow", "compiled again")
 
 
-def case_strict_makes_a_finding_an_error():
+def test_strict_makes_a_finding_an_error():
     runner, _ = make(device(strict=True, **SHORT), model=Planted("item"))
     try:
         runner.run([loader()], [("train", 1)])
@@ -128,7 +130,7 @@ def case_strict_makes_a_finding_an_error():
     report_of(Planted("item", remedied=True), strict=True)
 
 
-def case_the_report_may_be_off():
+def test_the_report_may_be_off():
     runner, _ = make(device(report=False), epochs=1)
     with Logged() as log:
         runner.run([loader()], [("train", 1)])
@@ -156,7 +158,7 @@ class Pooled(nn.Module):
         return self.layer(x).mean(1)
 
 
-def case_batches_of_many_lengths_are_told_apart_from_the_model():
+def test_batches_of_many_lengths_are_told_apart_from_the_model():
     if MODE["mode"] == "eager":  # nothing is compiled there
         return
     data = torch.utils.data.DataLoader(Lengths())
@@ -183,7 +185,7 @@ class Metered(Hook):
         self.report.count_update()
 
 
-def case_without_the_emulator_the_first_updates_give_the_lines():
+def test_without_the_emulator_the_first_updates_give_the_lines():
     if MODE["mode"] == "compile":
         return
     for fault in ("op", "item"):

@@ -17,6 +17,8 @@ from devrun.errors import (
 from devrun.step import UpdatePolicy
 from tests.hpu.runs import Logged, close, device, loader, make, net, train, weights
 
+MODES = ("lazy", "eager", "compile")
+
 LR = {"policy": "step", "step": 2, "gamma": 0.7, "by_epoch": False}
 
 
@@ -36,7 +38,7 @@ def both(**options):
     return mine
 
 
-def case_sgd_in_groups_with_schedule_clipping_and_accumulation():
+def test_sgd_in_groups_with_schedule_clipping_and_accumulation():
     def sgd(params):
         first, *others = params
         groups = [{"params": [first], "lr": 0.05, "weight_decay": 0.1}]
@@ -51,13 +53,13 @@ def case_sgd_in_groups_with_schedule_clipping_and_accumulation():
     assert runner.optimizer.param_groups[1]["nesterov"] is True
 
 
-def case_adamw_and_adam_without_decay_are_one_kernel():
+def test_adamw_and_adam_without_decay_are_one_kernel():
     for kind in (torch.optim.AdamW, torch.optim.Adam):
         runner, _ = both(optimizer=lambda p, kind=kind: kind(p, lr=0.01), lr_config=LR)
         assert "FusedAdamW" in str(type(runner.optimizer).__mro__)
 
 
-def case_an_optimizer_without_an_equal_stays_and_it_is_said():
+def test_an_optimizer_without_an_equal_stays_and_it_is_said():
     kept = {
         "weight_decay=0.1": lambda p: torch.optim.Adam(p, weight_decay=0.1),
         "amsgrad=True": lambda p: torch.optim.AdamW(p, amsgrad=True),
@@ -111,18 +113,18 @@ class Lamb(torch.optim.Optimizer):
             p.sub_(group["lr"] * p.norm() / update.norm() * update)
 
 
-def case_lamb_becomes_the_fused_one():
+def test_lamb_becomes_the_fused_one():
     runner, _ = both(optimizer=Lamb)
     assert "FusedLamb" in str(type(runner.optimizer).__mro__)
 
 
-def case_fused_may_be_left_out():
+def test_fused_may_be_left_out():
     mine = train(device(fused=False), optimizer=torch.optim.AdamW)
     close(mine, train("cpu", optimizer=torch.optim.AdamW), 1e-6)
     assert type(mine[0].optimizer) is torch.optim.AdamW
 
 
-def case_an_optimizer_of_two_halves_resumes_in_the_other_order(folder):
+def test_an_optimizer_of_two_halves_resumes_in_the_other_order(tmp_path):
     """CPU -> HPU -> CPU, one epoch each, as three epochs on the CPU."""
     whole = train("cpu", optimizer=torch.optim.AdamW, epochs=3, lr_config=LR)
     path, losses = None, []
@@ -132,7 +134,7 @@ def case_an_optimizer_of_two_halves_resumes_in_the_other_order(folder):
             optimizer=torch.optim.AdamW,
             epochs=number + 1,
             lr_config=LR,
-            work_dir=folder / str(number),
+            work_dir=tmp_path / str(number),
         )
         if path is not None:
             runner.resume(path)
@@ -143,8 +145,8 @@ def case_an_optimizer_of_two_halves_resumes_in_the_other_order(folder):
     close((runner, losses), whole)
 
 
-def case_a_run_may_be_resumed_when_it_is_on_the_device_already(folder):
-    first, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=folder)
+def test_a_run_may_be_resumed_when_it_is_on_the_device_already(tmp_path):
+    first, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=tmp_path)
     first.run([loader()], [("train", 1)])
     path = first.save_checkpoint()
     second, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1)
@@ -161,8 +163,8 @@ def case_a_run_may_be_resumed_when_it_is_on_the_device_already(folder):
     second.close()
 
 
-def case_a_checkpoint_holds_tensors_of_the_host_under_torchs_names(folder):
-    runner, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=folder)
+def test_a_checkpoint_holds_tensors_of_the_host_under_torchs_names(tmp_path):
+    runner, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=tmp_path)
     runner.run([loader()], [("train", 1)])
     saved = read_checkpoint(runner.save_checkpoint()).parts
     state = saved["optimizer"]
@@ -178,21 +180,23 @@ def case_a_checkpoint_holds_tensors_of_the_host_under_torchs_names(folder):
     runner.close()
 
 
-def case_a_checkpoint_in_the_background_is_the_same(folder):
-    runner, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=folder)
+def test_a_checkpoint_in_the_background_is_the_same(tmp_path):
+    runner, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=tmp_path)
     runner.run([loader()], [("train", 1)])
     paths = [runner.save_checkpoint(name=f"b{b}", background=b) for b in (True, False)]
-    runner.wait_for_writer()
+    runner.checkpointer.wait_for_writer()
     first, second = (read_checkpoint(path).parts for path in paths)
     for name, value in first["model"].items():
         assert torch.equal(value, second["model"][name])
     runner.close()
 
 
-def case_a_stopped_run_goes_on_bit_for_bit(folder):
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
     options = {"optimizer": torch.optim.AdamW, "lr_config": LR}
     whole = train(device(), model=net(0.3), **options)
-    first, begun = make(device(), model=net(0.3), epochs=1, work_dir=folder, **options)
+    first, begun = make(
+        device(), model=net(0.3), epochs=1, work_dir=tmp_path, **options
+    )
     first.run([loader()], [("train", 1)])
     path = first.save_checkpoint()
     first.close()
@@ -206,7 +210,7 @@ def case_a_stopped_run_goes_on_bit_for_bit(folder):
     second.close()
 
 
-def case_bf16_runs_in_autocast():
+def test_bf16_runs_in_autocast():
     seen = []
 
     class Noted(nn.Linear):
@@ -222,7 +226,7 @@ def case_bf16_runs_in_autocast():
     assert sum(losses[-12:]) < sum(losses[:12])
 
 
-def case_fp8_is_refused_by_name():
+def test_fp8_is_refused_by_name():
     adapter = resolve_device(device())
     adapter.setup(0)
     pair = net(), torch.optim.SGD(net().parameters(), lr=0.1)
@@ -231,7 +235,7 @@ def case_fp8_is_refused_by_name():
     adapter.teardown()
 
 
-def case_a_short_last_batch_is_kept_padded_or_dropped():
+def test_a_short_last_batch_is_kept_padded_or_dropped():
     sizes = {}
     for choice in ("keep", "pad", "drop"):
         adapter = resolve_device(device(last_batch=choice))
@@ -245,7 +249,7 @@ def case_a_short_last_batch_is_kept_padded_or_dropped():
     assert sizes == {"keep": [4] * 5 + [2], "pad": [4] * 6, "drop": [4] * 5}
 
 
-def case_batches_are_pinned_and_copied_without_waiting():
+def test_batches_are_pinned_and_copied_without_waiting():
     adapter = resolve_device(device())
     adapter.setup(0)
     prepared = adapter.prepare_dataloader(loader(), training=True)
@@ -255,7 +259,7 @@ def case_batches_are_pinned_and_copied_without_waiting():
     adapter.teardown()
 
 
-def case_workers_are_not_forked():
+def test_workers_are_not_forked():
     adapter = resolve_device(device())
     adapter.setup(0)
     options = {"num_workers": 1, "persistent_workers": True}
@@ -267,21 +271,21 @@ def case_workers_are_not_forked():
     adapter.teardown()
 
 
-def case_the_profiler_records_the_scheduled_updates(folder):
-    runner, _ = make(device(), work_dir=folder, epochs=1)
+def test_the_profiler_records_the_scheduled_updates(tmp_path):
+    runner, _ = make(device(), work_dir=tmp_path, epochs=1)
     schedule = {"wait": 1, "warmup": 1, "active": 5}
     runner.register_profiler_hook(
         {"by_epoch": False, "profile_iters": 8, "schedule": schedule}
     )
     assert any(a.name == "HPU" for a in runner.adapter.profiler_activities())
     runner.run([loader()], [("train", 1)])
-    (trace,) = folder.glob("*_trace.json")
+    (trace,) = tmp_path.glob("*_trace.json")
     steps = set(re.findall(r"ProfilerStep#(\d+)", trace.read_text("utf-8")))
     assert steps == {"2", "3", "4", "5", "6"}
     runner.close()
 
 
-def case_memory_is_counted_and_runs_out_in_one_line():
+def test_memory_is_counted_and_runs_out_in_one_line():
     from habana_frameworks import emulator
 
     runner, _ = make(device(), model=net(hidden=4096), epochs=1)
@@ -298,7 +302,7 @@ def case_memory_is_counted_and_runs_out_in_one_line():
         runner.close()
 
 
-def case_evaluation_gives_the_numbers_of_the_cpu():
+def test_evaluation_gives_the_numbers_of_the_cpu():
     found = []
     for where in (device(), "cpu"):
         runner, _ = make(where)
@@ -311,7 +315,7 @@ def case_evaluation_gives_the_numbers_of_the_cpu():
     torch.testing.assert_close(*map(torch.tensor, found))
 
 
-def case_another_mode_comes_too_late():
+def test_another_mode_comes_too_late():
     other = "lazy" if device()["mode"] != "lazy" else "eager"
     late = resolve_device(device(mode=other))
     refused(UnsupportedFeatureError, "reads it once", late.setup, None)

@@ -1,25 +1,28 @@
-"""Each mode's cases run in one process of their own: hpu changes torch for it."""
+"""The tests of a mode run in a process of its own: hpu changes torch for it."""
 
 from __future__ import annotations
 
-import json
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests import zygote
+from tests.support import zygote
+from tests.support.modes import Cases
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-def run_python(arguments, timeout=240, paths=(), **environment):
-    """Run Python on the repository; the finished process."""
+def environment(*paths):
+    """That of the tests without settings of a device, with `paths` to import from."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PT_", "DEVRUN_"))}
-    env["PYTHONPATH"] = os.pathsep.join([*map(str, paths), str(ROOT)])
-    return zygote.run(arguments, env | environment, cwd=ROOT, timeout=timeout)
+    return env | {"PYTHONPATH": os.pathsep.join([*map(str, paths), str(ROOT)])}
+
+
+def run_python(arguments, timeout=240, paths=(), **variables):
+    """Run Python on the repository; the finished process."""
+    return zygote.run(arguments, environment(*paths) | variables, ROOT, timeout)
 
 
 @pytest.fixture(scope="session")
@@ -27,24 +30,13 @@ def python():
     return run_python
 
 
-@pytest.fixture(scope="session")
-def results(request):
-    """mode -> {case: traceback or None}; two modes at a time, each run once."""
-    files = {}
-    for item in request.session.items:
-        params = getattr(getattr(item, "callspec", None), "params", {})
-        if item.path.parent == HERE and "case" in params:
-            path = HERE / f"{params['case'].partition('.')[0]}.py"
-            files.setdefault(params["mode"], {})[path] = None
-    with ThreadPoolExecutor(2) as pool:
-        running = {
-            mode: pool.submit(run_python, [HERE / "run_cases.py", mode, *paths])
-            for mode, paths in files.items()
-        }
+def start_mode(mode, **streams):
+    return zygote.start([HERE / "serve.py", mode], environment(), ROOT, **streams)
 
-        def results_of(mode):
-            done = running[mode].result()
-            assert done.returncode == 0, done.stderr[-4000:]
-            return json.loads(done.stdout.splitlines()[-1])
 
-        yield results_of
+def pytest_collect_file(file_path, parent):
+    if file_path.name.startswith("cases_"):
+        return Cases.from_parent(
+            parent, path=file_path, start=start_mode, slow=("compile",)
+        )
+    return None

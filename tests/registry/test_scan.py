@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from devrun.errors import ConfigError
 from devrun.trust import import_path
+from tests.support import zygote
 
 ROOT = Path(__file__).parents[2]
 SCAN = ROOT / "tests" / "registry" / "scanning.py"
@@ -88,14 +88,7 @@ def scanned(package, *flags):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, str(SCAN), *flags, package],
-        env=env,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
+    done = zygote.run([SCAN, *flags, package], env, ROOT, 1800)
     last = done.stderr.rstrip().rpartition("\n")[2]
     if done.returncode and last.startswith("ModuleNotFoundError"):
         pytest.skip(f"{package} does not import here: {last}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
 
 import pytest
 
@@ -13,6 +11,7 @@ from devrun.errors import ConfigError, StorageError
 from devrun.hooks import EvalHook, Hook
 from tests import failpoints
 from tests.runners.tiny import loader, runner, same, weights
+from tests.support import zygote
 
 
 def started(work_dir, limit=6, hooks=(), **config):
@@ -138,13 +137,7 @@ run = started(Path(sys.argv[1]), hooks=[Wait()]); run.run([loader()])
 
 
 def test_a_second_run_in_the_same_place_is_refused(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", OTHER, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    process = zygote.start(["-c", OTHER, tmp_path])
     try:
         assert process.stdout.readline() == "running\n"
         before = steps(tmp_path)

@@ -12,8 +12,6 @@ from torch.utils.data import Dataset
 from devrun.data.transforms import build_pipeline
 from devrun.errors import DataError
 
-__all__ = ["TensorImages", "existing"]
-
 
 class TensorImages(Dataset[tuple[Any, int]]):
     """`images` (N, C, H, W) through `pipeline`, with their `targets` (N,).
@@ -45,7 +43,7 @@ def existing(folder: Path, names: Sequence[str], what: str) -> Path:
     """The first of `names` that is a file in `folder`.
 
     Raises:
-        DataError: none is; the message lists what was looked for.
+        DataError: no such file; the message lists the names tried.
     """
     for name in names:
         if (folder / name).is_file():

@@ -17,8 +17,6 @@ from devrun.data.datasets.base import TensorImages
 from devrun.errors import DataError
 from devrun.registry import DATASETS
 
-__all__ = ["CIFAR10", "PUBLISHED_MD5"]
-
 CLASSES = (
     "airplane",
     "automobile",

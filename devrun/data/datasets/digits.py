@@ -33,13 +33,10 @@ class DigitsDataset(TensorImages):
         pipeline: Any = None,
     ) -> None:
         if split not in ("train", "val", "all"):
-            raise ConfigError(
-                f"split must be train, val or all, got {split!r}", key="split"
-            )
+            raise ConfigError.of("split", f"must be train, val or all, got {split!r}")
         if not 0 < val_fraction < 1:
-            raise ConfigError(
-                f"val_fraction must be within 0 and 1: {val_fraction}",
-                key="val_fraction",
+            raise ConfigError.of(
+                "val_fraction", f"must be within 0 and 1: {val_fraction}"
             )
         images, targets = _load()
         if split != "all":

@@ -45,9 +45,8 @@ class ImageFolder(Dataset[tuple[Any, int]]):
         on_bad_image: str = "stop",
     ) -> None:
         if on_bad_image not in ("stop", "skip"):
-            raise ConfigError(
-                f"on_bad_image must be stop or skip, got {on_bad_image}",
-                key="on_bad_image",
+            raise ConfigError.of(
+                "on_bad_image", f"must be stop or skip, got {on_bad_image}"
             )
         self.on_sample_error = on_bad_image
         self.root = Path(data_prefix)

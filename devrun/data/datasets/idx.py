@@ -16,8 +16,6 @@ from devrun.data.datasets.base import TensorImages, existing
 from devrun.errors import DataError
 from devrun.registry import DATASETS
 
-__all__ = ["MNIST", "IDXDataset", "read_idx"]
-
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 

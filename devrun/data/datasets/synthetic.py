@@ -31,8 +31,8 @@ class SyntheticClassification(Dataset[tuple[torch.Tensor, int]]):
         offset: int = 0,
     ) -> None:
         if num_classes < 1:
-            raise ConfigError(
-                f"num_classes must be at least 1, got {num_classes}", key="num_classes"
+            raise ConfigError.of(
+                "num_classes", f"must be at least 1, got {num_classes}"
             )
         self.shape, self.noise = tuple(shape), noise
         self.seed, self.offset = seed, offset

@@ -56,9 +56,7 @@ class TextCorpus(Dataset[dict[str, torch.Tensor]]):
         max_bytes: int | None = None,
     ) -> None:
         if block_size < 1:
-            raise ConfigError(
-                f"block_size must be at least 1, got {block_size}", key="block_size"
-            )
+            raise ConfigError.of("block_size", f"must be at least 1, got {block_size}")
         self.block_size = block_size
         text = _text_of(files, split, val_fraction, max_bytes)
         self.tokens = torch.from_numpy(np.frombuffer(text, np.uint8).copy())
@@ -101,9 +99,7 @@ class TextParagraphs(Dataset[dict[str, torch.Tensor]]):
         max_bytes: int | None = None,
     ) -> None:
         if block_size < 2:
-            raise ConfigError(
-                f"block_size must be at least 2, got {block_size}", key="block_size"
-            )
+            raise ConfigError.of("block_size", f"must be at least 2, got {block_size}")
         text = _text_of(files, split, val_fraction, max_bytes)
         spans = [match.span() for match in _PARAGRAPH.finditer(text)]
         begins = torch.tensor(spans, dtype=torch.int64).reshape(-1, 2)
@@ -132,13 +128,9 @@ def _text_of(
     files: str | Sequence[str], split: str, val_fraction: float, max_bytes: int | None
 ) -> bytes:
     if split not in ("train", "val", "all"):
-        raise ConfigError(
-            f"split must be train, val or all, got {split!r}", key="split"
-        )
+        raise ConfigError.of("split", f"must be train, val or all, got {split!r}")
     if not 0 < val_fraction < 1:
-        raise ConfigError(
-            f"val_fraction must be within 0 and 1: {val_fraction}", key="val_fraction"
-        )
+        raise ConfigError.of("val_fraction", f"must be within 0 and 1: {val_fraction}")
     found = _find(files)
     if len(found) == 1:
         content = found[0][1].read_bytes()

@@ -35,7 +35,7 @@ class Compose:
 def build_pipeline(pipeline: Any) -> Callable[[Any], Any]:
     """The callable of a `pipeline` value: a list, one dict, a callable, or None.
 
-    None is `ToTensor`: a model cannot take anything else.
+    None stands for `ToTensor`, the only type that a model accepts.
     """
     if pipeline is None:
         pipeline = [{"type": "ToTensor"}]

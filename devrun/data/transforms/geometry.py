@@ -76,7 +76,7 @@ class RandomHorizontalFlip:
 
     def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p <= 1:
-            raise ConfigError(f"p must be within 0 and 1, got {p}", key="p")
+            raise ConfigError.of("p", f"must be within 0 and 1, got {p}")
         self.p = p
 
     def __call__(self, image: Any) -> Any:
@@ -134,15 +134,13 @@ def _pair(size: int | Sequence[int]) -> tuple[int, int]:
     pair = (size, size) if isinstance(size, int) else size
     good = isinstance(pair, (list, tuple)) and len(pair) == 2
     if not good or not all(type(edge) is int and edge > 0 for edge in pair):
-        raise ConfigTypeError(
-            f"size must be a positive int or (height, width), got {size!r}", key="size"
+        raise ConfigTypeError.of(
+            "size", f"must be a positive int or (height, width), got {size!r}"
         )
     return pair[0], pair[1]
 
 
 def _range(name: str, value: Sequence[float]) -> tuple[float, float]:
     if len(value) != 2 or not 0 < value[0] <= value[1]:
-        raise ConfigError(
-            f"{name} must be (low, high) with 0 < low, got {value!r}", key=name
-        )
+        raise ConfigError.of(name, f"must be (low, high) with 0 < low, got {value!r}")
     return value[0], value[1]

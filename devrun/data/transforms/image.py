@@ -11,8 +11,6 @@ from torch.nn import functional as F
 
 from devrun.errors import DataError
 
-__all__ = ["as_tensor", "crop", "flip", "pad", "resize", "size_of"]
-
 
 def size_of(image: Any) -> tuple[int, int]:
     """(height, width)."""

@@ -13,8 +13,6 @@ from devrun.data.transforms import image as pixels
 from devrun.errors import ConfigError, DataError
 from devrun.registry import TRANSFORMS
 
-__all__ = ["ColorJitter", "Normalize", "ToTensor"]
-
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 

@@ -16,7 +16,6 @@ from devrun.data.prepared import PreparedLoader
 from devrun.data.sampler import EpochBatchSampler
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
-from devrun.devices.finite import FiniteGuard
 from devrun.devices.frozen import Finding
 from devrun.devices.hpu import environment, sdk
 from devrun.devices.hpu.clipping import fused_clip
@@ -29,7 +28,7 @@ from devrun.devices.hpu.report import Report, ReportHook
 from devrun.devices.options import EagerOptions
 from devrun.devices.ownership import optimizers_in
 from devrun.devices.placement import compile_in_place, place
-from devrun.devices.update import StepFunction, UpdatePlan
+from devrun.devices.update import Update
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.hooks.base import Hook
 from devrun.models.step_module import StepModule
@@ -69,7 +68,6 @@ class HPUAdapter(EagerAdapter):
         self._trial: GraphTrial | None = None
         self._report: Report | None = None
         self._draws: CompiledDraws | None = None
-        self._optimizer: Any = None
         self._undo = contextlib.ExitStack()
 
     @classmethod
@@ -93,8 +91,6 @@ class HPUAdapter(EagerAdapter):
     ) -> tuple[Any, Any]:
         self._check_precision(policy.precision)
         prepared = super().prepare(model, optimizer, policy)
-        if policy.owner == "hook":
-            self._mark_around_steps()
         if self._markers is not None:
             self._markers.after_prepare()
         return prepared
@@ -227,8 +223,7 @@ class HPUAdapter(EagerAdapter):
                 frozen=self._frozen,
             )
         # converted after the move: fused optimizers keep state on the device
-        self._optimizer = self._fused(optimizer) if self.options.fused else optimizer
-        return self._optimizer
+        return self._fused(optimizer) if self.options.fused else optimizer
 
     def _frozen(self) -> Sequence[Finding]:
         """What of the host's state a graph or a compiled region froze, so far."""
@@ -254,24 +249,22 @@ class HPUAdapter(EagerAdapter):
             return {key: converted(self.sdk, each) for key, each in optimizer.items()}
         return converted(self.sdk, optimizer)
 
-    def _planned(self, policy: UpdatePolicy, model: StepModule) -> UpdatePlan:
-        plan = super()._planned(policy, model)
-        if plan.guard is not None:
+    def planned(self, policy: UpdatePolicy, model: StepModule) -> Update:
+        update = super().planned(policy, model)
+        if update.guard is not None:
             # one shape of pending losses from the second update on: one graph
-            plan.guard = FiniteGuard(
-                policy.nonfinite, host_shared=False, fold_at=2, spike=policy.spike
-            )
-        if plan.clip is not None and self.options.fused:
-            plan.clip = fused_clip(self.sdk, policy) or plan.clip
+            update.guard.fold_at = 2
+        if update.clip is not None and self.options.fused:
+            update.clip = fused_clip(self.sdk, policy) or update.clip
         if self.options.mode == "lazy":
             self._markers = Markers(self.sdk)
-            plan.after_backward = self._markers.after_backward
-            plan.after_update = self._markers.after_update
+            update.after_backward = self._markers.after_backward
+            update.after_update = self._markers.after_update
             if self._graphed is not None:
                 self._markers.on_micro_batch = self._graphed.set_micro_batch
                 # graphs hold the gradients' memory, which must stay the same
-                plan.zero = _zero_in_place
-        return plan
+                update.zero = _zero_in_place
+        return update
 
     def prepare_dataloader(
         self, loader: Any, *, training: bool, seed: int | None = None
@@ -294,13 +287,10 @@ class HPUAdapter(EagerAdapter):
             reader.multiprocessing_context = "forkserver"
         return prepared
 
-    def _model_step(self) -> StepFunction:
-        self._mark_around_steps()
-        return super()._model_step()
-
-    def _mark_around_steps(self) -> None:
-        if self._markers is not None:
-            for each in optimizers_in(self._optimizer):
+    def settle_owner(self, owner: str, optimizer: Any) -> None:
+        super().settle_owner(owner, optimizer)
+        if owner != "adapter" and self._markers is not None:
+            for each in optimizers_in(optimizer):
                 self._handles += self._markers.around_steps(each)
 
     def pin_memory(self, loader: Any) -> bool | None:

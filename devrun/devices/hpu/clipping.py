@@ -10,8 +10,6 @@ from devrun.devices.gradients import Clip
 from devrun.devices.hpu.sdk import SDK
 from devrun.step import UpdatePolicy
 
-__all__ = ["fused_clip"]
-
 
 def fused_clip(sdk: SDK, policy: UpdatePolicy) -> Clip | None:
     """`FusedClipNorm` for a plain L2 norm; None leaves clipping to torch."""

@@ -1,4 +1,4 @@
-"""What torch.compile says about a run: where graphs broke, what was compiled again."""
+"""What torch.compile logs about a run: where graphs broke, what was compiled again."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections import Counter
 from typing import Any
 
 from devrun.devices.hpu.watch import LAYERS, Site, is_foreign, is_own
-
-__all__ = ["CompileLog"]
 
 USUAL = 3
 """Recompilations that every run has: another batch size, evaluation, its last batch."""

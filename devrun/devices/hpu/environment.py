@@ -19,8 +19,6 @@ from devrun.devices.hpu.options import HPUOptions
 from devrun.dist import launched
 from devrun.errors import ConfigError, UnsupportedFeatureError
 
-__all__ = ["apply", "variables"]
-
 _LISTS = {
     "autocast_lower": "PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST",
     "autocast_fp32": "PT_HPU_AUTOCAST_FP32_OPS_LIST",

@@ -1,6 +1,6 @@
 """Draws of random numbers that torch's compiler makes once and keeps.
 
-Most of them it leaves to Python or draws anew; of generators that a program made
+Most of them it leaves to Python or draws again; of generators that a program made
 itself, such as a `random.Random`, it keeps the first number without a word.
 """
 
@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from torch import nn
 
 from devrun.devices.frozen import CaptureWatch, Finding
-
-__all__ = ["CompiledDraws"]
 
 logger = logging.getLogger("devrun")
 
@@ -49,12 +47,12 @@ class CompiledDraws:
         elif self._updates == self.UPDATES:
             for finding in self._first:
                 if finding not in drawn:
-                    self._tell(finding)
+                    self._report(finding)
 
-    def _tell(self, finding: Finding) -> None:
+    def _report(self, finding: Finding) -> None:
         site = _line_of(finding.what.rpartition(".")[2], self._module)
         self.findings.append(dataclasses.replace(finding, site=site))
-        logger.warning("%s", self.findings[-1].told("hpu compile"))
+        logger.warning("%s", self.findings[-1].message("hpu compile"))
 
 
 def _line_of(name: str, root: nn.Module) -> str | None:

@@ -19,8 +19,6 @@ from devrun.devices.hpu.sdk import SDK
 from devrun.devices.hpu.watch import tensors_in
 from devrun.errors import DevrunError, UnsupportedFeatureError, is_out_of_memory
 
-__all__ = ["GraphedForward", "GraphTrial"]
-
 logger = logging.getLogger("devrun")
 
 
@@ -30,11 +28,11 @@ class GraphedForward:
     Each shape is captured once, up to `max_graphs`; batches of further shapes, and of
     a known shape in another type (the SDK would take them for the same), run as they
     are and are counted in `uncaptured`. What a graph would freeze of the host's state,
-    as numbers of `numpy.random`, is in `findings`: it is said where graphs are
+    as numbers of `numpy.random`, is in `findings`: it is reported where graphs are
     `required`, and the module else runs without.
 
     Args:
-        required: a module that cannot be captured is an error; else it is said.
+        required: a module that cannot be captured is an error; else a warning.
 
     Raises:
         UnsupportedFeatureError: the SDK refuses the module, and graphs are `required`.
@@ -56,7 +54,7 @@ class GraphedForward:
         self._types: dict[Any, Any] = {}
         self.on = True
         self.refused = False
-        """It runs without graphs for good, which was said."""
+        """It runs without graphs from here on, which was logged."""
         self.uncaptured = 0
         self.findings: list[Finding] = []
         self._watched = False
@@ -111,7 +109,7 @@ class GraphedForward:
         return self._plain(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        # a copy of the module (an average of its weights) has graphs of nobody
+        # a copy of the module (an average of its weights) has no graphs
         module = memo.get(id(self._module))
         if module is None:
             return copy.copy(self)
@@ -144,7 +142,7 @@ class GraphedForward:
                 continue
             if self._required:
                 self.findings.append(finding)
-                logger.warning("%s", finding.told("hpu graphs"))
+                logger.warning("%s", finding.message("hpu graphs"))
             elif not self.refused:
                 at = f" at {finding.site}" if finding.site else ""
                 self._refuse(

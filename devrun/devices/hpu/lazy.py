@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 
 from devrun.devices.hpu.sdk import SDK
 
-__all__ = ["Markers", "cached_forward"]
-
 
 class Markers:
     """Ends a graph after each backward pass and after each update.
@@ -29,16 +27,16 @@ class Markers:
         self.on_micro_batch: Callable[[int], None] | None = None
 
     def after_prepare(self) -> None:
-        """The weights' way to the device is no part of the first update's graph."""
+        """Copying weights to the device is not part of the first update's graph."""
         self._mark()
 
     def after_backward(self) -> None:
         self._mark()
-        self._tell(self._micro_batch + 1)
+        self._set_micro_batch(self._micro_batch + 1)
 
     def after_update(self) -> None:
         self._mark()
-        self._tell(0)
+        self._set_micro_batch(0)
 
     def around_steps(self, optimizer: Optimizer) -> list[Any]:
         """For updates done elsewhere: marks before and after each `step`."""
@@ -46,7 +44,7 @@ class Markers:
         after = optimizer.register_step_post_hook(lambda *_: self.after_update())
         return [before, after]
 
-    def _tell(self, number: int) -> None:
+    def _set_micro_batch(self, number: int) -> None:
         self._micro_batch = number
         if self.on_micro_batch is not None:
             self.on_micro_batch(number)
@@ -60,7 +58,7 @@ def cached_forward(
     The module gets `set_iteration_count` where it `accumulates`.
 
     Raises:
-        AssertionError: the SDK does not take this module; it says why.
+        AssertionError: the SDK does not accept this module; its message says why.
     """
     sdk.hpu.ModuleCacher(max_graphs)(
         module,

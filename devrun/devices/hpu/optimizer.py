@@ -19,8 +19,6 @@ from torch.optim import Optimizer
 
 from devrun.devices.hpu.sdk import SDK
 
-__all__ = ["FUSED", "converted"]
-
 logger = logging.getLogger("devrun")
 
 _ADAM_KEYS = ("lr", "betas", "eps", "weight_decay")
@@ -72,7 +70,7 @@ _NO_EQUAL = {
 
 
 def converted(sdk: SDK, optimizer: Optimizer) -> Optimizer:
-    """`optimizer` as a fused one, with its state; itself, and said, where none is."""
+    """A fused optimizer with the same state; itself, and a log line, if none exists."""
     name = type(optimizer).__name__
     reason = _obstacle(sdk, optimizer)
     if reason is not None:
@@ -145,7 +143,7 @@ class _Translated(Optimizer):
     plain: Optimizer
     """The original, of the same groups and state: it does sparse updates."""
     fused_step: Callable[..., Any]
-    _told = False
+    _logged = False
 
     def step(self, closure: Any = None) -> Any:
         """One update, by the original where a gradient is sparse."""
@@ -155,8 +153,8 @@ class _Translated(Optimizer):
             for param in group["params"]
         ):
             return self.fused_step(closure)
-        if not self._told:
-            self._told = True
+        if not self._logged:
+            self._logged = True
             logger.warning(
                 "hpu: optimizer %s runs as torch's where gradients are sparse, which "
                 "%s does not take: leave sparse=True out of nn.Embedding",

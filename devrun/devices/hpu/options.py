@@ -9,8 +9,6 @@ from typing import Any
 from devrun.devices.options import IndexedOptions
 from devrun.errors import ConfigError, nearest
 
-__all__ = ["GENERATIONS", "MODES", "HPUOptions"]
-
 MODES = ("eager", "compile", "lazy")
 GENERATIONS = ("gaudi", "gaudi2", "gaudi3")
 _CHOICES: Mapping[str, tuple[Any, ...]] = {

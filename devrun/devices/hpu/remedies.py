@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["GENERAL", "remedy_for"]
-
 _MASK = "multiply by the mask, or torch.where(mask, x, 0), which keeps the shape"
 _KEEP = "keep the tensor on the device; return it in log_vars to have it logged"
 _ONCE = (
@@ -70,7 +68,7 @@ GENERAL: Mapping[str, str] = {
     "compiled again": "keep shapes the same from update to update, and numbers that "
     "change in tensors",
 }
-"""By kind of finding, for what no pattern knows."""
+"""By kind of finding, where no pattern matches."""
 
 
 def remedy_for(kind: str, what: str) -> str:

@@ -61,7 +61,7 @@ class Row:
 
 
 class Report:
-    """Counts over one run; `rows` are what there is to do something about."""
+    """Counts over one run; `rows` are the findings that can be acted on."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ def _row(kind: str, what: str, site: Site, times: int) -> Row | None:
         if kind == SYNC:
             return None
         if kind == WIDE and what != "copy to the device":
-            return None  # the backward pass of what is told elsewhere
+            return None  # the backward pass of a finding reported elsewhere
         site = LOADER if kind == WIDE else NOWHERE  # devrun moves the batches
     return Row(kind, what, site, times, remedy_for(kind, what))
 
@@ -279,12 +279,12 @@ class ReportHook(Hook):
     def after_train_iter(self, runner: Run) -> None:
         self.report.count_update()
         if self.report.updates == self.after:
-            self._tell()
+            self._log_table()
 
     def after_run(self, runner: Run) -> None:
-        self._tell()
+        self._log_table()
 
-    def _tell(self) -> None:
+    def _log_table(self) -> None:
         rows = self.report.rows()
         logger.log(logging.WARNING if rows else logging.INFO, self.report.table(rows))
         if rows and self.strict:

@@ -127,17 +127,18 @@ def load(emulate: bool) -> SDK:
     except (AssertionError, OSError) as error:
         raise DeviceUnavailableError(
             f"device 'hpu' is not here: habana_frameworks {_release()} refuses torch "
-            f"{torch.__version__}: {_said(error)}; install the torch it was built for"
+            f"{torch.__version__}: {_one_line(error)}; install the torch it was built "
+            "for"
         ) from error
     except RuntimeError as error:
         raise DeviceUnavailableError(
             f"device 'hpu' is not here: habana_frameworks {_release()} does not start: "
-            f"{_said(error)}; check the variables that it reads (option env)"
+            f"{_one_line(error)}; check the variables that it reads (option env)"
         ) from error
 
 
-def _said(error: Exception) -> str:
-    """Its text in one line, or its kind where it has none."""
+def _one_line(error: Exception) -> str:
+    """The error's text on one line, or its class name if it has no text."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
@@ -165,7 +166,7 @@ def _import() -> SDK:
 
 
 def _is_installed() -> bool:
-    """Whether a real SDK can be found; the emulator on the path is none."""
+    """Whether the real SDK can be found; the emulator does not count."""
     try:
         found = importlib.util.find_spec(PACKAGE)
     except (ImportError, ValueError):

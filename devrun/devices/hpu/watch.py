@@ -1,6 +1,6 @@
 """Sees which user line asks for which operator, with what shapes, in some updates.
 
-It stands above the device in torch's dispatcher, so it works on any SDK. It is on for
+It is above the device in torch's dispatcher, so it works on any SDK. It is on for
 the first updates of a run only: every operator passes through Python meanwhile.
 """
 
@@ -19,22 +19,11 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = [
-    "LAYERS",
-    "LOADER",
-    "NOWHERE",
-    "OpWatch",
-    "Site",
-    "calls_model",
-    "is_foreign",
-    "is_own",
-    "tensors_in",
-]
-
 _PACKAGE = Path(__file__).resolve().parents[2]
 _TORCH = Path(torch.__file__).resolve().parent
 _MODELS = str(_PACKAGE / "models")
 _CALLERS = tuple(f"{_MODELS}/{name}.py" for name in ("calls", "step_module", "steps"))
+_CHECK = f"{_MODELS}/finite.py"
 _PYTHON = sysconfig.get_paths()["stdlib"]
 _PACKAGES = tuple(f"{_PYTHON}/{name}" for name in ("site-packages", "dist-packages"))
 _EMULATORS = str(_PACKAGE / "emulators")
@@ -70,7 +59,8 @@ LAYERS = Site("a layer or loss of torch's", 0)
 
 def is_own(file: str) -> bool:
     """Whether `file` is devrun's, its models apart: nothing a user would change."""
-    return file.startswith(str(_PACKAGE)) and not file.startswith(_MODELS)
+    own = file.startswith(str(_PACKAGE)) and not file.startswith(_MODELS)
+    return own or file == _CHECK
 
 
 def calls_model(file: str) -> bool:
@@ -151,7 +141,7 @@ class OpWatch(TorchDispatchMode):
             if before is not None and before != facts and key not in self.varying:
                 pairs = zip(before, facts, strict=False)
                 old, new = next((p for p in pairs if p[0] != p[1]), (before, facts))
-                self.varying[key] = f"{_said(old)} -> {_said(new)}"
+                self.varying[key] = f"{_shortened(old)} -> {_shortened(new)}"
 
     def _site(self) -> Site:
         frame: FrameType | None = sys._getframe(2)
@@ -221,6 +211,6 @@ def _numbers(value: Any) -> Iterator[Any]:
             yield from _numbers(part)
 
 
-def _said(facts: Any) -> str:
+def _shortened(facts: Any) -> str:
     text = str(facts)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -62,7 +62,7 @@ class IPUAdapter(DeviceAdapter):
         self.settings, self.sdk = settings, sdk
         self.emulated = settings.emulate
         self._seed: int | None = None
-        self._said = False
+        self._announced = False
         self._policy = UpdatePolicy()
         self._guard: FiniteGuard | None = None
         self._options: Any = None
@@ -108,8 +108,8 @@ class IPUAdapter(DeviceAdapter):
                 "an IPU run is one process: take --ipu-replicas N instead of a "
                 "launcher, which gives N copies of the model inside PopTorch"
             )
-        if self.emulated and not self._said:
-            self._said = True
+        if self.emulated and not self._announced:
+            self._announced = True
             logger.warning(
                 "emulated IPUs: PopTorch's interface on the CPU; results are those of "
                 "plain PyTorch, and nothing is said about speed or memory"
@@ -186,7 +186,7 @@ class IPUAdapter(DeviceAdapter):
         trainer = executors.trainer
         first = trainer is None
         if trainer is not None and executors.outdated(trainer):
-            self._forget(trainer)
+            self._recompile(trainer)
             trainer = None
         if trainer is None:
             twin.changed()
@@ -349,7 +349,7 @@ class IPUAdapter(DeviceAdapter):
             trainer.inner.rng_state = list(self._rng)
         return trainer
 
-    def _forget(self, trainer: Executor) -> None:
+    def _recompile(self, trainer: Executor) -> None:
         """Have the next update compile a graph, which goes on from this one's state."""
         logger.warning(
             "ipu: a parameter was frozen or freed, or a layer's train or eval mode "

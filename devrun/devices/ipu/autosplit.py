@@ -20,15 +20,6 @@ from torch import nn
 from devrun.devices.ipu.measure import Block, measure
 from devrun.errors import ConfigError
 
-__all__ = [
-    "IPU_MEMORY",
-    "Split",
-    "balance",
-    "largest_cost",
-    "largest_memory",
-    "partition",
-]
-
 IPU_MEMORY = 1472 * 624 * 1024
 """Bytes of one Mk2 IPU: 1472 tiles of 624 KiB."""
 GIGA, MIB = 1e9, 2**20

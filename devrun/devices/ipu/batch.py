@@ -14,18 +14,6 @@ from devrun.errors import ConfigError, ConfigTypeError
 from devrun.step import MicroBatches
 from devrun.tensors import INSIDE, replaced
 
-__all__ = [
-    "Difference",
-    "Flat",
-    "changed_constants",
-    "differing",
-    "flatten",
-    "rebuild",
-    "remedy",
-    "rows_of",
-    "whole",
-]
-
 
 @dataclass(frozen=True)
 class _Place:

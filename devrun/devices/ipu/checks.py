@@ -13,15 +13,6 @@ from devrun.errors import (
 )
 from devrun.step import UpdatePolicy
 
-__all__ = [
-    "check_evaluation",
-    "check_pipeline",
-    "check_policy",
-    "check_processes",
-    "check_size",
-    "partial_outputs",
-]
-
 
 def check_policy(policy: UpdatePolicy, optimizer: Any) -> None:
     """Refuse an update that an IPU cannot make.

@@ -23,8 +23,6 @@ from devrun.devices.ipu.step import means, others_of
 from devrun.models.step_module import StepModule
 from devrun.step import StepOutput
 
-__all__ = ["Expected", "evaluate", "group_sizes", "on_host", "try_each"]
-
 Run = Callable[[Executor, Sequence[Tensor]], Sequence[Tensor]]
 Expected = tuple[Callable[[], Any], str]
 """What gives the loader of an evaluation to come, and its mode."""
@@ -64,7 +62,7 @@ def try_each(
 ) -> None:
     """One evaluation step of each, with the random streams and modes left as they are.
 
-    `eval_step` compiles what it needs, so what cannot be compiled is told here.
+    `eval_step` compiles what it needs, so compilation errors are explained here.
     """
     for loader, mode in expected:
         modes = [(part, part.training) for part in step.modules()]

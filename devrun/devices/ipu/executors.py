@@ -23,8 +23,6 @@ from devrun.devices.ipu.report import CompileReport
 from devrun.devices.ipu.step import Call
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
 
-__all__ = ["Executor", "Executors"]
-
 _Kept = tuple[list[bool], list[bool]]
 
 logger = logging.getLogger("devrun")
@@ -40,7 +38,7 @@ class Executor:
         self.kept = kept
         self.stale = False
         """Whether the host's weights are newer than those on the IPUs."""
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     @property
     def rows(self) -> int:
@@ -80,8 +78,8 @@ class Executor:
                 f"{remedy(different)}"
             )
         for path in changed_constants(known.template, flat.template):
-            if path not in self._told:
-                self._told.add(path)
+            if path not in self._warned:
+                self._warned.add(path)
                 logger.warning(
                     "ipu: %s is no tensor and changes from batch to batch; the graph "
                     "keeps its first value",
@@ -106,7 +104,7 @@ class Executors:
         self.evaluators: list[Executor] = []
         self.host_is_current = True
         """Whether the host has what training has made of the weights."""
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def compile_training(
         self, call: Call, options: Any, optimizer: Any, tensors: Sequence[Tensor]
@@ -228,9 +226,9 @@ class Executors:
                 raise
             raise explained from error
         for found in executor.call.frozen:
-            if (key := found.site or found.what) not in self._told:
-                self._told.add(key)
-                logger.warning("%s", found.told("ipu"))
+            if (key := found.site or found.what) not in self._warned:
+                self._warned.add(key)
+                logger.warning("%s", found.message("ipu"))
         if options.connection_type == self.sdk.ConnectionType.Never:
             raise UnsupportedFeatureError(
                 "ipu: the graph is compiled for an offline target, on which nothing "

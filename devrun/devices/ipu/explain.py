@@ -1,4 +1,4 @@
-"""What PopTorch, PopART and Poplar refuse, said in one line for the user."""
+"""Refusals of PopTorch, PopART and Poplar, as one line for the user."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from devrun.errors import (
 )
 from devrun.models.step_module import StepModule
 
-__all__ = ["explain", "files_of"]
-
 TILES = 1472
 """Of one Mk2 IPU."""
 _TRY = (
@@ -37,7 +35,7 @@ _TRY = (
 def explain(
     error: BaseException, model: nn.Module, sdk: Any, *, batch: Any = None
 ) -> DevrunError | None:
-    """One line for the user, or None when the error speaks for itself.
+    """One line for the user, or None when the error needs no explanation.
 
     Args:
         model: the user's module, with the blocks of `apply_split` on it, or the
@@ -236,4 +234,4 @@ _KNOWN: tuple[tuple[str, _Teller], ...] = (
     ),
     (r"Multiple independent losses found in graph", _two_losses),
 )
-"""What a message looks like -> who tells it. Texts of PopTorch 3.4 and Poplar 3.4."""
+"""Pattern of a message (of PopTorch 3.4 and Poplar 3.4) -> what explains it."""

@@ -32,8 +32,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from devrun.errors import ConfigError, DevrunError
 from devrun.models.step_module import StepModule
 
-__all__ = ["Block", "call_site", "measure"]
-
 
 @dataclass(frozen=True)
 class Block:

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from devrun.errors import ConfigTypeError
 
-__all__ = ["tensor_losses"]
-
 _METHOD = "_parse_losses"
 
 

@@ -20,8 +20,6 @@ from devrun.devices.ipu.setters import dtype_of
 from devrun.errors import ConfigError, UnsupportedFeatureError, nearest
 from devrun.step import UpdatePolicy
 
-__all__ = ["KINDS", "STATE_NAMES", "DeviceOptimizer"]
-
 KINDS = ("SGD", "AdamW", "Adam", "RMSprop")
 """What an IPU can run of torch; AdamW first, as it became a subclass of Adam."""
 
@@ -47,7 +45,7 @@ _CLIPS = ("SGD", "Adam", "AdamW")
 
 
 class DeviceOptimizer:
-    """The twin of `optimizer` and what is on the device of it.
+    """The twin of `optimizer` and its state on the device.
 
     Args:
         sdk: PopTorch.
@@ -242,7 +240,7 @@ def _policy_extras(kind: str, policy: UpdatePolicy) -> dict[str, Any]:
     """Loss scale, accumulator types and clipping, as arguments of the twin.
 
     Raises:
-        UnsupportedFeatureError, ConfigError: naming what cannot be said to an IPU.
+        UnsupportedFeatureError, ConfigError: naming what an IPU cannot do.
     """
     for key in policy.options:
         if key not in POLICY_KEYS:

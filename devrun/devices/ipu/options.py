@@ -10,8 +10,6 @@ from devrun.devices.ipu.settings import IPUSettings
 from devrun.errors import ConfigError
 from devrun.step import UpdatePolicy
 
-__all__ = ["POLICY_KEYS", "inference_options", "micro_batches", "training_options"]
-
 POLICY_KEYS = ("accum_type", "velocity_accum_type", "partials_type")
 """What `fp16` and `optimizer_config.options` may say about an IPU."""
 

@@ -19,8 +19,6 @@ from torch import nn
 
 from devrun.errors import ConfigError
 
-__all__ = ["Edge", "StageOrder"]
-
 
 @dataclass(frozen=True)
 class Edge:

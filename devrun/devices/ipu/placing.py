@@ -23,8 +23,6 @@ from devrun.devices.ipu.split import (
 from devrun.errors import ConfigError
 from devrun.models.step_module import StepModule
 
-__all__ = ["Placing"]
-
 logger = logging.getLogger("devrun")
 
 
@@ -102,7 +100,7 @@ class Placing:
 
 
 def _begins_blocks(model: nn.Module) -> bool:
-    """Whether a layer has a hook of PopTorch's, or a class's file speaks of it."""
+    """Whether a layer has a hook of PopTorch's, or its class's file mentions it."""
     hooks = (h for each in model.modules() for h in each._forward_pre_hooks.values())
     if any(type(hook).__module__.startswith("poptorch") for hook in hooks):
         return True

@@ -19,8 +19,6 @@ from devrun.devices.ipu.split import layers_of
 from devrun.errors import ConfigError
 from devrun.models.step_module import StepModule
 
-__all__ = ["Recorder"]
-
 RTOL, ATOL = 1e-3, 1e-5
 """MMCV's."""
 Outputs = dict[str, Tensor]

@@ -11,14 +11,12 @@ from typing import Any
 
 from devrun.devices.ipu.split import split_of
 
-__all__ = ["CompileReport"]
-
 MIB = 2**20
 logger = logging.getLogger("devrun")
 
 
 class CompileReport:
-    """Around the compilation of one executor: says that it goes on, and what it cost.
+    """Around the compilation of one executor: logs its progress and duration.
 
     Attributes, after it: `seconds`, `reused` (whether a cached executable was; None
     where that cannot be seen), `memory` (bytes per IPU by purpose; None where the SDK
@@ -55,7 +53,7 @@ class CompileReport:
         self._started = time.perf_counter()
         logger.info("compiling the %s graph for the IPU", self.what)
         self._progress = threading.Thread(
-            target=self._tell, name="ipu-compile-progress", daemon=True
+            target=self._log_progress, name="ipu-compile-progress", daemon=True
         )
         self._progress.start()
         return self
@@ -72,7 +70,7 @@ class CompileReport:
         if error is None:
             self._conclude()
 
-    def _tell(self) -> None:
+    def _log_progress(self) -> None:
         while not self._done.wait(self.interval):
             logger.info(
                 "compiling the %s graph: %.0f s so far",

@@ -14,8 +14,6 @@ from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
 from devrun.devices.versions import fitting, misfit
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 
-__all__ = ["load", "missing", "poprun"]
-
 _TORCH = {
     "2.6": "1.10",
     "3.1": "1.13",
@@ -118,7 +116,7 @@ def _release() -> str:
 
 
 def _pinned() -> dict[str, str]:
-    """`_TORCH`, in which the package that is installed may speak for itself."""
+    """`_TORCH`, completed by the release of the installed package."""
     found = re.match(r"(\d+\.\d+)", _release())
     try:
         wants = metadata.requires("poptorch") or []

@@ -157,7 +157,7 @@ def call(sdk: Any, owner: Any, name: str, value: Any, path: str) -> None:
 
 
 def _argument(sdk: Any, name: str, value: Any) -> Any:
-    """One argument of a setter as PopTorch wants it."""
+    """One argument of a setter in the type that PopTorch expects."""
     if name.endswith("Location") and isinstance(value, Mapping):
         settings = sdk.TensorLocationSettings()
         for key, inner in value.items():

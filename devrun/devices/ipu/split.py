@@ -20,16 +20,6 @@ from torch.utils.hooks import RemovableHandle
 from devrun.devices.ipu.order import Edge, StageOrder
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 
-__all__ = [
-    "apply_split",
-    "in_order",
-    "layers_of",
-    "recompute",
-    "remove_recompute",
-    "remove_split",
-    "split_of",
-]
-
 KEYS = ("layer_to_call", "ipu_id", "user_id")
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 PLACED = "_ipu_split"

@@ -17,8 +17,6 @@ from devrun.devices.ipu.split import in_order
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 
-__all__ = ["Call", "DeviceStep", "means", "others_of"]
-
 
 @dataclass
 class Call:
@@ -126,7 +124,7 @@ def _check_loss(step: StepModule, loss: Any) -> None:
 def _new_tensors(
     others: dict[str, Any], inputs: tuple[Tensor, ...]
 ) -> tuple[list[Tensor], Any]:
-    """Tensors to return, and a template in which inputs are said by their number."""
+    """Tensors to return, and a template in which inputs are given by their number."""
     flat = flatten(others)
     given = {id(tensor): index for index, tensor in enumerate(inputs)}
     new: list[Tensor] = []

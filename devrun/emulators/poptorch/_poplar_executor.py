@@ -325,9 +325,7 @@ def _check_groups(optimizer: Any) -> None:
     first = optimizer.param_groups[0]
     if first.get("amsgrad"):
         raise ValueError("amsgrad is not supported on the IPU")
-    shared = {"centered", *getattr(optimizer, "_extra_names", ())} - {
-        "velocity_scaling"
-    }
+    shared = {"centered", *getattr(optimizer, "_extra", ())} - {"velocity_scaling"}
     for index, group in enumerate(optimizer.param_groups):
         for name in sorted(shared & first.keys()):
             if group.get(name) != first[name]:

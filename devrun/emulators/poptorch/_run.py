@@ -143,7 +143,7 @@ class Runner:
             return
         gradient = torch.full_like(loss, self._scale())
         if isinstance(self._products, FloatPartials) and self.optimizer is not None:
-            with self._products.told(self.optimizer.scaling.see):
+            with self._products.message(self.optimizer.scaling.see):
                 loss.backward(gradient)
             return
         loss.backward(gradient)

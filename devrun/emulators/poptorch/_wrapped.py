@@ -31,9 +31,14 @@ def _sync_all(values: Any) -> None:
             owner.copyWeightsToHostIfNeeded()
 
 
-def _plain_function(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+def _fetch_and_call(
+    cls: type,
+    func: Callable[..., Any],
+    types: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
 ) -> Any:
+    """Fetch, then do what torch does."""
     _sync_all((args, kwargs))
     with DisableTorchFunctionSubclass():
         return func(*args, **(kwargs or {}))
@@ -42,16 +47,7 @@ def _plain_function(
 class PoptorchParameter(nn.Parameter):
     """A parameter whose newest values may be on the device."""
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Fetch, then do what torch does."""
-        return _plain_function(func, args, kwargs)
+    __torch_function__ = classmethod(_fetch_and_call)
 
     def replicaGrouping(
         self, comm_group_type: Any, shards: int, variable_retrieval_mode: Any
@@ -92,16 +88,7 @@ class PoptorchParameter(nn.Parameter):
 class PoptorchBuffer(torch.Tensor):
     """A buffer whose newest values may be on the device."""
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Fetch, then do what torch does."""
-        return _plain_function(func, args, kwargs)
+    __torch_function__ = classmethod(_fetch_and_call)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As a plain tensor."""

@@ -23,13 +23,29 @@ class Optimizer:
 
     variable_attrs: VariableAttributes
 
-    def _setup(self, given: dict[str, Any], extras: dict[str, Any]) -> None:
-        """Record explicit arguments as variable and the extra ones in each group.
+    _own: tuple[str, ...]
+    """torch's hyper-parameters; the other arguments of torch's are ignored."""
+    _extra: tuple[str, ...]
+    """Those that only the device has."""
+
+    def _begin(
+        self,
+        base: type[torch.optim.Optimizer],
+        params: Iterable[Any],
+        arguments: dict[str, Any],
+        **defaults: Any,
+    ) -> None:
+        """Make torch's part; record explicit arguments as variable, extra ones here.
 
         Raises:
             AssertionError: An accumulator type other than float16 or float32.
             ValueError: `amsgrad=True`.
         """
+        given = {name: arguments[name] for name in self._own}
+        extras = {name: arguments[name] for name in self._extra}
+        explicit = [k for k, v in {**given, **extras}.items() if v is not None]
+        passed = {k: given[k] for k in given if k in explicit}
+        base.__init__(self, params, **{**defaults, **passed})
         for name, value in extras.items():
             if name.endswith("accum_type"):
                 check(
@@ -38,9 +54,7 @@ class Optimizer:
                 )
         if given.get("amsgrad"):
             raise ValueError("PopTorch optimizers do not support amsgrad")
-        explicit = [k for k, v in {**given, **extras}.items() if v is not None]
         self.variable_attrs = VariableAttributes(explicit, [*given, *extras])
-        self._extra_names = tuple(extras)
         for name, value in extras.items():
             object.__setattr__(self, name, EXTRAS[name] if value is None else value)
         self._state_dict: dict[str, Any] = {}
@@ -78,19 +92,23 @@ class Optimizer:
         state = dict(super().__getstate__())  # type: ignore[misc]
         names = ("variable_attrs", "ipu_state", "ipu_param", "has_state")
         state.update({name: self.__dict__[name] for name in names})
-        state.update({name: self.__dict__[name] for name in self._extra_names})
-        state.update(_extra_names=self._extra_names, _state_dict={}, _executor=None)
+        state.update({name: self.__dict__[name] for name in self._extra})
+        state.update(_state_dict={}, _executor=None)
         return state
 
 
-def _given(**arguments: Any) -> dict[str, Any]:
-    """The arguments that were passed."""
-    return {name: value for name, value in arguments.items() if value is not None}
+_MOMENTS = ("first_order_momentum_accum_type", "second_order_momentum_accum_type")
 
 
 class SGD(Optimizer, torch.optim.SGD):
     """torch's SGD; `use_combined_accum` keeps one accumulator for gradient and
     momentum."""
+
+    _own = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+    _extra = (
+        *("loss_scaling", "use_combined_accum", "accum_type", "velocity_accum_type"),
+        "max_grad_norm",
+    )
 
     def __init__(
         self,
@@ -110,28 +128,11 @@ class SGD(Optimizer, torch.optim.SGD):
         velocity_accum_type: torch.dtype | None = None,
         max_grad_norm: float | None = None,
     ) -> None:
-        given = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-        }
-        torch.optim.SGD.__init__(self, params, **{"lr": 1e-3, **_given(**given)})
-        combined = bool(use_combined_accum)
-        if velocity_scaling is not None and not combined:
+        use_combined_accum = bool(use_combined_accum)
+        self._begin(torch.optim.SGD, params, locals(), lr=1e-3)
+        if velocity_scaling is not None and not use_combined_accum:
             logger.warning("velocity_scaling is ignored without use_combined_accum")
-        self._setup(
-            given,
-            {
-                "loss_scaling": loss_scaling,
-                "use_combined_accum": combined,
-                "accum_type": accum_type,
-                "velocity_accum_type": velocity_accum_type,
-                "max_grad_norm": max_grad_norm,
-            },
-        )
-        if combined:
+        if use_combined_accum:
             scaling = 1.0 if velocity_scaling is None else velocity_scaling
             self.velocity_scaling = self.defaults["velocity_scaling"] = scaling
             for group in self.param_groups:
@@ -143,6 +144,9 @@ class SGD(Optimizer, torch.optim.SGD):
 
 class Adam(Optimizer, torch.optim.Adam):
     """torch's Adam."""
+
+    _own = ("lr", "betas", "eps", "weight_decay", "amsgrad")
+    _extra = ("loss_scaling", "accum_type", *_MOMENTS, "max_grad_norm")
 
     def __init__(
         self,
@@ -163,22 +167,14 @@ class Adam(Optimizer, torch.optim.Adam):
         second_order_momentum_accum_type: torch.dtype | None = None,
         max_grad_norm: float | None = None,
     ) -> None:
-        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        torch.optim.Adam.__init__(self, params, **_given(**given))
-        self._setup(
-            {**given, "amsgrad": amsgrad},
-            {
-                "loss_scaling": loss_scaling,
-                "accum_type": accum_type,
-                "first_order_momentum_accum_type": first_order_momentum_accum_type,
-                "second_order_momentum_accum_type": second_order_momentum_accum_type,
-                "max_grad_norm": max_grad_norm,
-            },
-        )
+        self._begin(torch.optim.Adam, params, locals())
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
     """torch's AdamW; `bias_correction=False` has no effect, as in PopTorch 3.4."""
+
+    _own = Adam._own
+    _extra = ("bias_correction", *Adam._extra)
 
     def __init__(
         self,
@@ -200,23 +196,14 @@ class AdamW(Optimizer, torch.optim.AdamW):
         second_order_momentum_accum_type: torch.dtype | None = None,
         max_grad_norm: float | None = None,
     ) -> None:
-        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        torch.optim.AdamW.__init__(self, params, **_given(**given))
-        self._setup(
-            {**given, "amsgrad": amsgrad},
-            {
-                "loss_scaling": loss_scaling,
-                "bias_correction": bias_correction,
-                "accum_type": accum_type,
-                "first_order_momentum_accum_type": first_order_momentum_accum_type,
-                "second_order_momentum_accum_type": second_order_momentum_accum_type,
-                "max_grad_norm": max_grad_norm,
-            },
-        )
+        self._begin(torch.optim.AdamW, params, locals())
 
 
 class RMSprop(Optimizer, torch.optim.RMSprop):
     """torch's RMSprop, or with `use_tf_variant` TensorFlow's."""
+
+    _own = ("lr", "alpha", "eps", "weight_decay", "momentum", "centered")
+    _extra = ("loss_scaling", "accum_type", *_MOMENTS, "use_tf_variant")
 
     def __init__(
         self,
@@ -236,30 +223,25 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
         second_order_momentum_accum_type: torch.dtype | None = None,
         use_tf_variant: bool | None = None,
     ) -> None:
-        given = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-        }
-        torch.optim.RMSprop.__init__(self, params, **_given(**given))
-        self._setup(
-            given,
-            {
-                "loss_scaling": loss_scaling,
-                "accum_type": accum_type,
-                "first_order_momentum_accum_type": first_order_momentum_accum_type,
-                "second_order_momentum_accum_type": second_order_momentum_accum_type,
-                "use_tf_variant": bool(use_tf_variant),
-            },
-        )
+        use_tf_variant = bool(use_tf_variant)
+        self._begin(torch.optim.RMSprop, params, locals())
 
 
-class LAMB(Optimizer, torch.optim.Optimizer):
+class _WithDefaults(torch.optim.Optimizer):
+    """torch's base class, its defaults as keywords."""
+
+    def __init__(self, params: Iterable[Any], **defaults: Any) -> None:
+        torch.optim.Optimizer.__init__(self, params, defaults)
+
+
+class LAMB(Optimizer, _WithDefaults):
     """Layer-wise adaptive moments (You et al., 2020, algorithm 2)."""
 
+    _own = ("lr", "betas", "eps", "weight_decay")
+    _extra = (
+        *("bias_correction", "loss_scaling", "max_weight_norm", "accum_type"),
+        *_MOMENTS,
+    )
     bias_correction: bool
     max_weight_norm: float
 
@@ -277,25 +259,8 @@ class LAMB(Optimizer, torch.optim.Optimizer):
         first_order_momentum_accum_type: torch.dtype | None = None,
         second_order_momentum_accum_type: torch.dtype | None = None,
     ) -> None:
-        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        defaults = {
-            "lr": 1e-3,
-            "betas": (0.9, 0.999),
-            "eps": 1e-8,
-            "weight_decay": 1e-2,
-        }
-        torch.optim.Optimizer.__init__(self, params, {**defaults, **_given(**given)})
-        self._setup(
-            given,
-            {
-                "bias_correction": bias_correction,
-                "loss_scaling": loss_scaling,
-                "max_weight_norm": max_weight_norm,
-                "accum_type": accum_type,
-                "first_order_momentum_accum_type": first_order_momentum_accum_type,
-                "second_order_momentum_accum_type": second_order_momentum_accum_type,
-            },
-        )
+        defaults = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}
+        self._begin(_WithDefaults, params, locals(), **defaults, weight_decay=1e-2)
 
     def step(self, closure: Any = None) -> Any:
         """One update on the host."""

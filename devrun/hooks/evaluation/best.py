@@ -36,20 +36,20 @@ def infer_rule(
     greater_keys: Sequence[str] = GREATER_KEYS,
     less_keys: Sequence[str] = LESS_KEYS,
 ) -> str:
-    """`greater` or `less`: given, or told from the metric's name, in any case.
+    """`greater` or `less`: given, or inferred from the metric's name, in any case.
 
     As in MMCV: a name equal to a key decides before a name that contains one, and
     the greater keys are looked at first.
 
     Raises:
         UnknownNameError: (a KeyError) `rule` is neither of the two.
-        ConfigError: the name tells nothing.
+        ConfigError: it cannot be inferred from the name.
     """
     if rule is not None:
         if rule not in ("greater", "less"):
             hint = nearest(str(rule), ("greater", "less"))
-            raise UnknownNameError(
-                f"rule must be 'greater' or 'less', got {rule!r}; {hint}", key="rule"
+            raise UnknownNameError.of(
+                "rule", f"must be 'greater' or 'less', got {rule!r}; {hint}"
             )
         return rule
     name = metric.lower()
@@ -73,7 +73,7 @@ def infer_rule(
 def is_better(rule: str, score: float, than: float, min_delta: float = 0.0) -> bool:
     """Whether `score` beats `than` by more than `min_delta`; NaN never does.
 
-    A difference that means of float32 values have by rounding alone is none.
+    A difference within the rounding of a mean of float32 values does not count.
     """
     gain = score - than if rule == "greater" else than - score
     noise = _ROUNDING * abs(than) if math.isfinite(than) else 0.0
@@ -84,7 +84,7 @@ def as_score(name: str, value: Any) -> float:
     """An evaluation result as a number.
 
     Raises:
-        ConfigTypeError: it is none.
+        ConfigTypeError: `value` is not a number.
     """
     try:
         return float(value)

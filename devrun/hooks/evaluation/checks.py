@@ -23,15 +23,12 @@ def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:
         if name == "start" and value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(
-                f"{name} of an evaluation must be an int of {least} or more, "
-                f"got {value!r}",
-                key=name,
+            raise ConfigError.of(
+                name,
+                f"of an evaluation must be an int of {least} or more, got {value!r}",
             )
     if not isinstance(by_epoch, bool):
-        raise ConfigTypeError(
-            f"by_epoch must be True or False, got {by_epoch!r}", key="by_epoch"
-        )
+        raise ConfigTypeError.of("by_epoch", f"must be True or False, got {by_epoch!r}")
 
 
 def check_shares(loader: Any) -> None:
@@ -75,7 +72,7 @@ def keys_of(
         return tuple(default)
     keys = (given,) if isinstance(given, str) else given
     if not (isinstance(keys, (list, tuple)) and all(isinstance(k, str) for k in keys)):
-        raise ConfigTypeError(
-            f"{name} must be a name or a list of names, got {given!r}", key=name
+        raise ConfigTypeError.of(
+            name, f"must be a name or a list of names, got {given!r}"
         )
     return tuple(keys)

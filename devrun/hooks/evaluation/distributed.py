@@ -9,8 +9,6 @@ from devrun.hooks.base import HOOKS
 from devrun.hooks.evaluation.hook import EvalHook
 from devrun.run import Run
 
-__all__ = ["DistEvalHook"]
-
 
 @HOOKS.register_module()
 class DistEvalHook(EvalHook):

@@ -69,7 +69,7 @@ class EvalHook(Hook):
         start, interval, by_epoch: see above.
         save_best: name of the result by which the best checkpoint
             `best_NAME_epoch_N` (or `_iter_N`) is kept, or `auto` for the first one.
-        rule: `greater` or `less`; told from the name if not given, which
+        rule: `greater` or `less`; inferred from the name if not given, which
             `greater_keys` and `less_keys` (in place of the built-in ones) help with.
         out_dir: of the best checkpoints; where the runner puts them by default.
         file_client_args: of MMCV's remote storage; must be None.
@@ -77,7 +77,7 @@ class EvalHook(Hook):
         eval_kwargs: for the data set's `evaluate`.
 
     Raises:
-        ConfigError: an argument cannot be used; `save_best` names no result (told
+        ConfigError: an argument cannot be used; `save_best` names no result (raised
             after the first batch where the results are known by then).
         DataError: there is nothing to evaluate on.
     """
@@ -108,18 +108,15 @@ class EvalHook(Hook):
     ) -> None:
         check_schedule(start, interval, by_epoch, max_keep_best)
         if file_client_args is not None:
-            raise UnsupportedFeatureError(
-                "file_client_args is not supported: give out_dir a local path",
-                key="file_client_args",
+            raise UnsupportedFeatureError.of(
+                "file_client_args", "is not supported: give out_dir a local path"
             )
         if save_best is not None and not isinstance(save_best, str):
-            raise ConfigTypeError(
-                f"save_best must be a name or None, got {save_best!r}", key="save_best"
+            raise ConfigTypeError.of(
+                "save_best", f"must be a name or None, got {save_best!r}"
             )
         if test_fn is not None and not callable(test_fn):
-            raise ConfigTypeError(
-                f"test_fn must be a function, got {test_fn!r}", key="test_fn"
-            )
+            raise ConfigTypeError.of("test_fn", f"must be a function, got {test_fn!r}")
         self.dataset = dataset_of(dataloader)
         self.dataloader = dataloader
         self.start, self.interval, self.by_epoch = start, interval, by_epoch

@@ -21,8 +21,6 @@ from devrun.step import StepOutput
 if TYPE_CHECKING:
     from devrun.metrics.build import BuiltMetric
 
-__all__ = ["Steps", "collect_predictions", "evaluate_means", "length_of"]
-
 _METRIC = "\0metric\0"  # keeps a metric apart from a log value of the same name
 
 

@@ -46,8 +46,8 @@ class LoggerHook(Hook, ABC):
         by_epoch: bool = True,
     ) -> None:
         if not isinstance(interval, int) or isinstance(interval, bool):
-            raise ConfigError(
-                f"interval of a logger must be an int, got {interval!r}", key="interval"
+            raise ConfigError.of(
+                "interval", f"of a logger must be an int, got {interval!r}"
             )
         self.interval = interval
         self.ignore_last = ignore_last

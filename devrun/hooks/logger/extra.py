@@ -7,8 +7,6 @@ from typing import Any
 
 from devrun.errors import ConfigError
 
-__all__ = ["import_extra"]
-
 
 def import_extra(module: str, user: str, extra: str) -> Any:
     """The module `module`, which the class `user` needs.

@@ -11,8 +11,6 @@ from devrun.hooks.logger.base import LoggerHook
 from devrun.hooks.logger.extra import import_extra
 from devrun.run import Run
 
-__all__ = ["MlflowLoggerHook"]
-
 
 @HOOKS.register_module()
 class MlflowLoggerHook(LoggerHook):

@@ -13,8 +13,6 @@ from devrun.hooks.logger.extra import import_extra
 from devrun.redact import redact
 from devrun.run import Run
 
-__all__ = ["TensorboardLoggerHook"]
-
 
 @HOOKS.register_module()
 class TensorboardLoggerHook(LoggerHook):

@@ -62,10 +62,10 @@ class TextLoggerHook(LoggerHook):
     ) -> None:
         super().__init__(interval, ignore_last, reset_flag, by_epoch)
         if file_client_args is not None:
-            raise UnsupportedFeatureError(
-                "file_client_args is not supported: logs are copied to a mounted "
+            raise UnsupportedFeatureError.of(
+                "file_client_args",
+                "is not supported: logs are copied to a mounted "
                 "directory only; give out_dir a local path",
-                key="file_client_args",
             )
         if out_dir is None and not keep_local:
             raise ConfigError(

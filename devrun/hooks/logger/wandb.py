@@ -12,8 +12,6 @@ from devrun.hooks.logger.base import LoggerHook
 from devrun.hooks.logger.extra import import_extra
 from devrun.run import Run
 
-__all__ = ["WandbLoggerHook"]
-
 
 @HOOKS.register_module()
 class WandbLoggerHook(LoggerHook):

@@ -1,35 +1,43 @@
 """`ScheduleHook`: when a scheduled value is worked out, warmed up and written.
 
-What it is written to (learning rate, momentum) is a subclass; which value, a policy.
+It is written to what the two subclasses name, the learning rate or the momentum; which
+value it is, a policy says.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from torch import Tensor
+from typing_extensions import dataclass_transform
 
 from devrun.config.numbers import check_finite
 from devrun.errors import ConfigError, nearest
-from devrun.hooks.base import Hook
+from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.hooks.schedules.checks import positive_int
-from devrun.optim.schedules import WARMUPS, warmup_factor
 from devrun.run import Run
-
-__all__ = ["Values", "ScheduleHook", "optimizers_of", "write"]
 
 Values: TypeAlias = Any
 """One number for each parameter group, or a dict of such lists by optimizer name."""
+Kind = TypeVar("Kind", bound=type)
+WARMUPS = ("constant", "linear", "exp")
 
 
+@dataclass(eq=False, init=False)
 class ScheduleHook(Hook):
     """Base of the learning-rate and momentum hooks.
+
+    A policy is a dataclass whose fields are its arguments and whose `value` is its
+    formula. A run that is resumed needs no state of it to go on exactly.
 
     Args:
         by_epoch: the schedule follows epochs; else iterations.
         warmup: None, `constant`, `linear` or `exp`.
         warmup_iters: how many iterations it lasts, or epochs with `warmup_by_epoch`.
-        warmup_ratio: where it starts, above 0 and at most 1.
+        warmup_ratio: where it starts, above 0 and at most 1; None for `default_ratio`.
         warmup_by_epoch: count the warm-up in epochs of the data loader.
 
     Raises:
@@ -38,32 +46,59 @@ class ScheduleHook(Hook):
 
     follows_progress: ClassVar[bool] = True
     """False for a policy whose regular value never changes."""
+    quantity: ClassVar[str]
+    """What is scheduled, and the last word of MMCV's names: `get_lr`, `base_lr`."""
+
+    default_ratio: ClassVar[float] = 0.1
+
+    _: KW_ONLY
+    by_epoch: bool = True
+    warmup: str | None = None
+    warmup_iters: int | None = 0
+    warmup_ratio: Any = None
+    warmup_by_epoch: bool = False
 
     def __init__(
         self,
         by_epoch: bool = True,
         warmup: str | None = None,
         warmup_iters: int = 0,
-        warmup_ratio: float = 0.1,
+        warmup_ratio: Any = None,
         warmup_by_epoch: bool = False,
     ) -> None:
-        check_finite(vars(self))  # what a policy has kept before it called this
-        check_finite({"warmup_ratio": warmup_ratio, "warmup_iters": warmup_iters})
-        if warmup is not None:
-            if warmup not in WARMUPS:
-                hint = nearest(str(warmup), WARMUPS)
-                raise ConfigError(f"no warmup named {warmup!r}; {hint}")
-            positive_int("warmup_iters", warmup_iters)
-            if not 0 < warmup_ratio <= 1.0:
-                raise ConfigError(
-                    f"warmup_ratio must be above 0 and at most 1, got {warmup_ratio!r}"
-                )
         self.by_epoch = by_epoch
-        self.warmup = warmup
-        self.warmup_iters: int | None = None if warmup_by_epoch else warmup_iters
-        self.warmup_epochs: int | None = warmup_iters if warmup_by_epoch else None
-        self.warmup_ratio = warmup_ratio
-        self.warmup_by_epoch = warmup_by_epoch
+        self.warmup, self.warmup_iters = warmup, warmup_iters
+        self.warmup_ratio, self.warmup_by_epoch = warmup_ratio, warmup_by_epoch
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        if self.warmup_ratio is None:
+            self.warmup_ratio = self.default_ratio
+        check_finite(vars(self))
+        if self.warmup is not None:
+            if self.warmup not in WARMUPS:
+                hint = nearest(str(self.warmup), WARMUPS)
+                raise ConfigError(f"no warmup named {self.warmup!r}; {hint}")
+            positive_int("warmup_iters", self.warmup_iters)
+            if not 0 < self.warmup_ratio <= 1.0:
+                raise ConfigError(
+                    "warmup_ratio must be above 0 and at most 1, "
+                    f"got {self.warmup_ratio!r}"
+                )
+        self.warmup_epochs = self.warmup_iters if self.warmup_by_epoch else None
+        if self.warmup_by_epoch:
+            self.warmup_iters = None
+
+    def value(self, base: float, progress: int, total: int) -> float:
+        """The regular value of a group whose initial value is `base`.
+
+        Args:
+            progress: completed epochs or iterations.
+            total: how many there will be.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must define get_{self.quantity}"
+        )
 
     def progress(self, runner: Run) -> tuple[int, int]:
         """Completed and total epochs or iterations, whichever the policy follows."""
@@ -72,12 +107,19 @@ class ScheduleHook(Hook):
         return runner.iter, runner.max_iters  # type: ignore[return-value]
 
     def warmup_factor(self, cur_iters: int) -> float:
-        """The factor of the warm-up in iteration `cur_iters`."""
+        """The factor of the warm-up in iteration `cur_iters`.
+
+        `constant`: the ratio; `linear` and `exp`: from the ratio to 1, evenly in
+        difference or in quotient. https://arxiv.org/abs/1706.02677, section 2.2.
+        """
         if self.warmup is None or not self.warmup_iters:
             return 1.0
-        return warmup_factor(
-            self.warmup, cur_iters, self.warmup_iters, self.warmup_ratio
-        )
+        if self.warmup == "constant":
+            return float(self.warmup_ratio)
+        remaining = 1.0 - cur_iters / self.warmup_iters
+        if self.warmup == "linear":
+            return float(1.0 - remaining * (1.0 - self.warmup_ratio))
+        return float(self.warmup_ratio**remaining)
 
     def before_run(self, runner: Run) -> None:
         # Where there are no epochs to count, nothing would ever set the value.
@@ -92,7 +134,13 @@ class ScheduleHook(Hook):
                 f"{type(self).__name__} has by_epoch=True, but this run is counted in "
                 "iterations; give by_epoch=False"
             )
-        self._remember_base(runner)
+        initial: Values = {
+            name: self._initial(name, optimizer)
+            for name, optimizer in optimizers_of(runner).items()
+        }
+        if not isinstance(runner.optimizer, dict):
+            (initial,) = initial.values()
+        setattr(self, f"base_{self.quantity}", initial)
 
     def before_train_epoch(self, runner: Run) -> None:
         self._resolve_warmup(runner)
@@ -109,7 +157,8 @@ class ScheduleHook(Hook):
             last = self._resolve_warmup(runner)
             if runner.iter > last:
                 return
-            regular = self._regular() or self._refresh(runner)
+            regular = getattr(self, f"regular_{self.quantity}")
+            regular = regular or self._refresh(runner)
             warm = runner.iter < last
             self._write(runner, self._warmed(runner.iter) if warm else regular)
 
@@ -133,25 +182,124 @@ class ScheduleHook(Hook):
             self.warmup_iters = (self.warmup_epochs or 0) * len(runner.data_loader)
         return self.warmup_iters
 
-    def _remember_base(self, runner: Run) -> None:
-        """Take the initial value of each group."""
-        raise NotImplementedError
-
     def _refresh(self, runner: Run) -> Values:
         """Work out the regular values, keep and return them."""
-        raise NotImplementedError
-
-    def _regular(self) -> Values:
-        """The regular values kept last."""
-        raise NotImplementedError
+        values = getattr(self, f"get_regular_{self.quantity}")(runner)
+        setattr(self, f"regular_{self.quantity}", values)
+        return values
 
     def _warmed(self, cur_iters: int) -> Values:
-        """The regular values with the warm-up applied."""
-        raise NotImplementedError
+        return getattr(self, f"get_warmup_{self.quantity}")(cur_iters)
 
     def _write(self, runner: Run, values: Values) -> None:
-        """Put the values into the parameter groups."""
+        getattr(self, f"_set_{self.quantity}")(runner, values)
+
+    def _initial(self, name: str, optimizer: Any) -> list[float]:
+        """The value each group began with, which the optimizer's state carries on."""
         raise NotImplementedError
+
+
+@HOOKS.register_module()
+class LrUpdaterHook(ScheduleHook):
+    """Base of the learning-rate policies; a policy overrides `value` or `get_lr`.
+
+    `base_lr` holds the `initial_lr` of each group: its `lr` when the first run began,
+    which the optimizer's state carries through a resume. `regular_lr` holds the rates
+    without warm-up. Both are lists, or dicts of lists for several optimizers.
+
+    See `ScheduleHook` for the arguments.
+    """
+
+    quantity = "lr"
+    priority = Priority.VERY_HIGH
+    base_lr: Values = ()
+    regular_lr: Values = ()
+
+    def get_lr(self, runner: Run, base_lr: float) -> float:
+        """The regular rate of a group whose initial rate is `base_lr`."""
+        return self.value(base_lr, *self.progress(runner))
+
+    def get_regular_lr(self, runner: Run) -> Values:
+        """`get_lr` of every group."""
+        return _each(self.base_lr, partial(self.get_lr, runner))
+
+    def get_warmup_lr(self, cur_iters: int) -> Values:
+        """`regular_lr` times the warm-up factor of iteration `cur_iters`."""
+        factor = self.warmup_factor(cur_iters)
+        return _each(self.regular_lr, lambda lr: lr * factor)
+
+    def _set_lr(self, runner: Run, lr_groups: Values) -> None:
+        for group, lr in _paired(runner.optimizer, lr_groups):
+            write(group, "lr", lr)
+
+    def _initial(self, name: str, optimizer: Any) -> list[float]:
+        for group in optimizer.param_groups:
+            # float(): a rate kept in a tensor would change together with it
+            group.setdefault("initial_lr", float(group["lr"]))
+        return [float(group["initial_lr"]) for group in optimizer.param_groups]
+
+
+@HOOKS.register_module()
+class MomentumUpdaterHook(ScheduleHook):
+    """Base of the momentum policies; a policy overrides `value` or `get_momentum`.
+
+    What is scheduled is a group's `momentum`, or `betas[0]` where it has none.
+    `base_momentum` and `regular_momentum` are as `base_lr` and `regular_lr` of
+    `LrUpdaterHook`.
+
+    See `ScheduleHook` for the arguments. The warm-up divides by its factor: a
+    momentum starts high where a learning rate starts low.
+    """
+
+    quantity = "momentum"
+    priority = Priority.HIGH
+    default_ratio = 0.9
+    base_momentum: Values = ()
+    regular_momentum: Values = ()
+
+    def get_momentum(self, runner: Run, base_momentum: Any) -> float:
+        """The regular momentum of a group whose initial one is `base_momentum`."""
+        return self.value(base_momentum, *self.progress(runner))
+
+    def get_regular_momentum(self, runner: Run) -> Values:
+        """`get_momentum` of every group."""
+        return _each(self.base_momentum, partial(self.get_momentum, runner))
+
+    def get_warmup_momentum(self, cur_iters: int) -> Values:
+        """`regular_momentum` divided by the warm-up factor of `cur_iters`."""
+        factor = self.warmup_factor(cur_iters)
+        return _each(self.regular_momentum, lambda momentum: momentum / factor)
+
+    def _set_momentum(self, runner: Run, momentum_groups: Values) -> None:
+        for group, value in _paired(runner.optimizer, momentum_groups):
+            set_momentum(group, value)
+
+    def _initial(self, name: str, optimizer: Any) -> list[float]:
+        for group in optimizer.param_groups:
+            group.setdefault("initial_momentum", momentum_of(group, optimizer))
+        return [group["initial_momentum"] for group in optimizer.param_groups]
+
+
+@dataclass_transform(field_specifiers=(field,))
+def policy(kind: Kind) -> Kind:
+    """Register the hook `kind`, whose fields are its arguments."""
+    HOOKS.register_module(module=dataclass(eq=False)(kind))
+    return kind
+
+
+def _each(values: Values, change: Callable[[Any], float]) -> Values:
+    """`values` of the same form with `change` applied to every number."""
+    if isinstance(values, dict):
+        return {name: _each(row, change) for name, row in values.items()}
+    return [change(value) for value in values]
+
+
+def _paired(optimizer: Any, values: Values) -> list[tuple[dict[str, Any], Any]]:
+    """Each parameter group with its value."""
+    if isinstance(optimizer, dict):
+        both = [(one, values[name]) for name, one in optimizer.items()]
+        return [pair for one, row in both for pair in _paired(one, row)]
+    return list(zip(optimizer.param_groups, values, strict=True))
 
 
 def write(group: dict[str, Any], key: str, value: float) -> None:
@@ -168,6 +316,39 @@ def write(group: dict[str, Any], key: str, value: float) -> None:
         current.fill_(value)
     elif current != value:
         group[key] = value
+
+
+def momentum_of(group: dict[str, Any], optimizer: Any) -> float:
+    """`momentum`, else `betas[0]`.
+
+    Raises:
+        ConfigError: the group has neither.
+    """
+    if "momentum" in group:
+        return float(group["momentum"])
+    if "betas" in group:
+        return float(group["betas"][0])
+    raise ConfigError(
+        f"{type(optimizer).__name__} has neither momentum nor betas to schedule; "
+        "remove momentum_config or use another optimizer"
+    )
+
+
+def set_momentum(group: dict[str, Any], value: float) -> None:
+    """Set `momentum`, else `betas[0]`, if that changes it.
+
+    Raises:
+        ConfigError: a beta outside [0, 1), by which an optimizer would divide by zero.
+    """
+    if "momentum" in group:
+        write(group, "momentum", value)
+    elif group["betas"][0] != value:
+        if not 0 <= value < 1:
+            raise ConfigError(
+                f"the momentum schedule gives betas[0] = {value:.4g}, which must be 0 "
+                "or more and below 1; a warm-up divides by warmup_ratio: raise it"
+            )
+        group["betas"] = (value, *group["betas"][1:])
 
 
 def optimizers_of(runner: Run) -> dict[str, Any]:

@@ -1,27 +1,53 @@
-"""Arguments of schedules, checked when a hook is made: one line says what is wrong."""
+"""Arguments of schedules, checked when a hook is made: one line says what is wrong.
+
+Also the two curves that an argument can name.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from numbers import Real
 from typing import Any
 
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
-from devrun.optim.schedules import ANNEALING
 
 __all__ = [
     "annealing",
+    "annealing_cos",
+    "annealing_linear",
     "cyclic_ratios",
-    "end_value",
     "exactly_one",
     "format_param",
     "fraction",
     "iterations_only",
+    "numbers",
     "positive_int",
     "restart_bounds",
     "step_argument",
 ]
+
+
+def annealing_cos(
+    start: float, end: float, factor: float, weight: float = 1.0
+) -> float:
+    """From `weight * start + (1 - weight) * end` to `end` along half a cosine.
+
+    `factor` goes from 0 to 1. SGDR, https://arxiv.org/abs/1608.03983, equation 5.
+    """
+    return end + 0.5 * weight * (start - end) * (1.0 + math.cos(math.pi * factor))
+
+
+def annealing_linear(start: float, end: float, factor: float) -> float:
+    """From `start` to `end` in a straight line, as `factor` goes from 0 to 1."""
+    return start + (end - start) * factor
+
+
+ANNEALING: dict[Any, Callable[[float, float, float], float]] = {
+    "cos": annealing_cos,
+    "linear": annealing_linear,
+}
 
 
 def exactly_one(name: str, value: float | None, ratio: float | None) -> None:
@@ -31,19 +57,10 @@ def exactly_one(name: str, value: float | None, ratio: float | None) -> None:
         raise ConfigError(f"give exactly one of {name} and {name}_ratio, got {given}")
 
 
-def end_value(base: float, value: float | None, ratio: float | None) -> float:
-    """Where annealing ends: a given value, or a part of `base`."""
-    if ratio is not None:
-        return base * ratio
-    return 0.0 if value is None else value
-
-
 def positive_int(name: str, value: Any) -> int:
     """`value` if it is an int above 0."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(
-            f"{name} must be an int of 1 or more, got {value!r}", key=name
-        )
+        raise ConfigError.of(name, f"must be an int of 1 or more, got {value!r}")
     return value
 
 
@@ -52,8 +69,8 @@ def step_argument(step: Any) -> int | tuple[int, ...]:
     if isinstance(step, (list, tuple)):
         return tuple(sorted(positive_int("each milestone in step", s) for s in step))
     if not isinstance(step, int) or isinstance(step, bool):
-        raise ConfigTypeError(
-            f"step must be an int or a list of ints, got {step!r}", key="step"
+        raise ConfigTypeError.of(
+            "step", f"must be an int or a list of ints, got {step!r}"
         )
     return positive_int("step", step)
 
@@ -61,9 +78,7 @@ def step_argument(step: Any) -> int | tuple[int, ...]:
 def fraction(name: str, value: Any) -> float:
     """A float from 0 to 1; an int is refused, as it is mostly a count by mistake."""
     if not isinstance(value, float) or not 0.0 <= value <= 1.0:
-        raise ConfigError(
-            f"{name} must be a float from 0.0 to 1.0, got {value!r}", key=name
-        )
+        raise ConfigError.of(name, f"must be a float from 0.0 to 1.0, got {value!r}")
     return value
 
 
@@ -72,6 +87,12 @@ def annealing(name: Any) -> Callable[[float, float, float], float]:
     if not isinstance(name, str) or name not in ANNEALING:
         raise ConfigError(f"anneal_strategy must be 'cos' or 'linear', got {name!r}")
     return ANNEALING[name]
+
+
+def numbers(name: str, value: Any) -> None:
+    """Refuse what is no number and no list or dict of them."""
+    if isinstance(value, bool) or not isinstance(value, (Real, list, tuple, Mapping)):
+        raise ConfigError(f"{name} must be a number, list or dict, got {value!r}")
 
 
 def iterations_only(by_epoch: Any) -> None:
@@ -102,9 +123,7 @@ def restart_bounds(periods: Any, weights: Any) -> tuple[int, ...]:
     """Where each restart period ends; `periods` and `weights` must pair up."""
     for name, value in (("periods", periods), ("restart_weights", weights)):
         if not isinstance(value, (list, tuple)) or not value:
-            raise ConfigError(
-                f"{name} must be a list of numbers, got {value!r}", key=name
-            )
+            raise ConfigError.of(name, f"must be a list of numbers, got {value!r}")
     if len(periods) != len(weights):
         raise ConfigError(
             f"periods and restart_weights must have the same length, got "

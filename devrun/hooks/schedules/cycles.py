@@ -1,26 +1,42 @@
-"""Cyclic and 1cycle schedules, for a learning rate or a momentum alike."""
+"""Policies that rise before they fall: cyclic and 1cycle."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from devrun.errors import ConfigError
-from devrun.hooks.schedules.base import ScheduleHook
+from devrun.hooks.schedules.base import (
+    LrUpdaterHook,
+    MomentumUpdaterHook,
+    ScheduleHook,
+    Values,
+    momentum_of,
+    optimizers_of,
+    policy,
+    set_momentum,
+)
 from devrun.hooks.schedules.checks import (
     annealing,
     cyclic_ratios,
+    format_param,
     fraction,
     iterations_only,
+    numbers,
     positive_int,
 )
-from devrun.optim.schedules import Phase, cyclic, one_cycle, one_cycle_phases
 from devrun.run import Run
 
-__all__ = ["CyclicSchedule", "OneCycleSchedule"]
+PerGroup: TypeAlias = float | Sequence[float] | Mapping[str, Any]
+"""One number, a list with one for each group, or a dict of these by optimizer name."""
 
 
-class CyclicSchedule(ScheduleHook):
+@dataclass(eq=False)
+class _Cyclic(ScheduleHook):
     """`cyclic_times` times over the run: up from the base value, then down.
+
+    Cyclical rates, https://arxiv.org/abs/1506.01186, section 3.
 
     Args:
         by_epoch: must be False.
@@ -32,83 +48,191 @@ class CyclicSchedule(ScheduleHook):
         kwargs: see `ScheduleHook`.
     """
 
-    def __init__(
-        self,
-        by_epoch: bool = False,
-        target_ratio: Any = (10, 1e-4),
-        cyclic_times: int = 1,
-        step_ratio_up: float = 0.4,
-        anneal_strategy: str = "cos",
-        gamma: float = 1,
-        **kwargs: Any,
-    ) -> None:
-        iterations_only(by_epoch)
-        if not 0 <= step_ratio_up < 1.0:
+    by_epoch: bool = field(default=False, kw_only=False)
+    target_ratio: Any = (10, 1e-4)
+    cyclic_times: int = 1
+    step_ratio_up: float = 0.4
+    anneal_strategy: str = "cos"
+    gamma: float = 1
+
+    def __post_init__(self) -> None:
+        iterations_only(self.by_epoch)
+        if not 0 <= self.step_ratio_up < 1.0:
             raise ConfigError(
-                f"step_ratio_up must be 0 or more and below 1, got {step_ratio_up!r}"
+                f"step_ratio_up must be 0 or more and below 1, "
+                f"got {self.step_ratio_up!r}"
             )
-        if not 0 < gamma <= 1:
-            raise ConfigError(f"gamma must be above 0 and at most 1, got {gamma!r}")
-        self.target_ratio = cyclic_ratios(target_ratio)
-        self.cyclic_times = positive_int("cyclic_times", cyclic_times)
-        self.step_ratio_up = step_ratio_up
-        self.gamma = gamma
-        self.anneal_func = annealing(anneal_strategy)
-        self.max_iter_per_phase = 0
-        self.iter_up_phase = 0
-        super().__init__(by_epoch=False, **kwargs)
+        if not 0 < self.gamma <= 1:
+            raise ConfigError(
+                f"gamma must be above 0 and at most 1, got {self.gamma!r}"
+            )
+        self.target_ratio = cyclic_ratios(self.target_ratio)
+        positive_int("cyclic_times", self.cyclic_times)
+        self.anneal_func = annealing(self.anneal_strategy)
+        super().__post_init__()
 
     def before_run(self, runner: Run) -> None:
         super().before_run(runner)
-        self.max_iter_per_phase = (runner.max_iters or 0) // self.cyclic_times
-        if self.max_iter_per_phase < 1:
+        if (runner.max_iters or 0) < self.cyclic_times:
             raise ConfigError(
                 f"cyclic_times is {self.cyclic_times}, more than the "
                 f"{runner.max_iters} iterations of the run"
             )
-        self.iter_up_phase = int(self.step_ratio_up * self.max_iter_per_phase)
 
-    def value(self, runner: Run, base: float) -> float:
-        """The scheduled value of a group whose initial value is `base`."""
-        return cyclic(
-            base,
-            runner.iter,
-            self.max_iter_per_phase,
-            self.iter_up_phase,
-            self.target_ratio,
-            self.gamma,
-            self.anneal_func,
-        )
+    def value(self, base: float, progress: int, total: int) -> float:
+        period = total // self.cyclic_times
+        up = int(self.step_ratio_up * period)
+        cycle, position = divmod(progress, period)
+        peak = base * (1.0 + self.gamma**cycle * (self.target_ratio[0] - 1.0))
+        if position < up:
+            return self.anneal_func(base, peak, position / up)
+        end = base * self.target_ratio[1]
+        return self.anneal_func(peak, end, (position - up) / (period - up))
 
 
-class OneCycleSchedule(ScheduleHook):
-    """One cycle over the run.
+@policy
+class CyclicLrUpdaterHook(_Cyclic, LrUpdaterHook):
+    __doc__ = _Cyclic.__doc__
+
+
+@policy
+class CyclicMomentumUpdaterHook(_Cyclic, MomentumUpdaterHook):
+    __doc__ = _Cyclic.__doc__
+
+    target_ratio: Any = (0.85 / 0.95, 1)
+
+
+class _OneCycle(ScheduleHook):
+    """One cycle over the run, in two phases or in three."""
+
+    pct_start: float
+    anneal_strategy: str
+    three_phase: bool
+
+    def __post_init__(self) -> None:
+        iterations_only(self.by_epoch)
+        fraction("pct_start", self.pct_start)
+        self.anneal_func = annealing(self.anneal_strategy)
+        super().__post_init__()
+
+    def between(
+        self, initial: float, peak: float, final: float, progress: int, total: int
+    ) -> float:
+        """The value at `progress` between three levels; `final` from the last step on.
+
+        https://arxiv.org/abs/1708.07120; two phases as in fastai and torch's
+        OneCycleLR, or the three of the paper.
+        """
+        first = float(self.pct_start * total) - 1
+        phases = [(first, initial, peak), (total - 1, peak, final)]
+        if self.three_phase:
+            second = float(2 * self.pct_start * total) - 2
+            phases[1:] = [(second, peak, initial), (total - 1, initial, final)]
+        start = 0.0
+        for end, before, after in phases:
+            if progress <= end:
+                length = end - start
+                factor = (progress - start) / length if length else 1.0
+                return self.anneal_func(before, after, factor)
+            start = end
+        return final
+
+
+@policy
+class OneCycleLrUpdaterHook(_OneCycle, LrUpdaterHook):
+    """From `max_lr / div_factor` up to `max_lr`, then down, once over the run.
 
     Args:
-        pct_start: part of the run until the peak.
+        max_lr: the peak; a list has one for each group, a dict one for each optimizer.
+        total_steps: length of the cycle, at least that of the run; None for the run's.
+        pct_start: part of the cycle until the peak.
         anneal_strategy: `cos` or `linear`.
-        three_phase: return to the start before going to the end.
+        div_factor: the initial rate is `max_lr` divided by this.
+        final_div_factor: the last rate is the initial one divided by this.
+        three_phase: go down to the initial rate before going to the last one.
         kwargs: see `ScheduleHook`; `by_epoch` must be False.
     """
 
-    def __init__(
-        self,
-        pct_start: float = 0.3,
-        anneal_strategy: str = "cos",
-        three_phase: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        iterations_only(kwargs.setdefault("by_epoch", False))
-        self.pct_start = fraction("pct_start", pct_start)
-        self.anneal_func = annealing(anneal_strategy)
-        self.three_phase = three_phase
-        self.phases: tuple[Phase, ...] = ()
-        super().__init__(**kwargs)
+    max_lr: PerGroup
+    total_steps: int | None = None
+    pct_start: float = 0.3
+    anneal_strategy: str = "cos"
+    div_factor: float = 25
+    final_div_factor: float = 1e4
+    three_phase: bool = False
+    by_epoch: bool = field(default=False, kw_only=True)
 
-    def plan(self, total_steps: int) -> None:
-        """Lay the phases out over `total_steps`."""
-        self.phases = one_cycle_phases(total_steps, self.pct_start, self.three_phase)
+    def __post_init__(self) -> None:
+        numbers("max_lr", self.max_lr)
+        if self.total_steps is not None:
+            positive_int("total_steps", self.total_steps)
+        super().__post_init__()
 
-    def value_between(self, runner: Run, levels: tuple[float, float, float]) -> float:
-        """The value now, between the (initial, peak, final) levels."""
-        return one_cycle(levels, runner.iter, self.phases, self.anneal_func)
+    def before_run(self, runner: Run) -> None:
+        super().before_run(runner)
+        run_steps = runner.max_iters or 0
+        if self.total_steps and self.total_steps < run_steps:
+            raise ConfigError(
+                f"total_steps is {self.total_steps}, but the run has {run_steps} "
+                "iterations; give at least that many"
+            )
+
+    def value(self, base: float, progress: int, total: int) -> float:
+        peak, final = base * self.div_factor, base / self.final_div_factor
+        return self.between(base, peak, final, progress, self.total_steps or total)
+
+    def _initial(self, name: str, optimizer: Any) -> list[float]:
+        peaks = format_param(name, optimizer, self.max_lr)
+        rates = [peak / self.div_factor for peak in peaks]
+        for group, lr in zip(optimizer.param_groups, rates, strict=True):
+            group.setdefault("initial_lr", lr)
+        return rates
+
+
+@policy
+class OneCycleMomentumUpdaterHook(_OneCycle, MomentumUpdaterHook):
+    """From `max_momentum` down to `base_momentum` and back, against a 1cycle rate.
+
+    Args:
+        base_momentum: the low; a list has one for each group, a dict one for each
+            optimizer.
+        max_momentum: the high, likewise.
+        pct_start: part of the run until the low.
+        anneal_strategy: `cos` or `linear`.
+        three_phase: be back at the high for the last phase of the rate.
+        kwargs: see `ScheduleHook`; `by_epoch` must be False.
+    """
+
+    base_momentum: PerGroup = 0.85
+    max_momentum: PerGroup = 0.95
+    pct_start: float = 0.3
+    anneal_strategy: str = "cos"
+    three_phase: bool = False
+    by_epoch: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        numbers("base_momentum", self.base_momentum)
+        numbers("max_momentum", self.max_momentum)
+        super().__post_init__()
+
+    def get_regular_momentum(self, runner: Run) -> Values:
+        """`get_momentum` of every group, which is passed itself."""
+        values = {
+            name: [self.get_momentum(runner, group) for group in one.param_groups]
+            for name, one in optimizers_of(runner).items()
+        }
+        several = isinstance(runner.optimizer, dict)
+        return values if several else next(iter(values.values()))
+
+    def get_momentum(self, runner: Run, base_momentum: dict[str, Any]) -> float:
+        high, low = base_momentum["max_momentum"], base_momentum["base_momentum"]
+        return self.between(high, low, high, *self.progress(runner))
+
+    def _initial(self, name: str, optimizer: Any) -> list[float]:
+        lows = format_param(name, optimizer, self.base_momentum)
+        highs = format_param(name, optimizer, self.max_momentum)
+        for group, low, high in zip(optimizer.param_groups, lows, highs, strict=True):
+            momentum_of(group, optimizer)  # refuses an optimizer without one
+            set_momentum(group, high)
+            group.update(base_momentum=low, max_momentum=high)
+        return lows

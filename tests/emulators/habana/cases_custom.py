@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+MODES = ("lazy", "eager")
+
 OPS = torch.ops.hpu
 
 
@@ -19,7 +21,7 @@ def equal(ours, expected, **tolerance):
     torch.testing.assert_close(ours.cpu(), expected, **tolerance)
 
 
-def case_four_bit_weights_are_unpacked_and_scaled():
+def test_four_bit_weights_are_unpacked_and_scaled():
     unsigned = torch.arange(64).reshape(4, 16) % 16
     signed = torch.where(unsigned > 7, unsigned - 16, unsigned)
     words = packed(unsigned).to("hpu")
@@ -34,7 +36,7 @@ def case_four_bit_weights_are_unpacked_and_scaled():
         equal(ours, (values - shift) * scale)
 
 
-def case_a_scale_and_a_packed_zero_point_may_be_shared_by_rows():
+def test_a_scale_and_a_packed_zero_point_may_be_shared_by_rows():
     values, zero = torch.arange(64).reshape(4, 16) % 16, torch.full((2, 16), 8)
     scale = torch.rand(2, 16)
     ours = OPS.convert_from_uint4(
@@ -43,7 +45,7 @@ def case_a_scale_and_a_packed_zero_point_may_be_shared_by_rows():
     equal(ours, (values - 8) * scale.repeat_interleave(2, 0))
 
 
-def case_triangular_softmax():
+def test_triangular_softmax():
     x = torch.randn(2, 5, 5)
     hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
     expected = (x * 1.3).masked_fill(hidden, -torch.inf).softmax(-1)
@@ -53,7 +55,7 @@ def case_triangular_softmax():
     assert torch.equal(OPS.scaled_triangular_softmax(x.to("hpu"), 1.3, *kept), found)
 
 
-def case_masked_softmax():
+def test_masked_softmax():
     x, mask = torch.randn(3, 4), torch.rand(3, 4)
     ours = OPS.scaled_masked_softmax(x.to("hpu"), mask.to("hpu"), 0.5)
     equal(ours, (x * 0.5 + mask).softmax(-1))
@@ -67,7 +69,7 @@ def case_masked_softmax():
     equal(ours, expected)
 
 
-def case_a_cache_takes_positions_from_other_beams():
+def test_a_cache_takes_positions_from_other_beams():
     cache = torch.arange(4 * 3 * 2.0).reshape(1, 4, 3, 2)
     beams = torch.tensor([(2 << 6) | (0 << 4) | (1 << 2) | 3], dtype=torch.uint8)
     bounds = torch.tensor([1], dtype=torch.int32), torch.tensor([3], dtype=torch.int32)
@@ -79,7 +81,7 @@ def case_a_cache_takes_positions_from_other_beams():
     equal(ours, expected)
 
 
-def case_fast_functions_and_plain_indexing():
+def test_fast_functions_and_plain_indexing():
     x = torch.rand(4, 3) + 1
     for name in ("exp", "sqrt", "rsqrt"):
         ours = getattr(OPS, f"{name}_fast_math")(x.to("hpu"))
@@ -88,7 +90,7 @@ def case_fast_functions_and_plain_indexing():
     equal(OPS.plain_index(x.to("hpu"), [index.to("hpu")]), x[index])
 
 
-def case_lamb_in_phases_takes_the_steps_of_its_formula():
+def test_lamb_in_phases_takes_the_steps_of_its_formula():
     weight, gradient = torch.randn(3, 2), torch.randn(3, 2) * 10
     w, g = weight.to("hpu"), gradient.to("hpu")
     divisor = OPS.optimizer_lamb_fused_norm([g], 1.0)
@@ -108,7 +110,7 @@ def case_lamb_in_phases_takes_the_steps_of_its_formula():
     equal(w, weight - 0.1 * wanted * weight.norm() / wanted.norm())
 
 
-def case_a_mixture_of_experts():
+def test_a_mixture_of_experts():
     x, router = torch.randn(6, 4), torch.randn(6, 3)
     weights, table = router.topk(2)
     w1, w2 = torch.randn(3, 4, 5), torch.randn(3, 4, 5)

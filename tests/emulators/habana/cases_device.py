@@ -12,17 +12,19 @@ from habana_frameworks import emulator
 from pytest import raises
 from torch import nn
 
+MODES = ("lazy", "eager")
+
 HPU = torch.device("hpu")
 
 
-def case_a_tensor_says_where_it_is():
+def test_a_tensor_says_where_it_is():
     x = torch.ones(2).to("hpu")
     assert x.device == torch.device("hpu:0") and x.device.type == "hpu"
     assert x.is_hpu and torch.zeros(1).hpu().is_hpu and not x.is_cpu
     assert torch.hpu is ht.hpu
 
 
-def case_factories_make_tensors_on_the_device():
+def test_factories_make_tensors_on_the_device():
     made = [
         torch.zeros(3, device=HPU),
         torch.arange(5, device=HPU),
@@ -38,7 +40,7 @@ def case_factories_make_tensors_on_the_device():
         assert nn.Linear(2, 2).weight.is_hpu
 
 
-def case_mixing_devices_raises_but_host_scalars_may_mix():
+def test_mixing_devices_raises_but_host_scalars_may_mix():
     x = torch.ones(2, device=HPU)
     with raises(RuntimeError, match="same device.*hpu:0 and cpu.*aten::add"):
         x + torch.ones(2)
@@ -46,7 +48,7 @@ def case_mixing_devices_raises_but_host_scalars_may_mix():
     assert x[torch.tensor([1, 0])].tolist() == [1, 1]
 
 
-def case_views_share_memory_with_their_base():
+def test_views_share_memory_with_their_base():
     x = torch.zeros(3, 4, device=HPU)
     x[1] = 5
     x.t()[0, 0] = 9
@@ -55,7 +57,7 @@ def case_views_share_memory_with_their_base():
     assert torch.ones(2, device=HPU).view(torch.int32).dtype is torch.int32
 
 
-def case_operators_that_change_a_layout_in_place_keep_the_tensor_right():
+def test_operators_that_change_a_layout_in_place_keep_the_tensor_right():
     x = torch.zeros(3, 4, device=HPU)
     assert x.unsqueeze_(0).shape == (1, 3, 4)
     assert x.squeeze_(0).t_().shape == (4, 3) and x.shape == (4, 3)
@@ -64,19 +66,19 @@ def case_operators_that_change_a_layout_in_place_keep_the_tensor_right():
     assert out.shape == (4, 3) and out.sum().item() == 12
 
 
-def case_a_numpy_array_needs_the_host_first():
+def test_a_numpy_array_needs_the_host_first():
     with raises(TypeError, match=r"Use Tensor.cpu\(\)"):
         torch.ones(2, device=HPU).numpy()
     assert torch.ones(2, device=HPU).cpu().numpy().sum() == 2
 
 
-def case_printing_shows_values_and_device():
+def test_printing_shows_values_and_device():
     text = repr(torch.tensor([1.5], device=HPU))
     assert text == "tensor([1.5000], device='hpu:0')"
     assert f"{torch.tensor(1.25, device=HPU):.1f}" == "1.2"
 
 
-def case_a_parameter_can_be_made_from_the_class_of_another():
+def test_a_parameter_can_be_made_from_the_class_of_another():
     kind = type(nn.Linear(2, 2).to("hpu").weight)
     for place in ("hpu", "cpu", "meta"):  # offloading moves parameters this way
         made = kind(torch.ones(2, device=place), requires_grad=False)
@@ -85,7 +87,7 @@ def case_a_parameter_can_be_made_from_the_class_of_another():
     assert isinstance(nn.Parameter(torch.ones(2, device=HPU)), nn.Parameter)
 
 
-def case_data_can_be_set_across_devices():
+def test_data_can_be_set_across_devices():
     layer = nn.Linear(2, 2)
     weight = layer.weight
     layer.weight.data = layer.weight.data.to("hpu")
@@ -97,7 +99,7 @@ def case_data_can_be_set_across_devices():
     assert x.sum().item() == 3
 
 
-def case_deepcopy_and_pickle_keep_parameters():
+def test_deepcopy_and_pickle_keep_parameters():
     layer = nn.Linear(2, 2).to("hpu")
     twin = copy.deepcopy(layer)
     assert twin.weight.is_hpu and isinstance(twin.weight, nn.Parameter)
@@ -107,7 +109,7 @@ def case_deepcopy_and_pickle_keep_parameters():
     assert torch.equal(loaded.weight.cpu(), layer.weight.detach().cpu())
 
 
-def case_a_saved_file_does_not_depend_on_the_device():
+def test_a_saved_file_does_not_depend_on_the_device():
     layer = nn.Linear(2, 2).to("hpu")
     file = io.BytesIO()
     torch.save({"model": layer.state_dict(), "step": 3}, file)
@@ -119,7 +121,7 @@ def case_a_saved_file_does_not_depend_on_the_device():
     layer.load_state_dict(loaded["model"])
 
 
-def case_modules_keep_their_parameters_when_they_move():
+def test_modules_keep_their_parameters_when_they_move():
     layer = nn.Linear(2, 2)
     before = [id(p) for p in layer.parameters()]
     layer.to("hpu")
@@ -129,7 +131,7 @@ def case_modules_keep_their_parameters_when_they_move():
     assert layer.weight.device.type == "cpu"
 
 
-def case_the_random_stream_is_seeded_with_the_hosts_and_separate():
+def test_the_random_stream_is_seeded_with_the_hosts_and_separate():
     torch.manual_seed(3)
     assert torch.equal(torch.hpu.get_rng_state(), torch.get_rng_state())
     drawn = torch.randn(4, device=HPU)
@@ -141,7 +143,7 @@ def case_the_random_stream_is_seeded_with_the_hosts_and_separate():
     assert torch.hpu.initial_seed() == 7
 
 
-def case_the_random_state_comes_back():
+def test_the_random_state_comes_back():
     state = torch.hpu.get_rng_state_all()
     first = torch.rand(3, device=HPU)
     torch.hpu.set_rng_state_all(state)
@@ -152,12 +154,12 @@ def case_the_random_state_comes_back():
         torch.hpu.get_rng_state("hpu:1")
 
 
-def case_a_generator_of_the_host_is_refused():
+def test_a_generator_of_the_host_is_refused():
     with raises(RuntimeError, match="Expected a 'hpu' device type for generator"):
         torch.ones(2, device=HPU).normal_(generator=torch.Generator())
 
 
-def case_memory_is_counted_from_real_sizes():
+def test_memory_is_counted_from_real_sizes():
     torch.hpu.reset_peak_memory_stats()
     before = torch.hpu.memory_allocated()
     x = torch.zeros(1000, device=HPU)
@@ -174,7 +176,7 @@ def case_memory_is_counted_from_real_sizes():
         torch.hpu.memory_stats(3)
 
 
-def case_running_out_of_memory_can_be_rehearsed():
+def test_running_out_of_memory_can_be_rehearsed():
     limit = torch.hpu.memory_reserved()
     emulator.set_memory_limit(torch.hpu.memory_allocated() + 1024)
     try:
@@ -185,7 +187,7 @@ def case_running_out_of_memory_can_be_rehearsed():
         emulator.set_memory_limit(limit)
 
 
-def case_there_is_one_device():
+def test_there_is_one_device():
     assert torch.hpu.is_available() and torch.hpu.device_count() == 1
     assert torch.hpu.get_device_name() == "GAUDI2"
     assert torch.hpu.current_device() == 0 and torch.hpu.is_initialized()
@@ -195,7 +197,7 @@ def case_there_is_one_device():
     assert ht.utils.experimental._get_device_type() == kinds.synDeviceGaudi2
 
 
-def case_events_need_timing_to_be_measured():
+def test_events_need_timing_to_be_measured():
     start, end = (torch.hpu.Event(enable_timing=True) for _ in range(2))
     start.record()
     end.record(torch.hpu.current_stream())
@@ -208,14 +210,14 @@ def case_events_need_timing_to_be_measured():
     assert torch.hpu.current_stream() == torch.hpu.default_stream()
 
 
-def case_unknown_metrics():
+def test_unknown_metrics():
     assert ht.hpu.metric_global("nonsense") is None
     with raises(ht.hpu.metrics.MetricNotFound):
         with ht.hpu.metric_localcontext("nonsense"):
             pass
 
 
-def case_pinned_batches_from_a_loader():
+def test_pinned_batches_from_a_loader():
     data = torch.utils.data.TensorDataset(torch.arange(8.0))
     loader = torch.utils.data.DataLoader(data, batch_size=4, pin_memory=True)
     batches = [b for (b,) in loader]
@@ -224,7 +226,7 @@ def case_pinned_batches_from_a_loader():
     assert not torch.ones(1).is_pinned()
 
 
-def case_host_tensors_are_made_pinned():
+def test_host_tensors_are_made_pinned():
     pinned = torch.empty(4, 4, pin_memory=True)
     assert pinned.is_pinned() and pinned[1].is_pinned() and pinned.t().is_pinned()
     assert not pinned.clone().is_pinned() and not torch.empty(2).is_pinned()
@@ -250,13 +252,13 @@ def case_host_tensors_are_made_pinned():
             wrong()
 
 
-def case_a_copy_in_form_may_be_of_another_device():
+def test_a_copy_in_form_may_be_of_another_device():
     device = torch.ones(2, device="hpu")
     assert torch.zeros_like(device, device="cpu").device.type == "cpu"
     assert torch.empty_like(device, device="meta").device.type == "meta"
     assert torch.zeros_like(device).is_hpu
 
 
-def case_bytes_survive_the_way_through_another_type():
+def test_bytes_survive_the_way_through_another_type():
     x = torch.randn(8)
     assert torch.equal(x.view(torch.bool).to("hpu").view(torch.float).cpu(), x)

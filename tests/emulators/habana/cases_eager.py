@@ -10,6 +10,8 @@ from habana_frameworks import emulator
 from habana_frameworks.torch.hpex.optimizers import FusedSGD
 from torch import nn
 
+MODES = ("eager",)
+
 HPU = torch.device("hpu")
 
 
@@ -17,14 +19,14 @@ def launches():
     return emulator.report().totals.get("launch", 0)
 
 
-def case_each_operator_is_a_launch_and_a_view_is_none():
+def test_each_operator_is_a_launch_and_a_view_is_none():
     x = torch.ones(4).to("hpu")
     assert launches() == 0
     (x + x).view(2, 2).relu()
     assert launches() == 2
 
 
-def case_a_fused_optimizer_is_one_launch():
+def test_a_fused_optimizer_is_one_launch():
     model = nn.Linear(3, 2).to("hpu")
     model(torch.ones(1, 3, device=HPU)).sum().backward()
     emulator.reset()
@@ -32,7 +34,7 @@ def case_a_fused_optimizer_is_one_launch():
     assert launches() == 1
 
 
-def case_markers_do_nothing():
+def test_markers_do_nothing():
     torch.ones(2, device=HPU) + 1
     htcore.mark_step()
     report = emulator.report()
@@ -40,12 +42,12 @@ def case_markers_do_nothing():
     assert report.compiled_graphs == 0
 
 
-def case_every_copy_to_the_host_waits():
+def test_every_copy_to_the_host_waits():
     torch.ones(2).to("hpu").cpu()
     assert emulator.report().totals["host_sync"] == 1
 
 
-def case_data_dependent_operators_are_found_here_too():
+def test_data_dependent_operators_are_found_here_too():
     x = torch.ones(2, device=HPU)
     x[x > 0]
     assert [f.what for f in emulator.report().of("dynamic_op")] == [
@@ -53,11 +55,11 @@ def case_data_dependent_operators_are_found_here_too():
     ]
 
 
-def case_int64_is_native():
+def test_int64_is_native():
     assert torch.tensor([2**40]).to("hpu").item() == 2**40
 
 
-def case_graphs_are_absent():
+def test_graphs_are_absent():
     assert not hasattr(torch.hpu, "HPUGraph") and not hasattr(torch.hpu, "ModuleCacher")
 
 
@@ -107,30 +109,30 @@ def counts():
     return totals.get("launch", 0), totals.get("compilation", 0)
 
 
-def case_a_compiled_region_is_one_launch_and_one_for_its_backward():
+def test_a_compiled_region_is_one_launch_and_one_for_its_backward():
     assert passes(None, [2, 2]) == [((1, 1), (1, 1)), ((1, 0), (1, 0))]
     passes(None, [3])
     forward, backward = emulator.report().of("compilation")
     assert {forward.site.file, backward.site.file} == {__file__}
 
 
-def case_each_shape_of_a_compiled_region_is_compiled_once():
+def test_each_shape_of_a_compiled_region_is_compiled_once():
     found = passes(None, [2, 3, 5, 7, 5, 3])
     once, again = ((1, 1), (1, 1)), ((1, 0), (1, 0))
     assert found == [once, once, once, once, again, again]
 
 
-def case_a_graph_break_splits_a_compiled_region():
+def test_a_graph_break_splits_a_compiled_region():
     assert passes("break", [2, 2]) == [((2, 2), (2, 2)), ((2, 0), (2, 0))]
 
 
-def case_an_operator_on_the_host_splits_a_compiled_region():
+def test_an_operator_on_the_host_splits_a_compiled_region():
     assert passes("host", [2, 2]) == [((2, 2), (2, 2)), ((2, 0), (2, 0))]
     fallbacks = {f.what for f in emulator.report().of("cpu_fallback")}
     assert fallbacks == {"aten::digamma", "aten::polygamma"}
 
 
-def case_what_is_not_compiled_is_a_launch_for_each_operator_still():
+def test_what_is_not_compiled_is_a_launch_for_each_operator_still():
     compiled = torch.compile(nn.Linear(4, 4).to("hpu"), backend="hpu_backend")
     x = torch.randn(2, 4, device=HPU)
     compiled(x).sum().backward()

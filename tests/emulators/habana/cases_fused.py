@@ -23,6 +23,8 @@ from habana_frameworks.torch.hpex.optimizers.distributed import (
 from pytest import raises
 from torch import nn
 
+MODES = ("lazy", "eager")
+
 HPU = torch.device("hpu")
 
 
@@ -50,19 +52,19 @@ def stepped(kind, **kwargs):
     return weight.detach().cpu()
 
 
-def case_adamw_is_torchs_where_epsilon_does_not_matter():
+def test_adamw_is_torchs_where_epsilon_does_not_matter():
     args = {"lr": 0.01, "eps": 1e-12, "weight_decay": 0.1}
     same_steps(torch.optim.AdamW, args, FusedAdamW, args)
 
 
-def case_adamw_adds_epsilon_before_the_bias_is_corrected():
+def test_adamw_adds_epsilon_before_the_bias_is_corrected():
     weight = stepped(FusedAdamW, lr=0.1, eps=1.0)
     m, v = 0.1 * 0.3, 0.001 * 0.09
     size = 0.1 * math.sqrt(0.001) / 0.1
     assert abs(weight[0].item() - (3 - size * m / (math.sqrt(v) + 1))) < 1e-6
 
 
-def case_adamw_counts_steps_in_the_group():
+def test_adamw_counts_steps_in_the_group():
     weight = torch.ones(2, device=HPU, requires_grad=True)
     weight.grad = torch.ones(2, device=HPU)
     optimizer = FusedAdamW([weight])
@@ -74,14 +76,14 @@ def case_adamw_counts_steps_in_the_group():
         FusedAdamW([weight], lr=-1.0)
 
 
-def case_sgd_is_torchs():
+def test_sgd_is_torchs():
     args = {"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
     same_steps(torch.optim.SGD, args, FusedSGD, args)
     args = {"lr": 0.01, "momentum": 0.9, "dampening": 0.5}
     same_steps(torch.optim.SGD, args, FusedSGD, args)
 
 
-def case_adagrad_is_torchs_and_ignores_schedulers():
+def test_adagrad_is_torchs_and_ignores_schedulers():
     args = {"lr": 0.01, "lr_decay": 0.1}
     same_steps(torch.optim.Adagrad, args, FusedAdagrad, args)
     weight = torch.ones(1, device=HPU, requires_grad=True)
@@ -92,7 +94,7 @@ def case_adagrad_is_torchs_and_ignores_schedulers():
     assert abs(weight.item() - 0.5) < 1e-6
 
 
-def case_lamb_scales_by_the_trust_ratio():
+def test_lamb_scales_by_the_trust_ratio():
     weight = stepped(FusedLamb, lr=0.1, weight_decay=0.5, max_grad_norm=None)
     # The first update is the sign of the gradient, plus the decay.
     update = torch.tensor([1.0, 1.0]) + 0.5 * torch.tensor([3.0, 4.0])
@@ -102,7 +104,7 @@ def case_lamb_scales_by_the_trust_ratio():
         stepped(FusedLamb, amsgrad=True)
 
 
-def case_lars_scales_gradients_of_unskipped_parameters():
+def test_lars_scales_gradients_of_unskipped_parameters():
     weights = [torch.tensor([3.0, 4.0], device=HPU, requires_grad=True) for _ in "ab"]
     for weight in weights:
         weight.grad = torch.tensor([0.3, 0.4], device=HPU)
@@ -113,7 +115,7 @@ def case_lars_scales_gradients_of_unskipped_parameters():
     assert abs(weights[1][0].item() - (3 - 0.1 * 0.3)) < 1e-6
 
 
-def case_clip_norm():
+def test_clip_norm():
     weight = torch.zeros(2, device=HPU, requires_grad=True)
     clip = FusedClipNorm([weight], 1.0)
     assert clip.clip_norm([weight]).device.type == "cpu"
@@ -122,7 +124,7 @@ def case_clip_norm():
     assert abs(weight.grad.norm().item() - 1) < 1e-5
 
 
-def case_the_moving_average_ramps_its_decay():
+def test_the_moving_average_ramps_its_decay():
     model = nn.Linear(1, 1, bias=False).to("hpu")
     model.weight.data.fill_(1.0)
     average = FusedEMA(model, decay=0.9)
@@ -132,13 +134,13 @@ def case_the_moving_average_ramps_its_decay():
     assert abs(average.ema.weight.item() - (decay + 2 * (1 - decay))) < 1e-6
 
 
-def case_attention_repeats_heads():
+def test_attention_repeats_heads():
     q, k = torch.randn(1, 4, 3, 8, device=HPU), torch.randn(1, 2, 3, 8, device=HPU)
     out = FusedSDPA.apply(q, k, k, None, 0.0, True)
     assert out.shape == q.shape
 
 
-def case_the_distributed_adamw_is_handed_its_gradients():
+def test_the_distributed_adamw_is_handed_its_gradients():
     weights = [torch.ones(3, device=HPU, requires_grad=True) for _ in range(2)]
     gradient = torch.full((3,), 0.5, device=HPU)
     DistributedAdamW([weights[0]], lr=0.1).step([gradient])

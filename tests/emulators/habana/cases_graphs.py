@@ -10,6 +10,8 @@ from habana_frameworks import emulator
 from pytest import raises
 from torch import nn
 
+MODES = ("lazy",)
+
 HPU = torch.device("hpu")
 
 
@@ -30,7 +32,7 @@ def record(work):
     return graph
 
 
-def case_a_replay_works_on_what_its_inputs_hold():
+def test_a_replay_works_on_what_its_inputs_hold():
     x, made = torch.ones(3, device=HPU), []
     graph = record(lambda: made.append((x * 2).relu()))
     x.copy_(torch.tensor([1.0, -2.0, 3.0]))
@@ -40,7 +42,7 @@ def case_a_replay_works_on_what_its_inputs_hold():
     assert made[0].tolist() == [2, 0, 6]
 
 
-def case_what_a_recording_cannot_hold_is_refused():
+def test_what_a_recording_cannot_hold_is_refused():
     x = torch.ones(3, device=HPU)
     refused = {
         "item is not supported": lambda: (x.sum() > 0).item(),
@@ -54,7 +56,7 @@ def case_what_a_recording_cannot_hold_is_refused():
     assert not ht.hpu.is_current_stream_capturing()
 
 
-def case_one_capture_at_a_time():
+def test_one_capture_at_a_time():
     def nested():
         assert ht.hpu.is_current_stream_capturing()
         ht.hpu.HPUGraph().capture_begin()
@@ -63,12 +65,12 @@ def case_one_capture_at_a_time():
         record(nested)
 
 
-def case_an_empty_graph_cannot_be_replayed():
+def test_an_empty_graph_cannot_be_replayed():
     with raises(RuntimeError, match="holds no capture"):
         ht.hpu.HPUGraph().replay()
 
 
-def case_graphed_callables_train_as_before():
+def test_graphed_callables_train_as_before():
     layer = nn.Linear(3, 3).to("hpu")
     host = copy.deepcopy(layer).cpu()
     sample = torch.randn(2, 3, device=HPU, requires_grad=True)
@@ -82,7 +84,7 @@ def case_graphed_callables_train_as_before():
         graphed(torch.randn(3, 3, device=HPU))
 
 
-def case_graphed_callables_take_plain_modules_and_tensors():
+def test_graphed_callables_take_plain_modules_and_tensors():
     layer = nn.Linear(2, 2).to("hpu")
     with raises(AssertionError, match="tuple of tensors"):
         ht.hpu.make_graphed_callables(layer, (3,))
@@ -91,7 +93,7 @@ def case_graphed_callables_take_plain_modules_and_tensors():
         ht.hpu.make_graphed_callables(layer, (torch.ones(1, 2, device=HPU),))
 
 
-def case_random_numbers_differ_from_replay_to_replay():
+def test_random_numbers_differ_from_replay_to_replay():
     drop = nn.Dropout()
     x = torch.ones(50, device=HPU)
     graphed = ht.hpu.make_graphed_callables(drop, (x,))
@@ -99,7 +101,7 @@ def case_random_numbers_differ_from_replay_to_replay():
     assert not torch.equal(first, second)
 
 
-def case_module_cacher_trains_as_the_host_does():
+def test_module_cacher_trains_as_the_host_does():
     ours, host = Net(), None
     host = copy.deepcopy(ours)
     ours = ht.hpu.ModuleCacher(max_graphs=2)(ours.to("hpu"))
@@ -116,7 +118,7 @@ def case_module_cacher_trains_as_the_host_does():
     assert emulator.report().totals["graph_replay"] == 12
 
 
-def case_module_cacher_counts_what_it_has_no_room_for():
+def test_module_cacher_counts_what_it_has_no_room_for():
     model = ht.hpu.ModuleCacher(max_graphs=1)(Net().to("hpu"))
     for size in (2, 3, 3):
         model(torch.ones(size, 4, device=HPU))
@@ -124,7 +126,7 @@ def case_module_cacher_counts_what_it_has_no_room_for():
     assert finding.count == 2 and "max_graphs" in finding.what
 
 
-def case_module_cacher_refuses_star_arguments():
+def test_module_cacher_refuses_star_arguments():
     class Star(nn.Module):
         def forward(self, *args):
             return args[0]
@@ -133,7 +135,7 @@ def case_module_cacher_refuses_star_arguments():
         ht.hpu.ModuleCacher()(Star())
 
 
-def case_wrapped_inference_reuses_its_outputs():
+def test_wrapped_inference_reuses_its_outputs():
     model = nn.Sequential(nn.Linear(3, 3), nn.Dropout()).to("hpu").eval()
     host = copy.deepcopy(model)
     wrapped = ht.hpu.wrap_in_hpu_graph(model)

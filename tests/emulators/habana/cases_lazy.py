@@ -21,6 +21,8 @@ from habana_frameworks.torch.utils.experimental import (
 from pytest import raises
 from torch import nn
 
+MODES = ("lazy",)
+
 HPU = torch.device("hpu")
 
 
@@ -40,14 +42,14 @@ def line_of(kind, number=0):
         return source.readlines()[site.line - 1]
 
 
-def case_a_step_marker_closes_one_graph():
+def test_a_step_marker_closes_one_graph():
     x = torch.ones(11, device=HPU)
     assert compilations(lambda: (x * 2).relu()) == 1
     assert compilations(lambda: (x * 2).relu()) == 0
     assert emulator.report().totals["cache_hit"] == 1
 
 
-def case_a_new_shape_compiles_and_names_the_line_it_came_from():
+def test_a_new_shape_compiles_and_names_the_line_it_came_from():
     def step(size):
         batch = torch.ones(size).to("hpu")  # the shape comes from here
         return (batch * 3).exp()
@@ -60,7 +62,7 @@ def case_a_new_shape_compiles_and_names_the_line_it_came_from():
     assert "the shape comes from here" in line_of("compilation")
 
 
-def case_training_compiles_once_shapes_stand_still():
+def test_training_compiles_once_shapes_stand_still():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to("hpu")
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
@@ -76,13 +78,13 @@ def case_training_compiles_once_shapes_stand_still():
     assert compilations(lambda: step(5)) == 1  # forward and backward, not the update
 
 
-def case_numbers_that_travel_as_tensors_do_not_recompile():
+def test_numbers_that_travel_as_tensors_do_not_recompile():
     x = torch.ones(13, device=HPU)
     assert compilations(lambda: x.mul(2.0).add(x, alpha=0.1)) == 1
     assert compilations(lambda: x.mul(3.0).add(x, alpha=0.2)) == 0
 
 
-def case_other_python_numbers_recompile():
+def test_other_python_numbers_recompile():
     x = torch.ones(14, device=HPU)
     assert compilations(lambda: x.clamp(0, 1)) == 1
     emulator.reset()
@@ -90,7 +92,7 @@ def case_other_python_numbers_recompile():
     assert emulator.report().of("compilation")[0].what.startswith("a Python value")
 
 
-def case_the_results_that_are_alive_are_part_of_the_graph():
+def test_the_results_that_are_alive_are_part_of_the_graph():
     x = torch.ones(15, device=HPU)
 
     def keep():
@@ -101,7 +103,7 @@ def case_the_results_that_are_alive_are_part_of_the_graph():
     assert compilations(keep) == 1
 
 
-def case_item_always_waits_for_the_device():
+def test_item_always_waits_for_the_device():
     x = torch.ones(3, device=HPU).sum()
     htcore.mark_step()
     assert x.item() == 3  # this line waits
@@ -111,7 +113,7 @@ def case_item_always_waits_for_the_device():
     assert emulator.report().totals["host_sync"] == 5
 
 
-def case_a_copy_to_the_host_waits_and_ends_a_graph_with_work_for_it():
+def test_a_copy_to_the_host_waits_and_ends_a_graph_with_work_for_it():
     x = torch.ones(3).to("hpu")
     htcore.mark_step()
     before = emulator.report().totals.get("flush", 0)
@@ -127,7 +129,7 @@ def case_a_copy_to_the_host_waits_and_ends_a_graph_with_work_for_it():
     assert emulator.report().totals["host_sync"] == 3
 
 
-def case_float64_is_told_where_it_begins():
+def test_float64_is_told_where_it_begins():
     x = torch.ones(3).to("hpu")
     found = lambda: [(f.what, f.count) for f in emulator.report().of("float64")]  # noqa: E731
     wide = x.double()
@@ -142,7 +144,7 @@ def case_float64_is_told_where_it_begins():
     assert found() == []
 
 
-def case_a_structured_operator_is_served_by_its_out_form():
+def test_a_structured_operator_is_served_by_its_out_form():
     x = torch.rand(3, device=HPU).abs() + 1
     rows = torch.tensor([0, 2], device=HPU)
     torch.zeros(3, device=HPU).index_add(0, rows, x[:2])
@@ -154,13 +156,13 @@ def case_a_structured_operator_is_served_by_its_out_form():
     assert {"aten::special_i1", "aten::digamma"} <= found
 
 
-def case_tensors_of_the_host_never_count():
+def test_tensors_of_the_host_never_count():
     x = torch.ones(3)
     x.sum().item(), x[x > 0], x.nonzero(), repr(x)
     assert emulator.report().findings == ()
 
 
-def case_synchronize_and_events_flush():
+def test_synchronize_and_events_flush():
     x = torch.ones(3, device=HPU) + 1
     torch.hpu.synchronize()
     y = x + 1
@@ -168,7 +170,7 @@ def case_synchronize_and_events_flush():
     assert emulator.report().totals["flush"] == 2 and y.tolist() == [3, 3, 3]
 
 
-def case_operators_whose_result_depends_on_values_are_found():
+def test_operators_whose_result_depends_on_values_are_found():
     x = torch.arange(6.0, device=HPU)
     x[x > 2]
     x[x > 2] = 0.0
@@ -182,7 +184,7 @@ def case_operators_whose_result_depends_on_values_are_found():
     assert emulator.report().totals["dynamic_op"] == 5
 
 
-def case_after_such_an_operator_graphs_are_cut_small_until_the_next_marker():
+def test_after_such_an_operator_graphs_are_cut_small_until_the_next_marker():
     x = torch.ones(4, device=HPU)
     x.nonzero()
     emulator.reset()
@@ -196,7 +198,7 @@ def case_after_such_an_operator_graphs_are_cut_small_until_the_next_marker():
     assert "flush" not in emulator.report().totals
 
 
-def case_an_operator_without_a_kernel_falls_back():
+def test_an_operator_without_a_kernel_falls_back():
     x = torch.rand(4, 4, device=HPU)
     with ht.hpu.metric_localcontext("cpu_fallback") as metric:
         torch.linalg.svdvals(x)  # not on the list
@@ -207,7 +209,7 @@ def case_an_operator_without_a_kernel_falls_back():
     assert ht.utils.debug._get_fallback_op_count() == {"aten::_linalg_svd": 1}
 
 
-def case_ordinary_training_has_no_fallback():
+def test_ordinary_training_has_no_fallback():
     body = [
         nn.Conv2d(1, 2, 3),
         nn.BatchNorm2d(2),
@@ -228,7 +230,7 @@ def case_ordinary_training_has_no_fallback():
     assert report.of("dynamic_op") == []
 
 
-def case_closures_run_once_after_the_marker():
+def test_closures_run_once_after_the_marker():
     seen = []
     htcore.add_step_closure(seen.append, (1,))
     htcore.add_step_closure(seen.append, (2,))
@@ -238,7 +240,7 @@ def case_closures_run_once_after_the_marker():
     assert seen == [1, 2]
 
 
-def case_64_bit_numbers_must_fit_32():
+def test_64_bit_numbers_must_fit_32():
     with raises(RuntimeError, match="Error when trying to cast"):
         torch.tensor([2**40]).to("hpu")
     with raises(RuntimeError, match="Error when trying to cast"):
@@ -248,7 +250,7 @@ def case_64_bit_numbers_must_fit_32():
     assert torch.tensor([7]).to("hpu").dtype is torch.int64
 
 
-def case_events_can_be_listened_to():
+def test_events_can_be_listened_to():
     heard = []
     bus = EventDispatcher.instance()
     handle = bus.subscribe(EventId.MARK_STEP, lambda at, params: heard.append(at))
@@ -258,7 +260,7 @@ def case_events_can_be_listened_to():
     assert len(heard) == 1 and heard[0] > 0
 
 
-def case_a_metric_counts_between_start_and_stop():
+def test_a_metric_counts_between_start_and_stop():
     metric = ht.hpu.metric_global("graph_compilation")
     metric.reset()
     metric.stop()
@@ -271,7 +273,7 @@ def case_a_metric_counts_between_start_and_stop():
     assert tags == ["TotalNumber", "TotalTime", "AvgTime"]
 
 
-def case_compiling_excludes_lazy_mode():
+def test_compiling_excludes_lazy_mode():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         compiled = torch.compile(lambda x: x + 1, backend="hpu_backend")
@@ -291,7 +293,7 @@ class Uneven(nn.Module):
         return self.part(rows[x[:, 0] > 0])
 
 
-def case_recompilations_are_told_by_submodule():
+def test_recompilations_are_told_by_submodule():
     with tempfile.TemporaryDirectory() as folder:
         net = Uneven().to("hpu")
         net = detect_recompilation_auto_model(net, csv_out=f"{folder}/out")
@@ -310,7 +312,7 @@ def case_recompilations_are_told_by_submodule():
         assert "Net/part" in Path(folder, "out_2.csv").read_text("utf-8")
 
 
-def case_shapes_of_batches_are_counted():
+def test_shapes_of_batches_are_counted():
     batches = [torch.ones(n, 2) for n in (3, 4, 4, 3, 4)]
     said = io.StringIO()
     with contextlib.redirect_stdout(said):

@@ -11,6 +11,8 @@ from habana_frameworks import emulator
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+MODES = ("lazy", "eager")
+
 HPU = torch.device("hpu")
 OPTIMIZERS = "SGD Adam AdamW RMSprop Adagrad Adadelta NAdam RAdam Adamax ASGD Rprop"
 
@@ -31,13 +33,13 @@ def same_as_host(model, x, atol=1e-5):
         torch.testing.assert_close(mine.grad.cpu(), other.grad, atol=1e-4, rtol=0)
 
 
-def case_a_convolutional_net():
+def test_a_convolutional_net():
     body = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)]
     same_as_host(nn.Sequential(*body, *head), torch.randn(2, 3, 8, 8))
 
 
-def case_recurrent_nets():
+def test_recurrent_nets():
     x = torch.randn(2, 3, 4)
     same_as_host(nn.LSTM(4, 5, 2, batch_first=True), x)
     same_as_host(nn.LSTM(4, 5, bidirectional=True, bias=False), x)
@@ -45,12 +47,12 @@ def case_recurrent_nets():
     same_as_host(nn.GRUCell(4, 5, bias=False), x[0])
 
 
-def case_a_transformer_layer():
+def test_a_transformer_layer():
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     same_as_host(layer, torch.randn(2, 3, 8))
 
 
-def case_attention():
+def test_attention():
     q = torch.randn(1, 2, 4, 8)
     d = q.to("hpu")
     ours = F.scaled_dot_product_attention(d, d, d, is_causal=True)
@@ -58,7 +60,7 @@ def case_attention():
     torch.testing.assert_close(ours.cpu(), theirs)
 
 
-def case_every_optimizer_takes_the_hosts_steps():
+def test_every_optimizer_takes_the_hosts_steps():
     x = torch.randn(4, 3)
     for name in OPTIMIZERS.split():
         host = nn.Linear(3, 2)
@@ -77,7 +79,7 @@ def case_every_optimizer_takes_the_hosts_steps():
         pairs[1][1].load_state_dict(state)
 
 
-def case_an_optimizer_built_before_the_move_still_trains():
+def test_an_optimizer_built_before_the_move_still_trains():
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.to("hpu")
@@ -87,7 +89,7 @@ def case_an_optimizer_built_before_the_move_still_trains():
     assert not torch.equal(model.weight.detach(), before)
 
 
-def case_gradients_of_gradients_and_checkpointing():
+def test_gradients_of_gradients_and_checkpointing():
     x = torch.ones(3, device=HPU, requires_grad=True)
     (grad,) = torch.autograd.grad((x * x).sum(), x, create_graph=True)
     grad.sum().backward()
@@ -98,7 +100,7 @@ def case_gradients_of_gradients_and_checkpointing():
         assert x.grad.tolist() == [2, 2, 2]
 
 
-def case_clipping():
+def test_clipping():
     model = nn.Linear(3, 2).to("hpu")
     (model(torch.ones(1, 3, device=HPU)) * 9).sum().backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -107,7 +109,7 @@ def case_clipping():
     assert abs(total.item() - 1) < 1e-4
 
 
-def case_autocast_follows_the_three_lists():
+def test_autocast_follows_the_three_lists():
     model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8)).to("hpu")
     x = torch.randn(2, 4, device=HPU)
     with torch.autocast("hpu"):
@@ -123,7 +125,7 @@ def case_autocast_follows_the_three_lists():
     assert (x @ x.t()).dtype is torch.float32
 
 
-def case_a_linear_layer_is_one_operator_each_way_with_the_hosts_numbers():
+def test_a_linear_layer_is_one_operator_each_way_with_the_hosts_numbers():
     for shape in ((5, 8), (2, 3, 8), (8,)):
         for bias in (True, False):
             host = nn.Linear(8, 4, bias=bias)
@@ -141,7 +143,7 @@ def case_a_linear_layer_is_one_operator_each_way_with_the_hosts_numbers():
             assert all(torch.equal(p.grad, q.grad.cpu()) for p, q in pairs)
 
 
-def case_a_later_update_counts_as_much_as_the_first():
+def test_a_later_update_counts_as_much_as_the_first():
     for name in ("SGD", "Adam", "AdamW"):
         model = nn.Linear(3, 2).to("hpu")
         kind = getattr(torch.optim, name)
@@ -155,6 +157,6 @@ def case_a_later_update_counts_as_much_as_the_first():
             htcore.mark_step()
             report = emulator.report()
             seen.append((report.ops, report.totals["launch"]))
-        # The first makes the states; the second is taped, the others are not run so.
+        # The first makes the states, which the others find.
         assert seen[1] == seen[2] == seen[3], name
         assert not report.of("compilation")

@@ -18,7 +18,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 _INPUTS = "Tensor hidden_states, Tensor expert_routing_table, Tensor router_weights"
 _CHOICE = "bool permuted_weights, str activation, int experts_min, int experts_max"
-_MEASURED = f"{_CHOICE}, bool measurement_mode"
+_THREE = "Tensor[] w1, Tensor[] w2, Tensor[] w3"
 
 
 def _mix(
@@ -43,47 +43,32 @@ def _mix(
     return total, torch.stack(greatest)
 
 
-@operator(
-    f"mixture_of_experts({_INPUTS}, Tensor[] w1, Tensor[] w2, Tensor[] w3, {_CHOICE}) "
-    "-> Tensor"
-)
-def _experts(
-    x: Tensor, table: Tensor, weights: Tensor, w1: Any, w2: Any, w3: Any, *choice: Any
-) -> Tensor:
-    return _mix(x, table, weights, zip(w1, w2, w3, strict=True), choice)[0]
+def _define(overload: str, fused: bool, measured: bool) -> None:
+    """One form of the operator: of two or three matrices, with gates or without."""
+    lists = "Tensor[] w12, Tensor[] w3" if fused else _THREE
+    more, result = ("", "Tensor")
+    if measured:
+        more, result = ", bool measurement_mode", "(Tensor, Tensor)"
+    name = f"mixture_of_experts{overload}"
 
-
-@operator(
-    f"mixture_of_experts.fused_weights({_INPUTS}, Tensor[] w12, Tensor[] w3, "
-    f"{_CHOICE}) -> Tensor"
-)
-def _fused(
-    x: Tensor, table: Tensor, weights: Tensor, w12: Any, w3: Any, *choice: Any
-) -> Tensor:
-    return _mix(x, table, weights, _split(w12, w3, choice[0]), choice)[0]
-
-
-@operator(
-    f"mixture_of_experts.fp8_measurement({_INPUTS}, Tensor[] w1, Tensor[] w2, "
-    f"Tensor[] w3, {_MEASURED}) -> (Tensor, Tensor)"
-)
-def _measured(
-    x: Tensor, table: Tensor, weights: Tensor, w1: Any, w2: Any, w3: Any, *choice: Any
-) -> tuple[Tensor, Tensor]:
-    return _mix(x, table, weights, zip(w1, w2, w3, strict=True), choice[:4])
-
-
-@operator(
-    f"mixture_of_experts.fp8_measurement_fused_weights({_INPUTS}, Tensor[] w12, "
-    f"Tensor[] w3, {_MEASURED}) -> (Tensor, Tensor)"
-)
-def _fused_measured(
-    x: Tensor, table: Tensor, weights: Tensor, w12: Any, w3: Any, *choice: Any
-) -> tuple[Tensor, Tensor]:
-    return _mix(x, table, weights, _split(w12, w3, choice[0]), choice[:4])
+    @operator(f"{name}({_INPUTS}, {lists}, {_CHOICE}{more}) -> {result}")
+    def mixture(x: Tensor, table: Tensor, weights: Tensor, *rest: Any) -> Any:
+        matrices, choice = (rest[:2], rest[2:6]) if fused else (rest[:3], rest[3:7])
+        experts = _split(*matrices, choice[0]) if fused else zip(*matrices, strict=True)
+        mixed = _mix(x, table, weights, experts, choice)
+        return mixed if measured else mixed[0]
 
 
 def _split(both: list[Tensor], last: list[Tensor], permuted: bool) -> Any:
     """The first and the gate matrix lie side by side in one."""
     for pair, third in zip(both, last, strict=True):
         yield *pair.chunk(2, 0 if permuted else 1), third
+
+
+for _fused, _measured, _overload in (
+    (False, False, ""),
+    (True, False, ".fused_weights"),
+    (False, True, ".fp8_measurement"),
+    (True, True, ".fp8_measurement_fused_weights"),
+):
+    _define(_overload, _fused, _measured)

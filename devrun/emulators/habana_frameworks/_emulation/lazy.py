@@ -40,7 +40,6 @@ class LazyGraph:
         self.seen: dict[int, tuple[list[Layout], list[Any]]] = {}
         self.cut = SETTINGS.max_compound_ops
         self.graphs_in_iteration = 0
-        self.tape: list[Any] | None = None
         self._open()
 
     def _open(self) -> None:
@@ -68,9 +67,6 @@ class LazyGraph:
         self, plan: Any, operands: list[Any], scalars: tuple[Any, ...], result: Any
     ) -> None:
         """`append` of one operator with one result, its numbers not yet filtered."""
-        if self.tape is not None:
-            keyed = scalars if plan.keyed else ()
-            self.tape.append((plan, operands, [result], keyed, True))
         serial = self.serial
         for tensor in operands:
             if tensor._graph == serial:
@@ -94,8 +90,6 @@ class LazyGraph:
         results: list[Any],
     ) -> None:
         """One operator; `scalars` are its numbers that are in the key."""
-        if self.tape is not None:
-            self.tape.append((plan, operands, results, scalars, False))
         self.wires.extend([self.operand(tensor) for tensor in operands])
         self.wires.append(-len(results))
         value = self.values
@@ -110,43 +104,6 @@ class LazyGraph:
             self.scalars.append(scalars)
         if len(self.ops) >= self.cut:
             self._cut()
-
-    def start_tape(self) -> None:
-        """From here on keep what is appended."""
-        self.tape = []
-
-    def end_tape(self) -> list[Any]:
-        """(operator, inputs, results, keyed scalars, by `append_plain`) of each."""
-        tape, self.tape = self.tape or [], None
-        return tape
-
-    def replay(self, nodes: list[Any], tensors: list[Any]) -> None:
-        """Append a tape's operators: (operator, inputs, results, of `append_plain`).
-
-        Inputs and results are positions in `tensors`, or below 0 for temporaries.
-        """
-        temporaries: dict[int, int] = {}
-        for number, inputs, results, alone in nodes:
-            for place in inputs:
-                if place < 0:
-                    self.wires.append(temporaries[place])
-                else:
-                    self.wires.append(self.operand(tensors[place]))
-            if not alone:
-                self.wires.append(-len(results))
-            for place in results:
-                if place < 0:
-                    temporaries[place] = self.values
-                else:
-                    tensor = tensors[place]
-                    tensor._graph = tensor._memory.graph = self.serial
-                    tensor._value = self.values
-                self.values += 1
-            self.ops.append(number)
-
-    def is_cutting(self) -> bool:
-        """Whether graphs have a greatest size now."""
-        return self.cut != float("inf")
 
     def _cut(self) -> None:
         staged = self.cut < SETTINGS.max_compound_ops

@@ -36,22 +36,6 @@ class Counters:
         """The peaks start from what is in use now."""
         self.peak, self.peak_alloc = self.in_use, 0
 
-    def lower_peak(self) -> tuple[int, int]:
-        """Look at a stretch of work: the peak follows it from here; (peak, in use)."""
-        before = self.peak, self.in_use
-        self.peak = self.in_use
-        return before
-
-    def restore_peak(self, before: tuple[int, int]) -> int:
-        """The stretch ends; how many bytes it needed above those in use before."""
-        needed = self.peak - before[1]
-        self.peak = max(self.peak, before[0])
-        return needed
-
-    def touch(self, nbytes: int) -> None:
-        """So much was in use for a moment."""
-        self.peak = max(self.peak, self.in_use + nbytes)
-
     def reset_accumulated(self) -> None:
         """The numbers of allocations and frees start at zero."""
         self._allocs_before, self._frees_before = self.allocs, self.frees

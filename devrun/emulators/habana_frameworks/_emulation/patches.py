@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from habana_frameworks._emulation import compiling, pinning, updates
+from habana_frameworks._emulation import compiling, pinning
 from habana_frameworks._emulation.dispatch import fetch
 from habana_frameworks._emulation.tensor import HpuTensor, adopt
 
@@ -121,7 +121,6 @@ def install() -> None:
     replace(torch, "save", _saver(torch.save))
     replace(torch, "load", _loader(torch.load))
     replace(torch, "compile", _compiler(torch.compile))
-    updates.install(replace)
     pinning.install(replace)
     fork = torch.random.fork_rng
     fork_on_device = functools.wraps(fork)(

@@ -168,14 +168,5 @@ def let_scripts_call(function: Callable[..., Any], operator: str) -> None:
 
 CUDA_NOTHING = ("_lazy_init", "_sleep")
 """Of torch.cuda, called by programs, and nothing on a Gaudi. (1.0)"""
-
-# -- optimizers ------------------------------------------------------------------------
-
-LOOPS = {
-    "sgd": "_single_tensor_sgd",
-    "adam": "_single_tensor_adam",  # AdamW is this one too
-}
-"""Module of torch.optim -> its loop over tensors, which `updates` accounts for. (1.12)
-
-None of these has a number in a graph's key.
-"""
+ALLGATHER, REDUCE_SCATTER = "_allgather_base", "_reduce_scatter_base"
+"""What a process group must have: collectives over one tensor. (1.8)"""

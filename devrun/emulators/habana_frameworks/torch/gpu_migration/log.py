@@ -17,7 +17,7 @@ MATCH, MODIFIED, MISMATCH = "hpu_match", "hpu_modified", "hpu_mismatch"
 LEVEL = os.environ.get("GPU_MIGRATION_LOG_LEVEL", "")
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
-_said: set[tuple[str, int, str]] = set()
+_logged: set[tuple[str, int, str]] = set()
 
 
 def log(
@@ -32,9 +32,9 @@ def log(
     if frame is None:
         return
     file, line = frame.f_code.co_filename, frame.f_lineno
-    if (file, line, name) in _said or (LEVEL == "3" and file.startswith(_TORCH)):
+    if (file, line, name) in _logged or (LEVEL == "3" and file.startswith(_TORCH)):
         return
-    _said.add((file, line, name))
+    _logged.add((file, line, name))
     given = [_short(a) for a in args] + [f"{k}={_short(v)}" for k, v in kwargs.items()]
     now = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
     text = (

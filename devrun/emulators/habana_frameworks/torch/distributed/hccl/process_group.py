@@ -10,6 +10,7 @@ from habana_frameworks._emulation.capture import CAPTURE
 from habana_frameworks._emulation.lazy import flush
 from habana_frameworks._emulation.recorder import RECORDER
 from habana_frameworks._emulation.tensor import HpuTensor
+from habana_frameworks._emulation.torch_private import ALLGATHER, REDUCE_SCATTER
 
 SUPPORTED = (
     dist.ReduceOp.SUM,
@@ -43,7 +44,6 @@ def _check_reduce(options: Any) -> None:
 
 
 _ProcessGroup: Any = dist.ProcessGroup
-_AllgatherOptions: Any = dist.distributed_c10d.AllgatherOptions
 
 
 class ProcessGroupHCCL(_ProcessGroup):
@@ -68,84 +68,52 @@ class ProcessGroupHCCL(_ProcessGroup):
             _mark(value)
         return getattr(self._gloo, name)(*[_hosts(t) for t in tensors], *rest)
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Reduce over all ranks, in place."""
-        opts = opts or dist.AllreduceOptions()
-        _check_reduce(opts)
-        return self._run("allreduce", (tensors,), opts)
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any) -> Any:
-        """As `allreduce`, of several tensors."""
-        _check_reduce(opts)
-        return self._run("allreduce_coalesced", (tensors,), opts)
+def _collective(name: str, tensors: int, options: Any, reduces: bool) -> Any:
+    """The method `name`: first so many (lists of) tensors, options last."""
 
-    def reduce(self, tensors: Any, opts: Any) -> Any:
-        """Reduce to one rank."""
-        _check_reduce(opts)
-        return self._run("reduce", (tensors,), opts)
+    def run(self: ProcessGroupHCCL, *args: Any, opts: Any = None) -> Any:
+        rest = [*args[tensors:], opts] if opts is not None else list(args[tensors:])
+        if options is not None and rest in ([], [None]):
+            rest = [options()]
+        if reduces:
+            _check_reduce(rest[-1])
+        return self._run(name, args[:tensors], *rest)
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        """From one rank to all."""
-        return self._run("broadcast", (tensors,), opts or dist.BroadcastOptions())
+    run.__name__ = name
+    return run
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Every rank's tensor on every rank."""
-        opts = opts or _AllgatherOptions()
-        return self._run("allgather", (outputs, inputs), opts)
 
-    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """As `allgather`, of several tensors."""
-        opts = opts or _AllgatherOptions()
-        return self._run("allgather_coalesced", (outputs, inputs), opts)
-
-    def _allgather_base(self, output: Any, input: Any, opts: Any = None) -> Any:
-        opts = opts or _AllgatherOptions()
-        return self._run("_allgather_base", (output, input), opts)
-
-    all_gather_single = _allgather_base
-
-    def gather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
-        """Every rank's tensor on one rank."""
-        return self._run("gather", (outputs, inputs), opts)
-
-    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Any:
-        """One rank's tensors, one to each."""
-        return self._run("scatter", (outputs, inputs), opts)
-
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> Any:
-        """Reduce, and keep a share."""
-        _check_reduce(opts)
-        return self._run("reduce_scatter", (outputs, inputs), opts)
-
-    def _reduce_scatter_base(self, output: Any, input: Any, opts: Any) -> Any:
-        _check_reduce(opts)
-        return self._run("_reduce_scatter_base", (output, input), opts)
-
-    reduce_scatter_single = _reduce_scatter_base
-
-    def alltoall_base(
-        self, output: Any, input: Any, to: Any, of: Any, opts: Any
-    ) -> Any:
-        """Every rank sends a share to every rank."""
-        return self._run("alltoall_base", (output, input), to, of, opts)
-
-    all_to_all_single = alltoall_base
-
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> Any:
-        """As `alltoall_base`, with lists."""
-        return self._run("alltoall", (outputs, inputs), opts)
-
-    def send(self, tensors: Any, rank: int, tag: int) -> Any:
-        """To one rank."""
-        return self._run("send", (tensors,), rank, tag)
-
-    def recv(self, tensors: Any, rank: int, tag: int) -> Any:
-        """From one rank."""
-        return self._run("recv", (tensors,), rank, tag)
-
-    def barrier(self, opts: Any = None) -> Any:
-        """Wait for all ranks."""
-        return self._run("barrier", (), opts or dist.BarrierOptions())
+_Gather: Any = dist.distributed_c10d.AllgatherOptions
+COLLECTIVES: dict[str, tuple[int, Any, bool]] = {
+    "allreduce": (1, dist.AllreduceOptions, True),
+    "allreduce_coalesced": (1, None, True),
+    "reduce": (1, None, True),
+    "broadcast": (1, dist.BroadcastOptions, False),
+    "allgather": (2, _Gather, False),
+    "allgather_coalesced": (2, _Gather, False),
+    ALLGATHER: (2, _Gather, False),
+    "gather": (2, None, False),
+    "scatter": (2, None, False),
+    "reduce_scatter": (2, None, True),
+    REDUCE_SCATTER: (2, None, True),
+    "alltoall": (2, None, False),
+    "alltoall_base": (2, None, False),
+    "send": (1, None, False),
+    "recv": (1, None, False),
+    "barrier": (0, dist.BarrierOptions, False),
+}
+"""Name -> how many arguments are tensors, options unless given, whether it reduces."""
+NEWER = {
+    "all_gather_single": ALLGATHER,
+    "reduce_scatter_single": REDUCE_SCATTER,
+    "all_to_all_single": "alltoall_base",
+}
+"""The same under the names of newer releases."""
+for _name, _facts in COLLECTIVES.items():
+    setattr(ProcessGroupHCCL, _name, _collective(_name, *_facts))
+for _name, _same in NEWER.items():
+    setattr(ProcessGroupHCCL, _name, _collective(_same, *COLLECTIVES[_same]))
 
 
 def _create(store: Any, rank: int, size: int, timeout: Any) -> ProcessGroupHCCL:

@@ -9,10 +9,9 @@ from typing import Any
 from torch.optim import Optimizer, lr_scheduler
 
 from devrun import trust
+from devrun.construct import check_call
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.registry import LR_SCHEDULERS
-
-__all__ = ["build_scheduler", "check_arguments", "find_scheduler", "scheduler_names"]
 
 Scheduler = lr_scheduler.LRScheduler
 _OURS = {"optimizer", "last_epoch"}
@@ -54,27 +53,9 @@ def check_arguments(kind: type[Scheduler], arguments: Mapping[str, Any]) -> None
         UnknownNameError: an entry of `schedulers` names no scheduler.
     """
     trust.check_arguments(kind, arguments)
-    parameters = inspect.signature(kind).parameters
-    accepted = [name for name in parameters if name not in _OURS]
-    several = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for key in arguments:
-        if key in _OURS or (key not in accepted and not several):
-            raise ConfigTypeError(
-                f"{kind.__name__} takes no argument {key!r} here; "
-                f"{nearest(key, accepted)}"
-            )
-    for name in accepted:
-        parameter = parameters[name]
-        if (
-            parameter.default is parameter.empty
-            and parameter.kind
-            in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-            and name not in arguments
-        ):
-            raise ConfigTypeError(
-                f"{kind.__name__} needs the argument {name!r}; it accepts: "
-                f"{', '.join(accepted)}"
-            )
+    for key in _OURS & arguments.keys():
+        raise ConfigTypeError(f"{kind.__name__} takes no argument {key!r} here")
+    check_call(kind, {**arguments, **_given(kind, None)}, arguments)
     for entry in arguments.get("schedulers", ()):
         check_arguments(*_part(entry))
 
@@ -93,10 +74,8 @@ def build_scheduler(
             build_scheduler(part, optimizer, rest)
             for part, rest in map(_part, options["schedulers"])
         ]
-    if "optimizer" in inspect.signature(kind).parameters:
-        options["optimizer"] = optimizer
     try:
-        return kind(**options)
+        return kind(**options, **_given(kind, optimizer))
     except (
         TypeError,
         ValueError,
@@ -108,6 +87,12 @@ def build_scheduler(
         raise ConfigError(
             f"{kind.__name__} cannot be built: {type(error).__name__}: {cause}"
         ) from error
+
+
+def _given(kind: type[Scheduler], optimizer: Any) -> dict[str, Any]:
+    """`optimizer` as an argument, where `kind` takes one."""
+    takes_it = "optimizer" in inspect.signature(kind).parameters
+    return {"optimizer": optimizer} if takes_it else {}
 
 
 def _part(entry: Any) -> tuple[type[Scheduler], dict[str, Any]]:

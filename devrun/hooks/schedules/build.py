@@ -9,21 +9,18 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
-import devrun.hooks.lr.cycles
-import devrun.hooks.lr.policies
-import devrun.hooks.momentum.policies  # noqa: F401 - these three fill the registry
+import devrun.hooks.schedules.cycles
+import devrun.hooks.schedules.policies  # noqa: F401 - these two fill the registry
 from devrun.construct import where
 from devrun.errors import ConfigTypeError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook
-from devrun.hooks.lr.plateau import PlateauSchedulerHook
-from devrun.hooks.lr.torch_scheduler import (
+from devrun.hooks.schedules.plateau import PlateauSchedulerHook
+from devrun.hooks.schedules.torch_scheduler import (
     TorchSchedulerHook,
     find_scheduler,
     scheduler_names,
 )
 from devrun.registry import build_from_cfg
-
-__all__ = ["build_lr_hook", "build_momentum_hook"]
 
 LR = "LrUpdaterHook"
 MOMENTUM = "MomentumUpdaterHook"

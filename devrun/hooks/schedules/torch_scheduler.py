@@ -8,14 +8,14 @@ from torch.optim import lr_scheduler
 
 from devrun.errors import CheckpointError, ConfigError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook, Priority
-from devrun.hooks.lr.torch_names import (
+from devrun.hooks.schedules.base import optimizers_of, write
+from devrun.hooks.schedules.torch_names import (
     build_scheduler,
     check_arguments,
     find_scheduler,
     scheduler_names,
 )
-from devrun.hooks.lr.torch_state import encode, overlay
-from devrun.hooks.schedules.base import optimizers_of, write
+from devrun.hooks.schedules.torch_state import encode, overlay
 from devrun.run import Run
 
 __all__ = ["TorchSchedulerHook", "find_scheduler", "scheduler_names"]

@@ -6,11 +6,9 @@ from typing import Any
 
 from devrun.errors import ConfigError, nearest
 from devrun.hooks.base import HOOKS, Hook, Priority, get_priority
-from devrun.hooks.lr.torch_names import build_scheduler
-from devrun.hooks.lr.torch_scheduler import TorchSchedulerHook
+from devrun.hooks.schedules.torch_names import build_scheduler
+from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
 from devrun.run import Run
-
-__all__ = ["PlateauSchedulerHook"]
 
 
 @HOOKS.register_module()

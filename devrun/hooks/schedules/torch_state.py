@@ -12,8 +12,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["encode", "overlay"]
-
 _SKIP = object()
 
 
