@@ -26,7 +26,7 @@ from devrun.config.revisions import revisions
 from devrun.config.tree import ConfigDict, children, origin_of
 from devrun.errors import ConfigTypeError
 
-__all__ = ["KEYS", "UNUSED", "Section", "check_config"]
+__all__ = ["GRAD_CLIP", "KEYS", "UNUSED", "Section", "check_config"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,16 @@ _LOADER: dict[str, str | Section] = {
 }
 _DATASET = "dict|list?"
 
+_GRAD_CLIP = {
+    "max_norm": "positive",
+    "norm_type": "positive|text",
+    "clip_value": "positive",
+    "error_if_nonfinite": "flag",
+    "foreach": "flag?",
+}
+GRAD_CLIP = frozenset(_GRAD_CLIP)
+"""What `grad_clip` of `optimizer_config` takes."""
+
 UNUSED = (
     "auto_scale_lr",
     "diff_seed",
@@ -106,15 +116,7 @@ KEYS: dict[str, str | Section] = {
     "optimizer_config": Section(
         {
             "type": "text",
-            "grad_clip": Section(
-                {
-                    "max_norm": "positive",
-                    "norm_type": "positive|text",
-                    "clip_value": "positive",
-                    "error_if_nonfinite": "flag",
-                    "foreach": "flag?",
-                }
-            ),
+            "grad_clip": Section(_GRAD_CLIP),
             "cumulative_iters": "count",
             "detect_anomalous_params": "flag",
             "loss_scale": "number|text|dict",

@@ -180,7 +180,7 @@ def test_the_window_of_the_rule_is_saved():
         ({"action": "ignore"}, "must be one of"),
         ({"windw": 3}, "does not know.*windw"),
         ({"window": 0}, "spike.window must be an int"),
-        ({"threshold": "high"}, "threshold must be a number"),
+        ({"threshold": "high"}, "threshold must be a finite number"),
     ],
 )
 def test_wrong_settings_are_refused(spike, match):
