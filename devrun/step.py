@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+__all__ = ["Capability", "MicroBatches", "StepOutput", "UpdatePolicy"]
+
 
 class Capability(enum.Enum):
     """What a device adapter can do; hooks name what they need in `requires`."""
