@@ -89,7 +89,7 @@ class FiniteGuard:
                 if len(self._unread) >= _UNREAD:
                     self._flush_spikes()
             return False
-        value = loss.tolist() if isinstance(loss, Tensor) else loss
+        value: Any = loss.tolist() if isinstance(loss, Tensor) else loss
         bad = mine = not math.isfinite(value)
         if self.agree:  # all ranks leave out the same update, or none does
             bad = all_reduce_max(float(bad)) > 0
@@ -108,7 +108,7 @@ class FiniteGuard:
         if not self.immediate and isinstance(norm, Tensor):
             self._remember(norm)
             return False
-        value = norm.tolist() if isinstance(norm, Tensor) else norm
+        value: Any = norm.tolist() if isinstance(norm, Tensor) else norm
         if math.isfinite(value):
             if self.judges_gradients:
                 self._in_a_row = 0

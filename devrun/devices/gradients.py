@@ -125,8 +125,11 @@ def clip_function(policy: UpdatePolicy, *, host_shared: bool = False) -> Clip | 
     params_of = _Parameters()
 
     def clip(optimizer: Any) -> Tensor | float | None:
-        norm: Any = function(params_of(optimizer), **options)
-        return norm.tolist() if host_shared and norm is not None else norm
+        norm: Tensor | None = function(params_of(optimizer), **options)
+        if not host_shared or norm is None:
+            return norm
+        number: float = norm.tolist()  # type: ignore[assignment]
+        return number
 
     return clip
 

@@ -16,7 +16,7 @@ from devrun.hooks.schedules.policies import StepLrUpdaterHook
 from devrun.optim.build import build_optimizer
 from devrun.runners import EpochBasedRunner
 from tests.cli.conftest import CONFIG
-from tests.devices.tiny import net, samples_of
+from tests.support.cpu import net, samples_of
 
 NAN, INF, LONG = math.nan, math.inf, 10**400
 WRONG = {

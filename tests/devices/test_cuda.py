@@ -12,7 +12,7 @@ from devrun.devices.resolve import resolve_device
 from devrun.errors import DeviceMemoryError, DeviceUnavailableError
 from devrun.models.step_module import StepModule
 from devrun.step import MicroBatches, UpdatePolicy
-from tests.devices.tiny import batch, net
+from tests.support.cpu import batch, net
 
 pytestmark = pytest.mark.cuda
 

@@ -14,7 +14,7 @@ from devrun.devices.cpu import CPUAdapter
 from devrun.devices.generic import GenericAdapter
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.step import MicroBatches
-from tests.devices.tiny import Prepared, batch, net, same, weights
+from tests.support.cpu import Prepared, batch, net, same, weights
 
 
 def closure_loop(steps: int) -> tuple[list[float], list[torch.Tensor]]:

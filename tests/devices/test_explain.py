@@ -8,7 +8,7 @@ from torch import nn
 
 from devrun.errors import ConfigError, DeviceMemoryError
 from devrun.step import MicroBatches
-from tests.devices.tiny import Prepared, batch
+from tests.support.cpu import Prepared, batch
 
 
 class Failing(nn.Module):

@@ -13,7 +13,7 @@ from devrun.devices.cpu import CPUAdapter
 from devrun.devices.finite import MAX_SKIPPED_IN_A_ROW, FiniteGuard
 from devrun.errors import ConfigError, DivergedError
 from devrun.step import MicroBatches
-from tests.devices.tiny import Prepared, batch, same, weights
+from tests.support.cpu import Prepared, batch, same, weights
 
 
 class Queued(CPUAdapter):

@@ -15,7 +15,7 @@ from devrun.errors import DivergedError, RollbackError
 from devrun.hooks import OptimizerHook
 from devrun.runners import EpochBasedRunner
 from tests.devices.test_nonfinite import Queued, SqrtOfZero
-from tests.devices.tiny import Prepared, batch, same, weights
+from tests.support.cpu import Prepared, batch, same, weights
 
 TOO_LARGE = 2.0**40
 HUGE = {"init_scale": 1e30}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from devrun.errors import ConfigError, UnsupportedFeatureError
-from tests.devices.tiny import Prepared, batch, net, same, weights
+from tests.support.cpu import Prepared, batch, net, same, weights
 
 
 class Mmcv(nn.Module):

@@ -13,7 +13,7 @@ from devrun.cli.main import main
 from devrun.devices.cpu import CPUAdapter
 from devrun.errors import ConfigError
 from devrun.step import MicroBatches
-from tests.devices.tiny import Prepared, batch, same, weights
+from tests.support.cpu import Prepared, batch, same, weights
 
 
 class Dtypes(nn.Module):

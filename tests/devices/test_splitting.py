@@ -12,7 +12,8 @@ from torch import nn
 from devrun.devices.splitting import split
 from devrun.errors import ConfigError, DeviceMemoryError, UnsupportedFeatureError
 from devrun.hooks import OptimizerHook
-from tests.runners.tiny import Losses, loader, runner, weights
+from tests.support.noisy import loader, runner, weights
+from tests.support.observe import Losses
 
 
 class Memory(nn.Module):

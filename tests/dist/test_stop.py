@@ -41,9 +41,16 @@ def started(config, work_dir):
     raise AssertionError(f"ended early with {[p.wait() for p in processes]}")
 
 
-@pytest.mark.parametrize("kind", RUNNERS)
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_signal_to_one_rank_stops_and_saves_the_run(tmp_path, kind, rank):
+@pytest.mark.parametrize(
+    ("rank", "kind"),
+    [
+        (0, "epochs"),
+        (1, "iterations"),
+        pytest.param(0, "iterations", marks=pytest.mark.slow),
+        pytest.param(1, "epochs", marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_to_one_rank_stops_and_saves_the_run(tmp_path, rank, kind):
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({**CONFIG, "runner": RUNNERS[kind]}))
     processes = started(path, tmp_path / "out")

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from devrun.checkpoint import read_checkpoint
-from tests.dist.test_two_processes import free_port
 from tests.faults import harness
 from tests.faults.harness import Child
+from tests.support.zygote import free_port
 
 BATCH, LEG, LENGTH = 8, 4, 40
 """Samples of an update over all processes, updates of a leg, samples of an epoch.

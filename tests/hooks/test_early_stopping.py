@@ -10,7 +10,7 @@ from devrun.errors import ConfigError, UnknownNameError
 from devrun.hooks.early_stopping import EarlyStoppingHook
 from devrun.hooks.evaluation import EvalHook
 from devrun.hooks.logger import TextLoggerHook
-from tests.hooks.eval_loop import loader, make_runner
+from tests.support.points import loader, make_runner
 
 
 def scores(*values, by_epoch=True):

@@ -16,7 +16,8 @@ from devrun.hooks.evaluation import DistEvalHook, EvalHook, infer_rule
 from devrun.hooks.logger import TextLoggerHook
 from devrun.hooks.timer import IterTimerHook
 from devrun.registry import HOOKS
-from tests.hooks.eval_loop import loader, make_runner, model, records, samples
+from tests.support.observe import records
+from tests.support.points import loader, make_runner, model, samples
 
 
 class Scored(TensorDataset):

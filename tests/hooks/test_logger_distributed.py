@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from tests.hooks.eval_loop import model, samples
 from tests.support import zygote
+from tests.support.points import model, samples
 
 SCRIPT = """
 import json, sys
@@ -18,7 +18,7 @@ from devrun.dist import close_dist, get_dist_info, init_dist
 from devrun.hooks.evaluation import DistEvalHook, EvalHook
 from devrun.hooks.logger import TextLoggerHook
 from devrun.hooks.timer import IterTimerHook
-from tests.hooks.eval_loop import Hook, loader, make_runner, samples
+from tests.support.points import Hook, loader, make_runner, samples
 
 init_dist("pytorch", "gloo", timeout=60)
 rank, _ = get_dist_info()

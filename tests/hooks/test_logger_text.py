@@ -13,7 +13,8 @@ from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.hooks.base import Hook
 from devrun.hooks.logger import LoggerHook, TextLoggerHook
 from devrun.hooks.timer import IterTimerHook
-from tests.hooks.eval_loop import loader, make_runner, model, records
+from tests.support.observe import records
+from tests.support.points import loader, make_runner, model
 
 TIMES = r"eta: 0:00:\d\d, time: \d+\.\d{3}, data_time: \d+\.\d{3}, (memory: \d+, )?"
 RATE = r"samples_per_sec: \d+\.\d"

@@ -11,7 +11,7 @@ from devrun.hooks.evaluation import EvalHook
 from devrun.hooks.logger import MlflowLoggerHook, TensorboardLoggerHook, WandbLoggerHook
 from devrun.hooks.timer import IterTimerHook
 from devrun.registry import HOOKS
-from tests.hooks.eval_loop import loader, make_runner
+from tests.support.points import loader, make_runner
 
 
 def events(path):

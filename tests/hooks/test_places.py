@@ -9,7 +9,7 @@ from devrun.hooks.checkpoint import CheckpointHook
 from devrun.hooks.evaluation import EvalHook
 from devrun.hooks.logger import TensorboardLoggerHook, TextLoggerHook
 from devrun.hooks.profiler import ProfilerHook
-from tests.hooks.eval_loop import loader, make_runner
+from tests.support.points import loader, make_runner
 
 HOOKS = {
     "the logs at the end": lambda place: TextLoggerHook(out_dir=place),

@@ -15,7 +15,7 @@ from devrun.hooks.evaluation import EvalHook
 from devrun.hooks.logger import TextLoggerHook
 from devrun.hooks.progress import ProgressHook
 from devrun.log import close_logger, get_logger
-from tests.hooks.eval_loop import loader, make_runner
+from tests.support.points import loader, make_runner
 
 
 class Terminal(io.StringIO):

@@ -7,7 +7,7 @@ import pytest
 from devrun.hooks.base import Hook
 from devrun.hooks.evaluation import EvalHook
 from devrun.hooks.timer import IterTimerHook, exclude_time
-from tests.hooks.eval_loop import loader, make_runner
+from tests.support.points import loader, make_runner
 
 
 class Clock:

@@ -14,7 +14,7 @@ from devrun.hooks import EvalHook
 from devrun.models.gpt import GPT
 from devrun.runners import EpochBasedRunner
 from devrun.step import MicroBatches
-from tests.devices.tiny import Prepared, same, weights
+from tests.support.cpu import Prepared, same, weights
 
 LENGTHS = (1, 12, 2, 11, 3, 10, 1, 9)
 VOCABULARY, LONGEST = 7, 12

@@ -8,13 +8,13 @@ import pytest
 
 from devrun.errors import ConfigError
 from devrun.hooks import WatchdogHook
-from tests.runners.tiny import loader, runner
 from tests.support import zygote
+from tests.support.noisy import loader, runner
 
 SCRIPT = """
 import sys, threading
 from devrun.hooks import EvalHook, Hook, WatchdogHook
-from tests.runners.tiny import Augmented, loader, runner
+from tests.support.noisy import Augmented, loader, runner
 
 class Stuck(Hook):
     def after_train_iter(self, runner):

@@ -16,6 +16,7 @@ from pathlib import Path
 from devrun import Hook
 from devrun.config import Config
 from devrun.runners.training import build_training
+from tests.support.observe import Lines
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "gpt"
 OPTIONS = {
@@ -49,15 +50,6 @@ class Compilations(Hook):
         self.found.append([size, self.total - before])
 
 
-class Warnings(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.lines = []
-
-    def emit(self, record):
-        self.lines.append(record.getMessage())
-
-
 def compiled():
     from habana_frameworks.torch.hpu import metrics
 
@@ -67,14 +59,15 @@ def compiled():
 def run(name, work_dir, options):
     cfg = Config.fromfile(CONFIGS / f"gpt_tiny_stdlib_{name}.yaml")
     cfg.merge_from_dict({**OPTIONS, "work_dir": f"{work_dir}/{name}", **options})
-    hook, warned = Compilations(), Warnings()
+    hook, warned = Compilations(), Lines()
+    warned.setLevel(logging.WARNING)
     training = build_training(cfg, validate=False, progress=False)
     training.runner.register_hook(hook)
     training.runner.logger.addHandler(warned)
     training.run()
     training.runner.close()
     training.runner.logger.removeHandler(warned)
-    return {"updates": hook.found, "warned": warned.lines}
+    return {"updates": hook.found, "warned": warned.messages}
 
 
 def main(mode, updates, work_dir):

@@ -13,7 +13,8 @@ from devrun.devices.hpu.report import ReportHook
 from devrun.errors import UnsupportedFeatureError
 from devrun.hooks import Hook
 from tests.hpu.cases_report import Planted
-from tests.hpu.runs import Logged, close, device, loader, make, net, train
+from tests.hpu.runs import close, device, loader, make, net, train
+from tests.support.observe import Lines
 
 MODES = ("lazy",)
 
@@ -46,7 +47,7 @@ def test_replay_gives_the_numbers_of_no_graphs():
 
 def test_each_new_shape_is_captured_up_to_the_limit():
     runner, _ = make(device(graphs=True, max_graphs=1), epochs=1)
-    with Logged() as log:
+    with Lines() as log:
         runner.run([loader(samples=22)], [("train", 1)])
     graphed = runner.adapter._graphed
     assert (graphed.captured, graphed.uncaptured) == (1, 1)
@@ -62,9 +63,9 @@ def test_each_new_shape_is_captured_up_to_the_limit():
 
 
 def test_auto_times_both_and_keeps_the_faster():
-    with Logged() as log:
+    with Lines() as log:
         runner, losses = train(device(graphs="auto"), epochs=3)
-    (line,) = [line for line in log.lines if "auto keeps" in line]
+    (line,) = [line for line in log.messages if "auto keeps" in line]
     kept = runner.adapter._graphed.on
     assert ("keeps graphs" in line) == kept
     assert losses == train(device(), epochs=3)[1]
@@ -94,7 +95,7 @@ def test_a_model_that_cannot_be_captured_is_refused_or_left_alone():
         raise AssertionError("no error")
     finally:
         runner.close()
-    with Logged() as log:
+    with Lines() as log:
         mine = train(device(graphs="auto"), model=Planted("mask"))
     assert "Planted runs without graphs: dynamic shapes" in log.text
     close(mine, train(device(), model=Planted("mask")), 1e-6)
@@ -199,13 +200,13 @@ def frozen_line(way):
 def test_what_a_graph_freezes_of_the_host_is_said_with_its_line():
     for way in ("by_device", "by_buffer", *FROZEN):
         where = device(graphs=True, report_after=3)
-        with Logged() as log:
+        with Lines() as log:
             runner, _ = make(where, model=Mixed(way), epochs=1)
             runner.run([loader()], [("train", 1)])
         (hook,) = [h for h in runner.hooks if isinstance(h, ReportHook)]
         runner.close()
         rows = [r for r in hook.report.rows() if r.kind == "frozen"]
-        said = [line for line in log.lines if line.startswith("hpu graphs: ")]
+        said = [line for line in log.messages if line.startswith("hpu graphs: ")]
         if way not in FROZEN:
             assert (rows, said) == ([], []), way
             continue
@@ -234,9 +235,9 @@ def test_auto_runs_without_graphs_what_they_would_freeze():
         runs = []
         for graphs in ("auto", False):
             random.seed(0), np.random.seed(0)
-            with Logged() as log:
+            with Lines() as log:
                 runs.append(train(device(graphs=graphs), model=Mixed(way)))
-            said = [line for line in log.lines if "runs without graphs" in line]
+            said = [line for line in log.messages if "runs without graphs" in line]
             assert [what in line for line in said] == [True] * (graphs == "auto"), way
         assert runs[0][1] == runs[1][1], way
 
@@ -264,7 +265,7 @@ def test_a_capture_that_fails_draws_nothing_twice():
         np.random.seed(0)
         runner, losses = make(device(graphs=graphs), model=DrawsLate("mask"))
         runner.register_hook(Begins())
-        with Logged() as log:
+        with Lines() as log:
             runner.run([loader()], [("train", 1)])
         runner.close()
         assert ("runs without graphs: dynamic shapes" in log.text) == bool(graphs)

@@ -27,7 +27,8 @@ from devrun.devices.hpu.remedies import GENERAL, remedy_for
 from devrun.devices.hpu.report import ReportHook
 from devrun.devices.hpu.watch import OpWatch
 from devrun.hooks import Hook
-from tests.hpu.runs import MODE, Logged, close, device, loader, make, train
+from tests.hpu.runs import MODE, close, device, loader, make, train
+from tests.support.observe import Lines
 
 MODES = ("lazy", "eager", "compile")
 
@@ -205,7 +206,7 @@ STEPS = {name: step for name, step in vars(Steps).items() if callable(step)}
 
 def run(model, report, **options):
     """The losses, the rows of the report and the log."""
-    with Logged() as log:
+    with Lines() as log:
         where = device(report_after=3, report=report, **options)
         runner, losses = make(where, model=model, epochs=1)
         try:
@@ -372,10 +373,10 @@ def test_sparse_gradients_are_updated_by_torchs_sgd():
 
         for where in (device(), "cpu"):
             torch.compiler.reset()
-            with Logged() as log:
+            with Lines() as log:
                 runs.append(train(where, model=Bag(), optimizer=sgd))
             if where != "cpu":
-                (line,) = [line for line in log.lines if "sparse" in line]
+                (line,) = [line for line in log.messages if "sparse" in line]
                 assert len(calls) == 24  # once an update
                 assert "optimizer SGD runs as torch's" in line and "FusedSGD" in line
         close(*runs)

@@ -11,7 +11,8 @@ from torch import nn
 from devrun.devices.hpu.report import Report, ReportHook
 from devrun.errors import UnsupportedFeatureError
 from devrun.hooks import Hook
-from tests.hpu.runs import MODE, Logged, device, loader, make
+from tests.hpu.runs import MODE, device, loader, make
+from tests.support.observe import Lines
 
 MODES = ("lazy", "eager", "compile")
 
@@ -75,7 +76,7 @@ def line_of(fault):
 
 def report_of(model, data=None, epochs=2, **options):
     """The rows at the end of a run, and what was logged."""
-    with Logged() as log:
+    with Lines() as log:
         runner, _ = make(device(**SHORT, **options), model=model, epochs=epochs)
         runner.run([loader() if data is None else data], [("train", 1)])
         (hook,) = [h for h in runner.hooks if isinstance(h, ReportHook)]
@@ -132,7 +133,7 @@ def test_strict_makes_a_finding_an_error():
 
 def test_the_report_may_be_off():
     runner, _ = make(device(report=False), epochs=1)
-    with Logged() as log:
+    with Lines() as log:
         runner.run([loader()], [("train", 1)])
     runner.close()
     assert "hpu report" not in log.text

@@ -15,7 +15,8 @@ from devrun.errors import (
     UnsupportedFeatureError,
 )
 from devrun.step import UpdatePolicy
-from tests.hpu.runs import Logged, close, device, loader, make, net, train, weights
+from tests.hpu.runs import close, device, loader, make, net, train, weights
+from tests.support.observe import Lines
 
 MODES = ("lazy", "eager", "compile")
 
@@ -68,7 +69,7 @@ def test_an_optimizer_without_an_equal_stays_and_it_is_said():
         "maximize=True": lambda p: torch.optim.SGD(p, lr=0.1, maximize=True),
     }
     for words, optimizer in kept.items():
-        with Logged() as log:
+        with Lines() as log:
             runner, _ = both(optimizer=optimizer, epochs=1)
         assert words in log.text, log.text
         assert "Fused" not in str(type(runner.optimizer).__mro__)

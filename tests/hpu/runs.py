@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import torch
@@ -10,8 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from devrun.devices.resolve import resolve_device
-from devrun.hooks import Hook
 from devrun.runners import EpochBasedRunner
+from tests.support.observe import Losses
 
 MODE: dict[str, str] = {}
 
@@ -38,42 +37,6 @@ def loader(samples: int = 48, batch_size: int = 4, **options: Any) -> DataLoader
     inputs = torch.randn(samples, 4, generator=generator)
     data = TensorDataset(inputs, torch.arange(samples) % 3)
     return DataLoader(data, batch_size=batch_size, shuffle=True, **options)
-
-
-class Losses(Hook):
-    """The losses of all updates, read when the run is over."""
-
-    def __init__(self) -> None:
-        self.kept: list[Any] = []
-
-    def after_train_iter(self, runner: Any) -> None:
-        self.kept.append(runner.outputs["loss"])
-
-    @property
-    def values(self) -> list[float]:
-        return [float(loss) for loss in self.kept]
-
-
-class Logged(logging.Handler):
-    """What devrun says meanwhile."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-    def __enter__(self) -> Logged:
-        logging.getLogger("devrun").addHandler(self)
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        logging.getLogger("devrun").removeHandler(self)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
 
 
 def make(

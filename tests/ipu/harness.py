@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from devrun.hooks import Hook
 from devrun.runners import EpochBasedRunner, IterBasedRunner
+from tests.support.observe import Losses
 
 
 class Net(nn.Module):
@@ -42,19 +42,6 @@ def loader(samples: int = 64, batch_size: int = 4, **options: Any) -> DataLoader
 
 def ipu(**options: Any) -> dict[str, Any]:
     return {"type": "ipu", "emulate": True, **options}
-
-
-class Losses(Hook):
-    """The loss of every update, and a stop where wished."""
-
-    def __init__(self, stop_after: int | None = None) -> None:
-        self.values: list[float] = []
-        self.stop_after = stop_after
-
-    def after_train_iter(self, runner: Any) -> None:
-        self.values.append(float(runner.outputs["loss"]))
-        if self.stop_after is not None and runner.iter + 1 >= self.stop_after:
-            runner.request_stop("enough")
 
 
 def make(

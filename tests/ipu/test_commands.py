@@ -14,7 +14,7 @@ from devrun.checkpoint import read_checkpoint
 from devrun.cli.main import main
 from devrun.config import Config
 from devrun.runners.training import build_training
-from tests.ipu.harness import Losses
+from tests.support.observe import Losses
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = str(ROOT / "configs/digits/resnet8_digits.yaml")

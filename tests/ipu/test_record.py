@@ -9,7 +9,8 @@ from torch import nn
 from devrun.config import Config
 from devrun.errors import ConfigError
 from devrun.runners.training import build_training
-from tests.ipu.harness import Losses, Net, assert_same_state, ipu, net, train
+from tests.ipu.harness import Net, assert_same_state, ipu, net, train
+from tests.support.observe import Losses
 
 TEXT = "modules_to_record: "
 

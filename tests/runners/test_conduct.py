@@ -14,7 +14,7 @@ from devrun.errors import (
     UnsupportedFeatureError,
 )
 from devrun.hooks import EvalHook, GradientCumulativeOptimizerHook, Hook, OptimizerHook
-from tests.runners.tiny import loader, loss, plain_loader, runner, weights
+from tests.support.noisy import loader, loss, plain_loader, runner, weights
 
 
 class Frozen(Hook):

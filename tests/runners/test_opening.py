@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from devrun.hooks import EvalHook
 from devrun.runners import EpochBasedRunner
-from tests.hooks.eval_loop import loader as points
-from tests.hooks.eval_loop import make_runner
+from tests.support.points import loader as points
+from tests.support.points import make_runner
 
 
 def told(runner, *loaders, workflow=(("train", 1),)):

@@ -1,7 +1,8 @@
 """Stage order and counters, as MMCV users know them."""
 
 from devrun.hooks import Hook
-from tests.runners.tiny import Trace, plain_loader, runner
+from tests.support.noisy import plain_loader, runner
+from tests.support.observe import Trace
 
 
 def traced(run, loaders, workflow):

@@ -11,7 +11,8 @@ from devrun.devices.cpu import CPUAdapter
 from devrun.errors import ConfigError, UnknownNameError, UnsupportedFeatureError
 from devrun.hooks import Hook, OptimizerHook, Priority, get_priority
 from devrun.step import Capability
-from tests.runners.tiny import Trace, plain_loader, runner
+from tests.support.noisy import plain_loader, runner
+from tests.support.observe import Trace
 
 
 class NoGradients(CPUAdapter):

@@ -6,7 +6,8 @@ from torch import nn
 
 from devrun.errors import CheckpointError
 from devrun.hooks import Hook
-from tests.runners.tiny import Losses, loader, net, runner, same, weights
+from tests.support.noisy import loader, net, runner, same, weights
+from tests.support.observe import Losses
 
 HOOKS = {
     "lr_config": {"policy": "CosineAnnealing", "min_lr": 0.0, "by_epoch": False},

@@ -10,7 +10,7 @@ from devrun.errors import CheckpointError, ConfigError
 from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
 from tests import failpoints
 from tests.runners.test_resume import StopAt
-from tests.runners.tiny import Augmented, loader, loss, runner, same, weights
+from tests.support.noisy import Augmented, loader, loss, runner, same, weights
 
 TRAIN_VAL = [("train", 2), ("val", 1)]
 

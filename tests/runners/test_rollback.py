@@ -11,7 +11,8 @@ from devrun.devices.spikes import SpikeDetector
 from devrun.errors import ConfigError, DivergedError
 from devrun.hooks import Hook
 from tests.runners.test_resume import StopAt
-from tests.runners.tiny import Augmented, Losses, runner, same, weights
+from tests.support.noisy import Augmented, runner, same, weights
+from tests.support.observe import Losses
 
 
 class Poisoned(Augmented):

@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from devrun.errors import ConfigError, DataError, DivergedError, UnknownNameError
 from devrun.hooks import Hook
 from devrun.runners import EpochBasedRunner, Runner, build_runner
-from tests.runners.tiny import Trace, loader, loss, net, plain_loader, runner
+from tests.support.noisy import loader, loss, net, plain_loader, runner
+from tests.support.observe import Trace
 
 
 def sgd(model):

@@ -10,8 +10,8 @@ from devrun.checkpoint import list_checkpoints
 from devrun.errors import ConfigError, StorageError
 from devrun.hooks import EvalHook, Hook
 from tests import failpoints
-from tests.runners.tiny import loader, runner, same, weights
 from tests.support import zygote
+from tests.support.noisy import loader, runner, same, weights
 
 
 def started(work_dir, limit=6, hooks=(), **config):

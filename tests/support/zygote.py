@@ -7,6 +7,7 @@ zygote) serves each process of the test run, and what it forks becomes the progr
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import functools
 import gc
@@ -79,12 +80,15 @@ def start(
     return Process(request["arguments"], connection, *ours)
 
 
-def start_ranks(arguments, cwd=None, **options):
-    """Two processes of one program, which find each other as with torchrun."""
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return str(probe.getsockname()[1])
+
+
+def start_ranks(arguments, cwd=None, **options):
+    """Two processes of one program, which find each other as with torchrun."""
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     return [
         start(
             arguments,
@@ -132,18 +136,18 @@ class Process:
         """What is left to read of stdout and stderr; ends the program if it is late."""
         if self.stdin:
             self.stdin.close()
-        with ThreadPoolExecutor(2) as pool:
-            texts = [
-                pool.submit(stream.read) if stream else None
-                for stream in (self.stdout, self.stderr)
-            ]
-            try:
-                self.wait(timeout)
-            except subprocess.TimeoutExpired:
-                os.killpg(self.pid, signal.SIGKILL)
-                raise
-        for stream in filter(None, (self.stdout, self.stderr)):
-            stream.close()
+        outputs = (self.stdout, self.stderr)
+        with contextlib.ExitStack() as opened:
+            for stream in filter(None, outputs):
+                opened.enter_context(stream)
+            with ThreadPoolExecutor(2) as pool:
+                texts = [stream and pool.submit(stream.read) for stream in outputs]
+                try:
+                    self.wait(timeout)
+                except subprocess.TimeoutExpired:
+                    os.killpg(self.pid, signal.SIGKILL)
+                    self.wait()
+                    raise
         return tuple(text and text.result() for text in texts)
 
 

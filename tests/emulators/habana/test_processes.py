@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+
+from tests.support.zygote import free_port
 
 PRELUDE = "import torch, habana_frameworks.torch as ht\n"
 DDP = """
@@ -101,10 +102,7 @@ def test_an_unknown_mode_is_refused(emulated):
 def test_two_processes_over_hccl(emulated, tmp_path):
     script = tmp_path / "ddp.py"
     script.write_text(DDP, encoding="utf-8")
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
 
     def rank(number):  # with what launchers set
         local = {"RANK": str(number), "LOCAL_RANK": str(number)}

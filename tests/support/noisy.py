@@ -1,4 +1,4 @@
-"""Tiny real runs for the tests of the runners."""
+"""Runs whose data and model draw from every random stream."""
 
 from __future__ import annotations
 
@@ -9,21 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from devrun.hooks import Hook
 from devrun.runners import EpochBasedRunner, IterBasedRunner
-
-STAGES = (
-    "before_run",
-    "before_train_epoch",
-    "before_train_iter",
-    "after_train_iter",
-    "after_train_epoch",
-    "before_val_epoch",
-    "before_val_iter",
-    "after_val_iter",
-    "after_val_epoch",
-    "after_run",
-)
 
 
 class Augmented(Dataset[Any]):
@@ -74,40 +60,6 @@ def runner(by_epoch: bool = True, limit: int = 2, **options: Any) -> Any:
     name = "max_epochs" if by_epoch else "max_iters"
     options = {"loss": loss, "device": "cpu", "seed": 5, name: limit, **options}
     return kind(model, optimizer=optimizer, **options)
-
-
-class Trace(Hook):
-    """Notes every stage with (epoch, iter, inner_iter)."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, int, int, int]] = []
-
-    def note(self, stage: str, runner: Any) -> None:
-        self.seen.append((stage, runner.epoch, runner.iter, runner.inner_iter))
-
-    def names(self) -> list[str]:
-        return [entry[0] for entry in self.seen]
-
-
-def _noting(stage: str) -> Any:
-    def method(self: Trace, runner: Any) -> None:
-        self.note(stage, runner)
-
-    return method
-
-
-for _stage in STAGES:
-    setattr(Trace, _stage, _noting(_stage))
-
-
-class Losses(Hook):
-    """Keeps the loss of every update."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    def after_train_iter(self, runner: Any) -> None:
-        self.values.append(runner.outputs["loss"].item())
 
 
 def weights(run: Any) -> dict[str, torch.Tensor]:

@@ -1,11 +1,8 @@
-"""Tiny real runs for the tests of loggers, timer, progress and evaluation."""
+"""Runs on points of two classes, which do the same every time."""
 
 from __future__ import annotations
 
-import json
 import logging
-import re
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,20 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from devrun.hooks.base import Hook
 from devrun.runners import EpochBasedRunner, IterBasedRunner
-
-
-class Lines(logging.Handler):
-    """Keeps the messages that were logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-    def matching(self, pattern: str) -> list[str]:
-        return [m for m in self.messages if re.search(pattern, m)]
+from tests.support.observe import Lines
 
 
 def samples(count: int = 12) -> TensorDataset:
@@ -68,9 +52,3 @@ def make_runner(
     for hook in hooks:
         runner.register_hook(hook)
     return runner
-
-
-def records(work_dir: Path) -> list[dict[str, Any]]:
-    """The records of the one log.json in `work_dir`, meta first."""
-    (path,) = work_dir.glob("*.log.json")
-    return [json.loads(line) for line in path.read_text().splitlines()]

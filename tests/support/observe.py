@@ -1,0 +1,100 @@
+"""What a run does and says, noted for a test."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+from devrun.hooks import Hook
+
+STAGES = (
+    "before_run",
+    "before_train_epoch",
+    "before_train_iter",
+    "after_train_iter",
+    "after_train_epoch",
+    "before_val_epoch",
+    "before_val_iter",
+    "after_val_iter",
+    "after_val_epoch",
+    "after_run",
+)
+
+
+class Losses(Hook):
+    """The losses of all updates, and a stop where wished.
+
+    They are read when the run is over: to read one would make it wait for its device.
+    """
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.kept: list[Any] = []
+        self.stop_after = stop_after
+
+    def after_train_iter(self, runner: Any) -> None:
+        self.kept.append(runner.outputs["loss"])
+        if self.stop_after is not None and runner.iter + 1 >= self.stop_after:
+            runner.request_stop("enough")
+
+    @property
+    def values(self) -> list[float]:
+        return [float(loss) for loss in self.kept]
+
+
+class Trace(Hook):
+    """Notes every stage with (epoch, iter, inner_iter)."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, int, int]] = []
+
+    def note(self, stage: str, runner: Any) -> None:
+        self.seen.append((stage, runner.epoch, runner.iter, runner.inner_iter))
+
+    def names(self) -> list[str]:
+        return [entry[0] for entry in self.seen]
+
+
+def _noting(stage: str) -> Any:
+    def method(self: Trace, runner: Any) -> None:
+        self.note(stage, runner)
+
+    return method
+
+
+for _stage in STAGES:
+    setattr(Trace, _stage, _noting(_stage))
+
+
+class Lines(logging.Handler):
+    """Keeps the messages that were logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+    def matching(self, pattern: str) -> list[str]:
+        return [m for m in self.messages if re.search(pattern, m)]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.messages)
+
+    def __enter__(self) -> Lines:
+        """Hear the `devrun` logger."""
+        logging.getLogger("devrun").addHandler(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        logging.getLogger("devrun").removeHandler(self)
+
+
+def records(work_dir: Path) -> list[dict[str, Any]]:
+    """The records of the one log.json in `work_dir`, meta first."""
+    (path,) = work_dir.glob("*.log.json")
+    return [json.loads(line) for line in path.read_text().splitlines()]
