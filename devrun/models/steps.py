@@ -15,15 +15,6 @@ from devrun.models.calls import Wrapped, call_plain, call_whole, layout, target_
 from devrun.models.items import num_items, shifted
 from devrun.models.labels import label_fault
 
-__all__ = [
-    "MODES",
-    "check_gradient",
-    "own_step",
-    "plain_step",
-    "processor_step",
-    "self_loss_step",
-]
-
 MODES = ("train", "val", "predict")
 
 
