@@ -78,12 +78,15 @@ class ScheduleHook(Hook):
         if self.warmup is not None:
             if self.warmup not in WARMUPS:
                 hint = nearest(str(self.warmup), WARMUPS)
-                raise ConfigError(f"no warmup named {self.warmup!r}; {hint}")
+                raise ConfigError(
+                    f"no warmup named {self.warmup!r}; {hint}", key="warmup"
+                )
             positive_int("warmup_iters", self.warmup_iters)
             if not 0 < self.warmup_ratio <= 1.0:
                 raise ConfigError(
                     "warmup_ratio must be above 0 and at most 1, "
-                    f"got {self.warmup_ratio!r}"
+                    f"got {self.warmup_ratio!r}",
+                    key="warmup_ratio",
                 )
         self.warmup_epochs = self.warmup_iters if self.warmup_by_epoch else None
         if self.warmup_by_epoch:

@@ -230,7 +230,8 @@ class CosineRestartLrUpdaterHook(_ToMinimum, LrUpdaterHook):
         if total is not None and total > covered:
             raise ConfigError(
                 f"periods {list(self.periods)} cover {covered} {unit}, "
-                f"but the run has {total}"
+                f"but the run has {total}",
+                key="periods",
             )
 
     def value(self, base: float, progress: int, total: int) -> float:
@@ -258,7 +259,8 @@ class CosineAnnealingCooldownLrUpdaterHook(_ToMinimum, LrUpdaterHook):
     def __post_init__(self) -> None:
         if self.cool_down_time < 0:
             raise ConfigError(
-                f"cool_down_time must be 0 or more, got {self.cool_down_time!r}"
+                f"cool_down_time must be 0 or more, got {self.cool_down_time!r}",
+                key="cool_down_time",
             )
         super().__post_init__()
 
