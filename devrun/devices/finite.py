@@ -19,12 +19,11 @@ from torch import Tensor, nn
 
 from devrun.devices.spikes import SpikeDetector
 from devrun.dist import all_reduce_max, gather_objects, get_dist_info
-from devrun.errors import ConfigError, DivergedError, RollbackError, nearest
+from devrun.errors import DivergedError, RollbackError
 from devrun.models.finite import not_finite
 
-__all__ = ["ACTIONS", "MAX_SKIPPED_IN_A_ROW", "FiniteGuard"]
+__all__ = ["MAX_SKIPPED_IN_A_ROW", "FiniteGuard"]
 
-ACTIONS = ("stop", "skip", "warn", "ignore", "rollback")
 MAX_SKIPPED_IN_A_ROW = 50
 """After so many skipped updates one after the other, a skipping run stops too."""
 
@@ -42,7 +41,7 @@ class FiniteGuard:
     """Watches the losses of one run.
 
     Args:
-        action: one of `ACTIONS`.
+        action: one of `devrun.step.NONFINITE`.
         host_shared: reading a loss costs nothing, so read each.
         spike: `action` and the arguments of a `SpikeDetector`; None looks for none.
     """
@@ -54,9 +53,6 @@ class FiniteGuard:
         host_shared: bool,
         spike: Mapping[str, Any] | None = None,
     ) -> None:
-        if action not in ACTIONS:
-            hint = nearest(action, ACTIONS)
-            raise ConfigError(f"no nonfinite policy {action!r}; {hint}")
         self.action = action
         settings = dict(spike or {})
         self.on_spike = settings.pop("action", None)
