@@ -1,4 +1,4 @@
-"""The position of a run in its workflow and data, as saved in a checkpoint."""
+"""Where a run stands in its workflow and its data, as a checkpoint keeps it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def position_of(state: RunState, flow: Workflow | None) -> dict[str, Any]:
 def take_position(
     position: Mapping[str, Any], state: RunState, flow: Workflow, logger: logging.Logger
 ) -> bool:
-    """Seek to the saved position; returns whether updates are counted again from 0.
+    """Go to the saved place; whether the updates are counted anew.
 
     With another batch size they are: the place is that of the same global sample, and
     `max_iters` counts updates of today's size.
@@ -65,7 +65,7 @@ def take_position(
 
 
 def loader_facts(loader: Any, mode: str) -> dict[str, Any]:
-    """The position of a loader, and what the order of its samples depends on."""
+    """Where a loader stands, and what the order of its samples depends on."""
     dataset = getattr(loader, "dataset", None)
     try:
         samples = None if dataset is None else len(dataset)
@@ -82,7 +82,7 @@ def loader_facts(loader: Any, mode: str) -> dict[str, Any]:
 
 
 def check_position(position: Mapping[str, Any]) -> None:
-    """Refuse a position whose numbers are invalid.
+    """Refuse a position whose numbers are none.
 
     Raises:
         KeyError, TypeError, ValueError: naming what is wrong.

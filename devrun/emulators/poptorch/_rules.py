@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from poptorch._errors import Error
+from poptorch.poptorch_core import Error
 
 LOSSES = frozenset(
     {
