@@ -1,4 +1,4 @@
-"""Where a run stands in its workflow and its data, as a checkpoint keeps it."""
+"""The position of a run in its workflow and data, as saved in a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def position_of(state: RunState, flow: Workflow | None) -> dict[str, Any]:
 def take_position(
     position: Mapping[str, Any], state: RunState, flow: Workflow, logger: logging.Logger
 ) -> bool:
-    """Go to the saved place; whether the updates are counted anew.
+    """Seek to the saved position; returns whether updates are counted again from 0.
 
     With another batch size they are: the place is that of the same global sample, and
     `max_iters` counts updates of today's size.
@@ -65,7 +65,7 @@ def take_position(
 
 
 def loader_facts(loader: Any, mode: str) -> dict[str, Any]:
-    """Where a loader stands, and what the order of its samples depends on."""
+    """The position of a loader, and what the order of its samples depends on."""
     dataset = getattr(loader, "dataset", None)
     try:
         samples = None if dataset is None else len(dataset)
@@ -82,7 +82,7 @@ def loader_facts(loader: Any, mode: str) -> dict[str, Any]:
 
 
 def check_position(position: Mapping[str, Any]) -> None:
-    """Refuse a position whose numbers are none.
+    """Refuse a position whose numbers are invalid.
 
     Raises:
         KeyError, TypeError, ValueError: naming what is wrong.

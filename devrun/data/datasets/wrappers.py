@@ -98,7 +98,9 @@ class ConcatDataset(Dataset[Any]):
 
     def __init__(self, datasets: Sequence[Any]) -> None:
         if not isinstance(datasets, (list, tuple)) or not datasets:
-            raise ConfigTypeError(f"datasets must be a non-empty list: {datasets!r}")
+            raise ConfigTypeError.of(
+                "datasets", f"must be a non-empty list: {datasets!r}"
+            )
         self.datasets = [built(dataset) for dataset in datasets]
         self.ends = list(accumulate(len(dataset) for dataset in self.datasets))
 

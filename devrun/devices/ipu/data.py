@@ -67,7 +67,7 @@ class GlobalBatch:
 
 
 class IPULoader:
-    """A `poptorch.DataLoader` that knows its epoch and can start anywhere in it.
+    """A `poptorch.DataLoader` with an epoch, which can start anywhere in it.
 
     Args:
         source: the same batches from a plain loader; order and seeds are its affair.
@@ -232,7 +232,7 @@ def combined_loader(
     Raises:
         ConfigError: fewer samples than one combined batch, in training.
     """
-    if isinstance(loader, sdk.DataLoader):  # the user's own; it combines by itself
+    if isinstance(loader, sdk.DataLoader):  # the user's own combines batches itself
         return loader
     batch = GlobalBatch(options, getattr(loader, "batch_size", None))
     if type(loader) is not DataLoader:
@@ -275,7 +275,7 @@ def _combined(
 
 
 def _arguments(source: ResumableLoader, options: Any) -> dict[str, Any]:
-    """What `poptorch.DataLoader` is told, besides the options."""
+    """Arguments of `poptorch.DataLoader` besides the options."""
     arguments = {name: getattr(source, name) for name in ("dataset", *_KEPT)}
     if isinstance(source.dataset, IterableDataset):
         parts, size = GlobalBatch(options, None).parts, source.batch_size

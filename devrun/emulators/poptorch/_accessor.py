@@ -10,10 +10,10 @@ from typing import Any
 from torch import multiprocessing
 
 from poptorch import enums
+from poptorch._errors import Error
 from poptorch._loading import Job
 from poptorch._options_base import check
 from poptorch._worker import Worker
-from poptorch.poptorch_core import Error
 
 
 class AsynchronousDataAccessor:

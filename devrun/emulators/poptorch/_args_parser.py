@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from poptorch._errors import Error
 from poptorch._logging import logger
 from poptorch._options_base import check
-from poptorch.poptorch_core import Error
 
 _ADVICE = (
     "Please re-wrap the model, or call destroy() on it to have it compiled again for "

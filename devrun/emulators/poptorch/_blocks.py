@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from torch import nn
 
 from poptorch import _capture
+from poptorch._errors import Error
 from poptorch._options_base import check
-from poptorch.poptorch_core import Error
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from poptorch import emulation
+from poptorch import _machine
 from poptorch._compile import Executable
 from poptorch._logging import logger
 
@@ -24,10 +24,10 @@ def look_up(graph: Executable, options: Any, training: bool) -> None:
         return
     path = Path(folder) / f"{_key(graph, options, training)}.emulated"
     if path.exists():
-        emulation.counts["cache_hit"] += 1
+        _machine.counts["cache_hit"] += 1
         logger.debug("The executable is in the cache: %s", path)
         return
-    emulation.counts["cache_miss"] += 1
+    _machine.counts["cache_miss"] += 1
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text("no executable: the mark of one that was emulated\n")

@@ -17,13 +17,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from poptorch import _rules
+from poptorch._errors import Error
 from poptorch._tape import Node, Slot, Tape
-from poptorch.poptorch_core import Error, captures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from poptorch._placement import Placement
+
+_active: list[Recorder] = []
 
 _DEVICE = torch.device("ipu:0")
 _HOST = torch.device("cpu")
@@ -41,7 +43,7 @@ _UNRECORDED = frozenset({"requires_grad_", "__repr__", "__format__", "__len__"})
 
 def current() -> Recorder | None:
     """The capture in progress, if any."""
-    return captures[-1] if captures else None
+    return _active[-1] if _active else None
 
 
 class Recorder(TorchFunctionMode):
@@ -108,13 +110,13 @@ class Recorder(TorchFunctionMode):
     # -- capture -----------------------------------------------------------------------
 
     def __enter__(self) -> Recorder:
-        captures.append(self)
+        _active.append(self)
         super().__enter__()
         return self
 
     def __exit__(self, *details: Any) -> None:
         super().__exit__(*details)
-        captures.remove(self)
+        _active.remove(self)
         error = details[1]
         if isinstance(error, TypeError) and "FakeTensor" in str(error):
             # torch names the arguments that it refuses; these are tensors to the user

@@ -14,10 +14,10 @@ from torch import nn
 from poptorch import _placement, _rules
 from poptorch._args_parser import ParsedArgs, rebuilt, tensors_in
 from poptorch._capture import Recorder
+from poptorch._errors import Error
 from poptorch._overlap import check_overlaps
 from poptorch._tape import Slot, Tape, ancestors
 from poptorch._weights import DeviceWeights, Variable, named_variables, replica_groups
-from poptorch.poptorch_core import Error
 
 
 @dataclass

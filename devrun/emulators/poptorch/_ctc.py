@@ -9,8 +9,8 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from poptorch import _capture
+from poptorch._errors import Error
 from poptorch._options_base import check_int
-from poptorch.poptorch_core import Error
 
 Decoded = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -17,10 +17,10 @@ from poptorch import enums
 from poptorch._accessor import AsynchronousDataAccessor
 from poptorch._compile import micro_batches
 from poptorch._dataset_parts import ProcessSampler, joined
+from poptorch._errors import Error
 from poptorch._logging import logger
 from poptorch._options_base import check
 from poptorch.options import Options
-from poptorch.poptorch_core import Error
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):

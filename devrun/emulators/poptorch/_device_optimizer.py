@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from poptorch._errors import Error
 from poptorch._optimizer_attributes import hyperparameters
 from poptorch._update_rules import AutomaticScaling, lamb_update, tf_rmsprop_update
-from poptorch.poptorch_core import Error
 
 SUPPORTED = ("SGD", "AdamW", "Adam", "RMSprop", "LAMB")
 _NAMES = {

@@ -11,9 +11,9 @@ import gc
 import weakref
 from typing import Any
 
-from poptorch import emulation
+from poptorch import _machine
+from poptorch._errors import Error
 from poptorch._logging import logger
-from poptorch.poptorch_core import Error
 
 _held: weakref.WeakKeyDictionary[Any, range] = weakref.WeakKeyDictionary()
 
@@ -32,7 +32,7 @@ def take(executor: Any, count: int, wanted: int | None) -> None:
         which = f"device Id {wanted}" if wanted is not None else "a free device"
         raise Error(
             f"Failed to acquire {count} IPU(s): {which} is not available, "
-            f"{_in_use()} of {emulation.ipus()} IPUs are in use. Detach or destroy "
+            f"{_in_use()} of {_machine.ipus()} IPUs are in use. Detach or destroy "
             "another model first."
         )
     _held[executor] = found
@@ -55,7 +55,7 @@ def _in_use() -> int:
 
 
 def _find(count: int, wanted: int | None) -> range | None:
-    if emulation.is_sized() and _in_use() + count > emulation.ipus():
+    if _machine.is_sized() and _in_use() + count > _machine.ipus():
         return None
     taken = {number for ids in _held.values() for number in ids}
     if wanted is not None:

@@ -21,7 +21,7 @@ from torch import nn
 from poptorch import _wrapped
 from poptorch._args_parser import ParsedArgs
 from poptorch._compile import Executable
-from poptorch.poptorch_core import Error
+from poptorch._errors import Error
 
 _MAGIC = "poptorch-emulator-executable"
 

@@ -10,10 +10,10 @@ import torch
 
 from poptorch import enums
 from poptorch._compile import Executable, micro_batches
+from poptorch._errors import Error
 from poptorch._logging import logger
 from poptorch._options_base import check
 from poptorch._run import Runner
-from poptorch.poptorch_core import Error
 
 
 class ExecutorReport:

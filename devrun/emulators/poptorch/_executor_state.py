@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from poptorch import _devices, emulation, enums
+from poptorch import _devices, _machine, enums
 from poptorch import _optimizer_attributes as attributes
 from poptorch._compile import Executable
 from poptorch._device_optimizer import DeviceOptimizer
+from poptorch._errors import Error
 from poptorch._logging import logger
 from poptorch._run import Runner
 from poptorch._weights import DeviceWeights
-from poptorch.poptorch_core import Error
 
 
 class ExecutorState:
@@ -197,11 +197,11 @@ class ExecutorState:
                 device.update(optimizer)
             self._sent_values = new
             self._optimizer_stale = True
-            emulation.counts["optimizer_to_device"] += 1
+            _machine.counts["optimizer_to_device"] += 1
         if getattr(optimizer, "has_state", False):
             self.copyWeightsToHostIfNeeded()
             self._write_state()
-            emulation.counts["optimizer_state_to_device"] += 1
+            _machine.counts["optimizer_state_to_device"] += 1
 
     def _write_state(self) -> None:
         """Send what was loaded into the optimizer; it stays as it is until a run."""

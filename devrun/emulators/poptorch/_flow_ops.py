@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from poptorch import _capture, emulation, enums
+from poptorch import _capture, enums
+from poptorch._errors import Error
 from poptorch._options_base import check
 from poptorch._tape import Env, Tape
-from poptorch.poptorch_core import Error
 
 Body = Callable[..., Any]
 
@@ -228,6 +228,17 @@ def _is_share(value: Any) -> bool:
     return isinstance(value, (int, float)) and 0 < value <= 1
 
 
+_fallbacks: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def register_custom_op(name: str, domain: str, function: Callable[..., Any]) -> None:
+    """Have `function(*inputs, **attributes)` stand in for a custom operation.
+
+    It returns a tensor or a list of tensors, by differentiable torch functions.
+    """
+    _fallbacks[name, domain] = function
+
+
 def custom_op(
     inputs: Sequence[torch.Tensor],
     name: str,
@@ -244,7 +255,7 @@ def custom_op(
     """
     for key, value in (attributes or {}).items():
         _check_attribute(key, value)
-    function = emulation.custom_ops.get((name, domain))
+    function = _fallbacks.get((name, domain))
     if function is None:
         raise Error(
             f"Custom operation {name} (domain {domain}, version {domain_version}) is "

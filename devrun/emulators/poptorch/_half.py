@@ -45,7 +45,7 @@ class FloatPartials(TorchDispatchMode):
         self._see: Callable[[torch.Tensor], None] | None = None
 
     @contextmanager
-    def told(self, see: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    def message(self, see: Callable[[torch.Tensor], None]) -> Iterator[None]:
         """Hand `see` what products give meanwhile: in a backward pass, gradients."""
         self._see = see
         try:

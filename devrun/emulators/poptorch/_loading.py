@@ -21,9 +21,9 @@ import torch
 from torch import multiprocessing
 
 from poptorch._args_parser import custom_parser, rebuilt, tensors_in
+from poptorch._errors import Error
 from poptorch._logging import logger
 from poptorch._options_base import check
-from poptorch.poptorch_core import Error
 
 
 @dataclass

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from poptorch._errors import Error
 from poptorch._logging import logger
 from poptorch._options_base import check
-from poptorch.poptorch_core import Error
 
 IGNORED = frozenset(
     {"params", "maximize", "foreach", "differentiable", "capturable", "fused"}

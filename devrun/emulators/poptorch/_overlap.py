@@ -9,9 +9,9 @@ import torch
 from torch.overrides import handle_torch_function
 
 from poptorch import _capture, enums
+from poptorch._errors import Error
 from poptorch._options_base import check
 from poptorch._tape import Tape
-from poptorch.poptorch_core import Error
 
 T = TypeVar("T")
 

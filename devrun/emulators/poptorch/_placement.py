@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from poptorch import emulation
+from poptorch import _machine
+from poptorch._errors import Error
 from poptorch._logging import logger
 from poptorch._strategies import _IExecutionStrategy
-from poptorch.poptorch_core import Error
 
 
 class Placement:
@@ -67,10 +67,10 @@ def check_machine(placement: Placement, options: Any) -> int:
     """
     per_replica = max(len(placement.used), max(placement.used, default=0) + 1)
     wanted = per_replica * options.replication_factor
-    if wanted > emulation.MOST_IPUS:
+    if wanted > _machine.MOST_IPUS:
         raise Error(
             f"Too many IPUs requested ({wanted}). Experiments that need more than "
-            f"{emulation.MOST_IPUS} IPUs need to be distributed over several processes."
+            f"{_machine.MOST_IPUS} IPUs need to be distributed over several processes."
         )
     if options.connection_type.name == "Never":
         return int(wanted)  # nothing is reserved
@@ -88,9 +88,9 @@ def check_machine(placement: Placement, options: Any) -> int:
                 "IPUs or set poptorch.Options().autoRoundNumIPUs(True)."
             )
         logger.warning("%s. %d IPUs are reserved.", text, rounded)
-    if rounded > emulation.ipus():
+    if rounded > _machine.ipus():
         raise Error(
-            f"Failed to acquire {rounded} IPU(s): the machine has {emulation.ipus()}. "
+            f"Failed to acquire {rounded} IPU(s): the machine has {_machine.ipus()}. "
             "Use fewer replicas or IPUs per replica, or a larger machine."
         )
     return int(rounded)
@@ -149,7 +149,7 @@ def memory_estimate(executor: Any) -> list[dict[str, int]]:
 
 def check_memory(executor: Any) -> None:
     """Raise if an estimate is above the limit that the user set."""
-    limit = emulation.memory_limit()
+    limit = _machine.memory_limit()
     if limit is None:
         return
     for ipu, row in enumerate(memory_estimate(executor)):

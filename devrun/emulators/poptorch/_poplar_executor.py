@@ -13,15 +13,16 @@ from poptorch import (
     _cache,
     _devices,
     _impl,
+    _machine,
     _placement,
     _rules,
     _wrapped,
-    emulation,
     enums,
 )
 from poptorch._args_parser import ArgsParser, ParsedArgs, compare, rebuilt
 from poptorch._compile import Compiler, check_batch
 from poptorch._device_optimizer import DeviceOptimizer, family
+from poptorch._errors import Error
 from poptorch._executor_files import ExecutorFiles, shallow
 from poptorch._executor_report import ExecutorReport
 from poptorch._executor_state import ExecutorState
@@ -32,7 +33,6 @@ from poptorch._printing import module_repr
 from poptorch._run import Runner, combined, device_rng
 from poptorch._weights import DeviceWeights
 from poptorch.options import Options
-from poptorch.poptorch_core import Error
 
 _OWN = frozenset({"_user_model", "_executable", "_options"})
 
@@ -84,10 +84,6 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
             _wrapped.wrap(self._user_model, self)
             self._own_optimizer()
         self._seed_device()
-
-    def _memory_estimate(self) -> list[dict[str, int]]:
-        """See `emulation.memory_estimate`."""
-        return _placement.memory_estimate(self)
 
     def _forget(self) -> None:
         self._executable = None
@@ -205,7 +201,7 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
             graph, self._weights, self._options, self._device_optimizer
         )
         self._compile_seconds = time.perf_counter() - started
-        emulation.counts["compile"] += 1
+        _machine.counts["compile"] += 1
         logger.debug("Finished Poplar compilation (emulated: captured)")
         if self._is_attached:
             self._weights.upload()
@@ -258,7 +254,7 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
         with device_rng(self._rng):
             results = runner.run(tensors)
         self._run_seconds = time.perf_counter() - started
-        emulation.counts["run"] += 1
+        _machine.counts["run"] += 1
         if self._options.log_cycle_count:
             logger.debug(
                 "Total number of IPU cycles: %d (emulated: operations)",

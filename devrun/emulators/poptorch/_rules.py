@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from poptorch.poptorch_core import Error
+from poptorch._errors import Error
 
 LOSSES = frozenset(
     {

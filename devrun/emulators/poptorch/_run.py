@@ -16,10 +16,10 @@ import torch
 from poptorch import _rules, enums
 from poptorch._compile import Executable, micro, micro_batches
 from poptorch._device_optimizer import DeviceOptimizer
+from poptorch._errors import Error
 from poptorch._half import FloatPartials
 from poptorch._tape import Slot, last_reads
 from poptorch._weights import DeviceWeights
-from poptorch.poptorch_core import Error
 
 
 @contextmanager
@@ -143,7 +143,7 @@ class Runner:
             return
         gradient = torch.full_like(loss, self._scale())
         if isinstance(self._products, FloatPartials) and self.optimizer is not None:
-            with self._products.told(self.optimizer.scaling.see):
+            with self._products.message(self.optimizer.scaling.see):
                 loss.backward(gradient)
             return
         loss.backward(gradient)

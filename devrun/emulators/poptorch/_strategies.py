@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from poptorch import enums
+from poptorch._errors import Error
 from poptorch._options_base import check, check_bool, check_int
-from poptorch.poptorch_core import Error
 
 
 class Stage:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from poptorch import _wrapped, emulation
+from poptorch import _machine, _wrapped
+from poptorch._errors import Error
 from poptorch.enums import CommGroupType
-from poptorch.poptorch_core import Error
 
 
 class Variable:
@@ -111,7 +111,7 @@ class DeviceWeights:
             for variable in self.variables:
                 if names is None or variable.name in names:
                     variable.upload()
-        emulation.counts["weights_to_device"] += 1
+        _machine.counts["weights_to_device"] += 1
         if names is None:
             self.newer_on_device = False
             self.version += 1
@@ -122,7 +122,7 @@ class DeviceWeights:
         with torch._C.DisableTorchFunctionSubclass():
             for variable in self.variables:
                 variable.download()
-        emulation.counts["weights_to_host"] += 1
+        _machine.counts["weights_to_host"] += 1
         self.newer_on_device = False
 
     def changed(self) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 from torch import multiprocessing
 
 from poptorch._args_parser import rebuilt
+from poptorch._errors import Error
 from poptorch._loading import Job, Ring, main
 from poptorch._logging import logger
 from poptorch.enums import SharingStrategy
-from poptorch.poptorch_core import Error
 
 _METHODS = {
     SharingStrategy.Fork: "fork",

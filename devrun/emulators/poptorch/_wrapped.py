@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from poptorch._errors import Error
 from poptorch.enums import CommGroupType
-from poptorch.poptorch_core import Error
 
 KEY = "_poptorch_executor"
 GROUPING = "_poptorch_replica_grouping"

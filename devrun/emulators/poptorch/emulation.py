@@ -6,63 +6,35 @@ tell it from the real package.
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from typing import Any
 
-from poptorch._options_base import check_int
+from poptorch import _flow_ops, _placement
+from poptorch._machine import (
+    MOST_IPUS,
+    counts,
+    ipus,
+    is_sized,
+    memory_limit,
+    set_ipus,
+    set_memory_limit,
+)
 
-MOST_IPUS = 64
-"""As many as one process can have; the default size of the emulated machine."""
+__all__ = [
+    "IPU_VERSION",
+    "MOST_IPUS",
+    "counts",
+    "ipuHardwareIsAvailable",
+    "ipuHardwareVersion",
+    "ipus",
+    "is_sized",
+    "memory_estimate",
+    "memory_limit",
+    "register_custom_op",
+    "set_ipus",
+    "set_memory_limit",
+]
 
 IPU_VERSION = 2
-
-counts: Counter[str] = Counter()
-"""Compilations, runs and transfers so far: `compile`, `run`, `weights_to_host`,
-`weights_to_device`, `optimizer_to_device`, `optimizer_state_to_device`, and of the
-executable cache `cache_hit` and `cache_miss`. Clear it with `counts.clear()`."""
-
-custom_ops: dict[tuple[str, str], Any] = {}
-"""What stands in for a custom operation, by name and domain."""
-
-_settings: dict[str, int | None] = {"ipus": None, "memory_limit": None}
-
-
-def ipus() -> int:
-    """IPUs of the emulated machine: `set_ipus`, else `POPTORCH_EMULATED_IPUS`, or 64.
-
-    Raises:
-        ValueError: The environment variable is no number.
-    """
-    chosen = _settings["ipus"]
-    if chosen is not None:
-        return chosen
-    return int(os.environ.get("POPTORCH_EMULATED_IPUS", MOST_IPUS))
-
-
-def is_sized() -> bool:
-    """Whether the user chose the number of IPUs."""
-    return _settings["ipus"] is not None or "POPTORCH_EMULATED_IPUS" in os.environ
-
-
-def set_ipus(count: int | None) -> None:
-    """Have `count` IPUs from now on, so that "too few" can be rehearsed; None: as at
-    the start. With 0, `ipuHardwareIsAvailable()` is False."""
-    if count is not None:
-        check_int(count, "count", 0)
-    _settings["ipus"] = count
-
-
-def memory_limit() -> int | None:
-    """Bytes of one IPU that the estimate is compared with; None: no comparison."""
-    return _settings["memory_limit"]
-
-
-def set_memory_limit(bytes_per_ipu: int | None) -> None:
-    """Refuse a model at compilation if its *estimate* on one IPU is above this."""
-    if bytes_per_ipu is not None:
-        check_int(bytes_per_ipu, "bytes_per_ipu", 1)
-    _settings["memory_limit"] = bytes_per_ipu
 
 
 def memory_estimate(executor: Any) -> list[dict[str, int]]:
@@ -71,8 +43,7 @@ def memory_estimate(executor: Any) -> list[dict[str, int]]:
     An estimate from the sizes of tensors (activations: all results of one micro-batch),
     not a model of Poplar's allocator, code or exchange buffers.
     """
-    estimate: list[dict[str, int]] = executor._memory_estimate()
-    return estimate
+    return _placement.memory_estimate(executor)
 
 
 def _available(num_ipus: int) -> bool:
@@ -92,8 +63,5 @@ def ipuHardwareVersion() -> int:  # noqa: N802 - PopTorch's name
 
 
 def register_custom_op(name: str, domain: str, function: Any) -> None:
-    """Have `function(*inputs, **attributes)` stand in for a custom operation.
-
-    It returns a tensor or a list of tensors, by differentiable torch functions.
-    """
-    custom_ops[name, domain] = function
+    """Have `function(*inputs, **attributes)` stand in for a custom operation."""
+    _flow_ops.register_custom_op(name, domain, function)

@@ -12,9 +12,9 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from poptorch import _capture, _rules, enums
+from poptorch._errors import Error
 from poptorch._options_base import check
 from poptorch._printing import Layout, print_tensor
-from poptorch.poptorch_core import Error
 
 
 def _need_tensor(value: Any, name: str) -> None:

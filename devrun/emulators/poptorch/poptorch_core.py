@@ -1,42 +1,12 @@
-"""PopTorch's error types and the few constants of its native module.
-
-The errors derive from `Exception` alone, as the originals do: `except RuntimeError`
-around user code does not swallow them.
-"""
+"""PopTorch's error types and the few constants of its native module."""
 
 from __future__ import annotations
 
 import enum
 from typing import Any
 
-captures: list[Any] = []
-"""The captures of a forward that are in progress, the innermost last."""
-
-
-class Error(Exception):
-    """What PopTorch, PopART or Poplar refuse; `message`, `type` and `location`."""
-
-    def __init__(
-        self, message: str = "", type: str = "poptorch_cpp_error", location: str = ""
-    ) -> None:
-        super().__init__(f"{message} ({location})" if location else message)
-        self.message = message
-        self.type = type
-        self.location = location
-
-
-class RecoverableError(Error):
-    """The device can be used again after `recovery_action`."""
-
-    def __init__(
-        self, message: str = "", recovery_action: str = "FULL_RESET", **details: str
-    ) -> None:
-        super().__init__(message, **details)
-        self.recovery_action = recovery_action
-
-
-class UnrecoverableError(Error):
-    """The device needs service."""
+from poptorch import _capture
+from poptorch._errors import Error, RecoverableError, UnrecoverableError
 
 
 class TestErrorType(enum.IntEnum):
@@ -108,4 +78,4 @@ def _is_session_option(key: str) -> bool:
 
 def isCompilingWithDispatcher() -> bool:  # noqa: N802 - PopTorch's name
     """Whether a forward is being captured right now."""
-    return bool(captures)
+    return _capture.current() is not None
