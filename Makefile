@@ -47,7 +47,7 @@ types: $(DEV)
 # The site of the documents, with the API reference from the docstrings.
 docs: $(DOCS)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q -c docs . build/docs $(ARGS)
-	@echo build/docs/docs/README.html
+	@echo build/docs/index.html
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/startup.py

@@ -7,6 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from devrun.config.numbers import check_finite, is_finite, is_number
+from devrun.config.origin import describe
+from devrun.config.schema import GRAD_CLIP
+from devrun.errors import ConfigError, ConfigTypeError, nearest
+
+OWNERS = ("auto", "adapter", "hook", "model")
+PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
+NONFINITE = ("stop", "skip", "warn", "ignore", "rollback")
+MEAN_OVER = ("targets", "samples")
+SPIKE_KEYS = ("action", "window", "threshold", "least")
+
 
 class Capability(enum.Enum):
     """What a device adapter can do; hooks name what they need in `requires`."""
@@ -56,7 +67,10 @@ class UpdatePolicy:
     """How one optimizer update is done: `optimizer_config` and `fp16` as data.
 
     Each adapter executes it, translates it to its SDK, or refuses it by name
-    before the first step.
+    before the first step. What no device could do is refused here.
+
+    Raises:
+        ConfigError: a value that `optimizer_config` does not take.
     """
 
     owner: str = "auto"
@@ -74,7 +88,7 @@ class UpdatePolicy:
     nonfinite: str = "stop"
     """On a NaN or infinite loss: `stop`, `skip` the update, `warn`, `ignore`, or
     `rollback`: back to the last checkpoint, past the data read since."""
-    spike: Mapping[str, Any] | None = None
+    spike: Any = None
     """On a loss far above those before it: `action`, one of the same but `ignore`, and
     maybe `window`, `threshold` and `least`."""
     max_rollbacks: int = 3
@@ -89,3 +103,119 @@ class UpdatePolicy:
     """Log the parameters that the loss does not reach."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What only some devices understand, such as `accum_type` on an IPU."""
+
+    def __post_init__(self) -> None:
+        _one_of("update owner", self.owner, OWNERS)
+        _one_of("mean_over", self.mean_over, MEAN_OVER)
+        _one_of("precision", self.precision, PRECISIONS)
+        _one_of("nonfinite", self.nonfinite, NONFINITE)
+        _check_count("cumulative_iters", self.accumulate)
+        _check_count("max_rollbacks", self.max_rollbacks)
+        if self.micro_batch not in (None, "auto"):
+            _check_count("micro_batch", self.micro_batch)
+        made = {
+            "grad_clip": _checked_clip(self.grad_clip),
+            "loss_scale": _checked_scale(self.loss_scale),
+            "spike": _checked_spike(self.spike, self.nonfinite),
+            "options": dict(self.options or {}),
+        }
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def scaler_arguments(self) -> dict[str, Any]:
+        """Those of the `torch.amp.GradScaler` that `loss_scale` asks for."""
+        if isinstance(self.loss_scale, Mapping):
+            return dict(self.loss_scale)
+        return {} if self.fixed_scale is None else {"init_scale": self.fixed_scale}
+
+    @property
+    def fixed_scale(self) -> float | None:
+        """The factor that the scaler keeps; None where it searches one."""
+        return self.loss_scale if isinstance(self.loss_scale, float) else None
+
+
+def _one_of(name: str, value: Any, accepted: tuple[str, ...]) -> None:
+    if value not in accepted:
+        near = nearest(str(value), accepted)
+        hint = f"; {near}" if near.startswith("did you mean") else ""
+        raise ConfigError.of(
+            name, f"must be one of {', '.join(accepted)}, got {value!r}{hint}"
+        )
+
+
+def _check_count(name: str, count: Any) -> None:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError.of(name, f"must be an int of 1 or more, got {count!r}")
+
+
+def _checked_clip(grad_clip: Any) -> dict[str, Any] | None:
+    if grad_clip is None:
+        return None
+    if not isinstance(grad_clip, Mapping):
+        raise ConfigTypeError.of(
+            "grad_clip", f"must be a dict such as dict(max_norm=1.0), got {grad_clip!r}"
+        )
+    by_value = "clip_value" in grad_clip
+    accepted = {"clip_value", "foreach"} if by_value else GRAD_CLIP - {"clip_value"}
+    if unknown := set(grad_clip) - (accepted | {"max_norm"}):
+        raise ConfigError.of(
+            "grad_clip",
+            f"does not know {sorted(unknown)}; accepted: {sorted(accepted)}",
+        )
+    if ("max_norm" in grad_clip) == by_value:
+        raise ConfigError.of(
+            "grad_clip", f"needs either max_norm or clip_value, got {dict(grad_clip)!r}"
+        )
+    for name in ("max_norm", "clip_value", "norm_type"):
+        value = grad_clip.get(name, 1.0)
+        text = name == "norm_type" and isinstance(value, str)
+        if not text and not (is_number(value) and value > 0):  # which nan is not
+            raise ConfigError(
+                f"grad_clip: {name} must be a number above 0, got {describe(value)}",
+                key="grad_clip",
+            )
+    return dict(grad_clip)
+
+
+def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
+    if spike is None:
+        return None
+    settings = {"action": spike} if isinstance(spike, str) else dict(spike)
+    if unknown := settings.keys() - set(SPIKE_KEYS):
+        raise ConfigError.of(
+            "spike",
+            f"does not know {sorted(unknown)}; accepted: {', '.join(SPIKE_KEYS)}",
+        )
+    actions = tuple(action for action in NONFINITE if action != "ignore")
+    _one_of("the action of spike", settings.setdefault("action", "stop"), actions)
+    for name in ("window", "least"):
+        if name in settings:
+            _check_count(f"spike.{name}", settings[name])
+    threshold = settings.get("threshold", 1)
+    if not is_finite(threshold):
+        raise ConfigTypeError(
+            f"spike.threshold must be a finite number, got {describe(threshold)}",
+            key="spike",
+        )
+    if nonfinite == "ignore":
+        raise ConfigError(
+            "spike cannot be combined with nonfinite 'ignore', which looks at no loss; "
+            "use 'stop', 'skip', 'warn' or 'rollback'"
+        )
+    return settings
+
+
+def _checked_scale(scale: Any) -> float | str | dict[str, Any]:
+    if is_finite(scale) and scale > 0:
+        return float(scale)
+    if isinstance(scale, Mapping):
+        check_finite(scale, ("loss_scale",))
+        return dict(scale)
+    if scale == "dynamic":
+        return "dynamic"
+    raise ConfigError.of(
+        "loss_scale",
+        "must be a number above 0, 'dynamic' or a dict of GradScaler "
+        f"arguments, got {scale!r}",
+    )

@@ -16,6 +16,7 @@ include_patterns = ["*.md", "benchmarks/*.md"]
 include_patterns += [
     f"{top}/{sub}*.md" for top in ("docs", "examples") for sub in ("", "**/")
 ]
+html_extra_path = ["_site"]  # the front page, which leads to the index
 html_theme = "alabaster"
 html_theme_options = {"page_width": "70em", "fixed_sidebar": True}
 html_copy_source = False

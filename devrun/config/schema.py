@@ -26,6 +26,8 @@ from devrun.config.revisions import revisions
 from devrun.config.tree import ConfigDict, children, origin_of
 from devrun.errors import ConfigTypeError
 
+__all__ = ["KEYS", "UNUSED", "Section", "check_config"]
+
 
 @dataclass(frozen=True)
 class Section:
@@ -69,6 +71,16 @@ _LOADER: dict[str, str | Section] = {
 }
 _DATASET = "dict|list?"
 
+_GRAD_CLIP = {
+    "max_norm": "positive",
+    "norm_type": "positive|text",
+    "clip_value": "positive",
+    "error_if_nonfinite": "flag",
+    "foreach": "flag?",
+}
+GRAD_CLIP = frozenset(_GRAD_CLIP)
+"""What `grad_clip` of `optimizer_config` takes."""
+
 UNUSED = (
     "auto_scale_lr",
     "diff_seed",
@@ -104,15 +116,7 @@ KEYS: dict[str, str | Section] = {
     "optimizer_config": Section(
         {
             "type": "text",
-            "grad_clip": Section(
-                {
-                    "max_norm": "positive",
-                    "norm_type": "positive|text",
-                    "clip_value": "positive",
-                    "error_if_nonfinite": "flag",
-                    "foreach": "flag?",
-                }
-            ),
+            "grad_clip": Section(_GRAD_CLIP),
             "cumulative_iters": "count",
             "detect_anomalous_params": "flag",
             "loss_scale": "number|text|dict",

@@ -19,12 +19,11 @@ from torch import Tensor, nn
 
 from devrun.devices.spikes import SpikeDetector
 from devrun.dist import all_reduce_max, gather_objects, get_dist_info
-from devrun.errors import ConfigError, DivergedError, RollbackError, nearest
+from devrun.errors import DivergedError, RollbackError
 from devrun.models.finite import not_finite
 
-__all__ = ["ACTIONS", "MAX_SKIPPED_IN_A_ROW", "FiniteGuard"]
+__all__ = ["MAX_SKIPPED_IN_A_ROW", "FiniteGuard"]
 
-ACTIONS = ("stop", "skip", "warn", "ignore", "rollback")
 MAX_SKIPPED_IN_A_ROW = 50
 """After so many skipped updates one after the other, a skipping run stops too."""
 
@@ -42,7 +41,7 @@ class FiniteGuard:
     """Watches the losses of one run.
 
     Args:
-        action: one of `ACTIONS`.
+        action: one of `devrun.step.NONFINITE`.
         host_shared: reading a loss costs nothing, so read each.
         spike: `action` and the arguments of a `SpikeDetector`; None looks for none.
     """
@@ -54,9 +53,6 @@ class FiniteGuard:
         host_shared: bool,
         spike: Mapping[str, Any] | None = None,
     ) -> None:
-        if action not in ACTIONS:
-            hint = nearest(action, ACTIONS)
-            raise ConfigError(f"no nonfinite policy {action!r}; {hint}")
         self.action = action
         settings = dict(spike or {})
         self.on_spike = settings.pop("action", None)
@@ -89,7 +85,7 @@ class FiniteGuard:
                 if len(self._unread) >= _UNREAD:
                     self._flush_spikes()
             return False
-        value = loss.tolist() if isinstance(loss, Tensor) else loss
+        value: Any = loss.tolist() if isinstance(loss, Tensor) else loss
         bad = mine = not math.isfinite(value)
         if self.agree:  # all ranks leave out the same update, or none does
             bad = all_reduce_max(float(bad)) > 0
@@ -108,7 +104,7 @@ class FiniteGuard:
         if not self.immediate and isinstance(norm, Tensor):
             self._remember(norm)
             return False
-        value = norm.tolist() if isinstance(norm, Tensor) else norm
+        value: Any = norm.tolist() if isinstance(norm, Tensor) else norm
         if math.isfinite(value):
             if self.judges_gradients:
                 self._in_a_row = 0

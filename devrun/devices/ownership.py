@@ -16,7 +16,6 @@ from devrun.models.step_module import StepModule
 from devrun.step import UpdatePolicy
 
 __all__ = [
-    "OWNERS",
     "UpdateWatch",
     "average_before_steps",
     "check_model_owner",
@@ -27,8 +26,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger("devrun")
-
-OWNERS = ("auto", "adapter", "hook", "model")
 
 
 def optimizers_in(optimizer: Any) -> list[Optimizer]:
@@ -97,16 +94,10 @@ def check_policy(policy: UpdatePolicy, optimizer: Any, device: str) -> None:
     Raises:
         ConfigError, UnsupportedFeatureError: naming the part of the policy.
     """
-    if policy.owner not in OWNERS:
-        raise ConfigError(f"update owner must be one of {OWNERS}, got {policy.owner!r}")
     if policy.options:
         names = ", ".join(map(str, policy.options))
         raise UnsupportedFeatureError(
             f"optimizer_config: {names} means nothing on device {device!r}; remove it"
-        )
-    if policy.accumulate < 1:
-        raise ConfigError(
-            f"cumulative_iters must be 1 or more, got {policy.accumulate}"
         )
     if policy.owner == "adapter":
         if optimizer is None:

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from devrun.config.numbers import is_finite
 from devrun.devices.overflow import Overflows
-from devrun.errors import ConfigError, nearest
+from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.step import UpdatePolicy
 
 AUTOCAST_DTYPES: Mapping[str, torch.dtype | None] = {
@@ -26,11 +25,13 @@ def autocast_for(
     """The context of a forward pass, enterable again and again; None for fp32.
 
     Raises:
-        ConfigError: a precision that is not one of `AUTOCAST_DTYPES`.
+        UnsupportedFeatureError: a precision that is not one of `AUTOCAST_DTYPES`.
     """
     if precision not in AUTOCAST_DTYPES:
-        hint = nearest(precision, AUTOCAST_DTYPES)
-        raise ConfigError(f"no precision {precision!r}; {hint}")
+        raise UnsupportedFeatureError(
+            f"precision {precision!r} cannot run on device {device_type!r}; use one of "
+            f"{', '.join(AUTOCAST_DTYPES)}"
+        )
     dtype = AUTOCAST_DTYPES[precision]
     if dtype is None:
         return None
@@ -74,23 +75,11 @@ def loss_scaler_for(
     """The scaler that `policy` asks for: none unless its precision is fp16.
 
     Raises:
-        ConfigError: a `loss_scale` that is neither a number above 0, `dynamic`, nor
-            arguments that `torch.amp.GradScaler` accepts.
+        ConfigError: arguments that `torch.amp.GradScaler` does not know.
     """
     if policy.precision != "fp16":
         return None
-    scale = policy.loss_scale
-    if isinstance(scale, Mapping):
-        arguments, fixed = dict(scale), None
-    elif is_finite(scale) and scale > 0:
-        arguments, fixed = {"init_scale": float(scale)}, float(scale)
-    elif scale == "dynamic":
-        arguments, fixed = {}, None
-    else:
-        raise ConfigError(
-            "loss_scale must be a number above 0, 'dynamic' or a mapping of "
-            f"GradScaler arguments, got {scale!r}"
-        )
+    arguments, fixed = policy.scaler_arguments, policy.fixed_scale
     try:
         return LossScaler(device_type, arguments, fixed, overflows)
     except (TypeError, AssertionError) as error:

@@ -297,11 +297,12 @@ def _pattern(template: Any) -> str:
     if template is None:
         return STEP_PATTERN
     if not isinstance(template, str):
-        raise ConfigTypeError(f"filename_tmpl must be a string, got {template!r}")
+        raise ConfigTypeError.of("filename_tmpl", f"must be a string, got {template!r}")
     before, braces, after = template.partition("{}")
     if not braces or "{" in before + after or "/" in template:
         raise ConfigError(
             f"filename_tmpl {template!r} needs exactly one {{}} for the number and no "
-            "directory, such as 'epoch_{}.pth'"
+            "directory, such as 'epoch_{}.pth'",
+            key="filename_tmpl",
         )
     return re.escape(before) + r"(\d+)" + re.escape(after)

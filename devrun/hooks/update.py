@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from devrun.config.numbers import check_finite, is_finite, is_number
-from devrun.config.origin import describe
 from devrun.dist import allreduce_grads
-from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
+from devrun.errors import UnsupportedFeatureError
 from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.run import Run
 from devrun.step import Capability, UpdatePolicy
@@ -28,11 +27,6 @@ __all__ = [
     "GradientCumulativeOptimizerHook",
     "OptimizerHook",
 ]
-
-PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
-NONFINITE = ("stop", "skip", "warn", "ignore", "rollback")
-MEAN_OVER = ("targets", "samples")
-SPIKE_KEYS = ("action", "window", "threshold", "least")
 
 
 @HOOKS.register_module()
@@ -76,49 +70,37 @@ class OptimizerHook(Hook):
         mean_over: str = "targets",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.mean_over = _one_of("mean_over", mean_over, MEAN_OVER)
-        self.options = dict(options or {})
-        self.grad_clip = _checked_clip(grad_clip)
+        own = self.updates_itself
+        policy = UpdatePolicy(
+            owner="hook" if own else "adapter",
+            grad_clip=grad_clip,
+            accumulate=cumulative_iters,
+            precision=precision,
+            loss_scale=loss_scale,
+            nonfinite=nonfinite,
+            spike=spike,
+            max_rollbacks=max_rollbacks,
+            micro_batch=micro_batch,
+            mean_over=mean_over,
+            detect_anomalous_params=detect_anomalous_params,
+            options=options or {},
+        )
+        self.policy = replace(policy, accumulate=1) if own else policy
+        """The same as plain data."""
+        self.grad_clip, self.loss_scale = policy.grad_clip, policy.loss_scale
+        self.cumulative_iters = cumulative_iters
         self.detect_anomalous_params = detect_anomalous_params
-        self.cumulative_iters = _checked_count(cumulative_iters)
-        self.precision = _one_of("precision", precision, PRECISIONS)
-        self.loss_scale = _checked_scale(loss_scale)
-        self.nonfinite = _one_of("nonfinite", nonfinite, NONFINITE)
-        self.spike = _checked_spike(spike, self.nonfinite)
-        self.max_rollbacks = _checked_count(max_rollbacks, "max_rollbacks")
-        self.micro_batch = micro_batch
-        if micro_batch not in (None, "auto"):
-            self.micro_batch = _checked_count(micro_batch, "micro_batch")
         self._scaler: torch.amp.GradScaler | None = None
         self._saved: dict[str, Any] = {}
         self._helps = False  # known when a run begins
         self._seen_steps = 0
-        if self.updates_itself:
+        if own:
             self.requires |= {Capability.HOOK_UPDATE}
 
     @property
     def updates_itself(self) -> bool:
         """True for a user's subclass, which overrides how the update is done."""
         return type(self) not in _SHIPPED
-
-    @property
-    def policy(self) -> UpdatePolicy:
-        """The same as plain data."""
-        own = self.updates_itself
-        return UpdatePolicy(
-            owner="hook" if own else "adapter",
-            grad_clip=self.grad_clip,
-            accumulate=1 if own else self.cumulative_iters,
-            precision=self.precision,
-            loss_scale=self.loss_scale,
-            nonfinite=self.nonfinite,
-            spike=self.spike,
-            max_rollbacks=self.max_rollbacks,
-            micro_batch=self.micro_batch,
-            mean_over=self.mean_over,
-            detect_anomalous_params=self.detect_anomalous_params,
-            options=self.options,
-        )
 
     def get_triggered_stages(self) -> list[str]:
         # A shipped hook only describes the update: nothing to call in the loop,
@@ -169,8 +151,7 @@ class OptimizerHook(Hook):
         if runner.adapter.note_overflow is not None:
             runner.adapter.note_overflow(scaler, runner.optimizer)
         scaler.step(runner.optimizer)
-        scale = self.loss_scale
-        scaler.update(scale if isinstance(scale, float) else None)
+        scaler.update(self.policy.fixed_scale)
 
     def state_dict(self) -> dict[str, Any]:
         """The scale of the loss, where this hook scales it."""
@@ -210,9 +191,10 @@ class OptimizerHook(Hook):
 
     def _grad_scaler(self, loss: Tensor) -> torch.amp.GradScaler:
         if self._scaler is None:
-            enabled = self.precision == "fp16"
+            enabled = self.policy.precision == "fp16"
+            arguments = self.policy.scaler_arguments
             self._scaler = torch.amp.GradScaler(
-                loss.device.type, enabled=enabled, **scaler_arguments(self.loss_scale)
+                loss.device.type, enabled=enabled, **arguments
             )
             if self._saved:
                 self._scaler.load_state_dict(self._saved)
@@ -273,101 +255,9 @@ _SHIPPED = frozenset(
 )
 
 
-def scaler_arguments(loss_scale: float | str | Mapping[str, Any]) -> dict[str, Any]:
-    """`torch.amp.GradScaler` arguments for a `loss_scale` as configs give it."""
-    if isinstance(loss_scale, Mapping):
-        return dict(loss_scale)
-    return {} if loss_scale == "dynamic" else {"init_scale": float(loss_scale)}
-
-
 def _require_hook_update(runner: Run) -> None:
     if Capability.HOOK_UPDATE not in runner.adapter.capabilities:
         raise UnsupportedFeatureError(
             f"{type(runner).__name__} does the training step itself, which device "
             f"{runner.adapter.name!r} cannot: call super().run_iter(...) for it"
         )
-
-
-def _checked_clip(grad_clip: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if grad_clip is None:
-        return None
-    if not isinstance(grad_clip, Mapping):
-        raise ConfigTypeError.of(
-            "grad_clip", f"must be a dict such as dict(max_norm=1.0), got {grad_clip!r}"
-        )
-    accepted = {"max_norm", "norm_type", "error_if_nonfinite", "foreach", "clip_value"}
-    if unknown := set(grad_clip) - accepted:
-        raise ConfigError.of(
-            "grad_clip",
-            f"does not know {sorted(unknown)}; accepted: {sorted(accepted)}",
-        )
-    if ("max_norm" in grad_clip) == ("clip_value" in grad_clip):
-        raise ConfigError.of(
-            "grad_clip", f"needs either max_norm or clip_value, got {dict(grad_clip)!r}"
-        )
-    for name in ("max_norm", "clip_value", "norm_type"):
-        value = grad_clip.get(name, 1.0)
-        text = name == "norm_type" and isinstance(value, str)
-        if not text and not (is_number(value) and value > 0):  # which nan is not
-            raise ConfigError(
-                f"grad_clip: {name} must be a number above 0, got {describe(value)}",
-                key="grad_clip",
-            )
-    return dict(grad_clip)
-
-
-def _checked_count(count: Any, name: str = "cumulative_iters") -> int:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ConfigError.of(name, f"must be an int of 1 or more, got {count!r}")
-    return count
-
-
-def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
-    if spike is None:
-        return None
-    settings = {"action": spike} if isinstance(spike, str) else dict(spike)
-    if unknown := settings.keys() - set(SPIKE_KEYS):
-        raise ConfigError.of(
-            "spike",
-            f"does not know {sorted(unknown)}; accepted: {', '.join(SPIKE_KEYS)}",
-        )
-    actions = tuple(action for action in NONFINITE if action != "ignore")
-    _one_of("the action of spike", settings.setdefault("action", "stop"), actions)
-    for name in ("window", "least"):
-        if name in settings:
-            _checked_count(settings[name], f"spike.{name}")
-    threshold = settings.get("threshold", 1)
-    if not is_finite(threshold):
-        raise ConfigTypeError(
-            f"spike.threshold must be a finite number, got {describe(threshold)}",
-            key="spike",
-        )
-    if nonfinite == "ignore":
-        raise ConfigError(
-            "spike cannot be combined with nonfinite 'ignore', which looks at no loss; "
-            "use 'stop', 'skip', 'warn' or 'rollback'"
-        )
-    return settings
-
-
-def _checked_scale(scale: Any) -> float | str | Mapping[str, Any]:
-    if is_finite(scale) and scale > 0:
-        return float(scale)
-    if isinstance(scale, Mapping):
-        check_finite(scale, ("loss_scale",))
-        return dict(scale)
-    if scale == "dynamic":
-        return "dynamic"
-    raise ConfigError.of(
-        "loss_scale",
-        "must be a number above 0, 'dynamic' or a dict of GradScaler "
-        f"arguments, got {scale!r}",
-    )
-
-
-def _one_of(name: str, value: str, accepted: tuple[str, ...]) -> str:
-    if value not in accepted:
-        raise ConfigError.of(
-            name, f"must be one of {', '.join(accepted)}, got {value!r}"
-        )
-    return value

@@ -199,7 +199,7 @@ class UpdateTests(AdapterTests):
     @pytest.mark.parametrize(
         "policy",
         [
-            UpdatePolicy(precision="int3"),
+            UpdatePolicy(precision="fp8"),
             UpdatePolicy(options={"no_such_option": "half"}),
         ],
         ids=["precision", "device-option"],

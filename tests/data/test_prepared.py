@@ -1,4 +1,4 @@
-"""What `PreparedLoader` adds to a loader, and what it hands through."""
+"""What `PreparedLoader` adds to a loader, and what it shows of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data.distributed import DistributedSampler
 
 from devrun.data.prepared import PreparedLoader
 from devrun.data.sampler import EpochBatchSampler
+from devrun.data.spec import ConfiguredLoader, LoaderSpec
 from devrun.errors import ConfigError
+from devrun.runners import IterLoader
 from devrun.step import MicroBatches
 from tests.data.helpers import Draws, prepared, read
 
@@ -107,3 +110,38 @@ def test_evaluation_counts_every_sample_once_over_the_ranks() -> None:
         for r in range(4)
     ]
     assert sorted(torch.cat(parts)[:, 0].tolist()) == list(range(10))
+
+
+def test_a_limit_ends_an_epoch_early_and_fetches_nothing_ahead_of_its_end() -> None:
+    moved: list[int] = []
+
+    def transfer(batch: int) -> int:
+        moved.append(batch)
+        return batch
+
+    whole = PreparedLoader([1, 2, 3, 4], transfer=transfer, lookahead=1)
+    limited = whole.limited(2)
+    assert (len(limited), list(limited), moved) == (2, [1, 2], [1, 2])
+    assert read(limited, 0, 1) == [2]
+    assert read(limited, 0, 3) == []  # saved before the limit was set
+    assert (len(whole), list(whole)) == (4, [1, 2, 3, 4])
+
+
+def test_a_short_last_update_can_be_left_out() -> None:
+    loader = PreparedLoader([1, 2, 3, 4, 5], accumulate=2, drop_short=True)
+    assert (len(loader), list(loader)) == (2, [[1, 2], [3, 4]])
+
+
+def test_the_sampler_inside_a_batch_sampler_of_a_subclass_hears_of_the_epoch() -> None:
+    class Own(DataLoader[Any]):
+        pass
+
+    inner: Any = DistributedSampler(Draws(), 2, 0)
+    loader = Own(Draws(), batch_sampler=BatchSampler(inner, 4, False))
+    PreparedLoader(loader).set_epoch(3)
+    assert inner.epoch == 3
+
+
+def test_no_part_of_a_loader_forwards_what_it_does_not_have() -> None:
+    for kind in (PreparedLoader, IterLoader, LoaderSpec, ConfiguredLoader):
+        assert not hasattr(kind, "__getattr__")

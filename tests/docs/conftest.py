@@ -7,9 +7,6 @@ import os
 
 import pytest
 
-import devrun.data
-import devrun.models
-import devrun.runners  # noqa: F401 - the built-in names are there before they are counted
 from devrun import registry
 from devrun.devices import resolve
 
@@ -24,6 +21,8 @@ def registered_as_before(monkeypatch):
     """Classes of the examples are not there for other tests."""
     monkeypatch.setattr(resolve, "_registered", dict(resolve._registered))
     known = [each for each in vars(registry).values() if hasattr(each, "module_dict")]
+    for each in known:
+        each.get("none of them")  # loads the built-in ones
     before = [copy.copy(each.module_dict) for each in known]
     yield
     for each, names in zip(known, before, strict=True):

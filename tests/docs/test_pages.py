@@ -80,3 +80,4 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "site" / "docs" / "api.html").read_text()
     assert 'id="devrun.runners.EpochBasedRunner"' in page
+    assert "docs/README.html" in (tmp_path / "site" / "index.html").read_text()

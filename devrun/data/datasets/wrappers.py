@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import pickle
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import torch
-from torch.utils import data
+from torch.utils.data import Dataset
 
 from devrun.errors import ConfigError, ConfigTypeError, DataError
 from devrun.registry import DATASETS
@@ -62,7 +64,7 @@ def built(dataset: Any, default_args: Mapping[str, Any] | None = None) -> Any:
 
 
 @DATASETS.register_module()
-class RepeatDataset(data.Dataset[Any]):
+class RepeatDataset(Dataset[Any]):
     """`dataset` `times` over: fewer, longer epochs. What it lacks is the inner's."""
 
     def __init__(self, dataset: Any, times: int) -> None:
@@ -91,7 +93,7 @@ class RepeatDataset(data.Dataset[Any]):
 
 
 @DATASETS.register_module()
-class ConcatDataset(data.ConcatDataset[Any]):
+class ConcatDataset(Dataset[Any]):
     """`datasets` one after the other; what it lacks is the first one's."""
 
     def __init__(self, datasets: Sequence[Any]) -> None:
@@ -99,18 +101,27 @@ class ConcatDataset(data.ConcatDataset[Any]):
             raise ConfigTypeError.of(
                 "datasets", f"must be a non-empty list: {datasets!r}"
             )
-        super().__init__([built(dataset) for dataset in datasets])
+        self.datasets = [built(dataset) for dataset in datasets]
+        self.ends = list(accumulate(len(dataset) for dataset in self.datasets))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        part = bisect.bisect_right(self.ends, index)
+        return self.datasets[part][index - (self.ends[part - 1] if part else 0)]
 
     @property
     def targets(self) -> torch.Tensor:
-        return self._joined("targets")
+        parts = [torch.as_tensor(dataset.targets) for dataset in self.datasets]
+        return torch.cat(parts)
 
     @property
     def lengths(self) -> torch.Tensor:
-        return self._joined("lengths")
-
-    def _joined(self, name: str) -> torch.Tensor:
-        return torch.cat([torch.as_tensor(getattr(d, name)) for d in self.datasets])
+        parts = [torch.as_tensor(dataset.lengths) for dataset in self.datasets]
+        return torch.cat(parts)
 
     @property
     def on_sample_error(self) -> str:

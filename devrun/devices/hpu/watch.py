@@ -22,8 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _PACKAGE = Path(__file__).resolve().parents[2]
 _TORCH = Path(torch.__file__).resolve().parent
 _MODELS = str(_PACKAGE / "models")
-_CALLERS = tuple(f"{_MODELS}/{name}.py" for name in ("calls", "step_module", "steps"))
 _CHECK = f"{_MODELS}/finite.py"
+"""Of weights, by devrun itself."""
+_CALLERS = tuple(f"{_MODELS}/{name}.py" for name in ("calls", "step_module", "steps"))
 _PYTHON = sysconfig.get_paths()["stdlib"]
 _PACKAGES = tuple(f"{_PYTHON}/{name}" for name in ("site-packages", "dist-packages"))
 _EMULATORS = str(_PACKAGE / "emulators")
@@ -59,8 +60,8 @@ LAYERS = Site("a layer or loss of torch's", 0)
 
 def is_own(file: str) -> bool:
     """Whether `file` is devrun's, its models apart: nothing a user would change."""
-    own = file.startswith(str(_PACKAGE)) and not file.startswith(_MODELS)
-    return own or file == _CHECK
+    of_model = file.startswith(_MODELS) and file != _CHECK
+    return file.startswith(str(_PACKAGE)) and not of_model
 
 
 def calls_model(file: str) -> bool:

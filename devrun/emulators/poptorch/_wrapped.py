@@ -47,7 +47,7 @@ def _fetch_and_call(
 class PoptorchParameter(nn.Parameter):
     """A parameter whose newest values may be on the device."""
 
-    __torch_function__ = classmethod(_fetch_and_call)
+    __torch_function__: Any = classmethod(_fetch_and_call)
 
     def replicaGrouping(
         self, comm_group_type: Any, shards: int, variable_retrieval_mode: Any
@@ -88,7 +88,7 @@ class PoptorchParameter(nn.Parameter):
 class PoptorchBuffer(torch.Tensor):
     """A buffer whose newest values may be on the device."""
 
-    __torch_function__ = classmethod(_fetch_and_call)
+    __torch_function__: Any = classmethod(_fetch_and_call)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As a plain tensor."""

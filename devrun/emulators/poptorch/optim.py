@@ -30,7 +30,7 @@ class Optimizer:
 
     def _begin(
         self,
-        base: type[torch.optim.Optimizer],
+        base: Any,
         params: Iterable[Any],
         arguments: dict[str, Any],
         **defaults: Any,

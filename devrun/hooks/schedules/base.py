@@ -6,9 +6,9 @@ value it is, a policy says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
+from itertools import chain
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from torch import Tensor
@@ -78,12 +78,15 @@ class ScheduleHook(Hook):
         if self.warmup is not None:
             if self.warmup not in WARMUPS:
                 hint = nearest(str(self.warmup), WARMUPS)
-                raise ConfigError(f"no warmup named {self.warmup!r}; {hint}")
+                raise ConfigError(
+                    f"no warmup named {self.warmup!r}; {hint}", key="warmup"
+                )
             positive_int("warmup_iters", self.warmup_iters)
             if not 0 < self.warmup_ratio <= 1.0:
                 raise ConfigError(
                     "warmup_ratio must be above 0 and at most 1, "
-                    f"got {self.warmup_ratio!r}"
+                    f"got {self.warmup_ratio!r}",
+                    key="warmup_ratio",
                 )
         self.warmup_epochs = self.warmup_iters if self.warmup_by_epoch else None
         if self.warmup_by_epoch:
@@ -184,15 +187,13 @@ class ScheduleHook(Hook):
 
     def _refresh(self, runner: Run) -> Values:
         """Work out the regular values, keep and return them."""
-        values = getattr(self, f"get_regular_{self.quantity}")(runner)
-        setattr(self, f"regular_{self.quantity}", values)
-        return values
+        raise NotImplementedError
 
     def _warmed(self, cur_iters: int) -> Values:
         return getattr(self, f"get_warmup_{self.quantity}")(cur_iters)
 
     def _write(self, runner: Run, values: Values) -> None:
-        getattr(self, f"_set_{self.quantity}")(runner, values)
+        raise NotImplementedError
 
     def _initial(self, name: str, optimizer: Any) -> list[float]:
         """The value each group began with, which the optimizer's state carries on."""
@@ -221,7 +222,7 @@ class LrUpdaterHook(ScheduleHook):
 
     def get_regular_lr(self, runner: Run) -> Values:
         """`get_lr` of every group."""
-        return _each(self.base_lr, partial(self.get_lr, runner))
+        return _each(self.base_lr, lambda lr: self.get_lr(runner, lr))
 
     def get_warmup_lr(self, cur_iters: int) -> Values:
         """`regular_lr` times the warm-up factor of iteration `cur_iters`."""
@@ -231,6 +232,13 @@ class LrUpdaterHook(ScheduleHook):
     def _set_lr(self, runner: Run, lr_groups: Values) -> None:
         for group, lr in _paired(runner.optimizer, lr_groups):
             write(group, "lr", lr)
+
+    def _refresh(self, runner: Run) -> Values:
+        self.regular_lr = self.get_regular_lr(runner)
+        return self.regular_lr
+
+    def _write(self, runner: Run, values: Values) -> None:
+        self._set_lr(runner, values)
 
     def _initial(self, name: str, optimizer: Any) -> list[float]:
         for group in optimizer.param_groups:
@@ -263,7 +271,7 @@ class MomentumUpdaterHook(ScheduleHook):
 
     def get_regular_momentum(self, runner: Run) -> Values:
         """`get_momentum` of every group."""
-        return _each(self.base_momentum, partial(self.get_momentum, runner))
+        return _each(self.base_momentum, lambda base: self.get_momentum(runner, base))
 
     def get_warmup_momentum(self, cur_iters: int) -> Values:
         """`regular_momentum` divided by the warm-up factor of `cur_iters`."""
@@ -273,6 +281,13 @@ class MomentumUpdaterHook(ScheduleHook):
     def _set_momentum(self, runner: Run, momentum_groups: Values) -> None:
         for group, value in _paired(runner.optimizer, momentum_groups):
             set_momentum(group, value)
+
+    def _refresh(self, runner: Run) -> Values:
+        self.regular_momentum = self.get_regular_momentum(runner)
+        return self.regular_momentum
+
+    def _write(self, runner: Run, values: Values) -> None:
+        self._set_momentum(runner, values)
 
     def _initial(self, name: str, optimizer: Any) -> list[float]:
         for group in optimizer.param_groups:
@@ -294,12 +309,12 @@ def _each(values: Values, change: Callable[[Any], float]) -> Values:
     return [change(value) for value in values]
 
 
-def _paired(optimizer: Any, values: Values) -> list[tuple[dict[str, Any], Any]]:
+def _paired(optimizer: Any, values: Values) -> Iterable[tuple[dict[str, Any], Any]]:
     """Each parameter group with its value."""
     if isinstance(optimizer, dict):
-        both = [(one, values[name]) for name, one in optimizer.items()]
-        return [pair for one, row in both for pair in _paired(one, row)]
-    return list(zip(optimizer.param_groups, values, strict=True))
+        pairs = (_paired(one, values[name]) for name, one in optimizer.items())
+        return chain.from_iterable(pairs)
+    return zip(optimizer.param_groups, values, strict=True)
 
 
 def write(group: dict[str, Any], key: str, value: float) -> None:

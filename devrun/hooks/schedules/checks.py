@@ -85,20 +85,24 @@ def fraction(name: str, value: Any) -> float:
 def annealing(name: Any) -> Callable[[float, float, float], float]:
     """The function that `anneal_strategy` names."""
     if not isinstance(name, str) or name not in ANNEALING:
-        raise ConfigError(f"anneal_strategy must be 'cos' or 'linear', got {name!r}")
+        raise ConfigError.of(
+            "anneal_strategy", f"must be 'cos' or 'linear', got {name!r}"
+        )
     return ANNEALING[name]
 
 
 def numbers(name: str, value: Any) -> None:
     """Refuse what is no number and no list or dict of them."""
     if isinstance(value, bool) or not isinstance(value, (Real, list, tuple, Mapping)):
-        raise ConfigError(f"{name} must be a number, list or dict, got {value!r}")
+        raise ConfigError.of(name, f"must be a number, list or dict, got {value!r}")
 
 
 def iterations_only(by_epoch: Any) -> None:
     """Refuse `by_epoch=True` for a cycle, which is counted in iterations."""
     if by_epoch:
-        raise ConfigError(f"this policy needs by_epoch=False, got {by_epoch!r}")
+        raise ConfigError(
+            f"this policy needs by_epoch=False, got {by_epoch!r}", key="by_epoch"
+        )
 
 
 def cyclic_ratios(target_ratio: Any) -> tuple[float, float]:
@@ -127,7 +131,8 @@ def restart_bounds(periods: Any, weights: Any) -> tuple[int, ...]:
     if len(periods) != len(weights):
         raise ConfigError(
             f"periods and restart_weights must have the same length, got "
-            f"{len(periods)} and {len(weights)}"
+            f"{len(periods)} and {len(weights)}",
+            key="restart_weights",
         )
     return tuple(accumulate(positive_int("each of periods", p) for p in periods))
 

@@ -60,11 +60,13 @@ class _Cyclic(ScheduleHook):
         if not 0 <= self.step_ratio_up < 1.0:
             raise ConfigError(
                 f"step_ratio_up must be 0 or more and below 1, "
-                f"got {self.step_ratio_up!r}"
+                f"got {self.step_ratio_up!r}",
+                key="step_ratio_up",
             )
         if not 0 < self.gamma <= 1:
             raise ConfigError(
-                f"gamma must be above 0 and at most 1, got {self.gamma!r}"
+                f"gamma must be above 0 and at most 1, got {self.gamma!r}",
+                key="gamma",
             )
         self.target_ratio = cyclic_ratios(self.target_ratio)
         positive_int("cyclic_times", self.cyclic_times)
@@ -76,7 +78,8 @@ class _Cyclic(ScheduleHook):
         if (runner.max_iters or 0) < self.cyclic_times:
             raise ConfigError(
                 f"cyclic_times is {self.cyclic_times}, more than the "
-                f"{runner.max_iters} iterations of the run"
+                f"{runner.max_iters} iterations of the run",
+                key="cyclic_times",
             )
 
     def value(self, base: float, progress: int, total: int) -> float:
@@ -174,7 +177,8 @@ class OneCycleLrUpdaterHook(_OneCycle, LrUpdaterHook):
         if self.total_steps and self.total_steps < run_steps:
             raise ConfigError(
                 f"total_steps is {self.total_steps}, but the run has {run_steps} "
-                "iterations; give at least that many"
+                "iterations; give at least that many",
+                key="total_steps",
             )
 
     def value(self, base: float, progress: int, total: int) -> float:

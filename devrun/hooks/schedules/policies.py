@@ -49,6 +49,7 @@ class _Step(ScheduleHook):
 
     def __post_init__(self) -> None:
         self.step = step_argument(self.step)
+        self.minimum: float | None = getattr(self, f"min_{self.quantity}")
         super().__post_init__()
 
     def value(self, base: float, progress: int, total: int) -> float:
@@ -58,8 +59,7 @@ class _Step(ScheduleHook):
         else:
             count = bisect_right(milestones, progress)
         value = base * self.gamma**count
-        minimum = getattr(self, f"min_{self.quantity}")
-        return value if minimum is None else max(value, minimum)
+        return value if self.minimum is None else max(value, self.minimum)
 
 
 @policy
@@ -125,14 +125,13 @@ class _ToMinimum(ScheduleHook):
 
     def __post_init__(self) -> None:
         name = f"min_{self.quantity}"
-        exactly_one(name, getattr(self, name), getattr(self, f"{name}_ratio"))
+        self.minimum, self.ratio = getattr(self, name), getattr(self, f"{name}_ratio")
+        exactly_one(name, self.minimum, self.ratio)
         super().__post_init__()
 
     def end(self, base: float) -> float:
         """Where a group that begins at `base` ends."""
-        name = f"min_{self.quantity}"
-        ratio = getattr(self, f"{name}_ratio")
-        return float(getattr(self, name) if ratio is None else base * ratio)
+        return float(self.minimum if self.ratio is None else base * self.ratio)
 
 
 class _Cosine(_ToMinimum):
@@ -231,7 +230,8 @@ class CosineRestartLrUpdaterHook(_ToMinimum, LrUpdaterHook):
         if total is not None and total > covered:
             raise ConfigError(
                 f"periods {list(self.periods)} cover {covered} {unit}, "
-                f"but the run has {total}"
+                f"but the run has {total}",
+                key="periods",
             )
 
     def value(self, base: float, progress: int, total: int) -> float:
@@ -259,7 +259,8 @@ class CosineAnnealingCooldownLrUpdaterHook(_ToMinimum, LrUpdaterHook):
     def __post_init__(self) -> None:
         if self.cool_down_time < 0:
             raise ConfigError(
-                f"cool_down_time must be 0 or more, got {self.cool_down_time!r}"
+                f"cool_down_time must be 0 or more, got {self.cool_down_time!r}",
+                key="cool_down_time",
             )
         super().__post_init__()
 

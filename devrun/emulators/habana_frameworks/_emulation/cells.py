@@ -98,7 +98,7 @@ def _gru_backward(
     return (inputs, hidden, grad_hy * z, *biases)
 
 
-CELLS = {
+CELLS: dict[str, Any] = {
     private.LSTM: _lstm,
     private.LSTM_BACKWARD: _lstm_backward,
     private.GRU: _gru,

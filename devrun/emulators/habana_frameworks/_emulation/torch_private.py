@@ -122,7 +122,7 @@ current_node: Callable[[], Any] = torch._C._current_autograd_node
 
 def sequence_of(node: Any) -> int:
     """The number that a node got when it was made."""
-    return node._sequence_nr()
+    return int(node._sequence_nr())
 
 
 # -- compilers -------------------------------------------------------------------------
