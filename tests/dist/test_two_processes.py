@@ -257,7 +257,7 @@ def test_fewer_samples_to_evaluate_on_than_processes(ranks):
 def test_torchrun_starts_it_too(tmp_path):
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = zygote.run([*words, SCRIPT, tmp_path], env, tmp_path, 180)
+    done = zygote.run([*words, SCRIPT, tmp_path, "adapter"], env, tmp_path, 180)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "rank1.json").read_text())
     assert found["adapter"]["losses"] == pytest.approx(doubled()[0], rel=1e-4)

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -549,33 +550,39 @@ def tokens(batch_size: int = 2, accumulate: int = 1) -> Any:
     return {"weights": weights, "losses": logger.seen}
 
 
-def main(folder: Path) -> None:
+def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
+    return {
+        "info": info,
+        "means": means,
+        "tensors": tensors,
+        "auto": trained,
+        "adapter": lambda: trained("adapter"),
+        "accumulated": lambda: trained("adapter", accumulate=2),
+        "bf16": lambda: trained("adapter", precision="bf16"),
+        "model": lambda: trained(model=OwnUpdate()),
+        "shares": shares,
+        "skipped": skipped,
+        "stopped": stopped,
+        "runs": lambda: runs(folder),
+        "evaluated": evaluated,
+        "failed on main": failed_on_main,
+        "split": split_up,
+        "rolled back": lambda: rolled_back(folder),
+        "val means": val_means,
+        "disagreements": disagreements,
+        "few samples": few_samples,
+        "tokens": tokens,
+        "accumulated tokens": lambda: tokens(1, accumulate=2),
+    }
+
+
+def main(folder: Path, *names: str) -> None:
+    """The scenarios of these names, or all."""
     logging.getLogger("devrun").setLevel(logging.WARNING)
     dist.init_dist("pytorch", "gloo", timeout=60)
     torch.set_num_threads(1)
-    results = {
-        "info": info(),
-        "means": means(),
-        "tensors": tensors(),
-        "auto": trained(),
-        "adapter": trained("adapter"),
-        "accumulated": trained("adapter", accumulate=2),
-        "bf16": trained("adapter", precision="bf16"),
-        "model": trained(model=OwnUpdate()),
-        "shares": shares(),
-        "skipped": skipped(),
-        "stopped": stopped(),
-        "runs": runs(folder),
-        "evaluated": evaluated(),
-        "failed on main": failed_on_main(),
-        "split": split_up(),
-        "rolled back": rolled_back(folder),
-        "val means": val_means(),
-        "disagreements": disagreements(),
-        "few samples": few_samples(),
-        "tokens": tokens(),
-        "accumulated tokens": tokens(1, accumulate=2),
-    }
+    known = scenarios(folder)
+    results = {name: known[name]() for name in names or known}
     rank = dist.get_dist_info()[0]
     (folder / f"rank{rank}.json").write_text(json.dumps(results))
     dist.barrier()
@@ -583,4 +590,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

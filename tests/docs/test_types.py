@@ -67,7 +67,10 @@ def source(tmp_path_factory):
     return source
 
 
-@pytest.fixture(scope="module", params=["editable", "normal"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("editable", marks=pytest.mark.slow), "normal"],
+)
 def python(request, source, tmp_path_factory):
     """The interpreter of an environment in which pip installed devrun."""
     pytest.importorskip("pip")
