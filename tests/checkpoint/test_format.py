@@ -215,7 +215,7 @@ def test_a_part_with_an_unfit_name_is_refused(tmp_path, part):
         ({"step": 1, "run_id": 3}, "run_id"),
         ({"step": 1, "parent_step": "x"}, "parent_step"),
         ({"step": 1, "weights": torch.zeros(1)}, "make it a part"),
-        ({"step": 1, "hook": object()}, r"meta\['hook'\]"),
+        pytest.param({"step": 1, "hook": object()}, r"meta\['hook'\]", id="an object"),
     ],
     ids=str,
 )
