@@ -90,7 +90,7 @@ def test_a_second_signal_leaves_at_once(tmp_path, figures):
     harness.write_config(tmp_path, data=data, custom_hooks=slow)
     words = harness.train(tmp_path)
     child = Child(harness.command, *words, output=tmp_path / "output")
-    harness.wait_for(lambda: "workflow:" in child.said())
+    harness.wait_for(lambda: "schedule:" in child.said())
     time.sleep(0.3)
     child.kill(signal.SIGTERM)
     harness.wait_for(lambda: "once more leaves at once" in child.said())

@@ -53,7 +53,7 @@ class Cases(pytest.File):
             for node in tree.body:
                 if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                     case = Case.from_parent(self, name=f"{node.name}[{mode}]")
-                    case.function, case.mode, case.line = node.name, mode, node.lineno
+                    case.tested, case.mode, case.line = node.name, mode, node.lineno
                     if mode in self.slow:
                         case.add_marker(pytest.mark.slow)
                     yield case
@@ -63,7 +63,7 @@ class Case(pytest.Item):
     """One function in one mode."""
 
     parent: Cases
-    function: str
+    tested: str
     mode: str
     line: int
 
@@ -74,7 +74,7 @@ class Case(pytest.Item):
             servers[key] = Server(*key)
             self.config.add_cleanup(servers[key].close)
         module = ".".join(self.path.relative_to(ROOT).with_suffix("").parts)
-        failure = servers[key].run(module, self.function)
+        failure = servers[key].run(module, self.tested)
         if failure is not None:
             raise CaseFailure(failure)
 

@@ -93,8 +93,10 @@ class _BeginBlockHook:
 
 
 def block_of(module: nn.Module) -> _BeginBlockHook | None:
-    """The annotation of a module, if it begins a block."""
-    return module.__dict__.get(_KEY)
+    """The annotation of a module, if it begins a block and nobody took its hook off."""
+    hook: _BeginBlockHook | None = module.__dict__.get(_KEY)
+    hooks = None if hook is None else hook.handle.hooks_dict_ref()
+    return hook if hooks is not None and hook.handle.id in hooks else None  # type: ignore[union-attr]
 
 
 class LegacyBeginBlockFn(nn.Module):
