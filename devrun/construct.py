@@ -120,6 +120,7 @@ def check_call(
             f"{target.__name__} got an unexpected argument {unexpected[0]!r}; "
             f"{hint}{accepted}",
             place=where(cfg, unexpected[0]),
+            key=unexpected[0],
         )
     if missing:
         raise ConfigTypeError(

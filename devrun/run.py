@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,6 +72,16 @@ class RunState:
         """The stages at the end of a phase."""
         kind = "epoch" if self.by_epoch else "iter"
         return f"after_train_{kind}", f"after_val_{kind}"
+
+    @contextmanager
+    def ending(self, stage: str) -> Iterator[None]:
+        """The hooks of `stage` run, which may be one at the end of a phase."""
+        before = self.phase_over
+        self.phase_over = before or stage in self.last_stages
+        try:
+            yield
+        finally:
+            self.phase_over = before
 
     def request_stop(self, reason: str, *, alone: bool) -> None:
         """Stop at the next boundary; `alone`, once the other ranks know of it."""

@@ -135,18 +135,23 @@ class UpdatePolicy:
         return self.loss_scale if isinstance(self.loss_scale, float) else None
 
 
-def _one_of(name: str, value: Any, accepted: tuple[str, ...]) -> None:
+def _one_of(
+    name: str, value: Any, accepted: tuple[str, ...], key: str | None = None
+) -> None:
     if value not in accepted:
         near = nearest(str(value), accepted)
         hint = f"; {near}" if near.startswith("did you mean") else ""
-        raise ConfigError.of(
-            name, f"must be one of {', '.join(accepted)}, got {value!r}{hint}"
+        raise ConfigError(
+            f"{name} must be one of {', '.join(accepted)}, got {value!r}{hint}",
+            key=key or name,
         )
 
 
-def _check_count(name: str, count: Any) -> None:
+def _check_count(name: str, count: Any, key: str | None = None) -> None:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ConfigError.of(name, f"must be an int of 1 or more, got {count!r}")
+        raise ConfigError(
+            f"{name} must be an int of 1 or more, got {count!r}", key=key or name
+        )
 
 
 def _checked_clip(grad_clip: Any) -> dict[str, Any] | None:
@@ -188,10 +193,11 @@ def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
             f"does not know {sorted(unknown)}; accepted: {', '.join(SPIKE_KEYS)}",
         )
     actions = tuple(action for action in NONFINITE if action != "ignore")
-    _one_of("the action of spike", settings.setdefault("action", "stop"), actions)
+    action = settings.setdefault("action", "stop")
+    _one_of("the action of spike", action, actions, key="spike")
     for name in ("window", "least"):
         if name in settings:
-            _check_count(f"spike.{name}", settings[name])
+            _check_count(f"spike.{name}", settings[name], key="spike")
     threshold = settings.get("threshold", 1)
     if not is_finite(threshold):
         raise ConfigTypeError(

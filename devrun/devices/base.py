@@ -2,9 +2,9 @@
 
 The runner calls, in this order::
 
-    adapter = from_config(cfg); adapter.setup(seed)
+    adapter = from_config(cfg); adapter.ensure_setup()    # setup(None): the run seeds
     model, optimizer = adapter.prepare(StepModule(...), optimizer, policy)
-    loader = adapter.prepare_dataloader(loader, training=True)
+    loader = adapter.prepare_dataloader(loader, training=True, seed=seed)
     for batch in loader:                       # a batch is one update's data
         outputs = adapter.train_step(model, batch, optimizer)
     adapter.sync_to_host(model)                # before anything reads the weights

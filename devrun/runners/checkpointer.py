@@ -103,6 +103,8 @@ class Checkpointer:
         root = self.root(out_dir)
         run.session.sync_to_host()
         position = position_of(run.state, run.workflow)
+        if self._resumed is not None and not self._positioned:
+            position.update(self._resumed.position)
         path = root / (name or self._file_name(position, filename_tmpl))
         facts = self._facts(position, meta or {}, None if name else path)
         tree: dict[str, Any] = {}
@@ -151,10 +153,8 @@ class Checkpointer:
             self.last_saved_iter = saved
 
     def check(self) -> None:
-        """Raise StorageError if a write in the background has failed, without waiting.
-
-        On several ranks nothing is done: they learn of it together, in the next save.
-        """
+        """Raise StorageError if a write in the background has failed, without waiting;
+        several ranks learn of it together, in the next save."""
         failed = self._writer is not None and self._writer.failed
         if failed and self._run.world_size == 1:
             self.finish()
@@ -379,7 +379,7 @@ class Checkpointer:
         streams = None if waiting is None else waiting.random_state(run.rank)
         tree: dict[str, Any] = {
             "model": adapter.model_state(session.wrapped),
-            "adapter": adapter.state_dict(),
+            "adapter": adapter.state_dict() or dict(self.adapter_state()),
             "hooks": run.table.state_dict() if hooks is None else hooks,
             "trainer": {
                 "position": position,

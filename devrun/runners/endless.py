@@ -29,6 +29,23 @@ class IterLoader:
         self.done = 0
 
     @property
+    def loader(self) -> Any:
+        """The user's, or the one that was made of it."""
+        return self._dataloader.loader
+
+    @property
+    def sampler(self) -> Any:
+        return self._dataloader.sampler
+
+    @property
+    def batch_sampler(self) -> Any:
+        return self._dataloader.batch_sampler
+
+    @property
+    def batch_size(self) -> int | None:
+        return self._dataloader.batch_size
+
+    @property
     def samples_per_update(self) -> int | None:
         """Those of the loader inside."""
         return self._dataloader.samples_per_update

@@ -19,6 +19,7 @@ def roll_back(run: Owner, checkpointer: Checkpointer, failure: RollbackError) ->
         DivergedError: it went back `max_rollbacks` times already, or cannot.
     """
     state, limit = run.state, run.policy.max_rollbacks
+    state.phase_over = False  # of the hooks that failed: the phase goes on
     if checkpointer.rollbacks >= limit:
         raise DivergedError(
             f"{failure}; this run went back {checkpointer.rollbacks} times already, "

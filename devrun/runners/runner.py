@@ -167,9 +167,8 @@ class BaseRunner(ABC):
     def call_hook(self, fn_name: str) -> None:
         """Call the stage `fn_name` of every hook that has it."""
         # Here, not in the loops: a user's own loop ends its phases by it too.
-        self.state.phase_over = fn_name in self.state.last_stages
-        self.table.call(fn_name, self)
-        self.state.phase_over = False
+        with self.state.ending(fn_name):
+            self.table.call(fn_name, self)
 
     def request_stop(self, reason: Any, *, alone: bool = False) -> None:
         """End the run in order after the iteration in progress.
@@ -211,6 +210,7 @@ class BaseRunner(ABC):
     optimizer: Any = _of(
         "session.optimizer", "The optimizer, a dict of them, or None.", writable=True
     )
+    batch_processor: Any = _of("session.batch_processor", "As it was given, or None.")
     adapter: DeviceAdapter = _of("session.adapter", "The device's adapter.")
     policy: UpdatePolicy = _of("session.policy", "How an update is done.")
     seed: int = _of("session.seed", "Of the data order and of samples, on every rank.")

@@ -20,6 +20,7 @@ from devrun.hooks.base import Hook
 from devrun.models.fp16 import wrap_fp16_model
 from devrun.models.step_module import StepModule
 from devrun.runners.arguments import describe_loader, length
+from devrun.runners.saved import malformed
 from devrun.step import StepOutput, UpdatePolicy
 
 __all__ = ["Session"]
@@ -103,7 +104,8 @@ class Session:
             self.step_module, self.optimizer, self.policy
         )
         self._model = self.adapter.unwrap_model(self.wrapped)
-        self.adapter.load_state_dict(adapter_state)
+        with malformed("the state of the device adapter"):
+            self.adapter.load_state_dict(adapter_state)
         self.prepared = True
         return self.adapter.hooks()
 

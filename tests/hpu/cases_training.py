@@ -267,7 +267,8 @@ def test_workers_are_not_forked():
     prepared = adapter.prepare_dataloader(loader(8, **options), training=True)
     labels = torch.cat([labels for _, labels in prepared]).tolist()
     assert labels != sorted(labels) and len(labels) == 8
-    assert type(prepared.multiprocessing_context).__name__ == "ForkServerContext"
+    context = prepared.loader.multiprocessing_context
+    assert type(context).__name__ == "ForkServerContext"
     prepared.close()
     adapter.teardown()
 

@@ -310,3 +310,15 @@ def test_what_makes_it_inexact_is_said(tmp_path, capsys):
     runner(True, 2).resume(tmp_path / "two")
     said = capsys.readouterr().err
     assert "not bit for bit: device: 'abacus' -> 'cpu', processes: 2 -> 1" in said
+
+
+def test_a_save_before_the_loop_keeps_what_waits_for_it(tmp_path):
+    """The place in the data and the adapter's state are those of the checkpoint."""
+    trained(tmp_path, True, 2, stop=3)
+    again = runner(True, limit=2, work_dir=tmp_path)
+    again.resume("auto")
+    copy = read_checkpoint(again.save_checkpoint(name="copy"))
+    first = find_latest(tmp_path / "checkpoints")
+    kept = read_checkpoint(first).parts
+    assert copy.parts["trainer"]["position"] == kept["trainer"]["position"]
+    assert copy.parts["adapter"] == kept["adapter"] != {}

@@ -57,17 +57,20 @@ def exactly_one(name: str, value: float | None, ratio: float | None) -> None:
         raise ConfigError(f"give exactly one of {name} and {name}_ratio, got {given}")
 
 
-def positive_int(name: str, value: Any) -> int:
+def positive_int(name: str, value: Any, key: str | None = None) -> int:
     """`value` if it is an int above 0."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError.of(name, f"must be an int of 1 or more, got {value!r}")
+        raise ConfigError(
+            f"{name} must be an int of 1 or more, got {value!r}", key=key or name
+        )
     return value
 
 
 def step_argument(step: Any) -> int | tuple[int, ...]:
     """A period, or milestones in ascending order."""
     if isinstance(step, (list, tuple)):
-        return tuple(sorted(positive_int("each milestone in step", s) for s in step))
+        name = "each milestone in step"
+        return tuple(sorted(positive_int(name, each, "step") for each in step))
     if not isinstance(step, int) or isinstance(step, bool):
         raise ConfigTypeError.of(
             "step", f"must be an int or a list of ints, got {step!r}"
@@ -108,7 +111,8 @@ def iterations_only(by_epoch: Any) -> None:
 def cyclic_ratios(target_ratio: Any) -> tuple[float, float]:
     """(peak, end) as multiples of the base; one number `r` stands for (r, r / 1e5)."""
     wrong = ConfigError(
-        f"target_ratio must be a number or a pair of numbers, got {target_ratio!r}"
+        f"target_ratio must be a number or a pair of numbers, got {target_ratio!r}",
+        key="target_ratio",
     )
     if isinstance(target_ratio, (list, tuple)):
         values = list(target_ratio)
@@ -134,7 +138,8 @@ def restart_bounds(periods: Any, weights: Any) -> tuple[int, ...]:
             f"{len(periods)} and {len(weights)}",
             key="restart_weights",
         )
-    return tuple(accumulate(positive_int("each of periods", p) for p in periods))
+    name = "each of periods"
+    return tuple(accumulate(positive_int(name, each, "periods") for each in periods))
 
 
 def format_param(

@@ -54,7 +54,9 @@ def check_arguments(kind: type[Scheduler], arguments: Mapping[str, Any]) -> None
     """
     trust.check_arguments(kind, arguments)
     for key in _OURS & arguments.keys():
-        raise ConfigTypeError(f"{kind.__name__} takes no argument {key!r} here")
+        raise ConfigTypeError(
+            f"{kind.__name__} takes no argument {key!r} here", key=key
+        )
     check_call(kind, {**arguments, **_given(kind, None)}, arguments)
     for entry in arguments.get("schedulers", ()):
         check_arguments(*_part(entry))
