@@ -47,7 +47,8 @@ _KEY_AFTER = {
     "azure", "bucket", "clearml", "client", "cloud", "cohere", "comet", "consumer",
     "datadog", "dd", "deploy", "encryption", "firebase", "gcp", "gcs", "gemini",
     "github", "gitlab", "google", "groq", "hf", "hmac", "hub", "huggingface", "jwt",
-    "license", "mailgun", "maps", "master", "minio", "mistral", "mlflow", "neptune",
+    "kaggle", "license", "mailgun", "maps", "master", "minio", "mistral", "mlflow",
+    "neptune",
     "ngc", "nvidia", "openai", "openrouter", "oss", "personal", "pinecone", "private",
     "replicate", "root", "rsa", "s3", "sas", "secret", "sendgrid", "sentry", "server",
     "service", "session", "shared", "signing", "slack", "ssh", "sso", "storage",
@@ -55,7 +56,8 @@ _KEY_AFTER = {
     "vault", "wandb", "wasabi", "webhook",
 }  # fmt: skip
 _PASS_AFTER = {
-    "account", "admin", "auth", "basic", "client", "database", "db", "email", "ftp",
+    "account", "admin", "auth", "basic", "client", "database", "db", "docker",
+    "email", "ftp",
     "git", "http", "key", "keystore", "ldap", "login", "mail", "mongo", "mqtt", "my",
     "mysql", "pg", "postgres", "proxy", "redis", "require", "root", "s3", "server",
     "smtp", "sql", "ssh", "store", "sudo", "user", "vpn", "wifi",
@@ -158,7 +160,7 @@ _TOKENS = re.compile(
     | gh[pousr]_[A-Za-z0-9]{16,} | github_pat_\w{16,}
     | gl(?:pat|dt|rt|cbt|ptt|soat)-[\w-]{16,}       # GitLab
     | xox[a-z]-[\w-]{8,} | xapp-[\w-]{8,}           # Slack
-    | sk-[\w-]{16,}                                 # OpenAI, Anthropic, DeepSeek
+    | sk-(?=[\w-]*\d)[\w-]{16,}                     # OpenAI, Anthropic, DeepSeek
     | [spr]k_(?:live|test)_\w{10,} | whsec_\w{16,}  # Stripe
     | (?:hf|api_org)_[A-Za-z0-9]{16,}               # Hugging Face
     | AIza[\w-]{30,} | ya29\.[\w-]{16,} | GOCSPX-[\w-]{16,}   # Google
@@ -195,7 +197,7 @@ _USER_INFO = re.compile(
     r"|[^\s/?#@:\"'<>]{0,256}:(?!\d{1,5}[/?#])(?:[^\s@\"'<>]{1,1024}@){1,8})"
 )
 _BARE_USER_INFO = re.compile(
-    r"(?<![\w:/.+-])(?!mailto:|ssh:|git:|https?:)([\w.+-]{1,64}):[^\s:/@'\"]{3,256}@"
+    r"(?<![\w:/.+-])(?!mailto:|ssh:|git:|https?:)([\w.+-]{1,64}):(?![\d.]+@)[^\s:/@'\"]{3,256}@"
     r"(?=[\w-]{1,63}(?:\.[\w-]|:\d))"
 )
 _SCHEMES = re.compile(

@@ -165,6 +165,8 @@ REFUSED_IN_REVIEWED: dict[str, Callable[[Any], bool]] = {
     "megatron_config": _present,
     "megatron_core": _present,
     # timm: files that its older releases unpickle, readers that open pipes
+    "architecture": _text("^local-dir:"),
+    "backbone": _text("^local-dir:"),
     "checkpoint_path": _present,
     "class_map": _text(r"\.pkl$"),
     "model_name": _text("^local-dir:"),

@@ -54,6 +54,7 @@ __all__ = [
     "is_config",
     "is_factory",
     "is_reviewed",
+    "may_run_code",
     "takes_objects",
 ]
 
@@ -84,6 +85,11 @@ def granted(paths: Iterable[str] = (), *, everything: bool = False) -> Iterator[
         _granted.reset(token)
 
 
+def may_run_code() -> bool:
+    """Whether the config at hand is as good as a program: `--trust-config`."""
+    return _granted.get()[1]
+
+
 class Found(NamedTuple):
     """What is at a dotted path."""
 
@@ -103,7 +109,7 @@ def import_path(path: str) -> Found:
     parts = path.split(".")
     if not all(part.isidentifier() for part in parts):
         raise ConfigError(f"{path!r} is not a dotted path")
-    load = import_module if _granted.get()[1] else import_for_config
+    load = import_module if may_run_code() else import_for_config
     for cut in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:cut])
         try:
@@ -302,7 +308,7 @@ def takes_objects(target: Callable[..., Any]) -> bool:
 
 def fixed_arguments(target: Callable[..., Any]) -> dict[str, Any]:
     """Arguments that `target` always gets, so that it never asks to run code."""
-    if inspect.ismethod(target) and not _granted.get()[1] and is_factory(target):
+    if inspect.ismethod(target) and not may_run_code() and is_factory(target):
         return {"trust_remote_code": False}
     return {}
 
@@ -319,7 +325,7 @@ def check_arguments(
     Raises:
         ConfigError: with the name of the argument.
     """
-    if _granted.get()[1]:
+    if may_run_code():
         return
     rules = REFUSED
     if takes_objects(target):
@@ -379,8 +385,12 @@ def _refused(key: Any, value: Any, rules: Mapping[str, Any]) -> Iterator[Any]:
         if value.lstrip().lower().startswith("pipe:"):
             yield key
     elif isinstance(value, Mapping):
+        # `attn_implementation: {vision: ...}` gives one for each part of the model
+        each_part = str(key).endswith("_implementation")
         for name, inner in value.items():
             yield from _refused(name, inner, rules)
+            if each_part:
+                yield from _refused(key, inner, rules)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for inner in value:
             yield from _refused(key, inner, rules)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from devrun.errors import ConfigError, ConfigTypeError, nearest
+from devrun.trust import may_run_code
 
 
 def _option(default: Any, *kinds: type) -> Any:
@@ -94,9 +95,40 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
         raise ConfigError(
             f"option 'timeout' of device {device!r} must be above 0 seconds: {timeout}"
         )
+    if isinstance(values.get("compile"), Mapping) and not may_run_code():
+        _check_compile(values["compile"], device)
     return options_type(**values)
 
 
+def _check_compile(arguments: Mapping[str, Any], device: str) -> None:
+    """A backend by name is looked up among the installed packages and loaded, and a
+    text among inductor's options can be a program that it starts: the C++ compiler."""
+    what = f"option 'compile' of device {device!r}"
+    for key in arguments:
+        if key not in _COMPILE:
+            raise ConfigError(
+                f"{what} has no {key!r}: torch.compile takes {', '.join(_COMPILE)}; "
+                f"{nearest(key, _COMPILE)}"
+            )
+    backend = arguments.get("backend", "inductor")
+    if isinstance(backend, str) and backend not in _BACKENDS:
+        raise ConfigError(
+            f"{what} takes the backend {', '.join(_BACKENDS)} from a config, not "
+            f"{backend!r}; --trust-config allows another one"
+        )
+    settings = arguments.get("options") or {}
+    if not isinstance(settings, Mapping):
+        raise ConfigTypeError(f"{what}: options must be a mapping, got {settings!r}")
+    for key, value in settings.items():
+        if not isinstance(value, (bool, int, float)):
+            raise ConfigError(
+                f"{what}: options.{key} must be a number, true or false, got {value!r}:"
+                " a text may be a program to start; --trust-config allows it"
+            )
+
+
+_COMPILE = ("backend", "mode", "dynamic", "fullgraph", "options")
+_BACKENDS = ("inductor", "eager", "aot_eager", "cudagraphs", "hpu_backend")
 _ELSEWHERE = {
     "precision": "optimizer_config: {precision: bf16}",
     "grad_clip": "optimizer_config: {grad_clip: {max_norm: 1}}",

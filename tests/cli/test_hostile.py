@@ -109,6 +109,9 @@ CASES = {
     "remote code, unasked": {"model": auto()},
     "a kernel of the hub": {"model": gpt(attn_implementation="evil/kernel")},
     "a kernel, deeper": {"model": gpt(inner={"attn_implementation": "evil/kernel:f"})},
+    "a kernel of a part": {
+        "model": gpt(attn_implementation={"vision_config": "evil/kernel"})
+    },
     "unpickled weights": {"model": auto(weights_only=False)},
     "all kernels": {"model": auto(allow_all_kernels=True)},
     "dynamic module": {
@@ -193,6 +196,18 @@ CASES = {
     "worker_init_fn dict": {"data.worker_init_fn": SYSTEM},
     # optimizers, schedules, hooks, metrics, runners
     "optimizer": {"optimizer": {"type": "torch.os.system", "command": COMMAND}},
+    "a compiler to start": {
+        "device": {"type": "cpu", "compile": {"options": {"cpp.cxx": ["", COMMAND]}}}
+    },
+    "a backend of a package": {
+        "device": {"type": "cpu", "compile": {"backend": "tvm"}}
+    },
+    "a variable for the loader": {
+        "device": {"type": "hpu", "emulate": True, "env": {"LD_PRELOAD": "./evil.so"}}
+    },
+    "a library of the SDK": {
+        "device": {"type": "hpu", "emulate": True, "env": {"GC_KERNEL_PATH": "evil.so"}}
+    },
     "optimizer of a part": {"optimizer": {"layers": TORCH_SYSTEM}},
     "optimizer constructor": {
         "optimizer": {"type": "SGD", "lr": 0.1, "constructor": "torch.os.system"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,11 +19,17 @@ from pathlib import Path
 from devrun.devices.hpu.options import HPUOptions
 from devrun.dist import launched
 from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.trust import may_run_code
 
 _LISTS = {
     "autocast_lower": "PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST",
     "autocast_fp32": "PT_HPU_AUTOCAST_FP32_OPS_LIST",
 }
+
+_SWITCH = re.compile(
+    r"(PT_|HABANA_|HLS_|ENABLE_|LOG_LEVEL_|HCCL_|GC_|DEVRUN_HPU_)[A-Z0-9_]+\Z"
+)
+_FILES = re.compile("PATH|LIB|DIR|FILE(?!R)|KERNEL")
 
 _set: dict[str, str] = {}
 """What was set for the SDK of this process."""
@@ -57,7 +64,19 @@ def variables(options: HPUOptions) -> dict[str, str]:
                 "remove it there"
             )
         wanted[name] = str(int(value)) if isinstance(value, bool) else str(value)
+        if not (may_run_code() or _is_setting(name, wanted[name])):
+            raise ConfigError(
+                f"env of device 'hpu' sets {name}={wanted[name]}, but from a config it "
+                "takes the SDK's own switches (PT_..., HABANA_..., ENABLE_..., "
+                "HCCL_..., GC_..., LOG_LEVEL_...) that name no file; export it in the "
+                "shell, or give --trust-config"
+            )
     return wanted
+
+
+def _is_setting(name: str, value: str) -> bool:
+    """Not what makes this process, or one that it starts, load or write a file."""
+    return bool(_SWITCH.match(name)) and not _FILES.search(name) and "/" not in value
 
 
 def apply(options: HPUOptions, *, loaded: bool) -> dict[str, str]:
