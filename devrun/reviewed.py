@@ -140,6 +140,10 @@ def _present(value: Any) -> bool:
 
 
 def _no_word(value: Any) -> bool:
+    """A kernel of the hub; a mapping gives one for each part of the model."""
+    if isinstance(value, (Mapping, list, tuple)):
+        parts = value.values() if isinstance(value, Mapping) else value
+        return any(map(_no_word, parts))
     return isinstance(value, str) and not _WORD.fullmatch(value)
 
 

@@ -42,6 +42,7 @@ from devrun.reviewed import (
     REFUSED_IN_REVIEWED,
     REVIEWED,
 )
+from devrun.text import cause_of
 
 __all__ = [
     "Found",
@@ -122,7 +123,7 @@ def import_path(path: str) -> Found:
             absent = error.name if isinstance(error, ModuleNotFoundError) else None
             if absent is not None and f"{module}.".startswith(f"{absent}."):
                 continue  # a class in a class, or not there at all
-            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            cause = cause_of(error)
             raise ConfigError(f"{path!r}: importing it failed: {cause}") from error
         return Found(path, target, module)
     extra = EXTRAS.get(parts[0])
@@ -385,12 +386,8 @@ def _refused(key: Any, value: Any, rules: Mapping[str, Any]) -> Iterator[Any]:
         if value.lstrip().lower().startswith("pipe:"):
             yield key
     elif isinstance(value, Mapping):
-        # `attn_implementation: {vision: ...}` gives one for each part of the model
-        each_part = str(key).endswith("_implementation")
         for name, inner in value.items():
             yield from _refused(name, inner, rules)
-            if each_part:
-                yield from _refused(key, inner, rules)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for inner in value:
             yield from _refused(key, inner, rules)
