@@ -25,6 +25,7 @@ from devrun.errors import (
 )
 from devrun.place import Place
 from devrun.redact import redact
+from devrun.text import joined
 from devrun.trust import (
     check_arguments,
     fixed_arguments,
@@ -66,7 +67,7 @@ def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any
             kind = ConfigTypeError
         elif isinstance(error, KeyError):
             kind = UnknownNameError
-        cause = " ".join(str(error).split())
+        cause = joined(error)
         cause += _listing(error, target)
         reason = f"{name} failed: {type(error).__name__}: {cause}{_texts(error, args)}"
         failure = kind(reason)

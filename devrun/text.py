@@ -44,7 +44,17 @@ def escape_lines(text: str) -> str:
 def one_line(text: object) -> str:
     """What leaves the process as a message: as a record, on one line."""
     shown = redact(_cut(str(text), _LOOKED_AT))
-    return _NOT_ASCII.sub(_printable, _cut(" ".join(shown.split()), LINE))
+    return _NOT_ASCII.sub(_printable, _cut(joined(shown), LINE))
+
+
+def joined(text: object) -> str:
+    """The words of `text` on one line, to stand inside a message: another's error."""
+    return " ".join(str(text).split())
+
+
+def cause_of(error: BaseException) -> str:
+    """The class and the message of `error`, as `joined`."""
+    return joined(f"{type(error).__name__}: {error}")
 
 
 def _cut(text: str, limit: int) -> str:

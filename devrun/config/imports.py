@@ -13,6 +13,7 @@ from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.tree import ConfigDict, origin_of
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.importing import import_for_config, import_for_user
+from devrun.text import cause_of
 
 _KEY = "custom_imports"
 
@@ -68,7 +69,7 @@ def import_named(names: Iterable[str], file: str | Path) -> None:
         try:
             import_for_user(name, search_folders(file))
         except Exception as error:
-            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            cause = cause_of(error)
             raise ConfigError(
                 f"--import {name} failed: {cause}; it is looked up in the current "
                 f"folder, in that of {file}, and on PYTHONPATH"

@@ -28,6 +28,7 @@ from devrun.data import workers
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import SeededCollate, SeededDataset
 from devrun.errors import ConfigError, DataError
+from devrun.text import cause_of
 
 __all__ = [
     "ERROR_POLICIES",
@@ -240,7 +241,7 @@ def check_samples(dataset: Any) -> None:
     try:
         count = len(dataset)
     except Exception as error:
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        cause = cause_of(error)
         raise DataError(f"the length of the data set {name} failed: {cause}") from error
     if count == 0:
         raise DataError(f"the data set {name} is empty; check its path and split")

@@ -15,6 +15,7 @@ from devrun.hooks.base import HOOKS, Hook
 from devrun.hooks.schedules.checks import positive_int
 from devrun.run import Run
 from devrun.step import Capability
+from devrun.text import joined
 
 __all__ = ["EMAHook"]
 
@@ -143,7 +144,7 @@ class EMAHook(Hook):
         try:
             averaged.module.load_state_dict(state["model"])
         except RuntimeError as error:
-            cause = " ".join(str(error).split())
+            cause = joined(error)
             raise CheckpointError(
                 f"the averaged weights in the checkpoint do not fit: {cause}"
             ) from error

@@ -14,6 +14,7 @@ from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, neares
 from devrun.hooks.base import HOOKS, Hook
 from devrun.hooks.schedules.checks import positive_int
 from devrun.run import Run
+from devrun.text import joined
 
 __all__ = ["ProfilerHook"]
 
@@ -224,7 +225,7 @@ def _schedule(arguments: Mapping[str, int] | None) -> Any:
     try:
         return profiler.schedule(**arguments)
     except (TypeError, AssertionError) as error:
-        cause = " ".join(str(error).split())
+        cause = joined(error)
         raise ConfigError.of(
             "schedule", f"{dict(arguments)} is refused: {cause}"
         ) from error

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from devrun.errors import ConfigError
+from devrun.text import joined
 
 INPUT_KEYS = (
     "inputs",
@@ -137,7 +138,7 @@ def _first_whole_call(step: Wrapped, batch: Any, extra: dict[str, Any]) -> Any:
     try:
         return step.model(batch, **extra)
     except (TypeError, AttributeError) as error:
-        cause = " ".join(str(error).split())
+        cause = joined(error)
         raise ConfigError(
             f"{step.model_name}.forward{step.signature} takes {layout(batch)} neither "
             f"as arguments nor as one batch ({cause}); a model that makes no loss of "

@@ -13,6 +13,7 @@ import torch
 from devrun.config.numbers import is_seed
 from devrun.config.origin import describe
 from devrun.errors import ConfigError, ConfigTypeError, DataError, DevrunError
+from devrun.text import cause_of
 
 __all__ = [
     "check_arguments",
@@ -102,7 +103,7 @@ def length(loader: Any, *, needed: bool) -> int | None:
     except DevrunError:
         raise
     except Exception as error:
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        cause = cause_of(error)
         raise DataError(
             f"the length of the data loader over {describe_loader(loader)} failed: "
             f"{cause}"

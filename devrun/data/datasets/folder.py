@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from devrun.data.transforms import build_pipeline
 from devrun.errors import ConfigError, DataError, nearest
 from devrun.registry import DATASETS
+from devrun.text import joined
 
 __all__ = ["IMAGE_SUFFIXES", "ImageFolder"]
 
@@ -77,7 +78,7 @@ class ImageFolder(Dataset[tuple[Any, int]]):
                 decoded = image.convert("RGB")
         # Pillow's decoders raise these, by format; SyntaxError is one of them
         except (OSError, ValueError, SyntaxError, EOFError) as error:
-            reason = " ".join(str(error).split()).replace(f" {str(path)!r}", "")
+            reason = joined(error).replace(f" {str(path)!r}", "")
             raise DataError(f"cannot read the image {path}: {reason}") from error
         return self.pipeline(decoded), int(self.targets[index])
 

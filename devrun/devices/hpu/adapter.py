@@ -33,6 +33,7 @@ from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.hooks.base import Hook
 from devrun.models.step_module import StepModule
 from devrun.step import Capability, StepOutput, UpdatePolicy
+from devrun.text import joined
 
 __all__ = ["HPUAdapter"]
 
@@ -179,7 +180,7 @@ class HPUAdapter(EagerAdapter):
             hpu.init()
             torch.zeros(1, device="hpu")
         except RuntimeError as error:
-            said = " ".join(str(error).split())
+            said = joined(error)
             raise DeviceUnavailableError(
                 f"device 'hpu' is not here: no Gaudi is free ({said}); hl-smi shows "
                 "which processes hold them"

@@ -18,6 +18,7 @@ from devrun.devices.hpu.lazy import cached_forward
 from devrun.devices.hpu.sdk import SDK
 from devrun.devices.hpu.watch import tensors_in
 from devrun.errors import DevrunError, UnsupportedFeatureError, is_out_of_memory
+from devrun.text import joined
 
 logger = logging.getLogger("devrun")
 
@@ -153,7 +154,7 @@ class GraphedForward:
 
     def _refuse(self, error: str, cause: Exception | None = None) -> None:
         self.on, self.refused = False, True
-        said = " ".join(error.split())
+        said = joined(error)
         name = type(self._module).__name__
         if self._required:
             raise UnsupportedFeatureError(

@@ -16,6 +16,7 @@ import torch
 from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
 from devrun.devices.versions import fitting, misfit
 from devrun.errors import OUT_OF_MEMORY, DeviceUnavailableError
+from devrun.text import joined
 
 __all__ = ["SDK", "is_loaded", "load", "missing"]
 
@@ -82,7 +83,7 @@ class SDK:
             return f"precision 'fp8' needs {_FP8}, which cannot be imported ({error})"
         here, why = fp8.is_fp8_available()
         if not here:
-            return f"precision 'fp8' is not here: {' '.join(str(why).split())}"
+            return f"precision 'fp8' is not here: {joined(why)}"
         return (
             f"precision 'fp8' is in the layers of {_FP8}, which keep scales in "
             "checkpoints: put them in the model and enter its fp8_autocast there"
@@ -139,7 +140,7 @@ def load(emulate: bool) -> SDK:
 
 def _one_line(error: Exception) -> str:
     """The error's text on one line, or its class name if it has no text."""
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return joined(error).rstrip(".") or type(error).__name__
 
 
 def _import() -> SDK:

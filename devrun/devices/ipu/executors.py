@@ -22,6 +22,7 @@ from devrun.devices.ipu.explain import explain
 from devrun.devices.ipu.report import CompileReport
 from devrun.devices.ipu.step import Call
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
+from devrun.text import joined
 
 _Kept = tuple[list[bool], list[bool]]
 
@@ -165,7 +166,7 @@ class Executors:
         try:
             self.trainer.inner.setOptimizer(optimizer)
         except self.sdk.Error as error:
-            reason = " ".join(str(error).split())
+            reason = joined(error)
             raise ConfigError(
                 f"the optimizer's settings cannot change so on an IPU: {reason}"
             ) from error
@@ -248,14 +249,14 @@ class Executors:
         batch = rebuild(flat.template, flat.tensors)
         explained = explain(error, module.step, self.sdk, batch=batch)
         if explained is None and isinstance(error, AssertionError):
-            return ConfigError(f"ipu: {' '.join(str(error).split())}")
+            return ConfigError(f"ipu: {joined(error)}")
         return explained
 
 
 def _only_evaluation(error: Exception) -> DevrunError:
     """What to do where only the graph for evaluation cannot be compiled."""
     kind = type(error) if isinstance(error, DevrunError) else UnsupportedFeatureError
-    reason = " ".join(str(error).split())
+    reason = joined(error)
     return kind(
         f"the evaluation cannot be compiled: {reason}; to evaluate on the CPU instead, "
         "set ipu.evaluate_on: host"

@@ -23,6 +23,7 @@ from devrun.errors import (
     UnsupportedFeatureError,
 )
 from devrun.models.step_module import StepModule
+from devrun.text import joined
 
 TILES = 1472
 """Of one Mk2 IPU."""
@@ -48,7 +49,7 @@ def explain(
     ):
         return None
     user = model.module if isinstance(model, StepModule) else model
-    text = " ".join(str(error).split())
+    text = joined(error)
     for pattern, told in _KNOWN:
         if match := re.search(pattern, text):
             return told(match, user)

@@ -31,6 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from devrun.errors import ConfigError, DevrunError
 from devrun.models.step_module import StepModule
+from devrun.text import joined
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def _run(model: nn.Module, batch: Any, watch: _Watch, where: str) -> _Timeline:
     except DevrunError:
         raise
     except Exception as error:
-        cause = " ".join(str(error).split())[:200]
+        cause = joined(error)[:200]
         raise ConfigError(
             f"{where}: auto cannot follow {step.model_name} without values "
             f"({type(error).__name__}: {cause}); give the edges yourself"

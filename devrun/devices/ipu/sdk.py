@@ -13,6 +13,7 @@ from typing import Any
 from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
 from devrun.devices.versions import fitting, misfit
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
+from devrun.text import joined
 
 _TORCH = {
     "2.6": "1.10",
@@ -94,7 +95,7 @@ def missing() -> str | None:
         here = poptorch.ipuHardwareIsAvailable()
     # the vendor's package asserts versions and loads libraries when it is imported
     except (ImportError, AssertionError, OSError, RuntimeError) as error:
-        cause = " ".join(str(error).split())
+        cause = joined(error)
         return (
             f"PopTorch is installed but does not start ({cause}): `source` the enable "
             "scripts of the Poplar SDK, with the torch version that its PopTorch is "

@@ -20,6 +20,7 @@ from devrun.errors import (
     UnsupportedFeatureError,
     nearest,
 )
+from devrun.text import joined
 
 __all__ = [
     "MMCV_KEYS",
@@ -152,7 +153,7 @@ def call(sdk: Any, owner: Any, name: str, value: Any, path: str) -> None:
     ) as error:
         if isinstance(error, ConfigError):
             raise
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = joined(error) or type(error).__name__
         raise refused(f"{path}: PopTorch refuses {value!r}: {reason}") from error
 
 
@@ -229,7 +230,7 @@ def _strategy(sdk: Any, value: Any) -> Any:
             try:
                 return kinds[kind](*(_stage(sdk, stage) for stage in stages))
             except (AssertionError, sdk.Error) as error:
-                reason = " ".join(str(error).split())
+                reason = joined(error)
                 raise refused(f"executionStrategy: {reason}") from error
     elif value in sdk.AutoStage.__members__:
         return sdk.PipelinedExecution(sdk.AutoStage[value])

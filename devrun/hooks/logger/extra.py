@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from devrun.errors import ConfigError
+from devrun.text import joined
 
 
 def import_extra(module: str, user: str, extra: str) -> Any:
@@ -23,5 +24,5 @@ def import_extra(module: str, user: str, extra: str) -> Any:
             f"pip install 'devrun[{extra}]'"
         ) from error
     except ImportError as error:
-        cause = " ".join(str(error).split())
+        cause = joined(error)
         raise ConfigError(f"{user} cannot import {module}: {cause}") from error

@@ -12,6 +12,7 @@ from devrun import trust
 from devrun.construct import check_call
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.registry import LR_SCHEDULERS
+from devrun.text import cause_of
 
 Scheduler = lr_scheduler.LRScheduler
 _OURS = {"optimizer", "last_epoch"}
@@ -85,9 +86,8 @@ def build_scheduler(
         AttributeError,
         ZeroDivisionError,
     ) as error:
-        cause = " ".join(str(error).split())
         raise ConfigError(
-            f"{kind.__name__} cannot be built: {type(error).__name__}: {cause}"
+            f"{kind.__name__} cannot be built: {cause_of(error)}"
         ) from error
 
 
