@@ -13,7 +13,7 @@ from torch import nn
 
 from devrun.data.sampler import EpochBatchSampler
 from devrun.runners import EpochBasedRunner
-from tests.dist.worker import Losses, net, samples, sgd, tokens, trained
+from tests.dist.worker import Losses, net, runner_of, samples, sgd, tokens, trained
 from tests.support import zygote
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,14 +143,7 @@ def test_a_bad_loss_on_one_rank_stops_both(ranks):
 @pytest.mark.parametrize("name", ["adapter", "hook"])
 def test_the_runner_trains_as_one_process_with_the_doubled_batch(ranks, name):
     model = net()
-    runner = EpochBasedRunner(
-        model,
-        optimizer=sgd(model),
-        loss=nn.CrossEntropyLoss(),
-        device="cpu",
-        seed=3,
-        max_epochs=2,
-    )
+    runner = runner_of(model, max_epochs=2)
     losses = Losses()
     runner.register_hook(losses)
     data = torch.utils.data.DataLoader(samples(), 4, shuffle=True)

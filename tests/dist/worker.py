@@ -45,6 +45,18 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
 
 
+def runner_of(model: nn.Module, **options: Any) -> EpochBasedRunner:
+    """As every test here trains `model`, for one epoch unless `options` say more."""
+    return EpochBasedRunner(
+        model,
+        optimizer=sgd(model),
+        loss=nn.CrossEntropyLoss(),
+        device="cpu",
+        seed=3,
+        **{"max_epochs": 1, **options},
+    )
+
+
 class OwnUpdate(nn.Module):
     """Steps the optimizer inside its train_step, as a GAN does."""
 
@@ -209,15 +221,8 @@ def runs(folder: Path) -> Any:
     found = {}
     for name, config in (("adapter", {}), ("hook", OwnHook())):
         model = net()
-        runner = EpochBasedRunner(
-            model,
-            optimizer=sgd(model),
-            loss=nn.CrossEntropyLoss(),
-            device="cpu",
-            seed=3,
-            max_epochs=2,
-            work_dir=folder / name,
-            optimizer_config=config,
+        runner = runner_of(
+            model, max_epochs=2, work_dir=folder / name, optimizer_config=config
         )
         losses = Losses()
         runner.register_hook(losses)
@@ -243,14 +248,7 @@ class Shift(Hook):
 def evaluated() -> Any:
     """What the ranks evaluate with, once the last update is done."""
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
-    runner = EpochBasedRunner(
-        model,
-        optimizer=sgd(model),
-        loss=nn.CrossEntropyLoss(),
-        device="cpu",
-        seed=3,
-        max_epochs=1,
-    )
+    runner = runner_of(model)
     runner.register_hook(Shift())
     runner.register_hook(EvalHook(DataLoader(samples(), 2)))
     runner.run([DataLoader(samples(), 2)], [("train", 1)])
@@ -315,15 +313,8 @@ def rolled_back(folder: Path) -> Any:
     data = samples()
     data.tensors[0][9] = math.nan
     model = net()
-    runner = EpochBasedRunner(
-        model,
-        optimizer=sgd(model),
-        loss=nn.CrossEntropyLoss(),
-        device="cpu",
-        seed=3,
-        max_epochs=1,
-        work_dir=folder / "rolled",
-        optimizer_config={"nonfinite": "rollback"},
+    runner = runner_of(
+        model, work_dir=folder / "rolled", optimizer_config={"nonfinite": "rollback"}
     )
     runner.register_checkpoint_hook({"interval": 1, "by_epoch": False, "async": True})
     # a checkpoint before the first update
@@ -532,15 +523,7 @@ class LoggedLosses(Means):
 def tokens(batch_size: int = 2, accumulate: int = 1) -> Any:
     """Weights and logged losses of updates over 4 samples in one order."""
     model = Tagger()
-    runner = EpochBasedRunner(
-        model,
-        optimizer=sgd(model),
-        loss=nn.CrossEntropyLoss(),
-        device="cpu",
-        seed=3,
-        max_epochs=1,
-        optimizer_config={"cumulative_iters": accumulate},
-    )
+    runner = runner_of(model, optimizer_config={"cumulative_iters": accumulate})
     logger = LoggedLosses(interval=1)
     runner.register_hook(logger)
     runner.register_hook(EvalHook(DataLoader(tagged(), 2), metric="accuracy"))
