@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import inspect
 import os
 import shutil
@@ -73,8 +73,10 @@ def source(tmp_path_factory):
 )
 def python(request, source, tmp_path_factory):
     """The interpreter of an environment in which pip installed devrun."""
-    pytest.importorskip("pip")
-    pytest.importorskip("setuptools")
+    for package in ("pip", "setuptools"):
+        # not imported: setuptools refuses to where distutils was loaded before it
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
     environment = tmp_path_factory.mktemp(request.param)
     run(sys.executable, "-m", "venv", "--without-pip", environment)
     site = sysconfig.get_path("purelib", "venv", {"base": str(environment)})
