@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from devrun.config.redact import MASK, is_secret_key, redacted
+from devrun.rehearsal.shares import bound_of, shares_of
 
 NOT_METRICS = (
     "mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "momentum", "memory",
@@ -30,12 +32,24 @@ def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
     return {
         "epochs": runner.epoch,
         "iterations": runner.iter,
+        "seconds": _seconds(runner),
         "skipped_updates": runner.adapter.skipped_updates,
         "not_finite": runner.not_finite,
         "metrics": last_validation(work_dir / f"{timestamp}.log.json"),
         "best": best,
         "last_checkpoint": messages.get("last_ckpt"),
     }
+
+
+def _seconds(runner: Any) -> dict[str, float] | None:
+    """What this process spent on each part of the run; None without a timer."""
+    from devrun.hooks.timer import IterTimerHook
+
+    timers = (hook for hook in runner.hooks if isinstance(hook, IterTimerHook))
+    timer = next(timers, None)
+    if timer is None:
+        return None
+    return {part: round(seconds, 3) for part, seconds in timer.spent.items()}
 
 
 def _best_metric(runner: Any) -> str | None:
@@ -83,6 +97,9 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
     if facts["last_checkpoint"]:
         lines.append(f"checkpoint: {facts['last_checkpoint']}")
     lines.append(f"logs: {work_dir / facts['timestamp']}.log, .log.json, run.json")
+    if bound := bound_of(shares_of(facts)):
+        lines.append(f"time: {bound}")
+    lines.append(f"report: devrun report {shlex.quote(str(work_dir))}")
     return "\n".join(lines)
 
 

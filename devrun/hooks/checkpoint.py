@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from devrun.checkpoint.names import STEP_PATTERN
@@ -26,6 +27,7 @@ from devrun.errors import (
     nearest,
 )
 from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.hooks.timer import exclude_time
 from devrun.lock import lock_directory, unlock_directory
 from devrun.run import Run
 
@@ -246,10 +248,12 @@ class CheckpointHook(Hook):
 
     def _save_checkpoint(self, runner: Run) -> None:
         """Save now and delete what is too old; called on every rank."""
+        began = perf_counter()
         with self._storage_policy(runner):
             runner.checkpointer.finish()
         with self._storage_policy(runner):
             self._save(runner)
+        exclude_time(runner, perf_counter() - began, "saving")
 
     def _save(self, runner: Run) -> None:
         if self.sync_buffer:

@@ -38,7 +38,7 @@ class Taking(Hook):
         if runner.iter == 1:
             self.clock.now += 7
             if self.honest:
-                exclude_time(runner, 7)
+                exclude_time(runner, 7, "evaluation")
 
 
 class Slow(list):
@@ -98,3 +98,13 @@ def test_an_evaluation_between_iterations_is_not_timed(clock):
     found = times(clock, hook, by_epoch=False)
     assert [t for t in found["time"] if t is not None] == [3, 3]  # others are cleared
     assert found["time"][2] == 3  # the iteration after the evaluation
+
+
+def test_the_parts_of_a_run_are_added_up(clock):
+    timer, data = IterTimerHook(), loader()
+    slow = type(data)(Slow(clock, data.dataset), batch_size=4)
+    hooks = [timer, EvalHook(slow, interval=1), Taking(clock, "NORMAL")]
+    runner = make_runner(*hooks, by_epoch=True, length=1)
+    runner.run([type(data)(slow.dataset, batch_size=3)], [("train", 1)])
+    spent = {"data": 12, "step": 7, "evaluation": 12, "saving": 0}
+    assert timer.spent == spent

@@ -270,7 +270,7 @@ class EvalHook(Hook):
         # None also when there were no results; a warning said so
         if save and self.save_best is not None and score is not None:
             self._save_ckpt(runner, score)
-        exclude_time(runner, perf_counter() - began)
+        exclude_time(runner, perf_counter() - began, "evaluation")
 
     def _score(self, runner: Run) -> Any:
         with runner.evaluating():

@@ -1,0 +1,141 @@
+"""The page of `devrun report` in a real browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tests.rehearsal.test_report import copied, log_of
+
+BROWSER = shutil.which("chromium")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if BROWSER is None:
+        pytest.skip("chromium is not here; install it with the system's packages")
+    api = pytest.importorskip("playwright.sync_api")
+    flags = [
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-background-networking",
+    ]
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, report, tmp_path):
+    """Open the report of some runs; the page, and what went wrong on it."""
+    contexts = []
+
+    def open_page(*work_dirs, **options):
+        file = tmp_path / "page.html"
+        assert report(*work_dirs, "-o", file)[0] == 0
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        wrong = []
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: wrong.append(request.url))
+        page.goto(file.as_uri())
+        page.wait_for_selector(".u-over")
+        return page, [entry for entry in wrong if entry != file.as_uri()]
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def legend(page, chart):
+    """What the legend of a chart says where the pointer is in its middle."""
+    over = chart.locator(".u-over")
+    over.scroll_into_view_if_needed()
+    over.hover()
+    page.wait_for_timeout(200)
+    labels = chart.locator(".u-legend .u-label").all_text_contents()
+    values = chart.locator(".u-legend .u-value").all_text_contents()
+    return dict(zip(labels, values, strict=True))
+
+
+def chart_of(page, name):
+    return page.locator(".chart", has=page.locator("h3", has_text=name)).first
+
+
+def test_the_page_shows_the_numbers_of_the_log(trained, opened):
+    page, wrong = opened(trained())
+    logged = {
+        record["step"]: record
+        for record in map(json.loads, log_of(trained()).read_text().splitlines())
+        if record.get("mode") == "train"
+    }
+    shown = legend(page, chart_of(page, "loss"))
+    record = logged[int(shown["step"])]
+    assert float(shown["train"]) == pytest.approx(record["loss"], rel=1e-5)
+    chart_of(page, "loss").locator("summary").click()
+    numbers = chart_of(page, "loss").locator("details tbody").inner_text()
+    assert "train" in numbers and "val" in numbers
+    assert wrong == []
+
+
+def test_runs_are_hidden_and_smoothed_and_drawn_by_time(trained, opened):
+    page, wrong = opened(
+        trained(), trained("second", optimizer={"type": "SGD", "lr": 0.05})
+    )
+    series = chart_of(page, "loss").locator(".u-legend .u-series")
+    assert series.count() == 1 + 4
+    page.locator("#controls input[type=checkbox][name=run]").first.uncheck()
+    assert series.count() == 1 + 2
+    page.locator("#smoothing").evaluate(
+        "bar => { bar.value = 0.9; bar.dispatchEvent(new Event('input')) }"
+    )
+    assert series.count() == 1 + 4  # as logged, and smoothed
+    page.locator("#log").check()
+    page.locator("#axis").select_option("seconds")
+    assert "seconds of training" in legend(page, chart_of(page, "loss"))
+    assert wrong == []
+
+
+def test_a_phone_in_the_dark_and_a_printer_show_it_whole(trained, opened):
+    small = {"width": 390, "height": 800}
+    page, wrong = opened(trained(), viewport=small, color_scheme="dark")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != (
+        "rgb(255, 255, 255)"
+    )
+    assert page.pdf().startswith(b"%PDF")
+    assert wrong == []
+
+
+def test_markup_in_a_name_does_not_run(trained, opened, tmp_path):
+    work_dir = copied(trained, tmp_path)
+    name = "<img src=x onerror=\"document.title='ran'\">"
+    log = log_of(work_dir)
+    log.write_text(
+        log.read_text() + json.dumps({"mode": "val", "step": 9, name: 1}) + "\n"
+    )
+    page, wrong = opened(work_dir)
+    legend(page, chart_of(page, "onerror"))
+    assert page.title() == "devrun report: copy"
+    assert wrong == []
+
+
+def test_a_long_run_opens_with_its_spikes(trained, opened, tmp_path):
+    work_dir = tmp_path / "long"
+    work_dir.mkdir()
+    with (work_dir / "1.log.json").open("w") as log:
+        for step in range(1, 100_001):
+            value = 9e3 if step % 7919 == 0 else 1 / step
+            log.write(f'{{"mode": "train", "step": {step}, "loss": {value}}}\n')
+    page, wrong = opened(work_dir)
+    assert "9000" in chart_of(page, "loss").locator("details tbody").text_content()
+    spikes = page.evaluate(
+        "JSON.parse(document.getElementById('data').textContent)"
+        ".runs[0].curves[0].values.filter(value => value === 9000).length"
+    )
+    assert spikes == 100_000 // 7919
+    assert wrong == []

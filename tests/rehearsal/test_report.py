@@ -1,0 +1,210 @@
+"""`devrun report`: what the page says is what the run logged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shutil
+import signal
+import urllib.request
+
+import numpy as np
+import pytest
+
+from devrun.cli.main import main
+from devrun.rehearsal.recorded import read_run
+from devrun.rehearsal.thinning import thinned
+from tests.support import zygote
+from tests.support.observe import records
+
+OTHER = {"type": "SGD", "lr": 0.05}
+
+
+def log_of(work_dir):
+    return next(work_dir.glob("*.log.json"))
+
+
+def held(page):
+    """The data that the page's program reads."""
+    text = page.read_text(encoding="utf-8")
+    (data,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL
+    )
+    return json.loads(data)
+
+
+def state_of(folder):
+    return {
+        path: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def copied(trained, tmp_path, name="copy"):
+    return shutil.copytree(trained(), tmp_path / name)
+
+
+def test_the_curves_are_those_of_the_log_and_the_run_stays_as_it_is(
+    trained, report, tmp_path
+):
+    before = state_of(trained())
+    page = tmp_path / "page.html"
+    assert report(trained(), "-o", page) == (0, f"{page}\n", "")
+    (run,) = held(page)["runs"]
+    logged = [r for r in records(trained()) if r.get("mode") == "train"]
+    (loss,) = [c for c in run["curves"] if (c["name"], c["mode"]) == ("loss", "train")]
+    assert loss["steps"] == [r["step"] for r in logged] == [2, 4, 6, 8]
+    assert loss["values"] == [r["loss"] for r in logged]
+    assert loss["seconds"] == sorted(loss["seconds"])
+    assert state_of(trained()) == before
+
+
+def test_two_runs_are_compared_with_the_differences_of_their_configs(trained, report):
+    second = trained("second", optimizer=OTHER)
+    status, out, _ = report(trained(), second, "--json", "--watts", 100)
+    data = json.loads(out)
+    assert (status, data["schema"]) == (0, "devrun.report/1")
+    assert data["config"] == {"optimizer.lr": [0.1, 0.05]}
+    assert [run["name"] for run in data["runs"]] == ["first", "second"]
+    first = data["runs"][0]
+    facts, figures = first["facts"], first["figures"]
+    assert (facts["device"]["name"], facts["status"]) == ("cpu", "done")
+    assert figures["joules"] == pytest.approx(100 * facts["duration_seconds"])
+    assert figures["joules_to_best"] < figures["joules"]
+    assert sum(figures["shares"].values()) == pytest.approx(figures["seconds"])
+    assert figures["best_metric"] == "accuracy"
+    (best,) = [saved for saved in first["checkpoints"] if saved["best"]]
+    assert best["step"] == figures["best_step"] and best["size"] > 0
+
+
+def test_a_resumed_run_is_one_curve(trained, report, tmp_path):
+    work_dir = copied(trained, tmp_path)
+    log = log_of(work_dir)
+    again = [
+        {"mode": "train", "step": step, "loss": 10.0 + step, "time": 1.0}
+        for step in (6, 8, 10)
+    ]
+    newer = work_dir / "99991231_000000.log.json"
+    newer.write_text("".join(json.dumps(record) + "\n" for record in again))
+    run = read_run(work_dir)
+    loss = run.curve("loss", "train")
+    old = [
+        r["loss"] for r in map(json.loads, log.read_text().splitlines()) if "step" in r
+    ]
+    assert loss.steps.tolist() == [2, 4, 6, 8, 10]
+    assert loss.values.tolist() == [*old[:2], 16.0, 18.0, 20.0]
+
+
+def test_what_is_damaged_is_said_and_the_rest_is_shown(trained, report, tmp_path):
+    work_dir = copied(trained, tmp_path)
+    log = log_of(work_dir)
+    odd = '{"mode": "train", "step": 9, "loss": "NaN"}\n{"mode": "train", "st'
+    log.write_text(log.read_text() + odd)
+    (work_dir / "run.json").write_text('{"status": ')
+    (work_dir / "config.yaml").unlink()
+    status, out, _ = report(work_dir, "--json")
+    (run,) = json.loads(out)["runs"]
+    assert status == 0
+    assert [line.partition(":")[0] for line in run["problems"]] == [
+        log.name, "run.json is damaged", "config.yaml is not there",
+    ]  # fmt: skip
+    (loss,) = [c for c in run["curves"] if (c["name"], c["mode"]) == ("loss", "train")]
+    assert loss["values"][-1] == "NaN"
+    assert loss["summary"]["odd"] == 1
+    assert math.isfinite(loss["summary"]["max"])
+
+
+def test_words_of_a_log_are_never_markup_and_secrets_stay_hidden(
+    trained, report, tmp_path
+):
+    evil = "</script><script>document.title='ran'</script>"
+    work_dir = copied(trained, tmp_path, "a<b>")
+    log = log_of(work_dir)
+    record = {"mode": "train", "step": 9, evil: 1.0}
+    log.write_text(log.read_text() + json.dumps(record) + "\n")
+    text = next(p for p in work_dir.glob("*.log"))
+    warning = (
+        f"2026-01-01 00:00:00,000 - devrun - WARNING - {evil} api_key=abcd1234efgh"
+    )
+    text.write_text(f"{warning}\n    more\n{warning}\n    more\n")
+    page = tmp_path / "page.html"
+    assert report(work_dir, "-o", page)[0] == 0
+    source = page.read_text()
+    assert evil not in source and "<b>" not in source
+    assert "abcd1234efgh" not in source
+    assert "2 times" in source
+    assert evil in [curve["name"] for curve in held(page)["runs"][0]["curves"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "the following arguments are required: WORK_DIR"),
+        (("nowhere",), "'nowhere' is not there; give the work_dir of a run"),
+        (("file",), "'file' is a file; give the work_dir of a run"),
+        (("empty",), "'empty' has no log of a run (*.log.json)"),
+        (("run", "bare"), "no logged value in common; report on each by itself"),
+        (("run", "-o", "no/such/page.html"), "choose another place by -o"),
+        (("run", "--watts", "-1"), "--watts must be a number from 0 on, got -1"),
+        (("run", "--price-per-hour", "nan"), "--price-per-hour must be a number"),
+        (("run", "--serve", "--port", "70000"), "--port 70000 cannot be used"),
+    ],
+)
+def test_bad_input_is_one_line(trained, report, tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    copied(trained, tmp_path, "run")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bare").mkdir()
+    line = {"mode": "train", "step": 1, "unlike": 1.0}
+    (tmp_path / "bare" / "1.log.json").write_text(json.dumps(line))
+    status, out, err = report(*words)
+    assert status == (8 if "-o" in words else 2)
+    assert out == "" and said in err and len(err.splitlines()) == 1
+
+
+def test_thinning_keeps_every_spike_and_every_kind_of_odd_value():
+    values = np.sin(np.arange(100_000) / 5000)
+    spikes = np.arange(7, 100_000, 4999)
+    values[spikes] = 50 + np.arange(len(spikes))
+    values[[11, 22, 33]] = np.nan, np.inf, -np.inf
+    values[60_000:61_000] = np.nan  # whole stretches of it
+    steps, kept, means = thinned(np.arange(len(values)), values, 2000)
+    assert len(steps) == len(kept) == len(means) < 2100
+    assert np.all(np.diff(steps) > 0)
+    assert np.array_equal(kept, values[steps], equal_nan=True)
+    assert np.isin(spikes[values[spikes] > 40], steps).all()
+    assert np.isnan(kept).any() and np.isposinf(kept).any() and np.isneginf(kept).any()
+    assert np.nanmax(means) < 10  # a spike is one of some fifty values
+    few = thinned(np.arange(3), np.array([1.0, np.inf, 2.0]), 3)
+    assert few[1].tolist() == [1.0, np.inf, 2.0] and np.isnan(few[2][1])
+
+
+def test_a_run_in_progress_is_served_until_ctrl_c(trained, tmp_path):
+    work_dir = copied(trained, tmp_path)
+    process = zygote.start(
+        ["-m", "devrun", "report", work_dir, "--serve", "--port", "0"]
+    )
+    url = process.stdout.readline().split()[0]
+    first = urllib.request.urlopen(f"{url}version", timeout=20).read()
+    log = log_of(work_dir)
+    log.write_text(log.read_text() + '{"mode": "train", "step": 9, "loss": 1.0}\n')
+    assert urllib.request.urlopen(f"{url}version", timeout=20).read() != first
+    page = urllib.request.urlopen(url, timeout=20).read().decode()
+    assert "connect-src 'self'" in page and "Where the time went" in page
+    process.send_signal(signal.SIGINT)
+    process.communicate(20)
+    assert process.returncode == 0
+
+
+def test_the_end_of_a_training_names_the_bound_and_the_report(
+    trained, tmp_path, capsys
+):
+    config = trained().parent / "first.yaml"
+    assert main(["train", str(config), "--work-dir", str(tmp_path / "w")]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^time: .*% of the time; ", out, re.MULTILINE)
+    assert f"report: devrun report {tmp_path / 'w'}" in out
