@@ -1,24 +1,43 @@
-"""`devrun devices`: every adapter, what it finds here, or why it finds nothing."""
+"""`devrun devices`: what is here, or why not; `--bench`: what it really reaches."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 from devrun.cli.console import say
 from devrun.cli.exits import Session
+from devrun.cli.flags import add_trust_flags, import_modules, trusted
+from devrun.config import Config, check_config
+from devrun.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON, for scripts")
     parser.add_argument(
-        "--json", action="store_true", help="one JSON list, for scripts"
+        "--bench", action="store_true", help="measure a device's speed, and keep it"
     )
+    parser.add_argument("--device", help="the one to measure (auto)")
+    parser.add_argument(
+        "--config", metavar="FILE", help="measure the linear layers of its model too"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="to measure for, about (20); more is steadier"
+    )
+    add_trust_flags(parser)
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """List the adapters on stdout; 0 also when only the CPU is here."""
+    if args.bench:
+        return _bench(args)
+    for flag in ("device", "config", "seconds"):
+        if getattr(args, flag) is not None:
+            raise ConfigError(f"--{flag} is for --bench; add that, or leave it out")
     from devrun.devices.resolve import available_devices  # imports torch
 
     rows = [_row(entry) for entry in available_devices()]
@@ -62,3 +81,50 @@ def _device(device: dict[str, Any]) -> str:
         slow = " and ".join(device["slow_dtypes"])
         dtypes += f" (no instructions for {slow}: many times slower than fp32)"
     return f"{device['name']}, {size}, {dtypes}"
+
+
+def _bench(args: argparse.Namespace) -> int:
+    seconds = 20.0 if args.seconds is None else args.seconds
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"--seconds must be a number above 0, got {seconds}")
+    layers = [] if args.config is None else _layers(args)
+    from devrun.devices.resolve import resolve_device
+    from devrun.dist import get_dist_info
+    from devrun.rehearsal.peaks import measure, save
+
+    adapter = resolve_device(args.device or "auto")
+    with ExitStack() as undo:
+        undo.callback(adapter.teardown)
+        adapter.setup(0)
+        peaks = measure(adapter, seconds=seconds, layers=layers)
+        if get_dist_info()[0] == 0:
+            kept = save(peaks)
+            words = json.dumps(asdict(peaks), indent=2) if args.json else None
+            say(words or _rates(peaks, str(kept)))
+    return 0
+
+
+def _layers(args: argparse.Namespace) -> list[tuple[int, int, int]]:
+    """Matrix products of the linear layers of the config's model."""
+    cfg = Config.fromfile(
+        args.config, import_custom_modules=False, trust=args.trust_config
+    )
+    cfg.merge_from_dict({"device": "cpu", "log_level": "ERROR"})
+    check_config(cfg)
+    with trusted(args):
+        import_modules(args, cfg)
+        from devrun.rehearsal.workloads import linear_layers
+
+        return linear_layers(cfg)
+
+
+def _rates(peaks: Any, kept: str) -> str:
+    """A table: the median, the quartiles around it, the share of the best shape."""
+    threads = f", {peaks.threads} threads" if peaks.device == "cpu" else ""
+    lines = [f"{peaks.description}{threads}, torch {peaks.versions['torch']}"]
+    for m in peaks.measured:
+        spread = f"({m.low:.4g} to {m.high:.4g})"
+        rate = f"{m.median:>9.4g} {m.unit:<8}{spread:<24}{m.share:>5.0%}"
+        lines.append(f"{m.kind:<11}{m.dtype:<6}{rate}  {m.shape}")
+    lines += [f"not measured: {line}" for line in peaks.left_out]
+    return "\n".join([*lines, f"kept for the runs on this device: {kept}"])

@@ -1,0 +1,253 @@
+"""The operations that `devrun devices --bench` measures, each with its work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+__all__ = ["Case", "cases", "linear_layers"]
+
+DTYPES = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+CONVOLUTIONS = (
+    ("3x3, 64 channels, 56x56", (16, 64, 56, 56), (64, 64, 3, 3), 1, 1),
+    ("1x1, 256 channels, 28x28", (16, 256, 28, 28), (256, 256, 1, 1), 1, 1),
+    ("7x7 stride 2, 3 channels, 224x224", (8, 3, 224, 224), (64, 3, 7, 7), 2, 1),
+    ("3x3 depthwise, 128 channels, 56x56", (16, 128, 56, 56), (128, 1, 3, 3), 1, 128),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation.
+
+    `work` is what one run of it does, in FLOP or bytes; 1 where its time is asked for.
+    """
+
+    kind: str
+    dtype: str
+    shape: str
+    work: float
+    unit: str
+    run: Callable[[], Any]
+
+
+def cases(
+    device: torch.device, layers: Sequence[tuple[int, int, int]] = ()
+) -> tuple[list[Case], list[str]]:
+    """What is measured on `device`, and what is not, with the reason.
+
+    Args:
+        layers: matrix products beside the usual ones, each (m, k, n).
+    """
+    large = device.type != "cpu"
+    found = []
+    for name, dtype in DTYPES.items():
+        if (device.type, name) == ("mps", "fp64"):
+            continue
+        found += _products(device, name, dtype, large, layers)
+        if name != "fp64":
+            found += _convolutions(device, name, dtype)
+            found.append(_attention(device, name, dtype))
+    left_out = ["int8: torch has no public matrix product of it"]
+    extra, missing = _narrow(device, large)
+    found += extra
+    left_out += missing
+    found += [*_memory(device, large), _launch(device)]
+    if large:
+        found += _copies(device)
+    else:
+        left_out.append("copies: the CPU's memory is the host's")
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        found += _reductions(device)
+    else:
+        left_out.append("all_reduce: one process; start it with torchrun for more")
+    return found, left_out
+
+
+def _random(*shape: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, device=device).to(dtype)  # zeros would draw less power
+
+
+def _shapes(large: bool) -> list[tuple[int, int, int, int]]:
+    """(batch, m, k, n) of products; those for a GPU, or for a CPU."""
+    sides = (1024, 4096, 8192) if large else (256, 1024)
+    tall = 65536 if large else 4096
+    return [
+        *((1, side, side, side) for side in sides),
+        (1, 1000, 1001, 1000),
+        (1, tall, 64, 64),
+        (1, 64, tall, 64),
+        (512 if large else 64, 128, 64, 128),
+    ]
+
+
+def _products(
+    device: torch.device,
+    name: str,
+    dtype: torch.dtype,
+    large: bool,
+    layers: Sequence[tuple[int, int, int]],
+) -> list[Case]:
+    shapes = _shapes(large) + [(1, *layer) for layer in layers]
+    found = []
+    for batch, m, k, n in dict.fromkeys(shapes):
+        words = f"{m}x{k} by {k}x{n}" + f", {batch} of them" * (batch > 1)
+        lead = (batch,) if batch > 1 else ()
+        a = _random(*lead, m, k, device=device, dtype=dtype)
+        b = _random(*lead, k, n, device=device, dtype=dtype)
+        work = 2.0 * batch * m * k * n
+        run = _call(torch.matmul, a, b)
+        found.append(Case("matmul", name, words, work, "GFLOP/s", run))
+        if name == "fp32" and device.type == "cuda":
+            quick = _as_tf32(run)
+            found.append(Case("matmul", "tf32", words, work, "GFLOP/s", quick))
+    return found
+
+
+def _call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
+    return lambda: function(*args, **kwargs)
+
+
+def _as_tf32(run: Callable[[], Any]) -> Callable[[], Any]:
+    def quick() -> Any:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            return run()
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    return quick
+
+
+def _convolutions(device: torch.device, name: str, dtype: torch.dtype) -> list[Case]:
+    found = []
+    for words, shape, weights, stride, groups in CONVOLUTIONS:
+        batch, _, height, width = shape
+        out, each, kernel, _ = weights
+        x = _random(*shape, device=device, dtype=dtype)
+        w = _random(*weights, device=device, dtype=dtype)
+        places = batch * -(-height // stride) * -(-width // stride)
+        work = 2.0 * places * out * each * kernel * kernel
+        options = {"stride": stride, "padding": kernel // 2, "groups": groups}
+        for layout, form in (("", None), (", channels last", torch.channels_last)):
+            if form is not None:
+                x, w = x.to(memory_format=form), w.to(memory_format=form)
+            run = _call(F.conv2d, x, w, **options)
+            found.append(Case("conv", name, words + layout, work, "GFLOP/s", run))
+    return found
+
+
+def _attention(device: torch.device, name: str, dtype: torch.dtype) -> Case:
+    batch, heads, length, width = 4, 8, 512, 64
+    q, k, v = (
+        _random(batch, heads, length, width, device=device, dtype=dtype)
+        for _ in range(3)
+    )
+    # two products, of which the mask leaves half
+    work = 2.0 * batch * heads * length * length * width
+    run = _call(F.scaled_dot_product_attention, q, k, v, is_causal=True)
+    words = f"causal, {heads} heads of {width}, {length} tokens, batch {batch}"
+    return Case("attention", name, words, work, "GFLOP/s", run)
+
+
+def _narrow(device: torch.device, large: bool) -> tuple[list[Case], list[str]]:
+    """fp8: that an operation runs is no proof that the device has instructions."""
+    product = getattr(F, "scaled_mm", None)
+    if product is None:
+        return [], [f"fp8: torch {torch.__version__} has no scaled_mm"]
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
+        return [], ["fp8: the device has no instructions for it, or torch cannot tell"]
+    found = []
+    for side in (1024, 4096, 8192):
+        a = _random(side, side, device=device, dtype=torch.float8_e4m3fn)
+        b = _random(side, side, device=device, dtype=torch.float8_e4m3fn).t()
+        one = torch.ones((), device=device)
+        scaling = F.ScalingType.TensorWise
+        run = _call(
+            product, a, b, one, scaling, one, scaling, output_dtype=torch.bfloat16
+        )
+        words = f"{side}x{side} by {side}x{side}"
+        found.append(Case("matmul", "fp8", words, 2.0 * side**3, "GFLOP/s", run))
+    return found, []
+
+
+def _memory(device: torch.device, large: bool) -> list[Case]:
+    """The STREAM triad, a = b + s c: bytes as STREAM counts them, 3 a value."""
+    count = 1 << (28 if large else 25)  # far more than the caches hold
+    a, b, c = (torch.rand(count, device=device) for _ in range(3))
+    run = _call(torch.add, b, c, alpha=3.0, out=a)
+    words = f"triad over {count * 4 >> 20} MiB arrays"
+    return [Case("memory", "fp32", words, 12.0 * count, "GB/s", run)]
+
+
+def _launch(device: torch.device) -> Case:
+    one = torch.ones(1, device=device)
+    run = _call(torch.add, one, one, out=torch.empty_like(one))
+    return Case("launch", "fp32", "one addition", 1.0, "us", run)
+
+
+def _copies(device: torch.device) -> list[Case]:
+    count = 1 << 26
+    there = torch.empty(count, device=device)
+    found = []
+    for words, pinned in (
+        ("from pageable memory", False),
+        ("from pinned memory", True),
+    ):
+        try:
+            here = torch.rand(count, pin_memory=pinned)
+        except RuntimeError:  # a device whose host memory cannot be pinned
+            continue
+        run = _call(there.copy_, here, non_blocking=pinned)
+        found.append(Case("copy", "fp32", words, 4.0 * count, "GB/s", run))
+    return found
+
+
+def _reductions(device: torch.device) -> list[Case]:
+    """Bus bandwidth, as nccl-tests count it: bytes times 2 (n - 1) / n."""
+    world = dist.get_world_size()
+    found = []
+    for count in (1 << 18, 1 << 24):
+        values = torch.rand(count, device=device)
+        work = 4.0 * count * 2 * (world - 1) / world
+        words = f"{count * 4 >> 20} MiB over {world} processes"
+        run = _call(dist.all_reduce, values)
+        found.append(Case("all_reduce", "fp32", words, work, "GB/s", run))
+    return found
+
+
+def linear_layers(cfg: Mapping[str, Any]) -> list[tuple[int, int, int]]:
+    """The products of the linear layers that a config's model runs, each (m, k, n).
+
+    The training is run dry, on two batches, for the sizes of its batches.
+
+    Raises:
+        DevrunError: as the training would.
+    """
+    from devrun.runners.training import build_training
+
+    training = build_training(cfg, validate=False, dry_run=True, progress=False)
+    found: dict[tuple[int, int, int], None] = {}
+
+    def note(layer: Any, given: tuple[Any, ...], out: Any) -> None:
+        rows = given[0].numel() // layer.in_features
+        found[rows, layer.in_features, layer.out_features] = None
+
+    for module in training.runner.model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(note)
+    with closing(training.runner):
+        training.run()
+    return list(found)

@@ -1,0 +1,101 @@
+"""`devrun devices --bench`: measured, kept for this device, refused on emulators."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from devrun.cli.main import main
+from devrun.devices.resolve import resolve_device
+from devrun.rehearsal import peaks as module
+from devrun.rehearsal.peaks import load
+from devrun.rehearsal.workloads import linear_layers
+from tests.cli.conftest import CONFIG
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def devices(capsys):
+    def run(*words):
+        try:
+            status = main(["devices", *words])
+        except SystemExit as stop:
+            status = stop.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_cpu_is_measured_and_the_result_kept(devices, cache):
+    status, out, _ = devices("--bench", "--device", "cpu", "--seconds", "1", "--json")
+    data = json.loads(out)
+    assert (status, data["schema"], data["device"]) == (0, "devrun.peaks/1", "cpu")
+    for entry in data["measured"]:
+        assert 0 < entry["low"] <= entry["median"] <= entry["high"]
+        assert 0 < entry["share"] <= 1
+    kinds = {entry["kind"] for entry in data["measured"]}
+    assert kinds == {"matmul", "conv", "attention", "memory", "launch"}
+    shapes = [e["shape"] for e in data["measured"] if e["kind"] == "matmul"]
+    assert "1000x1001 by 1001x1000" in shapes
+    assert any(line.startswith("fp8: ") for line in data["left_out"])
+    adapter = resolve_device("cpu")
+    adapter.setup(0)
+    kept = load(adapter)
+    products = [
+        e for e in data["measured"] if (e["kind"], e["dtype"]) == ("matmul", "fp32")
+    ]
+    assert kept.peak("fp32") == max(entry["median"] for entry in products)
+    assert kept.peak("fp8") is None
+    (file,) = cache.rglob("*.json")
+    file.write_text(file.read_text()[:100])
+    assert load(adapter) is None  # damaged: as if nothing was measured
+
+
+def test_the_layers_of_a_config_are_among_the_shapes():
+    model = {"type": "MLP", "in_features": 16, "hidden": [8], "num_classes": 4}
+    cfg = {**CONFIG, "model": model, "log_level": "ERROR"}
+    assert linear_layers(cfg) == [(8, 16, 8), (8, 8, 4)]
+
+
+def test_rates_and_times_are_judged_by_their_kind():
+    case = module.Case("matmul", "fp32", "a", 2e9, "GFLOP/s", print)
+    other = module.Case("matmul", "fp32", "b", 2e9, "GFLOP/s", print)
+    launch = module.Case("launch", "fp32", "c", 1.0, "us", print)
+    each = [4e9, 1e9, 2e9, 3e9, 5e9]
+    rates = [(case, each), (other, [6e9] * 3), (launch, [1e5, 1e5, 2e5])]
+    first, second, third = module._judged(rates)
+    assert (first.median, first.low, first.high, first.share) == (3, 2, 4, 0.5)
+    assert second.share == 1
+    assert (third.median, third.unit) == (10, "us")
+    assert third.low <= third.median <= third.high
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--bench", "--device", "tpu"), 2, "'tpu'"),
+        (("--bench", "--device", "cuda"), 9, "device 'cuda' is not here"),
+        (("--bench", "--seconds", "0"), 2, "--seconds must be a number above 0, got 0"),
+        (("--bench", "--config", "no.yaml"), 2, "no.yaml"),
+        (("--seconds", "3"), 2, "--seconds is for --bench; add that, or leave it out"),
+    ],
+)
+def test_bad_input_is_one_line(devices, words, status, said):
+    found, out, err = devices(*words)
+    assert (found, out) == (status, "")
+    assert said in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["hpu", "ipu"])
+def test_an_emulated_device_is_not_measured(name):
+    adapter = resolve_device({"type": name, "emulate": True})
+    with pytest.raises(module.UnsupportedFeatureError, match="nothing about speed"):
+        module.measure(adapter)
