@@ -106,7 +106,7 @@ def _bench(args: argparse.Namespace) -> int:
 
 def _layers(args: argparse.Namespace) -> list[tuple[int, int, int]]:
     """Matrix products of the linear layers of the config's model."""
-    cfg = Config.fromfile(
+    cfg: Any = Config.fromfile(
         args.config, import_custom_modules=False, trust=args.trust_config
     )
     cfg.merge_from_dict({"device": "cpu", "log_level": "ERROR"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
     return {
         "epochs": runner.epoch,
         "iterations": runner.iter,
-        "seconds": _seconds(runner),
+        **_speed(runner),
         "skipped_updates": runner.adapter.skipped_updates,
         "not_finite": runner.not_finite,
         "metrics": last_validation(work_dir / f"{timestamp}.log.json"),
@@ -41,15 +42,20 @@ def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
     }
 
 
-def _seconds(runner: Any) -> dict[str, float] | None:
-    """What this process spent on each part of the run; None without a timer."""
+def _speed(runner: Any) -> dict[str, Any]:
+    """Seconds by part of the run, and model FLOPs utilization where it is known."""
     from devrun.hooks.timer import IterTimerHook
+    from devrun.rehearsal.utilization import utilization
 
-    timers = (hook for hook in runner.hooks if isinstance(hook, IterTimerHook))
-    timer = next(timers, None)
-    if timer is None:
-        return None
-    return {part: round(seconds, 3) for part, seconds in timer.spent.items()}
+    timers = [hook for hook in runner.hooks if isinstance(hook, IterTimerHook)]
+    if not timers:
+        return {"seconds": None, "utilization": None}
+    spent, updates = timers[0].spent, runner.session.train_steps
+    reached = utilization(runner.session, spent["data"] + spent["step"], updates)
+    return {
+        "seconds": {part: round(seconds, 3) for part, seconds in spent.items()},
+        "utilization": reached and {**asdict(reached), "words": reached.words()},
+    }
 
 
 def _best_metric(runner: Any) -> str | None:
@@ -99,6 +105,8 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
     lines.append(f"logs: {work_dir / facts['timestamp']}.log, .log.json, run.json")
     if bound := bound_of(shares_of(facts)):
         lines.append(f"time: {bound}")
+    if facts.get("utilization"):
+        lines.append(f"speed: {facts['utilization']['words']}")
     lines.append(f"report: devrun report {shlex.quote(str(work_dir))}")
     return "\n".join(lines)
 

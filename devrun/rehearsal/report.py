@@ -32,8 +32,8 @@ POINTS = 400_000
 """Of all curves of a page together; each has its share of them, and 2,000 at least."""
 _FACTS = {
     "status": "status", "device": "device", "versions": "versions", "git": "revision",
-    "seed": "seed", "world_size": "processes", "started": "started",
-    "command": "command",
+    "utilization": "utilization", "seed": "seed", "world_size": "processes",
+    "started": "started", "command": "command",
 }  # fmt: skip
 
 
@@ -263,6 +263,8 @@ def _fact(run: Mapping[str, Any], key: str) -> str:
     value = run["facts"].get(key)
     if key == "device" and isinstance(value, Mapping):
         return f"{value.get('name')}{' (emulated)' * bool(value.get('emulated'))}"
+    if key == "utilization" and isinstance(value, Mapping):
+        return _value(value.get("words"))
     if key == "versions" and isinstance(value, Mapping):
         return ", ".join(f"{name} {version}" for name, version in value.items())
     return _value(value)
