@@ -120,8 +120,8 @@ def _layers(args: argparse.Namespace) -> list[tuple[int, int, int]]:
 
 def _rates(peaks: Any, kept: str) -> str:
     """A table: the median, the quartiles around it, the share of the best shape."""
-    threads = f", {peaks.threads} threads" if peaks.device == "cpu" else ""
-    lines = [f"{peaks.description}{threads}, torch {peaks.versions['torch']}"]
+    where = f"{peaks.description} ({peaks.device}), {peaks.threads} host threads"
+    lines = [f"{where}, torch {peaks.versions['torch']}"]
     for m in peaks.measured:
         spread = f"({m.low:.4g} to {m.high:.4g})"
         rate = f"{m.median:>9.4g} {m.unit:<8}{spread:<24}{m.share:>5.0%}"

@@ -38,6 +38,7 @@ STATUSES = {
     "7": "hang, or another process of the run was lost",
     "8": "disk or I/O",
     "9": "device or SDK not here",
+    "10": "`compare`: the trainings part",
     "75": "stopped by a signal and saved: start it again",
     "130, 143": "interrupted without saving (130 also when Ctrl-C saved)",
 }

@@ -32,6 +32,7 @@ class CommandModule(Protocol):
 COMMANDS = {
     "train": Command("devrun.cli.train", "train what a config describes"),
     "test": Command("devrun.cli.test", "evaluate a checkpoint"),
+    "compare": Command("devrun.cli.compare", "find where two trainings part"),
     "report": Command("devrun.cli.report", "show what runs did on one page"),
     "devices": Command("devrun.cli.devices", "list the devices that are here"),
     "export": Command("devrun.cli.export", "write a checkpoint in another format"),

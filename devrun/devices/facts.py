@@ -16,6 +16,8 @@ class DeviceFacts:
     """Variables to set before torch is imported; what the user has set stays."""
     other_names: tuple[str, ...] = ()
     """Other names that users try; the message suggests the right one."""
+    has_emulator: bool = False
+    """Whether devrun comes with a look-alike of its SDK, for `emulate`."""
     runner_options: tuple[str, ...] = ()
     """Its options that MMCV keeps in the `runner` section."""
     top_level_options: Mapping[str, str] = field(default_factory=dict)

@@ -107,7 +107,10 @@ def measure(
         raise UnsupportedFeatureError(
             f"{adapter.name} runs whole graphs, no single operations to be measured"
         )
-    found, left_out = cases(device, layers)
+    infos = adapter.list_devices()
+    dtypes = infos[device.index or 0].dtypes if infos else ()
+    own = not getattr(adapter, "host_shared", False)
+    found, left_out = cases(device, dtypes, own_memory=own, layers=layers)
     rates, failed = _rounds(found, seconds)
     return Peaks(
         device=str(device),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+
+from devrun.text import joined
 
 __all__ = ["Case", "cases", "linear_layers"]
 
@@ -43,31 +45,43 @@ class Case:
 
 
 def cases(
-    device: torch.device, layers: Sequence[tuple[int, int, int]] = ()
+    device: torch.device,
+    dtypes: Collection[str],
+    *,
+    own_memory: bool,
+    layers: Sequence[tuple[int, int, int]] = (),
 ) -> tuple[list[Case], list[str]]:
     """What is measured on `device`, and what is not, with the reason.
 
     Args:
+        dtypes: what the device lists, of which `tf32` is looked at.
+        own_memory: whether it has memory apart from the host's, and is fed larger work.
         layers: matrix products beside the usual ones, each (m, k, n).
     """
-    large = device.type != "cpu"
-    found = []
+    large = own_memory
+    found: list[Case] = []
+    left_out = ["int8: torch has no public matrix product of it"]
     for name, dtype in DTYPES.items():
-        if (device.type, name) == ("mps", "fp64"):
+        try:
+            tf32 = name == "fp32" and "tf32" in dtypes
+            found += _products(device, name, dtype, large, layers, tf32=tf32)
+        except (TypeError, RuntimeError) as error:  # a type that the device lacks
+            left_out.append(f"{name}: {joined(error)}")
             continue
-        found += _products(device, name, dtype, large, layers)
         if name != "fp64":
             found += _convolutions(device, name, dtype)
             found.append(_attention(device, name, dtype))
-    left_out = ["int8: torch has no public matrix product of it"]
-    extra, missing = _narrow(device, large)
-    found += extra
-    left_out += missing
+    if not large:
+        left_out.append("fp8: torch converts it on this device, which shows nothing")
+    elif not hasattr(F, "scaled_mm"):
+        left_out.append(f"fp8: torch {torch.__version__} has no scaled_mm")
+    else:
+        found += _narrow(device)
     found += [*_memory(device, large), _launch(device)]
     if large:
         found += _copies(device)
     else:
-        left_out.append("copies: the CPU's memory is the host's")
+        left_out.append("copies: the device's memory is the host's")
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         found += _reductions(device)
     else:
@@ -98,6 +112,8 @@ def _products(
     dtype: torch.dtype,
     large: bool,
     layers: Sequence[tuple[int, int, int]],
+    *,
+    tf32: bool,
 ) -> list[Case]:
     shapes = _shapes(large) + [(1, *layer) for layer in layers]
     found = []
@@ -109,7 +125,7 @@ def _products(
         work = 2.0 * batch * m * k * n
         run = _call(torch.matmul, a, b)
         found.append(Case("matmul", name, words, work, "GFLOP/s", run))
-        if name == "fp32" and device.type == "cuda":
+        if tf32:
             quick = _as_tf32(run)
             found.append(Case("matmul", "tf32", words, work, "GFLOP/s", quick))
     return found
@@ -162,25 +178,18 @@ def _attention(device: torch.device, name: str, dtype: torch.dtype) -> Case:
     return Case("attention", name, words, work, "GFLOP/s", run)
 
 
-def _narrow(device: torch.device, large: bool) -> tuple[list[Case], list[str]]:
-    """fp8: that an operation runs is no proof that the device has instructions."""
-    product = getattr(F, "scaled_mm", None)
-    if product is None:
-        return [], [f"fp8: torch {torch.__version__} has no scaled_mm"]
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
-        return [], ["fp8: the device has no instructions for it, or torch cannot tell"]
+def _narrow(device: torch.device) -> list[Case]:
     found = []
+    one = torch.ones((), device=device)
+    scaling = F.ScalingType.TensorWise
     for side in (1024, 4096, 8192):
         a = _random(side, side, device=device, dtype=torch.float8_e4m3fn)
         b = _random(side, side, device=device, dtype=torch.float8_e4m3fn).t()
-        one = torch.ones((), device=device)
-        scaling = F.ScalingType.TensorWise
-        run = _call(
-            product, a, b, one, scaling, one, scaling, output_dtype=torch.bfloat16
-        )
+        scales = (one, scaling, one, scaling)
+        run = _call(F.scaled_mm, a, b, *scales, output_dtype=torch.bfloat16)
         words = f"{side}x{side} by {side}x{side}"
         found.append(Case("matmul", "fp8", words, 2.0 * side**3, "GFLOP/s", run))
-    return found, []
+    return found
 
 
 def _memory(device: torch.device, large: bool) -> list[Case]:

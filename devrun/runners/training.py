@@ -73,6 +73,7 @@ def build_training(
     *,
     validate: bool = True,
     dry_run: bool = False,
+    dry_batches: int = DRY_BATCHES,
     progress: bool | None = None,
     allow_pickle: str | None = None,
 ) -> Training:
@@ -81,8 +82,9 @@ def build_training(
     Args:
         cfg: a checked config; it is not changed.
         validate: register the evaluation hook where there is a val data set.
-        dry_run: two batches of each phase, one evaluation and one checkpoint, which
+        dry_run: a few batches of each phase, one evaluation and one checkpoint, which
             are written to a temporary folder; `work_dir` is not touched.
+        dry_batches: how many, in a dry run.
         progress: show a progress bar; None decides by whether there is a terminal.
         allow_pickle: a file among `resume_from` and `load_from` whose code may run.
 
@@ -104,7 +106,8 @@ def build_training(
         if dry_run:
             scratch = tempfile.TemporaryDirectory(prefix="devrun-dry-")
             undo.callback(scratch.cleanup)
-        training = _built(cfg, adapter, validate=validate, scratch=scratch)
+        limit = None if scratch is None else dry_batches
+        training = _built(cfg, adapter, limit, validate=validate, scratch=scratch)
         if progress is not False:
             bar = build_from_cfg({"type": "ProgressHook"}, HOOKS)
             training.runner.register_hook(bar, Priority.LOWEST)
@@ -116,6 +119,7 @@ def build_training(
 def _built(
     cfg: Mapping[str, Any],
     adapter: DeviceAdapter,
+    limit: int | None,
     *,
     validate: bool,
     scratch: tempfile.TemporaryDirectory[str] | None,
@@ -129,7 +133,7 @@ def _built(
     loaders, val_loader = _loaders(cfg["data"], workflow, validate)
     _check_data(cfg["model"], model, [*loaders, val_loader])
     optimizer = build_optimizer(model, cfg["optimizer"])
-    runner_cfg, workflow = _runner_section(cfg, workflow, dry_run)
+    runner_cfg, workflow = _runner_section(cfg, workflow, limit)
     runner = build_runner(
         runner_cfg,
         {
@@ -140,7 +144,7 @@ def _built(
             "meta": {"seed": seed},
             "device": adapter,
             "seed": seed,
-            "limit_batches": DRY_BATCHES if dry_run else None,
+            "limit_batches": limit,
         },
     )
     runner.session.keeps_seed = cfg.get("seed") is not None
@@ -229,17 +233,18 @@ def _agreeing(
 
 
 def _runner_section(
-    cfg: Mapping[str, Any], workflow: list[tuple[str, int]], dry_run: bool
+    cfg: Mapping[str, Any], workflow: list[tuple[str, int]], limit: int | None
 ) -> tuple[dict[str, Any], list[tuple[str, int]]]:
+    """The section and the workflow; those of a dry run where there is a `limit`."""
     section = copy(cfg["runner"])  # keeps where it was written
     for key in ("fp16_cfg", *(k for f in FACTS.values() for k in f.runner_options)):
         section.pop(key, None)
     section.setdefault("type", "EpochBasedRunner")
-    if not dry_run:
+    if limit is None:
         return section, workflow
     if "max_iters" in section:
-        short = [(mode, min(times, 1) * DRY_BATCHES) for mode, times in workflow]
-        section["max_iters"] = DRY_BATCHES
+        short = [(mode, min(times, 1) * limit) for mode, times in workflow]
+        section["max_iters"] = limit
         return section, short
     section["max_epochs"] = 1
     return section, [(mode, min(times, 1)) for mode, times in workflow]

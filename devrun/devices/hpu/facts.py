@@ -5,6 +5,7 @@ from devrun.devices.facts import DeviceFacts
 __all__ = ["FACTS"]
 
 FACTS = DeviceFacts(
+    has_emulator=True,
     # torch would load the SDK before the adapter has set what that reads
     environment={"PT_HPU_AUTOLOAD": "0"},
     other_names=("gaudi",),

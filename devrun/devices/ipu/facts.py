@@ -5,6 +5,7 @@ from devrun.devices.facts import DeviceFacts
 __all__ = ["FACTS"]
 
 FACTS = DeviceFacts(
+    has_emulator=True,
     runner_options=("options_cfg", "ipu_model_cfg", "modules_to_record"),
     top_level_options={"ipu_replicas": "replicas"},
 )
