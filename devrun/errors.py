@@ -102,7 +102,7 @@ class DevrunError(Exception):
     def locate(self, place: Place, subject: str = "") -> None:
         """Set where the error is from; the first place, which is the nearest, stays."""
         if self.place is None:
-            self.place = place
+            self.place = place or None
             if subject not in self.reason:
                 self.subject = self.subject or subject
 

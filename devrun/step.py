@@ -207,7 +207,8 @@ def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
     if nonfinite == "ignore":
         raise ConfigError(
             "spike cannot be combined with nonfinite 'ignore', which looks at no loss; "
-            "use 'stop', 'skip', 'warn' or 'rollback'"
+            "use 'stop', 'skip', 'warn' or 'rollback'",
+            key="spike",
         )
     return settings
 

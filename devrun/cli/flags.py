@@ -197,7 +197,7 @@ def device_entry(args: argparse.Namespace, configured: Any) -> Any:
                     )
     if args.emulate:
         given["emulate"] = True
-    return given["type"] if len(given) == 1 else given
+    return given["type"] if given.keys() == {"type"} else given
 
 
 def _implied(args: argparse.Namespace) -> list[tuple[str, str, dict[str, Any]]]:

@@ -17,6 +17,7 @@ from devrun.data.collate import build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
 from devrun.data.spec import ERROR_POLICIES, ConfiguredLoader, Extras, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
+from devrun.place import Place
 from devrun.registry import Registry
 
 __all__ = [
@@ -148,8 +149,18 @@ def _build_loader(
     try:
         return build_dataloader(dataset, **options)
     except DevrunError as error:
-        error.locate(where(data, mode))
+        error.locate(_place(data, mode, error.key))
         raise
+
+
+def _place(data: Mapping[str, Any], mode: str, option: str | None) -> Place:
+    """Where the loader's `option` was given, else where its data set was."""
+    names = [option, *(alias for alias, own in _ALIASES.items() if own == option)]
+    for section in (data.get(f"{mode}_dataloader") or {}, data):
+        for name in names:
+            if name in section:
+                return where(section, name)
+    return where(data, mode)
 
 
 def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
@@ -197,24 +208,28 @@ def _check(
         ("workers_per_gpu", workers_per_gpu, 0, MOST_WORKERS),
     ):
         if type(value) is not int or value < least:
-            raise ConfigError(f"{name} must be an int of at least {least}: {value!r}")
+            raise ConfigError.of(name, f"must be an int of at least {least}: {value!r}")
         if value > most:
-            raise ConfigError(f"{name} must be at most {most}: {describe(value)}")
+            raise ConfigError.of(name, f"must be at most {most}: {describe(value)}")
     if not round_up:
-        raise ConfigError("round_up: false is not possible: processes train in step")
-    if mode not in (None, "sync", "async"):
-        raise ConfigError(f"mode of a loader must be sync or async, got {mode!r}")
-    if policy is not None and policy not in ERROR_POLICIES:
         raise ConfigError(
-            f"on_sample_error must be one of {', '.join(ERROR_POLICIES)}: {policy!r}"
+            "round_up: false is not possible: processes train in step", key="round_up"
+        )
+    if mode not in (None, "sync", "async"):
+        raise ConfigError.of("mode", f"of a loader must be sync or async, got {mode!r}")
+    if policy is not None and policy not in ERROR_POLICIES:
+        raise ConfigError.of(
+            "on_sample_error",
+            f"must be one of {', '.join(ERROR_POLICIES)}: {policy!r}",
         )
 
 
 def _worker_init(function: Any) -> Any:
     if function is not None and not callable(function):
-        raise ConfigTypeError(
-            f"worker_init_fn takes a function, which a file cannot hold, not "
-            f"{short(function)}; what workers need belongs into the data set"
+        raise ConfigTypeError.of(
+            "worker_init_fn",
+            f"takes a function, which a file cannot hold, not {short(function)}; "
+            "what workers need belongs into the data set",
         )
     return function
 

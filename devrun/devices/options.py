@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from devrun.construct import where
 from devrun.errors import ConfigError, ConfigTypeError, nearest
 from devrun.trust import may_run_code
 
@@ -70,13 +71,16 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
     if "emulate" in values and "emulate" not in fields:
         raise ConfigError(
             f"device {device!r} has no emulator: take device hpu or ipu, which have "
-            "one, or remove emulate"
+            "one, or remove emulate",
+            key="emulate",
         )
     for key, value in values.items():
         if key not in fields:
             section = _ELSEWHERE.get(key)
             hint = f"it belongs to {section}" if section else nearest(key, fields)
-            raise ConfigError(f"device {device!r} has no option {key!r}; {hint}")
+            raise ConfigError(
+                f"device {device!r} has no option {key!r}; {hint}", key=key
+            )
         kinds = fields[key].metadata["kinds"]
         # bool is an int to Python, not to whoever wrote `index: true`
         if not isinstance(value, kinds) or (
@@ -86,14 +90,19 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
                 _KIND_NAMES.get(kind, kind.__name__) for kind in kinds
             )
             raise ConfigTypeError(
-                f"option {key!r} of device {device!r} must be {accepted}, got {value!r}"
+                f"option {key!r} of device {device!r} must be {accepted}, got "
+                f"{value!r}",
+                key=key,
             )
     index, timeout = values.get("index"), values.get("timeout")
     if index is not None and index < 0:
-        raise ConfigError(f"option 'index' of device {device!r} is negative: {index}")
+        raise ConfigError(
+            f"option 'index' of device {device!r} is negative: {index}", key="index"
+        )
     if timeout is not None and not 0 < timeout < math.inf:
         raise ConfigError(
-            f"option 'timeout' of device {device!r} must be above 0 seconds: {timeout}"
+            f"option 'timeout' of device {device!r} must be above 0 seconds: {timeout}",
+            key="timeout",
         )
     if isinstance(values.get("compile"), Mapping) and not may_run_code():
         _check_compile(values["compile"], device)
@@ -108,22 +117,28 @@ def _check_compile(arguments: Mapping[str, Any], device: str) -> None:
         if key not in _COMPILE:
             raise ConfigError(
                 f"{what} has no {key!r}: torch.compile takes {', '.join(_COMPILE)}; "
-                f"{nearest(key, _COMPILE)}"
+                f"{nearest(key, _COMPILE)}",
+                place=where(arguments, key),
             )
     backend = arguments.get("backend", "inductor")
     if isinstance(backend, str) and backend not in _BACKENDS:
         raise ConfigError(
             f"{what} takes the backend {', '.join(_BACKENDS)} from a config, not "
-            f"{backend!r}; --trust-config allows another one"
+            f"{backend!r}; --trust-config allows another one",
+            place=where(arguments, "backend"),
         )
     settings = arguments.get("options") or {}
     if not isinstance(settings, Mapping):
-        raise ConfigTypeError(f"{what}: options must be a mapping, got {settings!r}")
+        raise ConfigTypeError(
+            f"{what}: options must be a mapping, got {settings!r}",
+            place=where(arguments, "options"),
+        )
     for key, value in settings.items():
         if not isinstance(value, (bool, int, float)):
             raise ConfigError(
                 f"{what}: options.{key} must be a number, true or false, got {value!r}:"
-                " a text may be a program to start; --trust-config allows it"
+                " a text may be a program to start; --trust-config allows it",
+                place=where(settings, key),
             )
 
 

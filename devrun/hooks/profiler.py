@@ -247,7 +247,8 @@ def _checked_handler(given: Any, json_trace_path: str | None) -> Any:
     if kind == "tb_trace" and json_trace_path is not None:
         raise ConfigError(
             "a trace can be written once: give json_trace_path or "
-            "on_trace_ready={type: tb_trace}, not both"
+            "on_trace_ready={type: tb_trace}, not both",
+            key="on_trace_ready",
         )
     return dict(given)
 
@@ -286,6 +287,8 @@ def _named(names: Any) -> list[Any]:
         key = str(name).lower()
         if key not in ACTIVITIES:
             hint = nearest(key, ACTIVITIES)
-            raise UnknownNameError(f"no profiler activity {name!r}; {hint}")
+            raise UnknownNameError(
+                f"no profiler activity {name!r}; {hint}", key="activities"
+            )
         found[ACTIVITIES[key]] = None
     return list(found)

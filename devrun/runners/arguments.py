@@ -48,7 +48,8 @@ def check_arguments(
     if max_iters is not None and max_epochs is not None:
         raise ConfigError(
             "give max_epochs or max_iters, not both; where one is inherited, set it "
-            "to null (None)"
+            "to null (None)",
+            key="max_epochs",
         )
     check_limit("max_epochs", max_epochs, 0)
     check_limit("max_iters", max_iters, 0)

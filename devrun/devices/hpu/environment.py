@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from devrun.construct import where
 from devrun.devices.hpu.options import HPUOptions
 from devrun.dist import launched
 from devrun.errors import ConfigError, UnsupportedFeatureError
@@ -57,11 +58,13 @@ def variables(options: HPUOptions) -> dict[str, str]:
         wanted["DEVRUN_HPU_GENERATION"] = options.generation
     if options.memory_mb is not None:
         wanted["DEVRUN_HPU_MEMORY_MB"] = str(options.memory_mb)
-    for name, value in (options.env or {}).items():
+    given = options.env or {}
+    for name, value in given.items():
         if name in wanted or name in _LISTS.values():
             raise ConfigError(
                 f"env of device 'hpu' sets {name}, which another option decides: "
-                "remove it there"
+                "remove it there",
+                place=where(given, name),
             )
         wanted[name] = str(int(value)) if isinstance(value, bool) else str(value)
         if not (may_run_code() or _is_setting(name, wanted[name])):
@@ -69,7 +72,8 @@ def variables(options: HPUOptions) -> dict[str, str]:
                 f"env of device 'hpu' sets {name}={wanted[name]}, but from a config it "
                 "takes the SDK's own switches (PT_..., HABANA_..., ENABLE_..., "
                 "HCCL_..., GC_..., LOG_LEVEL_...) that name no file; export it in the "
-                "shell, or give --trust-config"
+                "shell, or give --trust-config",
+                place=where(given, name),
             )
     return wanted
 

@@ -65,14 +65,16 @@ class HPUOptions(IndexedOptions):
                 hint = nearest(str(value), map(_word, accepted))
                 raise ConfigError(
                     f"option {name!r} of device 'hpu' must be one of {shown}, got "
-                    f"{value!r}" + (f"; {hint}" if hint.startswith("did") else "")
+                    f"{value!r}" + (f"; {hint}" if hint.startswith("did") else ""),
+                    key=name,
                 )
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(
                     f"option {name!r} of device 'hpu' must be {least} or more, "
-                    f"got {value}"
+                    f"got {value}",
+                    key=name,
                 )
         self._check_combinations()
 
@@ -80,27 +82,33 @@ class HPUOptions(IndexedOptions):
         if self.index:
             raise ConfigError(
                 f"hpu:{self.index} cannot be chosen: a process sees one Gaudi, hpu:0; "
-                "HABANA_VISIBLE_MODULES says which"
+                "HABANA_VISIBLE_MODULES says which",
+                key="index",
             )
         if self.graphs is True and self.mode != "lazy":
             raise ConfigError(
                 f"option 'graphs' of device 'hpu' needs mode lazy, got mode "
                 f"{self.mode}: HPU graphs exist in lazy mode only; in mode compile "
-                "the compiled regions are graphs already"
+                "the compiled regions are graphs already",
+                key="graphs",
             )
         if self.compile and self.mode != "compile":
             raise ConfigError(
                 f"option 'compile' of device 'hpu' holds torch.compile's arguments "
-                f"for mode compile, got mode {self.mode}: set mode to compile"
+                f"for mode compile, got mode {self.mode}: set mode to compile",
+                key="compile",
             )
         for name in ("generation", "memory_mb"):
             if getattr(self, name) is not None and not self.emulate:
                 raise ConfigError(
                     f"option {name!r} of device 'hpu' is the emulator's: add emulate "
-                    "(--emulate) or remove it"
+                    "(--emulate) or remove it",
+                    key=name,
                 )
         if self.strict and not self.report:
-            raise ConfigError("option 'strict' of device 'hpu' needs report: true")
+            raise ConfigError(
+                "option 'strict' of device 'hpu' needs report: true", key="strict"
+            )
 
 
 def _word(value: Any) -> str:

@@ -349,6 +349,7 @@ class EvalHook(Hook):
             raise ConfigTypeError(
                 f"evaluation got an unexpected {wrong!r}; "
                 f"{nearest(wrong, ['metric', *accepted])} (only a data set with "
-                f"`evaluate` takes others, {type(self.dataset).__name__} has none)"
+                f"`evaluate` takes others, {type(self.dataset).__name__} has none)",
+                key=wrong,
             )
         return build_metrics(metric)

@@ -54,7 +54,10 @@ def exactly_one(name: str, value: float | None, ratio: float | None) -> None:
     """Refuse both or neither of `name` and `name`_ratio."""
     if (value is None) == (ratio is None):
         given = "neither" if value is None else f"{value!r} and {ratio!r}"
-        raise ConfigError(f"give exactly one of {name} and {name}_ratio, got {given}")
+        raise ConfigError(
+            f"give exactly one of {name} and {name}_ratio, got {given}",
+            key=f"{name}_ratio",
+        )
 
 
 def positive_int(name: str, value: Any, key: str | None = None) -> int:
