@@ -77,7 +77,7 @@ class Session:
         """Training steps that the adapter did."""
         self.eval_steps = 0
         """Evaluation steps, also those of hooks."""
-        self._loaders: dict[tuple[int, bool], tuple[Any, PreparedLoader]] = {}
+        self._loaders: dict[tuple[int, bool, int], tuple[Any, PreparedLoader]] = {}
 
     @property
     def model(self) -> nn.Module:
@@ -100,6 +100,7 @@ class Session:
         """Put model and optimizer on the device; the hooks that the adapter brings."""
         if self.policy.precision != "fp32":
             wrap_fp16_model(self.model)
+        self.adapter.seed = self.seed
         self.wrapped, self.optimizer = self.adapter.prepare(
             self.step_module, self.optimizer, self.policy
         )
@@ -110,12 +111,12 @@ class Session:
         return self.adapter.hooks()
 
     def loader(self, data_loader: Any, *, training: bool) -> PreparedLoader:
-        """`data_loader` as the device wants it; the same one each time.
+        """`data_loader` as the device wants it; the same one each time for one seed.
 
         Raises:
             ConfigError: it is empty, or an epoch run needs a length that it has not.
         """
-        key = (id(data_loader), training)
+        key = (id(data_loader), training, self.seed)
         if key not in self._loaders:
             prepared = self.adapter.prepare_dataloader(
                 data_loader, training=training, seed=self.seed
@@ -132,7 +133,7 @@ class Session:
             if self.limit_batches is not None:
                 prepared = prepared.limited(self.limit_batches)
             self._loaders[key] = (data_loader, prepared)  # keeps the id alive
-            self._loaders[id(prepared), training] = (prepared, prepared)
+            self._loaders[id(prepared), training, self.seed] = (prepared, prepared)
         return self._loaders[key][1]
 
     def eval_step(self, batch: Any, mode: str) -> StepOutput:

@@ -194,7 +194,9 @@ def _check(own: Mapping[str, Any]) -> None:
             "split", f"must be auto, got {split!r}; name layers in train_split_edges"
         )
     if split == "auto" and edges:
-        raise refused("split", "auto and train_split_edges contradict each other: give one")
+        raise refused(
+            "split", "auto and train_split_edges contradict each other: give one"
+        )
     if split == "auto" and own.get("num_ipus") is None:
         raise refused("split", "is auto, which needs num_ipus, the IPUs of one replica")
     if own.get("num_ipus", 1) not in (None, 1) and not split and not edges:
