@@ -20,7 +20,8 @@ from devrun.config.source import LIMITS, extension
 from devrun.config.tree import ConfigDict, children, origin_of, rehome
 from devrun.errors import ConfigError, ConfigTypeError, StorageError, UnknownNameError
 from devrun.files import replace_text
-from devrun.place import COMMAND_LINE, Origin, dotted, one_line
+from devrun.place import COMMAND_LINE, Origin, dotted
+from devrun.text import escape
 
 __all__ = ["Config"]
 
@@ -156,7 +157,7 @@ class Config:
         try:
             replace_text(path, text)
         except OSError as error:
-            shown = one_line(path)
+            shown = escape(path)
             raise StorageError(
                 f"{shown}: cannot be written: {error.strerror}"
             ) from None

@@ -16,7 +16,8 @@ from typing_extensions import Self
 from devrun.config.origin import config_error, hint_for
 from devrun.config.redact import redacted
 from devrun.errors import UnknownNameError
-from devrun.place import KeyPath, Origin, Place, one_line
+from devrun.place import KeyPath, Origin, Place
+from devrun.text import escape
 
 __all__ = [
     "ConfigDict",
@@ -104,7 +105,7 @@ class ConfigDict(_Node, dict[Any, Any]):
 
     def __missing__(self, key: Any) -> NoReturn:
         hint = hint_for(key, self)
-        shown = one_line(repr(key), 80)
+        shown = escape(repr(key), 80)
         text = f"{self._here()}no key {shown}" + (f"; {hint}" if hint else "")
         raise MissingKeyError(text)
 
