@@ -49,7 +49,7 @@ def check_arguments(
         raise ConfigError(
             "give max_epochs or max_iters, not both; where one is inherited, set it "
             "to null (None)",
-            key="max_epochs",
+            key="max_iters",
         )
     check_limit("max_epochs", max_epochs, 0)
     check_limit("max_iters", max_iters, 0)

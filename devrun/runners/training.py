@@ -267,7 +267,7 @@ def _runner_section(
         return section, workflow
     if "max_iters" in section:
         short = [(mode, min(times, 1) * DRY_BATCHES) for mode, times in workflow]
-        section["max_iters"] = DRY_BATCHES
+        dict.__setitem__(section, "max_iters", DRY_BATCHES)  # its place stays
         return section, short
     section["max_epochs"] = 1
     return section, [(mode, min(times, 1)) for mode, times in workflow]

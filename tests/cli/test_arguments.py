@@ -102,7 +102,7 @@ WRONG = [
     (
         "runner",
         {"type": "EpochBasedRunner", "max_epochs": 1, "max_iters": 3},
-        ".max_epochs",
+        ".max_iters",
     ),
     ("workflow", [["train", -1]], ""),
     ("workflow", [["trane", 1]], ""),
