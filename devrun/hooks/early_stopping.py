@@ -10,7 +10,7 @@ from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook
 from devrun.hooks.evaluation.best import as_score, infer_rule, is_better
 from devrun.hooks.evaluation.hook import EvalHook
-from devrun.hooks.logger.base import average_over_ranks
+from devrun.hooks.logger.hook import average_over_ranks
 from devrun.run import Run
 
 __all__ = ["EarlyStoppingHook"]

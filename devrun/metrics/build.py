@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from devrun.construct import where
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
-from devrun.metrics.base import FunctionMetric, MeanMetric, StatefulMetric
 from devrun.metrics.functional import topk_accuracy
+from devrun.metrics.kinds import FunctionMetric, MeanMetric, StatefulMetric
 from devrun.registry import METRICS
 
 BuiltMetric: TypeAlias = MeanMetric | StatefulMetric

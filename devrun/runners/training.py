@@ -31,8 +31,8 @@ from devrun.optim.build import build_optimizer
 from devrun.place import Place
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.agreement import check_config
-from devrun.runners.build import build_runner
 from devrun.runners.checkpointer import CHECKPOINTS
+from devrun.runners.constructor import build_runner
 from devrun.runners.runner import BaseRunner
 
 __all__ = ["Training", "build_training"]

@@ -37,10 +37,10 @@ from devrun.hooks.evaluation.loop import (
     evaluate_means,
     length_of,
 )
-from devrun.hooks.logger.base import LoggerHook, plain_number
+from devrun.hooks.logger.hook import LoggerHook, plain_number
 from devrun.hooks.timer import exclude_time
-from devrun.metrics.base import StatefulMetric
 from devrun.metrics.build import build_metrics
+from devrun.metrics.kinds import StatefulMetric
 from devrun.run import Run
 
 __all__ = ["EvalHook"]

@@ -7,16 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from devrun.errors import ConfigError
-from devrun.hooks.schedules.base import (
-    LrUpdaterHook,
-    MomentumUpdaterHook,
-    ScheduleHook,
-    Values,
-    momentum_of,
-    optimizers_of,
-    policy,
-    set_momentum,
-)
 from devrun.hooks.schedules.checks import (
     annealing,
     cyclic_ratios,
@@ -25,6 +15,16 @@ from devrun.hooks.schedules.checks import (
     iterations_only,
     numbers,
     positive_int,
+)
+from devrun.hooks.schedules.hook import (
+    LrUpdaterHook,
+    MomentumUpdaterHook,
+    ScheduleHook,
+    Values,
+    momentum_of,
+    optimizers_of,
+    policy,
+    set_momentum,
 )
 from devrun.run import Run
 

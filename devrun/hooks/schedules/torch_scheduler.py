@@ -8,7 +8,7 @@ from torch.optim import lr_scheduler
 
 from devrun.errors import CheckpointError, ConfigError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook, Priority
-from devrun.hooks.schedules.base import optimizers_of, write
+from devrun.hooks.schedules.hook import optimizers_of, write
 from devrun.hooks.schedules.torch_names import (
     build_scheduler,
     check_arguments,
