@@ -10,9 +10,9 @@ from typing import Any
 from torch import profiler
 
 from devrun.checkpoint.storage import check_possible, check_writable
+from devrun.config.numbers import whole_number
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook
-from devrun.hooks.schedules.checks import positive_int
 from devrun.run import Run
 from devrun.text import joined
 
@@ -65,7 +65,7 @@ class ProfilerHook(Hook):
         if not isinstance(by_epoch, bool):
             raise ConfigTypeError.of("by_epoch", f"must be a bool, got {by_epoch!r}")
         self.by_epoch = by_epoch
-        self.profile_iters = positive_int("profile_iters", profile_iters)
+        self.profile_iters = whole_number("profile_iters", profile_iters)
         self.activities = activities
         self.schedule = _schedule(schedule)
         self.on_trace_ready = _checked_handler(on_trace_ready, json_trace_path)
