@@ -213,8 +213,12 @@ def unshared(value: Any) -> Any:
     return value
 
 
-def where(cfg: Mapping[str, Any], key: str | None = None) -> Place:
-    """The place of a value read from a config file, else an empty one."""
+def where(cfg: Any, key: Any = None) -> Place:
+    """The place of a value read from a config file, else an empty one.
+
+    Args:
+        key: of a mapping, or the position in a list; None for `cfg` itself.
+    """
     from devrun.config import tree
 
     return tree.where(cfg, key)

@@ -214,19 +214,6 @@ def broadcast_object(value: T, src: int = 0) -> T:
     return box[0]
 
 
-def all_reduce_mean(values: Mapping[str, Any]) -> dict[str, float]:
-    """Mean of each named number or 0-d tensor over the ranks that have that name.
-
-    Reading the values makes the host wait for the device.
-    """
-    mine = {name: _number(value) for name, value in values.items()}
-    ranks = gather_objects(mine)
-    names = dict.fromkeys(name for rank in ranks for name in rank)
-    return {
-        name: _mean([rank[name] for rank in ranks if name in rank]) for name in names
-    }
-
-
 def weighted_means(totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     """Mean of each name over the ranks, from their (weighted sum, weight)."""
     sums: dict[str, list[float]] = {}
@@ -352,15 +339,6 @@ def _buckets(tensors: list[Tensor], limit: int) -> Iterable[list[Tensor]]:
             bucket.append(tensor)
             size += bytes_
         yield bucket
-
-
-def _number(value: Any) -> float:
-    # torch warns when float() takes a tensor that still has its graph
-    return float(value.detach() if hasattr(value, "detach") else value)
-
-
-def _mean(numbers: list[float]) -> float:
-    return sum(numbers) / len(numbers)
 
 
 def _group() -> Any:

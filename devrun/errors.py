@@ -71,7 +71,7 @@ class DevrunError(Exception):
         place: where in a config the refused value was written.
         key: the argument or option that is refused; whoever has the section that it was
             given in finds the place by it.
-        subject: what the reason is about; not shown where the place ends with it.
+        subject: what the reason is about; not shown where the place names it.
     """
 
     exit_code = 1
@@ -102,7 +102,7 @@ class DevrunError(Exception):
     def locate(self, place: Place, subject: str = "") -> None:
         """Set where the error is from; the first place, which is the nearest, stays."""
         if self.place is None:
-            self.place = place
+            self.place = place or None
             if subject not in self.reason:
                 self.subject = self.subject or subject
 
@@ -112,7 +112,7 @@ class DevrunError(Exception):
 
     def __str__(self) -> str:  # KeyError would show the repr of its argument
         reason, subject, place = self.reason, self.subject, self.place or Place()
-        if subject and place.path[-1:] != (subject,):
+        if subject and subject not in place.path:
             reason = f"{subject}: {reason}"
         progress = f" ({self.progress})" if self.progress else ""
         # a traceback leaves the process past every log

@@ -8,7 +8,7 @@ from typing import Any
 
 from devrun.text import escape
 
-__all__ = ["COMMAND_LINE", "KeyPath", "Origin", "Place", "dotted", "one_line"]
+__all__ = ["COMMAND_LINE", "KeyPath", "Origin", "Place", "dotted"]
 
 KeyPath = tuple[Any, ...]
 
@@ -21,7 +21,7 @@ class Origin:
     line: int = 0
 
     def __str__(self) -> str:
-        name = one_line(self.file)
+        name = escape(self.file)
         return f"{name}:{self.line}" if self.line else name
 
 
@@ -46,13 +46,5 @@ class Place:
         return "".join(f"{part}: " for part in parts if part)
 
 
-def one_line(text: object, limit: int = 200) -> str:
-    """`text` without control, bidirectional or line characters, cut at `limit`."""
-    shown = str(text)
-    if len(shown) > limit:
-        shown = shown[: limit - 3] + "..."
-    return escape(shown, limit)
-
-
 def dotted(path: Iterable[Any]) -> str:
-    return ".".join(one_line(part, 80) for part in path)
+    return ".".join(escape(part, 80) for part in path)

@@ -46,6 +46,8 @@ class RunState:
     """Updates of the present epoch."""
     updates: int = 0
     """Like `iter`, but right already while `after_train_iter` runs."""
+    in_loop: bool = False
+    """Whether the phases have begun, so that no other run can be taken up."""
     phase_over: bool = False
     """Whether the hooks of a phase's end are running."""
     cut_short: bool = False

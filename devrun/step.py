@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from devrun.config.numbers import check_finite, is_finite, is_number
+from devrun.config.numbers import check_finite, is_finite, is_number, whole_number
 from devrun.config.origin import describe
 from devrun.config.schema import GRAD_CLIP
 from devrun.errors import ConfigError, ConfigTypeError, nearest
@@ -109,10 +109,10 @@ class UpdatePolicy:
         _one_of("mean_over", self.mean_over, MEAN_OVER)
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("nonfinite", self.nonfinite, NONFINITE)
-        _check_count("cumulative_iters", self.accumulate)
-        _check_count("max_rollbacks", self.max_rollbacks)
+        whole_number("cumulative_iters", self.accumulate)
+        whole_number("max_rollbacks", self.max_rollbacks)
         if self.micro_batch not in (None, "auto"):
-            _check_count("micro_batch", self.micro_batch)
+            whole_number("micro_batch", self.micro_batch)
         made = {
             "grad_clip": _checked_clip(self.grad_clip),
             "loss_scale": _checked_scale(self.loss_scale),
@@ -144,13 +144,6 @@ def _one_of(
         raise ConfigError(
             f"{name} must be one of {', '.join(accepted)}, got {value!r}{hint}",
             key=key or name,
-        )
-
-
-def _check_count(name: str, count: Any, key: str | None = None) -> None:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ConfigError(
-            f"{name} must be an int of 1 or more, got {count!r}", key=key or name
         )
 
 
@@ -197,7 +190,7 @@ def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
     _one_of("the action of spike", action, actions, key="spike")
     for name in ("window", "least"):
         if name in settings:
-            _check_count(f"spike.{name}", settings[name], key="spike")
+            whole_number(f"spike.{name}", settings[name], key="spike")
     threshold = settings.get("threshold", 1)
     if not is_finite(threshold):
         raise ConfigTypeError(
@@ -207,7 +200,8 @@ def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
     if nonfinite == "ignore":
         raise ConfigError(
             "spike cannot be combined with nonfinite 'ignore', which looks at no loss; "
-            "use 'stop', 'skip', 'warn' or 'rollback'"
+            "use 'stop', 'skip', 'warn' or 'rollback'",
+            key="spike",
         )
     return settings
 

@@ -61,6 +61,13 @@ def _state_flags(group: argparse._ArgumentGroup) -> None:
         metavar="PATH|auto",
         help="go on; auto: the newest good one",
     )
+    add(
+        "--auto-resume",
+        dest="resume_from",
+        action="store_const",
+        const="auto",
+        help="MMCV's flag: --resume-from auto",
+    )
     add("--load-from", type=_word, metavar="PATH", help="start with these weights")
     add("--allow-changes", action="store_true", help="go on with a changed config")
     add("--allow-pickle", metavar="FILE", help="run the code that this old .pth names")
@@ -197,7 +204,7 @@ def device_entry(args: argparse.Namespace, configured: Any) -> Any:
                     )
     if args.emulate:
         given["emulate"] = True
-    return given["type"] if len(given) == 1 else given
+    return given["type"] if given.keys() == {"type"} else given
 
 
 def _implied(args: argparse.Namespace) -> list[tuple[str, str, dict[str, Any]]]:

@@ -97,6 +97,8 @@ def check_checkpoint(key: str, path: str) -> None:
         ]
         known = [name.removesuffix("/MANIFEST.json") for name in names]
         hint = nearest(path, known) or "no checkpoint is in that folder"
+        if key == "resume_from":
+            hint += "; the newest of a run: --work-dir DIR --resume-from auto"
         raise CheckpointError(f"{key}: there is no {path!r}; {hint}")
 
 

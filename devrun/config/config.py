@@ -17,10 +17,11 @@ from devrun.config.origin import describe
 from devrun.config.redact import redacted, remember_secrets
 from devrun.config.schema import KEYS
 from devrun.config.source import LIMITS, extension
-from devrun.config.tree import ConfigDict, children, origin_of, rehome
+from devrun.config.tree import ConfigDict, children, guard, origin_of, rehome
 from devrun.errors import ConfigError, ConfigTypeError, StorageError, UnknownNameError
 from devrun.files import replace_text
-from devrun.place import COMMAND_LINE, Origin, dotted, one_line
+from devrun.place import COMMAND_LINE, Origin, dotted
+from devrun.text import escape
 
 __all__ = ["Config"]
 
@@ -156,7 +157,7 @@ class Config:
         try:
             replace_text(path, text)
         except OSError as error:
-            shown = one_line(path)
+            shown = escape(path)
             raise StorageError(
                 f"{shown}: cannot be written: {error.strerror}"
             ) from None
@@ -178,7 +179,7 @@ class Config:
             UnknownNameError: a position beyond the end of a list.
             ConfigTypeError: a word indexes a list, or a dict meets another type.
         """
-        self._require_open()
+        guard(self._cfg_dict)
         budget = Budget()
         new = Copier(budget, any_leaf=True).copy(nested(options, origin), origin)
         tree = copy.deepcopy(self._cfg_dict)
@@ -202,13 +203,6 @@ class Config:
         """The tree as it is written: with the names of its helper variables."""
         names = [key for key in self._cfg_dict if key in self._helpers - KEYS.keys()]
         return {HELPERS: names, **self._cfg_dict} if names else dict(self._cfg_dict)
-
-    def _require_open(self) -> None:
-        if self._cfg_dict._meta_.frozen:
-            raise ConfigError(
-                "the configuration is frozen; change it before the run is built, "
-                "or work on a copy"
-            )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in _OWN:
@@ -253,12 +247,6 @@ class Config:
 
     def __repr__(self) -> str:
         return f"Config (path: {self.filename}): {self._cfg_dict!r}"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return dict(self.__dict__)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
 
     def __copy__(self) -> Config:
         return self._with(self._cfg_dict.copy())

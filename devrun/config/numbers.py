@@ -17,6 +17,7 @@ __all__ = [
     "is_finite",
     "is_number",
     "is_seed",
+    "whole_number",
 ]
 
 MOST_WORKERS = 256
@@ -40,6 +41,15 @@ def is_finite(value: Any) -> TypeGuard[float]:
         return is_number(value) and math.isfinite(value)
     except OverflowError:  # an int beyond the largest float
         return False
+
+
+def whole_number(name: str, value: Any, least: int = 1, key: str | None = None) -> int:
+    """`value` if it is an int of `least` or more; its error is of `key`, or `name`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(
+            f"{name} must be an int of {least} or more, got {value!r}", key=key or name
+        )
+    return value
 
 
 def check_finite(

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from devrun.errors import ConfigError, nearest
-from devrun.place import Origin, Place, one_line
+from devrun.place import Origin, Place
 from devrun.redact import Reference, redact
+from devrun.text import escape
 
 __all__ = ["config_error", "describe", "hint_for"]
 
@@ -28,7 +29,7 @@ def describe(value: object) -> str:
     if isinstance(value, Reference):
         return repr(value.template)  # never what the environment holds
     if isinstance(value, str):
-        return one_line(repr(redact(value[:1000])[:100]), 60)
+        return escape(repr(redact(value[:1000])[:100]), 60)
     if isinstance(value, bool) or value is None:
         return repr(value)
     if isinstance(value, int) and value.bit_length() > 200:
@@ -44,10 +45,10 @@ def config_error(
     path: Iterable[Any] = (),
     kind: type[ConfigError] = ConfigError,
 ) -> ConfigError:
-    return kind(one_line(reason, 600), place=Place(origin, tuple(path)))
+    return kind(escape(reason, 600), place=Place(origin, tuple(path)))
 
 
 def hint_for(name: object, known: Iterable[Any]) -> str:
     """`errors.nearest` over the first thousand of `known`, whatever their type."""
     names = (str(item)[:80] for item in itertools.islice(known, 1000))
-    return one_line(nearest(str(name)[:80], names), 400)
+    return escape(nearest(str(name)[:80], names), 400)

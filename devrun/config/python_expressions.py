@@ -21,7 +21,8 @@ from devrun.config.python_text import show
 from devrun.config.template import MARKER
 from devrun.config.tree import ConfigDict
 from devrun.errors import ConfigError
-from devrun.place import Origin, one_line
+from devrun.place import Origin
+from devrun.text import escape
 
 __all__ = ["TRUST", "WRONG", "Expressions", "names_bound"]
 
@@ -98,8 +99,8 @@ class Expressions:
         except WRONG as error:
             text = str(error) or type(error).__name__
             if isinstance(error, KeyError):
-                text = f"no key {one_line(text, 80)}"
-            self.fail(node, f"{one_line(text, 160)} (in `{_source(node)}`)")
+                text = f"no key {escape(text, 80)}"
+            self.fail(node, f"{escape(text, 160)} (in `{_source(node)}`)")
 
     def assign(self, target: ast.expr, value: Any) -> None:
         """Bind `value` to a name, an unpacked row of targets or a subscript."""
@@ -377,6 +378,6 @@ def _source(node: ast.AST) -> str:
     try:
         masked = _WithoutTexts().visit(copy.deepcopy(node))
         source = re.sub(MARKER, "{{...}}", ast.unparse(masked))
-        return one_line(source, 60)
+        return escape(source, 60)
     except RecursionError:
         return "..."

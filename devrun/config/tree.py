@@ -16,7 +16,8 @@ from typing_extensions import Self
 from devrun.config.origin import config_error, hint_for
 from devrun.config.redact import redacted
 from devrun.errors import UnknownNameError
-from devrun.place import KeyPath, Origin, Place, one_line
+from devrun.place import KeyPath, Origin, Place
+from devrun.text import escape
 
 __all__ = [
     "ConfigDict",
@@ -25,6 +26,7 @@ __all__ = [
     "adopt",
     "children",
     "freeze",
+    "guard",
     "origin_of",
     "place",
     "plain",
@@ -104,7 +106,7 @@ class ConfigDict(_Node, dict[Any, Any]):
 
     def __missing__(self, key: Any) -> NoReturn:
         hint = hint_for(key, self)
-        shown = one_line(repr(key), 80)
+        shown = escape(repr(key), 80)
         text = f"{self._here()}no key {shown}" + (f"; {hint}" if hint else "")
         raise MissingKeyError(text)
 
@@ -120,12 +122,12 @@ class ConfigDict(_Node, dict[Any, Any]):
         del self[name]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        _guard(self, key)
+        guard(self, key)
         self._meta_.origins.pop(key, None)
         super().__setitem__(key, _settled(self, key, adopt(value)))
 
     def __delitem__(self, key: Any) -> None:
-        _guard(self, key)
+        guard(self, key)
         if key not in self:
             self.__missing__(key)
         self._meta_.origins.pop(key, None)
@@ -145,18 +147,18 @@ class ConfigDict(_Node, dict[Any, Any]):
         return self[key]
 
     def pop(self, key: Any, *default: Any) -> Any:
-        _guard(self, key)
+        guard(self, key)
         if key not in self and not default:
             self.__missing__(key)
         self._meta_.origins.pop(key, None)
         return super().pop(key, *default)
 
     def popitem(self) -> tuple[Any, Any]:
-        _guard(self)
+        guard(self)
         return super().popitem()
 
     def clear(self) -> None:
-        _guard(self)
+        guard(self)
         self._meta_.origins.clear()
         super().clear()
 
@@ -184,11 +186,11 @@ class ConfigList(_Node, list[Any]):
         super().__init__(adopt(item) for item in items)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        _guard(self, index)
+        guard(self, index)
         super().__setitem__(index, adopt(value))
 
     def __delitem__(self, index: SupportsIndex | slice) -> None:
-        _guard(self, index)
+        guard(self, index)
         super().__delitem__(index)
 
     def __iadd__(self, items: Iterable[Any]) -> ConfigList:  # type: ignore[misc]
@@ -196,40 +198,40 @@ class ConfigList(_Node, list[Any]):
         return self
 
     def __imul__(self, times: SupportsIndex) -> ConfigList:
-        _guard(self)
+        guard(self)
         super().__imul__(times)
         return self
 
     def append(self, item: Any) -> None:
-        _guard(self)
+        guard(self)
         super().append(_settled(self, len(self), adopt(item)))
 
     def extend(self, items: Iterable[Any]) -> None:
-        _guard(self)
+        guard(self)
         super().extend([adopt(item) for item in items])
 
     def insert(self, index: SupportsIndex, item: Any) -> None:
-        _guard(self)
+        guard(self)
         super().insert(index, adopt(item))
 
     def pop(self, index: SupportsIndex = -1) -> Any:
-        _guard(self)
+        guard(self)
         return super().pop(index)
 
     def remove(self, item: Any) -> None:
-        _guard(self)
+        guard(self)
         super().remove(item)
 
     def clear(self) -> None:
-        _guard(self)
+        guard(self)
         super().clear()
 
     def reverse(self) -> None:
-        _guard(self)
+        guard(self)
         super().reverse()
 
     def sort(self, **kwargs: Any) -> None:
-        _guard(self)
+        guard(self)
         super().sort(**kwargs)
 
 
@@ -335,7 +337,8 @@ def _settled(parent: ConfigDict | ConfigList, key: Any, value: Any) -> Any:
     return value
 
 
-def _guard(node: ConfigDict | ConfigList, key: Any = None) -> None:
+def guard(node: ConfigDict | ConfigList, key: Any = None) -> None:
+    """Refuse a change of a frozen tree."""
     if node._meta_.frozen:
         path = (*(node._meta_.path or ()), *(() if key is None else (key,)))
         reason = "the configuration is frozen; change it before the run is built, "

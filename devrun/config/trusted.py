@@ -16,7 +16,8 @@ from devrun.config.limits import Budget
 from devrun.config.origin import config_error
 from devrun.config.python_reader import PythonFile, names_read, parse
 from devrun.config.tree import ConfigDict, place
-from devrun.place import Origin, one_line
+from devrun.place import Origin
+from devrun.text import escape
 
 __all__ = ["run_python"]
 
@@ -32,7 +33,7 @@ def run_python(text: str, file: str, budget: Budget, markers: list[str]) -> Pyth
         ConfigError: whatever the file raised, with the line it came from.
     """
     logging.getLogger("devrun").warning(
-        "running %s as Python code, because this was asked for", one_line(file)
+        "running %s as Python code, because this was asked for", escape(file)
     )
     tree = parse(text, file, budget)
     names: dict[str, Any] = {

@@ -14,7 +14,8 @@ from typing import Any
 from devrun.config.limits import MAX_DEPTH, Budget, TooMuch, check_key
 from devrun.config.origin import config_error, describe
 from devrun.config.tree import ConfigDict, origin_of, place
-from devrun.place import Origin, one_line
+from devrun.place import Origin
+from devrun.text import escape
 
 __all__ = ["FLOAT", "INTEGER", "read_yaml", "scalar"]
 
@@ -61,7 +62,7 @@ def scalar(text: str) -> Any:
             return float(lower.replace(".", ""))
         value = float(text)
         if value in (float("inf"), float("-inf")):
-            raise ValueError(f"{one_line(text, 40)} is too large; write .inf if meant")
+            raise ValueError(f"{escape(text, 40)} is too large; write .inf if meant")
         return value
     return text
 
@@ -120,7 +121,7 @@ class _Builder:
         kind = type(event).__name__
         origin = Origin(self._file, event.start_mark.line + 1)
         if getattr(event, "tag", None) not in (None, "!"):
-            reason = f"the tag {one_line(event.tag, 60)} is not accepted; remove it"
+            reason = f"the tag {escape(event.tag, 60)} is not accepted; remove it"
             raise config_error(reason, origin, self._path())
         if kind == "DocumentStartEvent":
             self._documents += 1

@@ -24,7 +24,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from devrun.construct import call
+from devrun.construct import call, where
 from devrun.data.buckets import POLICIES, WAYS, Buckets, choose_sizes, forecast
 from devrun.data.padding import Axis, BucketCollate
 from devrun.data.sampler import EpochBatchSampler, SampleKey
@@ -114,13 +114,21 @@ def with_buckets(loader: ConfiguredLoader, specs: Any) -> DataLoader[Any]:
         specs = [specs]
     if loader.extras.group_by_length:
         if not specs:
-            raise ConfigError("group_by_length needs buckets: they say what is long")
+            raise ConfigError.of(
+                "group_by_length", "needs buckets: they say what is long"
+            )
         if not isinstance(loader.sampler, RandomSampler):
-            raise ConfigError("group_by_length needs shuffle: true and no sampler")
+            raise ConfigError.of(
+                "group_by_length", "needs shuffle: true and no sampler"
+            )
     padded: DataLoader[Any] = loader
-    for spec in specs or ():
+    for at, spec in enumerate(specs or ()):
         if not isinstance(spec, Mapping):
-            raise ConfigTypeError(f"buckets are a dict or several: {spec!r}")
+            raise ConfigTypeError(
+                f"buckets are a dict or several: {spec!r}",
+                place=where(specs, at),
+                key="buckets",
+            )
         padded = call(bucketed, {"loader": padded, **spec}, spec)
     return padded
 
@@ -130,13 +138,15 @@ def _axis(pad: Any, dim: Any, mask: Any) -> Axis:
         {str(k): v for k, v in pad.items()} if isinstance(pad, Mapping) else {"": pad}
     )
     if not values or not all(isinstance(v, (int, float)) for v in values.values()):
-        raise ConfigTypeError(f"pad takes numbers by key, such as {{ids: 0}}: {pad!r}")
+        raise ConfigTypeError.of(
+            "pad", f"takes numbers by key, such as {{ids: 0}}: {pad!r}"
+        )
     given = _by_key(dim) if isinstance(dim, Mapping) else {}
     names = _by_key(mask or {})
     for what, keys in (("dim", given), ("mask", names)):
         for key in keys:
             if key not in values:
-                raise ConfigError(f"{what} has {key!r}, which pad has not")
+                raise ConfigError.of(what, f"has {key!r}, which pad has not")
     default = 0 if isinstance(dim, Mapping) else dim
     return Axis(values, {key: given.get(key, default) for key in values}, names)
 
@@ -155,11 +165,18 @@ def _check(
         least.update((f"sizes[{at}]", (size, 1)) for at, size in enumerate(sizes))
     for name, (value, low) in least.items():
         if type(value) is not int or value < low:
-            raise ConfigError(f"{name} must be an int of at least {low}: {value!r}")
+            raise ConfigError(
+                f"{name} must be an int of at least {low}: {value!r}",
+                key=name.partition("[")[0],
+            )
     if not sizes or not (isinstance(sizes, (list, tuple)) or sizes in WAYS):
-        raise ConfigError(f"sizes is a list or one of {', '.join(WAYS)}: {sizes!r}")
+        raise ConfigError.of(
+            "sizes", f"is a list or one of {', '.join(WAYS)}: {sizes!r}"
+        )
     if too_long not in POLICIES:
-        raise ConfigError(f"too_long is one of {', '.join(POLICIES)}: {too_long!r}")
+        raise ConfigError.of(
+            "too_long", f"is one of {', '.join(POLICIES)}: {too_long!r}"
+        )
 
 
 def _observed(loader: DataLoader[Any], axis: Axis, most: int | None) -> Tensor:
@@ -226,7 +243,8 @@ def _from_data(
     if len(lengths) == 0:
         raise ConfigError(
             f"no lengths to choose {way} from: give sizes as a list, or the data set "
-            "`lengths`"
+            "`lengths`",
+            key="sizes",
         )
     longest = torch.stack([part.max() for part in batches or [lengths]])
     most = int(lengths.max())
@@ -245,7 +263,8 @@ def _refuse_too_long(buckets: Buckets, lengths: Tensor) -> None:
         raise ConfigError(
             f"{over} of {len(lengths)} samples are longer than the largest bucket, "
             f"{largest} (one has {int(lengths.max())}); too_long: truncate cuts them, "
-            "grow doubles the size, or give larger sizes"
+            "grow doubles the size, or give larger sizes",
+            key="sizes",
         )
 
 

@@ -17,6 +17,7 @@ from devrun.data.collate import build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
 from devrun.data.spec import ERROR_POLICIES, ConfiguredLoader, Extras, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
+from devrun.place import Place
 from devrun.registry import Registry
 
 __all__ = [
@@ -30,6 +31,14 @@ __all__ = [
 SAMPLERS = Registry("sampler", expects=lambda: Sampler)
 MODES = ("train", "val", "test")
 _ALIASES = {"batch_size": "samples_per_gpu", "num_workers": "workers_per_gpu"}
+_OF_WORKERS = (
+    "persistent_workers",
+    "prefetch_factor",
+    "timeout",
+    "multiprocessing_context",
+)
+_OPTIONS = ("drop_last", "pin_memory", "worker_init_fn", *_OF_WORKERS)
+"""Those of a DataLoader that a config may give."""
 _SECTIONS = tuple(f"{mode}_dataloader" for mode in MODES)
 
 
@@ -53,14 +62,7 @@ def build_dataloader(
     shuffle: bool = True,
     round_up: bool = True,
     seed: int | None = None,
-    drop_last: bool = False,
-    pin_memory: bool = False,
-    persistent_workers: bool = True,
-    prefetch_factor: int | None = None,
-    timeout: float = 0,
-    multiprocessing_context: str | None = None,
     collate_fn: Callable[[Any], Any] | Mapping[str, Any] | str | None = None,
-    worker_init_fn: Callable[[int], Any] | None = None,
     sampler: Iterable[Any] | Mapping[str, Any] | None = None,
     sampler_cfg: Mapping[str, Any] | None = None,
     on_sample_error: str | None = None,
@@ -68,6 +70,7 @@ def build_dataloader(
     mode: str | None = None,
     buckets: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     group_by_length: bool = False,
+    **options: Any,
 ) -> DataLoader[Any]:
     """A torch DataLoader, in mmcls' words; the device adapter shards and prepares it.
 
@@ -78,7 +81,6 @@ def build_dataloader(
             (`dist` False).
         round_up: must stay True: in training all processes get equally many batches.
         seed: chooses the order, instead of the run's own seed.
-        timeout: seconds to wait for a batch from a worker; 0 waits for ever.
         collate_fn: makes a batch of a list of samples; see `build_collate`.
         sampler, sampler_cfg: whose order to use instead, as an object or a config with
             a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
@@ -88,35 +90,25 @@ def build_dataloader(
         buckets: arguments of `devrun.data.bucketed`, which pads samples of different
             lengths to a few sizes; a list for several axes.
         group_by_length: make batches of samples of similar length, within `buckets`.
+        options: the DataLoader's own, such as `drop_last`; workers stay from one epoch
+            to the next unless `persistent_workers` is False.
 
     Raises:
         ConfigError: an empty data set or a value out of range.
     """
     _check(samples_per_gpu, workers_per_gpu, round_up, on_sample_error, mode)
-    copies = 1 if dist else num_gpus
-    workers = workers_per_gpu * copies
-    options: dict[str, Any] = {}
-    if workers:
-        options["persistent_workers"] = persistent_workers
-        options["prefetch_factor"] = prefetch_factor
-        options["timeout"] = timeout
-        options["multiprocessing_context"] = multiprocessing_context
-    if isinstance(dataset, IterableDataset):
-        shuffle = False
-    else:
+    if not isinstance(dataset, IterableDataset):
         check_samples(dataset)
-    sampler = sampler if sampler_cfg is None else sampler_cfg
-    options.update(_order(dataset, sampler, shuffle, seed))
+    copies = 1 if dist else num_gpus
     loader = ConfiguredLoader(
         dataset,
         extras=Extras(on_sample_error, max_skipped, mode, group_by_length),
         batch_size=samples_per_gpu * copies,
-        num_workers=workers,
-        drop_last=drop_last,
-        pin_memory=pin_memory,
         collate_fn=build_collate(collate_fn),
-        worker_init_fn=_worker_init(worker_init_fn),
-        **options,
+        **_order(
+            dataset, sampler if sampler_cfg is None else sampler_cfg, shuffle, seed
+        ),
+        **_reading(options, workers_per_gpu * copies),
     )
     return with_buckets(loader, buckets)
 
@@ -148,8 +140,18 @@ def _build_loader(
     try:
         return build_dataloader(dataset, **options)
     except DevrunError as error:
-        error.locate(where(data, mode))
+        error.locate(_place(data, mode, error.key))
         raise
+
+
+def _place(data: Mapping[str, Any], mode: str, option: str | None) -> Place:
+    """Where the loader's `option` was given, else where its data set was."""
+    names = [option, *(alias for alias, own in _ALIASES.items() if own == option)]
+    for section in (data.get(f"{mode}_dataloader") or {}, data):
+        for name in names:
+            if name in section:
+                return where(section, name)
+    return where(data, mode)
 
 
 def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
@@ -181,8 +183,8 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
 
 
 def _known_options() -> list[str]:
-    parameters = inspect.signature(build_dataloader).parameters
-    return [*(name for name in parameters if name != "dataset"), *_ALIASES]
+    parameters = [*inspect.signature(build_dataloader).parameters][1:-1]
+    return [*parameters, *_ALIASES, *_OPTIONS]
 
 
 def _check(
@@ -197,26 +199,34 @@ def _check(
         ("workers_per_gpu", workers_per_gpu, 0, MOST_WORKERS),
     ):
         if type(value) is not int or value < least:
-            raise ConfigError(f"{name} must be an int of at least {least}: {value!r}")
+            raise ConfigError.of(name, f"must be an int of at least {least}: {value!r}")
         if value > most:
-            raise ConfigError(f"{name} must be at most {most}: {describe(value)}")
+            raise ConfigError.of(name, f"must be at most {most}: {describe(value)}")
     if not round_up:
-        raise ConfigError("round_up: false is not possible: processes train in step")
-    if mode not in (None, "sync", "async"):
-        raise ConfigError(f"mode of a loader must be sync or async, got {mode!r}")
-    if policy is not None and policy not in ERROR_POLICIES:
         raise ConfigError(
-            f"on_sample_error must be one of {', '.join(ERROR_POLICIES)}: {policy!r}"
+            "round_up: false is not possible: processes train in step", key="round_up"
+        )
+    if mode not in (None, "sync", "async"):
+        raise ConfigError.of("mode", f"of a loader must be sync or async, got {mode!r}")
+    if policy is not None and policy not in ERROR_POLICIES:
+        raise ConfigError.of(
+            "on_sample_error",
+            f"must be one of {', '.join(ERROR_POLICIES)}: {policy!r}",
         )
 
 
-def _worker_init(function: Any) -> Any:
+def _reading(options: dict[str, Any], workers: int) -> dict[str, Any]:
+    """`options` with the number of workers, and what torch takes only with some."""
+    function = options.get("worker_init_fn")
     if function is not None and not callable(function):
-        raise ConfigTypeError(
-            f"worker_init_fn takes a function, which a file cannot hold, not "
-            f"{short(function)}; what workers need belongs into the data set"
+        raise ConfigTypeError.of(
+            "worker_init_fn",
+            f"takes a function, which a file cannot hold, not {short(function)}; "
+            "what workers need belongs into the data set",
         )
-    return function
+    if workers:
+        return {"persistent_workers": True, **options, "num_workers": workers}
+    return {key: options[key] for key in options if key not in _OF_WORKERS}
 
 
 def _order(
@@ -227,7 +237,7 @@ def _order(
         sampler = _build_sampler(sampler, dataset, seed)
     if sampler is not None:
         return {"sampler": sampler}
-    if not shuffle:
+    if not shuffle or isinstance(dataset, IterableDataset):
         return {}
     if seed is None:
         return {"shuffle": True}

@@ -33,8 +33,8 @@ def build_collate(spec: Any) -> Callable[[Any], Any] | None:
         return spec
     cfg = {"type": spec} if isinstance(spec, str) else spec
     if not (isinstance(cfg, dict) and isinstance(cfg.get("type"), str)):
-        raise ConfigTypeError(
-            f"collate_fn takes a name or a dict with a type, not {short(spec)}"
+        raise ConfigTypeError.of(
+            "collate_fn", f"takes a name or a dict with a type, not {short(spec)}"
         )
     try:
         target = COLLATE_FUNCTIONS.resolve(cfg["type"])

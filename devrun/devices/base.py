@@ -60,6 +60,9 @@ class DeviceAdapter(ABC):
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     emulated: bool = False
     _is_set_up = False
+    seed: int | None = None
+    """Of the run, set before `prepare`: what a device that draws its own random numbers
+    begins with. None: the run has none, or `setup` was given one."""
     skipped_updates: int = 0
     """Updates of the run that were left out, for losses or gradients that were not
     finite or overflowed under a loss scale; current after `check_finite`."""

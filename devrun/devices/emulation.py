@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -45,6 +46,19 @@ def use_emulators() -> None:
     if root not in inherited.split(os.pathsep):  # for data-loader workers and ranks
         paths = [root, inherited] if inherited else [root]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+
+
+def is_vendor_installed(package: str) -> bool:
+    """Whether the vendor's `package` can be found; the emulator's does not count."""
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    if found is None:
+        return False
+    places = found.submodule_search_locations or [found.origin or ""]
+    # with emulation on, child processes have the look-alike on their path
+    return any(emulators_root() not in Path(each).resolve().parents for each in places)
 
 
 def is_emulated(package: str) -> bool:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from devrun.devices.emulation import EMULATED_PACKAGES
 
-__all__ = ["CaptureWatch", "Finding"]
+__all__ = ["CaptureWatch", "Finding", "is_users"]
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"forward"}
 """What torch itself keeps in a module; a captured `forward` is there too."""
@@ -165,10 +165,9 @@ class _LineTracer:
         self._states = {name: read() for name, read in streams.items()}
         self._stack: list[types.FrameType] = []
         self._line = 0
-        self._users: dict[str, bool] = {}
 
     def __call__(self, frame: types.FrameType, event: str, arg: Any) -> Any:
-        if not self._is_users(frame.f_code.co_filename):
+        if not is_users(frame.f_code.co_filename):
             return None
         self._note_changes()
         self._stack.append(frame)
@@ -211,14 +210,9 @@ class _LineTracer:
             if site not in sites:
                 sites.append(site)
 
-    def _is_users(self, filename: str) -> bool:
-        known = self._users.get(filename)
-        if known is None:
-            known = self._users[filename] = _is_users(filename)
-        return known
 
-
-def _is_users(filename: str) -> bool:
+@functools.cache  # asked for each call that is traced
+def is_users(filename: str) -> bool:
     """Whether code is neither Python's own nor torch's, NumPy's, an SDK's or devrun's.
 
     A library of models is the user's too: its line is the one to know.
@@ -254,7 +248,7 @@ _GENERATORS = (
 def _streams_beside(module: nn.Module) -> dict[str, Callable[[], Any]]:
     """The generators at the top of the file that defines the class of `module`."""
     source = sys.modules.get(type(module).__module__)
-    if source is None or not _is_users(getattr(source, "__file__", None) or "<string>"):
+    if source is None or not is_users(getattr(source, "__file__", None) or "<string>"):
         return {}
     return {
         f"{source.__name__}.{name}": functools.partial(_copied, value)

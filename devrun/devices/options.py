@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from devrun.construct import where
 from devrun.errors import ConfigError, ConfigTypeError, nearest
 from devrun.trust import may_run_code
 
 
-def _option(default: Any, *kinds: type) -> Any:
+def option(default: Any, *kinds: type) -> Any:
+    """A field of options that takes values of `kinds`."""
     return field(default=default, metadata={"kinds": kinds})
 
 
@@ -24,24 +26,24 @@ class EagerOptions:
     config runs on all of them, and have nothing to set.
     """
 
-    channels_last: bool = _option(False, bool)
+    channels_last: bool = option(False, bool)
     """Keep 4-d weights and image batches in the channels-last memory format."""
-    compile: bool | Mapping[str, Any] = _option(False, bool, Mapping)
+    compile: bool | Mapping[str, Any] = option(False, bool, Mapping)
     """`torch.compile` the model in place; a mapping gives its arguments."""
-    deterministic: bool = _option(False, bool)
+    deterministic: bool = option(False, bool)
     """Only algorithms that give the same bits each time; an error where there are
     none."""
-    find_unused_parameters: bool = _option(False, bool)
+    find_unused_parameters: bool = option(False, bool)
     """For DDP, when some parameters get no gradient in some updates."""
-    ddp: Mapping[str, Any] | None = _option(None, Mapping, type(None))
+    ddp: Mapping[str, Any] | None = option(None, Mapping, type(None))
     """Further arguments of DistributedDataParallel."""
-    backend: str | None = _option(None, str, type(None))
+    backend: str | None = option(None, str, type(None))
     """Of `torch.distributed`; None takes the usual one of the device."""
-    timeout: float | None = _option(None, int, float, type(None))
+    timeout: float | None = option(None, int, float, type(None))
     """Seconds that the processes wait for each other; None keeps torch's limit."""
-    tf32: bool | None = _option(None, bool, type(None))
+    tf32: bool | None = option(None, bool, type(None))
     """TF32 in matrix products and convolutions; None keeps torch's setting."""
-    cudnn_benchmark: bool | None = _option(None, bool, type(None))
+    cudnn_benchmark: bool | None = option(None, bool, type(None))
     """Let cuDNN time its algorithms; None keeps torch's setting."""
 
 
@@ -49,11 +51,18 @@ class EagerOptions:
 class IndexedOptions(EagerOptions):
     """For devices of which a machine may have several."""
 
-    index: int | None = _option(None, int, type(None))
+    index: int | None = option(None, int, type(None))
     """Which one; None takes LOCAL_RANK under a launcher, else the current one."""
 
 
 O = TypeVar("O", bound=EagerOptions)  # noqa: E741
+
+
+def refused(
+    device: str, name: str, clause: str, kind: type[ConfigError] = ConfigError
+) -> ConfigError:
+    """The error of the option `name` of `device`; `clause` follows its name."""
+    return kind(f"option {name!r} of device {device!r} {clause}", key=name)
 
 
 def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) -> O:
@@ -70,13 +79,16 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
     if "emulate" in values and "emulate" not in fields:
         raise ConfigError(
             f"device {device!r} has no emulator: take device hpu or ipu, which have "
-            "one, or remove emulate"
+            "one, or remove emulate",
+            key="emulate",
         )
     for key, value in values.items():
         if key not in fields:
             section = _ELSEWHERE.get(key)
             hint = f"it belongs to {section}" if section else nearest(key, fields)
-            raise ConfigError(f"device {device!r} has no option {key!r}; {hint}")
+            raise ConfigError(
+                f"device {device!r} has no option {key!r}; {hint}", key=key
+            )
         kinds = fields[key].metadata["kinds"]
         # bool is an int to Python, not to whoever wrote `index: true`
         if not isinstance(value, kinds) or (
@@ -85,16 +97,13 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
             accepted = " or ".join(
                 _KIND_NAMES.get(kind, kind.__name__) for kind in kinds
             )
-            raise ConfigTypeError(
-                f"option {key!r} of device {device!r} must be {accepted}, got {value!r}"
-            )
+            wrong = f"must be {accepted}, got {value!r}"
+            raise refused(device, key, wrong, ConfigTypeError)
     index, timeout = values.get("index"), values.get("timeout")
     if index is not None and index < 0:
-        raise ConfigError(f"option 'index' of device {device!r} is negative: {index}")
+        raise refused(device, "index", f"is negative: {index}")
     if timeout is not None and not 0 < timeout < math.inf:
-        raise ConfigError(
-            f"option 'timeout' of device {device!r} must be above 0 seconds: {timeout}"
-        )
+        raise refused(device, "timeout", f"must be above 0 seconds: {timeout}")
     if isinstance(values.get("compile"), Mapping) and not may_run_code():
         _check_compile(values["compile"], device)
     return options_type(**values)
@@ -108,22 +117,28 @@ def _check_compile(arguments: Mapping[str, Any], device: str) -> None:
         if key not in _COMPILE:
             raise ConfigError(
                 f"{what} has no {key!r}: torch.compile takes {', '.join(_COMPILE)}; "
-                f"{nearest(key, _COMPILE)}"
+                f"{nearest(key, _COMPILE)}",
+                place=where(arguments, key),
             )
     backend = arguments.get("backend", "inductor")
     if isinstance(backend, str) and backend not in _BACKENDS:
         raise ConfigError(
             f"{what} takes the backend {', '.join(_BACKENDS)} from a config, not "
-            f"{backend!r}; --trust-config allows another one"
+            f"{backend!r}; --trust-config allows another one",
+            place=where(arguments, "backend"),
         )
     settings = arguments.get("options") or {}
     if not isinstance(settings, Mapping):
-        raise ConfigTypeError(f"{what}: options must be a mapping, got {settings!r}")
+        raise ConfigTypeError(
+            f"{what}: options must be a mapping, got {settings!r}",
+            place=where(arguments, "options"),
+        )
     for key, value in settings.items():
         if not isinstance(value, (bool, int, float)):
             raise ConfigError(
                 f"{what}: options.{key} must be a number, true or false, got {value!r}:"
-                " a text may be a program to start; --trust-config allows it"
+                " a text may be a program to start; --trust-config allows it",
+                place=where(settings, key),
             )
 
 

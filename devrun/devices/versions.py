@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import metadata
 
 import torch
+
+
+def release_of(*distributions: str) -> str:
+    """The version of the first of `distributions` that is installed."""
+    for name in distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "of an unknown release"
 
 
 def misfit(name: str, release: str, built_for: Mapping[str, str]) -> str | None:

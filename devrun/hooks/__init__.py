@@ -17,13 +17,13 @@ from devrun.hooks.logger import (
 from devrun.hooks.profiler import ProfilerHook
 from devrun.hooks.progress import ProgressHook
 from devrun.hooks.sampler_seed import DistSamplerSeedHook
-from devrun.hooks.schedules.base import LrUpdaterHook, MomentumUpdaterHook
 from devrun.hooks.schedules.cycles import (
     CyclicLrUpdaterHook,
     CyclicMomentumUpdaterHook,
     OneCycleLrUpdaterHook,
     OneCycleMomentumUpdaterHook,
 )
+from devrun.hooks.schedules.hook import LrUpdaterHook, MomentumUpdaterHook
 from devrun.hooks.schedules.plateau import PlateauSchedulerHook
 from devrun.hooks.schedules.policies import (
     CosineAnnealingCooldownLrUpdaterHook,

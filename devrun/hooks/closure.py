@@ -29,7 +29,7 @@ class ClosureHook(Hook):
         known = (*STAGES, *GENERIC)
         if fn_name not in known:
             hint = nearest(str(fn_name), known)
-            raise UnknownNameError(f"no hook stage {fn_name!r}; {hint}")
+            raise UnknownNameError(f"no hook stage {fn_name!r}; {hint}", key="fn_name")
         if not callable(fn):
             raise ConfigTypeError.of("fn", f"must be a function, got {fn!r}")
         vars(self)[fn_name] = fn

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from devrun.config.numbers import is_finite
+from devrun.config.numbers import is_finite, whole_number
 from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook
 from devrun.hooks.evaluation.best import as_score, infer_rule, is_better
 from devrun.hooks.evaluation.hook import EvalHook
-from devrun.hooks.logger.base import average_over_ranks
+from devrun.hooks.logger.hook import average_over_ranks
 from devrun.run import Run
 
 __all__ = ["EarlyStoppingHook"]
@@ -45,10 +45,7 @@ class EarlyStoppingHook(Hook):
         min_delta: float = 0.0,
         threshold: float | None = None,
     ) -> None:
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise ConfigError.of(
-                "patience", f"must be an int of 1 or more, got {patience!r}"
-            )
+        whole_number("patience", patience)
         if not (is_finite(min_delta) and min_delta >= 0):
             raise ConfigError.of("min_delta", f"must be 0 or more, got {min_delta!r}")
         if threshold is not None and not is_finite(threshold):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from devrun.config.numbers import whole_number
 from devrun.errors import CheckpointError, ConfigError
 from devrun.hooks.base import HOOKS, Hook
-from devrun.hooks.schedules.checks import positive_int
 from devrun.run import Run
 from devrun.step import Capability
 from devrun.text import joined
@@ -56,7 +56,7 @@ class EMAHook(Hook):
             raise ConfigError.of(
                 "buffers", f"must be 'copy' or 'average', got {buffers!r}"
             )
-        self.interval = positive_int("interval", interval)
+        self.interval = whole_number("interval", interval)
         self.momentum = momentum if interval == 1 else 1 - (1 - momentum) ** interval
         self.warm_up = warm_up
         self.resume_from = resume_from

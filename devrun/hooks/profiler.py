@@ -10,9 +10,9 @@ from typing import Any
 from torch import profiler
 
 from devrun.checkpoint.storage import check_possible, check_writable
+from devrun.config.numbers import whole_number
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook
-from devrun.hooks.schedules.checks import positive_int
 from devrun.run import Run
 from devrun.text import joined
 
@@ -65,7 +65,7 @@ class ProfilerHook(Hook):
         if not isinstance(by_epoch, bool):
             raise ConfigTypeError.of("by_epoch", f"must be a bool, got {by_epoch!r}")
         self.by_epoch = by_epoch
-        self.profile_iters = positive_int("profile_iters", profile_iters)
+        self.profile_iters = whole_number("profile_iters", profile_iters)
         self.activities = activities
         self.schedule = _schedule(schedule)
         self.on_trace_ready = _checked_handler(on_trace_ready, json_trace_path)
@@ -247,7 +247,8 @@ def _checked_handler(given: Any, json_trace_path: str | None) -> Any:
     if kind == "tb_trace" and json_trace_path is not None:
         raise ConfigError(
             "a trace can be written once: give json_trace_path or "
-            "on_trace_ready={type: tb_trace}, not both"
+            "on_trace_ready={type: tb_trace}, not both",
+            key="on_trace_ready",
         )
     return dict(given)
 
@@ -286,6 +287,8 @@ def _named(names: Any) -> list[Any]:
         key = str(name).lower()
         if key not in ACTIVITIES:
             hint = nearest(key, ACTIVITIES)
-            raise UnknownNameError(f"no profiler activity {name!r}; {hint}")
+            raise UnknownNameError(
+                f"no profiler activity {name!r}; {hint}", key="activities"
+            )
         found[ACTIVITIES[key]] = None
     return list(found)

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from devrun.errors import ConfigError
+from devrun.config.numbers import whole_number
 from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.hooks.logger.text import TextLoggerHook
 from devrun.run import Run
@@ -49,12 +49,8 @@ class ProgressHook(Hook):
         refresh: float = 0.25,
         stream: TextIO | None = None,
     ) -> None:
-        if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-            raise ConfigError.of(
-                "interval", f"must be an int of 1 or more, got {interval!r}"
-            )
         self.bar = bar
-        self.interval = interval
+        self.interval = whole_number("interval", interval)
         self.refresh = refresh
         self.stream = stream
         self._bar: _Bar | None = None

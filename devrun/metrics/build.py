@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from devrun.construct import where
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
-from devrun.metrics.base import FunctionMetric, MeanMetric, StatefulMetric
 from devrun.metrics.functional import topk_accuracy
+from devrun.metrics.kinds import FunctionMetric, MeanMetric, StatefulMetric
 from devrun.registry import METRICS
 
 BuiltMetric: TypeAlias = MeanMetric | StatefulMetric
@@ -26,17 +27,23 @@ def build_metrics(spec: Any) -> list[BuiltMetric]:
         UnknownNameError: no such metric.
         ConfigError: an argument is wrong, or two have one name.
     """
-    entries = (
-        spec if isinstance(spec, (list, tuple)) else [] if spec is None else [spec]
-    )
-    metrics = [build_metric(entry) for entry in entries]
-    names = [metric.name for metric in metrics]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(
-                f"two metrics are named {name!r}; give one another 'name'"
-            )
-    return metrics
+    several = isinstance(spec, (list, tuple))
+    entries: Any = spec if several else [] if spec is None else [spec]
+    metrics: dict[str, BuiltMetric] = {}
+    for at, entry in enumerate(entries):
+        try:
+            metric = build_metric(entry)
+            if metric.name in metrics:
+                raise ConfigError(
+                    f"two metrics are named {metric.name!r}; give one another 'name'"
+                )
+        except ConfigError as error:
+            error.key = "metric"
+            if several:
+                error.locate(where(spec, at))
+            raise
+        metrics[metric.name] = metric
+    return list(metrics.values())
 
 
 def build_metric(spec: Any) -> BuiltMetric:

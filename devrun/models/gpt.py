@@ -97,7 +97,9 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         if n_embd % n_head:
-            raise ConfigError(f"n_embd {n_embd} is not a multiple of n_head {n_head}")
+            raise ConfigError.of(
+                "n_embd", f"{n_embd} is not a multiple of n_head {n_head}"
+            )
         self.block_size = block_size
         self.dropout = dropout
         self.wte = nn.Embedding(vocab_size, n_embd)

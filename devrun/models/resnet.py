@@ -114,7 +114,7 @@ class ResNet(nn.Module):
                 )
             bottleneck, stage_blocks = DEPTHS[depth]
         elif depth is not None or not stage_blocks:
-            raise ConfigError("give either depth or stage_blocks")
+            raise ConfigError("give either depth or stage_blocks", key="stage_blocks")
         if stem not in STEMS:
             raise ConfigError.of("stem", f"must be imagenet or cifar, got {stem!r}")
         small = stem == "cifar"

@@ -104,12 +104,12 @@ class VisionTransformer(nn.Module):
     ) -> None:
         super().__init__()
         if img_size % patch_size:
-            raise ConfigError(
-                f"img_size {img_size} is not a multiple of patch_size {patch_size}"
+            raise ConfigError.of(
+                "img_size", f"{img_size} is not a multiple of patch_size {patch_size}"
             )
         if embed_dim % num_heads:
-            raise ConfigError(
-                f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}"
+            raise ConfigError.of(
+                "embed_dim", f"{embed_dim} is not a multiple of num_heads {num_heads}"
             )
         self.img_size = img_size
         num_patches = (img_size // patch_size) ** 2

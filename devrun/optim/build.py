@@ -10,8 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from devrun.config.numbers import check_finite
-from devrun.construct import where
-from devrun.errors import ConfigTypeError, UnknownNameError, nearest
+from devrun.construct import where, where_key
+from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.optim.constructor import DefaultOptimizerConstructor
 from devrun.registry import OPTIMIZER_BUILDERS, OPTIMIZERS
 
@@ -66,13 +66,16 @@ def build_optimizer(
 def _build_one(model: nn.Module, cfg: dict[str, Any]) -> Optimizer:
     check_finite(cfg)
     optimizer_cfg = cfg.copy()
-    constructor = build_optimizer_constructor(
-        {
-            "type": optimizer_cfg.pop("constructor", DefaultOptimizerConstructor),
-            "paramwise_cfg": optimizer_cfg.pop("paramwise_cfg", None),
-            "optimizer_cfg": optimizer_cfg,
-        }
-    )
+    builder_cfg = {
+        "type": optimizer_cfg.pop("constructor", DefaultOptimizerConstructor),
+        "paramwise_cfg": optimizer_cfg.pop("paramwise_cfg", None),
+        "optimizer_cfg": optimizer_cfg,
+    }
+    try:
+        constructor = build_optimizer_constructor(builder_cfg)
+    except ConfigError as error:
+        error.locate(where_key(cfg, error.key))
+        raise
     optimizer = constructor(model)
     if not isinstance(optimizer, Optimizer):
         raise ConfigTypeError(

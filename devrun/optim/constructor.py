@@ -189,4 +189,4 @@ class DefaultOptimizerConstructor:
 
 def _require_dict(given: Any, label: str) -> None:
     if not isinstance(given, dict):
-        raise ConfigTypeError(f"{label} must be a dict, got {type(given).__name__}")
+        raise ConfigTypeError.of(label, f"must be a dict, got {type(given).__name__}")

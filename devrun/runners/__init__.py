@@ -1,7 +1,7 @@
 """Runners: the loops, what they own, and how a config becomes one."""
 
 from devrun.hooks.base import Priority, get_priority
-from devrun.runners.build import (
+from devrun.runners.constructor import (
     RUNNER_BUILDERS,
     RUNNERS,
     DefaultRunnerConstructor,

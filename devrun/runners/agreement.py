@@ -16,7 +16,7 @@ from devrun.data.facts import data_facts
 from devrun.dist import get_dist_info
 from devrun.hooks.checkpoint import CheckpointHook
 from devrun.hooks.evaluation.hook import EvalHook
-from devrun.hooks.logger.base import LoggerHook
+from devrun.hooks.logger.hook import LoggerHook
 from devrun.ranks import require_same
 from devrun.runners.arguments import length
 from devrun.runners.changes import leaves

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from devrun.config.numbers import is_seed
+from devrun.config.numbers import is_seed, whole_number
 from devrun.config.origin import describe
 from devrun.errors import ConfigError, ConfigTypeError, DataError, DevrunError
 from devrun.text import cause_of
@@ -48,7 +48,8 @@ def check_arguments(
     if max_iters is not None and max_epochs is not None:
         raise ConfigError(
             "give max_epochs or max_iters, not both; where one is inherited, set it "
-            "to null (None)"
+            "to null (None)",
+            key="max_iters",
         )
     check_limit("max_epochs", max_epochs, 0)
     check_limit("max_iters", max_iters, 0)
@@ -56,10 +57,8 @@ def check_arguments(
 
 def check_limit(name: str, limit: Any, least: int) -> None:
     """Refuse a `limit` that is not None or an int of at least `least`."""
-    if limit is not None and (
-        isinstance(limit, bool) or not isinstance(limit, int) or limit < least
-    ):
-        raise ConfigError.of(name, f"must be an int of {least} or more, got {limit!r}")
+    if limit is not None:
+        whole_number(name, limit, least)
 
 
 def check_seed(seed: Any) -> None:

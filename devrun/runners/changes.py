@@ -16,7 +16,7 @@ from typing import Any
 
 from devrun.checkpoint import environment
 from devrun.errors import CheckpointError
-from devrun.run import Device
+from devrun.run import Device, Run
 from devrun.runners.position import loader_facts
 from devrun.runners.saved import SavedRun
 from devrun.runners.workflow import Workflow
@@ -132,7 +132,26 @@ def compare_data(
         )
 
 
-def environment_changes(
+def log_resumed(saved: SavedRun, run: Run) -> None:
+    """Say where `run` goes on, and what keeps it from being bit for bit the same."""
+    if saved.by_epoch not in (None, run.state.by_epoch):
+        counts = ("epochs", "iterations")
+        run.logger.warning(
+            "saved by a runner that counts %s, resumed by one that counts %s: the "
+            "updates and the samples seen are kept, epochs and phases begin anew",
+            *(counts if saved.by_epoch else reversed(counts)),
+        )
+    if changes := _environment_changes(saved, run.adapter, run.world_size):
+        run.logger.warning(
+            "resumed at the same sample, but not bit for bit: %s",
+            ", ".join(map(str, changes)),
+        )
+    run.logger.info(
+        "resumed epoch: %d, iter: %d from %s", run.epoch, run.iter, saved.path
+    )
+
+
+def _environment_changes(
     saved: SavedRun, device: Device, world_size: int
 ) -> list[Change]:
     """What keeps a resumed run from having the bits of one never stopped."""

@@ -25,7 +25,7 @@ from devrun.hooks.checkpoint import CheckpointHook
 from devrun.hooks.dispatch import HookTable
 from devrun.run import Run
 from devrun.runners.arguments import file_name, plain_meta
-from devrun.runners.changes import compare_config, compare_data, environment_changes
+from devrun.runners.changes import compare_config, compare_data, log_resumed
 from devrun.runners.newest import newest_checkpoint
 from devrun.runners.position import position_of, take_position
 from devrun.runners.saved import SavedRun, malformed
@@ -192,11 +192,26 @@ class Checkpointer:
         self,
         checkpoint: str | os.PathLike[str],
         resume_optimizer: bool = True,
-        *,
-        allow_changes: bool = False,
-        allow_pickle: bool = False,
+        **allowed: bool,
     ) -> None:
         """Go on with the run that wrote `checkpoint`. See `BaseRunner.resume`."""
+        run = self._run
+        if run.state.in_loop:
+            raise ConfigError(
+                f"resume was called in the training loop (epoch {run.epoch + 1}, "
+                f"iteration {run.iter + 1}), which cannot change its place: call it "
+                "before run(), or in before_run of a hook"
+            )
+        self._take_up(checkpoint, resume_optimizer, **allowed)
+
+    def _take_up(
+        self,
+        checkpoint: str | os.PathLike[str],
+        resume_optimizer: bool = True,
+        *,
+        allow_changes: bool,
+        allow_pickle: bool = False,
+    ) -> None:
         self.finish()
         run = self._run
         named = str(checkpoint) != "auto"
@@ -211,7 +226,7 @@ class Checkpointer:
         self._adopt(saved)
         self._allows_changes = allow_changes
         self.rewound_to = run.iter if named else None
-        self._log_resumed(saved)
+        log_resumed(saved, run)
 
     def adapter_state(self) -> Mapping[str, Any]:
         """What the adapter has to take back once it is prepared."""
@@ -261,7 +276,7 @@ class Checkpointer:
             place: epoch, and updates of it, where the run goes on.
         """
         rewound = self.rewound_to
-        self.resume(source, allow_changes=self._allows_changes)
+        self._take_up(source, allow_changes=self._allows_changes)
         self.rewound_to, self._positioned = rewound, True
         self.rollbacks += 1
         state = self._run.state
@@ -325,25 +340,6 @@ class Checkpointer:
             # without a seed of its own, a run takes up the order of the data
             run.session.seed = saved.seed
         self._resumed, self._positioned = saved, False
-
-    def _log_resumed(self, saved: SavedRun) -> None:
-        run = self._run
-        if saved.by_epoch not in (None, run.state.by_epoch):
-            counts = ("epochs", "iterations")
-            run.logger.warning(
-                "saved by a runner that counts %s, resumed by one that counts %s: the "
-                "updates and the samples seen are kept, epochs and phases begin anew",
-                *(counts if saved.by_epoch else reversed(counts)),
-            )
-        changes = environment_changes(saved, run.adapter, run.world_size)
-        if changes:
-            run.logger.warning(
-                "resumed at the same sample, but not bit for bit: %s",
-                ", ".join(map(str, changes)),
-            )
-        run.logger.info(
-            "resumed epoch: %d, iter: %d from %s", run.epoch, run.iter, saved.path
-        )
 
     def _file_name(self, position: Mapping[str, Any], template: str | None) -> str:
         if template is None:

@@ -202,7 +202,7 @@ def run(
     Raises:
         ConfigError: loaders and workflow do not fit, or no limit was given.
     """
-    flow = _prepared(run, data_loaders, workflow)
+    flow = _planned(run, data_loaders, workflow)
     run.logger.info("%s", "\n".join(opening(run, flow.flow, flow.loaders)))
     run.logger.debug(
         "Hooks will be executed in the following order:\n%s", run.table.describe()
@@ -211,26 +211,33 @@ def run(
     run.count_flops = why is None
     if why is not None:
         run.logger.info("FLOPs: not counted: %s", why)
-    _run_phases(run, flow, kwargs)
+    _run_phases(run, flow, data_loaders, kwargs)
 
 
-def _prepared(
+def _planned(
     run: Looped, data_loaders: Sequence[Any], workflow: Sequence[Any]
 ) -> Workflow:
+    """The phases with their loaders, ready to read."""
     name = _limit_name(run)
     if getattr(run.state, name) is None:
         raise ConfigError(f"{type(run).__name__} needs {name}; none was given")
     flow = Workflow(workflow, data_loaders)
     check_phases(flow.flow, type(run))
     check_run(run, flow)
-    flow.loaders = [
-        run.loader(loader, training=mode != "val")
-        for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True)
-    ]
-    check_data(run, flow)
-    for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True):
+    _take_loaders(run, flow, data_loaders)
+    for loader, (mode, _) in zip(data_loaders, flow.flow, strict=True):
         if mode == "val":
             run.expect_evaluation(loader)
+    return flow
+
+
+def _take_loaders(run: Looped, flow: Workflow, data_loaders: Sequence[Any]) -> None:
+    """Give each phase its loader as the device wants it, in the order of the seed."""
+    flow.loaders = [
+        run.loader(loader, training=mode != "val")
+        for loader, (mode, _) in zip(data_loaders, flow.flow, strict=True)
+    ]
+    check_data(run, flow)
     if run.state.by_epoch:
         trains = (i for i, (mode, _) in enumerate(flow.flow) if mode == "train")
         if (first := next(trains, None)) is not None:
@@ -239,22 +246,26 @@ def _prepared(
     else:  # one for all phases of a loader: they go through its data together
         endless = {id(loader): IterLoader(loader) for loader in flow.loaders}
         flow.loaders = [endless[id(loader)] for loader in flow.loaders]
-    return flow
 
 
 def _limit_name(run: Looped) -> str:
     return "max_epochs" if run.state.by_epoch else "max_iters"
 
 
-def _run_phases(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
+def _run_phases(
+    run: Looped, flow: Workflow, data_loaders: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
     """Call `before_run`, the phases in turn, and `after_run`."""
-    run.workflow = flow
+    run.workflow, seed = flow, run.session.seed
     run.checkpointer.take_position(flow)
     stage = run.table.calls["after_backward"]
     run.on_grads = partial(run.call_hook, "after_backward") if stage else None
     try:
         run.call_hook("before_run")
-        run.checkpointer.take_position(flow)  # a hook may have resumed in before_run
+        # a hook may have resumed in before_run, with the data order of that run
+        if run.session.seed != seed:
+            _take_loaders(run, flow, data_loaders)
+        run.checkpointer.take_position(flow)
         resumed = run.checkpointer.take_hooks_and_streams()
         run.table.refresh()  # hooks may narrow their stages in before_run
         if run.state.finished:
@@ -265,12 +276,7 @@ def _run_phases(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
                 run.iter,
                 _limit_name(run),
             )
-        if not run.state.by_epoch:
-            with _streams_kept(run, resumed):
-                run.call_hook("before_epoch")
-        _train_on(run, flow, kwargs)
-        if not run.state.by_epoch:
-            run.call_hook("after_epoch")
+        _train(run, flow, kwargs, resumed)
         run.session.sync_to_host()
         _check_result(run)
         run.call_hook("after_run")
@@ -300,6 +306,20 @@ def _check_result(run: Looped) -> None:
             run.not_finite,
             run.policy.nonfinite,
         )
+
+
+def _train(run: Looped, flow: Workflow, kwargs: dict[str, Any], resumed: bool) -> None:
+    """All phases; where updates count, as one epoch that a resumed run has begun."""
+    run.state.in_loop = True
+    try:
+        if not run.state.by_epoch:
+            with _streams_kept(run, resumed):
+                run.call_hook("before_epoch")
+        _train_on(run, flow, kwargs)
+        if not run.state.by_epoch:
+            run.call_hook("after_epoch")
+    finally:
+        run.state.in_loop = False
 
 
 def _train_on(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:

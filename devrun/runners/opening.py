@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from devrun.runners.checkpointer import Owner
 from devrun.runners.helpers import get_host_info
+from devrun.runners.position import loader_facts
 
 
 def opening(runner: Owner, workflow: Iterable[Any], loaders: Any) -> list[str]:
@@ -47,10 +48,10 @@ def _schedule(runner: Owner, workflow: Iterable[Any], loaders: Any) -> str:
     for (mode, _), loader in zip(flow, loaders, strict=True):
         if mode != "train":
             continue
-        size = getattr(loader, "samples_per_update", None)
-        if size is not None:
+        facts = loader_facts(loader, mode)
+        if (size := facts["samples_per_update"]) is not None:
             said.append(f"{_times(size, 'sample')} an update")
-        count = _size_of(getattr(loader, "dataset", None))
+        count = facts["samples"]
         said.append(f"{'?' if count is None else f'{count:,}'} samples in the data set")
         break
     return f"{', '.join(said)}; workflow {flow}"
@@ -60,13 +61,6 @@ def _times(count: int | None, what: str) -> str:
     if count is None:
         return f"{what}s without a limit"
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _size_of(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):  # an iterable one
-        return None
 
 
 def describe(runner: Owner) -> str:

@@ -75,7 +75,7 @@ def loader_facts(loader: Loader, mode: str) -> dict[str, Any]:
     dataset = loader.dataset
     try:
         samples = None if dataset is None else len(dataset)
-    except TypeError:
+    except (TypeError, NotImplementedError):  # an iterable one
         samples = None
     return {
         "mode": mode,

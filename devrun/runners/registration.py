@@ -11,6 +11,7 @@ from devrun.errors import ConfigError, ConfigTypeError, DevrunError
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.schedules.build import build_lr_hook, build_momentum_hook
 from devrun.hooks.update import OptimizerHook
+from devrun.place import Place
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.checkpointer import Owner
 from devrun.step import UpdatePolicy
@@ -109,14 +110,17 @@ def register_logger_hooks(self: Hooked, log_config: Mapping[str, Any] | None) ->
         return
     if unknown := set(log_config) - {"interval", "hooks"}:
         raise ConfigError(
-            f"log_config does not know {sorted(unknown)}; accepted: interval, hooks"
+            f"log_config does not know {sorted(unknown)}; accepted: interval, hooks",
+            place=where(log_config, min(unknown)),
         )
     interval = log_config.get("interval", 10)
-    for entry in log_config.get("hooks", ()):
+    entries = log_config.get("hooks", ())
+    for at, entry in enumerate(entries):
         if isinstance(entry, dict):
             entry = copy.copy(entry)  # keeps where it was written
             entry.setdefault("interval", interval)
-        _add(self, entry, Priority.VERY_LOW, follow_runner=True)
+        place = where(entries, at)
+        _add(self, entry, Priority.VERY_LOW, follow_runner=True, place=place)
 
 
 def register_timer_hook(self: Hooked, timer_config: HookConfig) -> None:
@@ -133,9 +137,10 @@ def register_custom_hooks(
     self: Hooked, custom_config: HookConfig | Sequence[HookConfig]
 ) -> None:
     """One hook or config, or a list of them, with an optional `priority` each."""
-    given = custom_config
-    for entry in given if isinstance(given, (list, tuple)) else [given]:
-        _add(self, entry)
+    several = isinstance(custom_config, (list, tuple))
+    entries: Any = custom_config if several else [custom_config]
+    for at, entry in enumerate(entries):
+        _add(self, entry, place=where(entries, at))
 
 
 def register_training_hooks(
@@ -172,6 +177,7 @@ def _add(
     build: Callable[[Any], Hook] | None = None,
     default_type: str | None = None,
     follow_runner: bool = False,
+    place: Place | None = None,
 ) -> Hook | None:
     """Add the hook that `config` is, or that is built from it; None adds none.
 
@@ -180,6 +186,7 @@ def _add(
         build: makes the hook; by default its `type` in HOOKS.
         default_type: that of a section which names none.
         follow_runner: let `by_epoch` default to what the run counts.
+        place: where `config` was written.
     """
     if config is None:
         return None
@@ -188,7 +195,8 @@ def _add(
         return config
     if not isinstance(config, Mapping):
         raise ConfigTypeError(
-            f"a hook is given as a dict or a Hook object, got {config!r}"
+            f"a hook is given as a dict or a Hook object, got {config!r}",
+            place=place,
         )
     cfg: Any = copy.copy(config)
     asked = cfg.pop("priority", None)

@@ -79,7 +79,7 @@ class Session:
         """Evaluation steps, also those of hooks."""
         self.flops: int | None = None
         """Of one update, as its first one was counted; None where it was not."""
-        self._loaders: dict[tuple[int, bool], tuple[Any, PreparedLoader]] = {}
+        self._loaders: dict[tuple[int, bool, int], tuple[Any, PreparedLoader]] = {}
 
     @property
     def model(self) -> nn.Module:
@@ -102,6 +102,7 @@ class Session:
         """Put model and optimizer on the device; the hooks that the adapter brings."""
         if self.policy.precision != "fp32":
             wrap_fp16_model(self.model)
+        self.adapter.seed = self.seed
         self.wrapped, self.optimizer = self.adapter.prepare(
             self.step_module, self.optimizer, self.policy
         )
@@ -112,12 +113,12 @@ class Session:
         return self.adapter.hooks()
 
     def loader(self, data_loader: Any, *, training: bool) -> PreparedLoader:
-        """`data_loader` as the device wants it; the same one each time.
+        """`data_loader` as the device wants it; the same one each time for one seed.
 
         Raises:
             ConfigError: it is empty, or an epoch run needs a length that it has not.
         """
-        key = (id(data_loader), training)
+        key = (id(data_loader), training, self.seed)
         if key not in self._loaders:
             prepared = self.adapter.prepare_dataloader(
                 data_loader, training=training, seed=self.seed
@@ -134,7 +135,7 @@ class Session:
             if self.limit_batches is not None:
                 prepared = prepared.limited(self.limit_batches)
             self._loaders[key] = (data_loader, prepared)  # keeps the id alive
-            self._loaders[id(prepared), training] = (prepared, prepared)
+            self._loaders[id(prepared), training, self.seed] = (prepared, prepared)
         return self._loaders[key][1]
 
     def eval_step(self, batch: Any, mode: str) -> StepOutput:

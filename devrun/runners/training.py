@@ -31,8 +31,8 @@ from devrun.optim.build import build_optimizer
 from devrun.place import Place
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.agreement import check_config
-from devrun.runners.build import build_runner
 from devrun.runners.checkpointer import CHECKPOINTS
+from devrun.runners.constructor import build_runner
 from devrun.runners.runner import BaseRunner
 
 __all__ = ["Training", "build_training"]
@@ -56,6 +56,7 @@ class Training:
     runner: BaseRunner
     loaders: list[Any]
     workflow: list[tuple[str, int]]
+    cfg: Mapping[str, Any]
     scratch: tempfile.TemporaryDirectory[str] | None = None
     """Where a dry run writes what its hooks insist on writing."""
 
@@ -63,6 +64,15 @@ class Training:
         """Train to the end of the schedule."""
         try:
             self.runner.run(self.loaders, self.workflow)
+        except ConfigError as error:
+            # what only the loaders or the model could show to be wrong
+            for owner in (
+                self.cfg,
+                *_device_sections(self.cfg, self.runner.adapter.name),
+            ):
+                if error.key in owner:
+                    error.locate(where(owner, error.key))
+            raise
         finally:
             if self.scratch is not None:
                 self.scratch.cleanup()
@@ -158,7 +168,7 @@ def _built(
     if dry_run:
         for hook in runner.table.prepare_dry_run():
             logger.info("%s takes no part in a dry run", type(hook).__name__)
-    return Training(runner, loaders, workflow, scratch)
+    return Training(runner, loaders, workflow, cfg, scratch)
 
 
 def _check_sections(cfg: Mapping[str, Any]) -> None:
@@ -171,16 +181,34 @@ def _check_sections(cfg: Mapping[str, Any]) -> None:
 
 
 def _adapter(cfg: Mapping[str, Any]) -> DeviceAdapter:
-    """The device's adapter; an error in its options has the place of their section."""
+    """The device's adapter; an error in its options has the place of the option."""
     spec = _device_spec(cfg)
     try:
         return resolve_device(spec)
     except ConfigError as error:
-        name = str(spec.get("type")).split(":")[0]
-        section = next((key for key in (name, "device") if cfg.get(key)), None)
-        if section is not None:
-            error.locate(where(cfg, section))
+        name = str(spec.get("type")).partition(":")[0]
+        error.locate(_option_place(cfg, name, error.key or ""))
         raise
+
+
+def _option_place(cfg: Mapping[str, Any], device: str, option: str) -> Place:
+    """Where an option of `device` was given: by its name, or in a section of it.
+
+    Else the place of the device's own section.
+    """
+    owners = _device_sections(cfg, device)
+    owners += [v for each in owners for v in each.values() if isinstance(v, Mapping)]
+    for name in (option, option.partition(".")[0]):
+        for owner in (*owners, cfg):
+            if name in owner:
+                return where(owner, name)
+    section = next((key for key in (device, "device") if cfg.get(key)), None)
+    return Place() if section is None else where(cfg, section)
+
+
+def _device_sections(cfg: Mapping[str, Any], device: str) -> list[Mapping[str, Any]]:
+    sections = [cfg.get(key) for key in ("device", device, "runner", "dist_params")]
+    return [each for each in sections if isinstance(each, Mapping)]
 
 
 def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,7 +272,7 @@ def _runner_section(
         return section, workflow
     if "max_iters" in section:
         short = [(mode, min(times, 1) * limit) for mode, times in workflow]
-        section["max_iters"] = limit
+        dict.__setitem__(section, "max_iters", limit)  # its place stays
         return section, short
     section["max_epochs"] = 1
     return section, [(mode, min(times, 1)) for mode, times in workflow]

@@ -32,7 +32,8 @@ class Workflow:
         if all(mode == "val" or times == 0 for mode, times in self.flow):
             raise ConfigError(
                 f"workflow {self.flow} never trains, so it would never end; add a "
-                "('train', n) phase, or use the evaluation hook"
+                "('train', n) phase, or use the evaluation hook",
+                key="workflow",
             )
         self.loaders = list(loaders)
         self.phase = 0
@@ -95,7 +96,8 @@ def check_phases(flow: Sequence[tuple[str, int]], runner: type) -> None:
             raise UnknownNameError(
                 f"{runner.__name__} has no workflow phase {mode!r}; accepted: "
                 f"{', '.join(map(repr, (*_PHASES, *sorted(own))))} (a subclass adds "
-                "one by a method with the argument data_loader)"
+                "one by a method with the argument data_loader)",
+                key="workflow",
             )
 
 

@@ -13,7 +13,7 @@ from devrun.errors import UnsupportedFeatureError
 from devrun.hooks import Hook
 from devrun.runners import EpochBasedRunner, IterBasedRunner
 from devrun.step import Capability
-from devrun.testing.base import AdapterTests
+from devrun.testing.adapter import AdapterTests
 from devrun.testing.harness import loader, net, sgd
 
 

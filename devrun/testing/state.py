@@ -12,7 +12,7 @@ from devrun.devices.base import DeviceAdapter
 from devrun.devices.resolve import resolve_device
 from devrun.errors import ConfigError
 from devrun.step import Capability, MicroBatches, UpdatePolicy
-from devrun.testing.base import AdapterTests
+from devrun.testing.adapter import AdapterTests
 from devrun.testing.harness import (
     Session,
     Whole,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from devrun.devices.base import DeviceAdapter
 from devrun.errors import ConfigError, DivergedError, UnsupportedFeatureError
 from devrun.step import Capability, MicroBatches, StepOutput, UpdatePolicy
-from devrun.testing.base import AdapterTests
+from devrun.testing.adapter import AdapterTests
 from devrun.testing.harness import (
     Session,
     batches,

@@ -25,6 +25,7 @@ FLAGS = {
         "--allow-changes",
         "--allow-factory",
         "--allow-pickle",
+        "--auto-resume",
         "--cfg-options",
         "--deterministic",
         "--device",

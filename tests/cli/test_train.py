@@ -127,15 +127,27 @@ def test_overwrite_sets_the_old_run_aside(config, train):
     assert json.loads(kept.read_text())["timestamp"] == old
 
 
-def test_resume_auto_goes_on_and_keeps_the_first_record(config, train):
+@pytest.mark.parametrize("auto", [["--resume-from", "auto"], ["--auto-resume"]])
+def test_resume_auto_goes_on_and_keeps_the_first_record(config, train, auto):
     train(config(), "--work-dir", "out")
     longer = config("longer.yaml", runner={"type": "EpochBasedRunner", "max_epochs": 3})
-    status, _, err = train(longer, "--work-dir", "out", "--resume-from", "auto")
+    status, _, err = train(longer, "--work-dir", "out", *auto)
     assert status == 0, err
     assert "resumed epoch: 2" in err
     assert record("out")["iterations"] == 12
     (first,) = Path("out").glob("run-*.json")
     assert json.loads(first.read_text())["iterations"] == 8
+
+
+@pytest.mark.parametrize("path", ["latest", "out/latest", "out/checkpoints/latest"])
+def test_the_newest_by_another_word_is_told_the_right_one(config, train, path):
+    train(config(), "--work-dir", "out")
+    status, _, err = train(config(), "--work-dir", "out", "--resume-from", path)
+    assert status == 3
+    (line,) = [line for line in err.splitlines() if "error: " in line]
+    assert "--work-dir DIR --resume-from auto" in line
+    status, _, err = train(config(), "--work-dir", "out", "--resume-from", "auto")
+    assert status == 0, err
 
 
 @pytest.fixture
@@ -331,7 +343,7 @@ def test_a_run_that_is_complete_says_that_nothing_is_left(config, train):
         ("optimizer_config: {precision: fp15}", "2: optimizer_config.precision: "),
         ("model: {hidden: 8}", "2: model.hidden: MLP: hidden must be a list of widths"),
         ("runner: {type: EpochRunner}", "2: runner.type: 'EpochRunner' is not"),
-        ("runner: {max_iters: 5}", "runner: EpochBasedRunner: give max_epochs or"),
+        ("runner: {max_iters: 5}", "2: runner.max_iters: EpochBasedRunner: give max_"),
         ("log_config: {hooks: [{type: Txt}]}", "2: log_config.hooks.0.type: 'Txt'"),
         ("custom_hooks: [{interval: 1}]", "2: custom_hooks.0: a hook config needs a"),
         (

@@ -33,7 +33,7 @@ def test_without_a_group_the_world_is_one():
     assert dist.local_rank() is None
     assert dist.gather_objects("x") == ["x"]
     assert dist.broadcast_object({"a": 1}) == {"a": 1}
-    assert dist.all_reduce_mean({"loss": torch.tensor(2.0)}) == {"loss": 2.0}
+    assert dist.weighted_means({"loss": (4.0, 2)}) == {"loss": 2.0}
     assert dist.master_only(lambda value: value + 1)(1) == 2
     dist.barrier()
     dist.close_dist()
@@ -88,7 +88,7 @@ def test_a_group_of_one_forms_and_closes(monkeypatch):
     assert dist.get_dist_info() == (0, 1)
     assert not dist.launched()
     assert dist.gather_objects(3) == [3]
-    assert dist.all_reduce_mean({"a": 1}) == {"a": 1.0}
+    assert dist.weighted_means({"a": (1, 1)}) == {"a": 1.0}
     dist.close_dist()
     dist.close_dist()
 

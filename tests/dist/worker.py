@@ -78,8 +78,11 @@ class Losses(Hook):
         self.values: list[float] = []
 
     def after_train_iter(self, runner: Any) -> None:
-        mean = dist.all_reduce_mean({"loss": runner.outputs["loss"]})
-        self.values.append(mean["loss"])
+        self.values.append(mean_loss(runner.outputs))
+
+
+def mean_loss(outputs: Any) -> float:
+    return dist.weighted_means({"loss": (float(outputs["loss"]), 1)})["loss"]
 
 
 class OwnHook(OptimizerHook):
@@ -111,10 +114,10 @@ def info() -> Any:
 
 def means() -> Any:
     rank, _ = dist.get_dist_info()
-    values: dict[str, Any] = {"loss": torch.tensor(float(rank)), "both": 3}
+    totals = {"loss": (float(rank), 1), "both": (6.0, 2)}
     if rank == 0:
-        values["only_here"] = 7.0
-    return dist.all_reduce_mean(values)
+        totals["only_here"] = (7.0, 1)
+    return dist.weighted_means(totals)
 
 
 def tensors() -> Any:
@@ -153,7 +156,7 @@ def trained(
     losses = []
     for batch in loader:
         outputs = adapter.train_step(step, batch, optimizer)
-        losses.append(dist.all_reduce_mean({"loss": outputs["loss"]})["loss"])
+        losses.append(mean_loss(outputs))
     weights = [p.detach().flatten().tolist() for p in module.parameters()]
     unwrapped = adapter.unwrap_model(step) is module
     adapter.teardown()

@@ -11,8 +11,8 @@ import pytest
 from devrun.config import Config
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
 from devrun.hooks.base import HOOKS
-from devrun.hooks.schedules.base import LrUpdaterHook
 from devrun.hooks.schedules.build import build_lr_hook
+from devrun.hooks.schedules.hook import LrUpdaterHook
 from devrun.hooks.schedules.policies import (
     CosineAnnealingLrUpdaterHook,
     FixedLrUpdaterHook,

@@ -10,8 +10,8 @@ import torch
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
-from devrun.hooks.schedules.base import LrUpdaterHook
 from devrun.hooks.schedules.build import build_lr_hook
+from devrun.hooks.schedules.hook import LrUpdaterHook
 from devrun.hooks.schedules.policies import StepLrUpdaterHook
 from tests.support.runs import TracedRun
 

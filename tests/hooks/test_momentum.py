@@ -11,8 +11,8 @@ import torch
 
 from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
-from devrun.hooks.schedules.base import MomentumUpdaterHook
 from devrun.hooks.schedules.build import build_lr_hook, build_momentum_hook
+from devrun.hooks.schedules.hook import MomentumUpdaterHook
 from devrun.hooks.schedules.policies import StepMomentumUpdaterHook
 from tests.support.runs import TracedRun
 

@@ -28,6 +28,23 @@ def test_replicas_at_the_same_global_batch_give_the_same_losses(replicas):
     assert len(losses) == 8
 
 
+def test_dropout_follows_the_seed_of_the_run_alone(emulation):
+    def losses(seed, before_run):
+        runner, seen = make(ipu(), net(dropout=0.5), seed=seed)
+        before_run()
+        runner.run([loader()], [("train", 1)])
+        runner.close()
+        return seen.values
+
+    def another():
+        make(ipu(), net(), seed=9)[0].close()
+
+    expected = losses(5, lambda: None)
+    assert losses(5, another) == expected
+    assert losses(5, lambda: torch.manual_seed(9)) == expected
+    assert losses(6, lambda: None) != expected
+
+
 def accumulation(replicas):
     return {"cumulative_iters": GLOBAL // replicas}
 

@@ -298,7 +298,7 @@ def test_loggers_send_no_secret(monkeypatch):
     hook = WandbLoggerHook(
         {"project": "p", "config": {"lr": 0.1, "api_key": S}, "notes": f"token={S}"}
     )
-    monkeypatch.setattr("devrun.hooks.logger.base.LoggerHook.before_run", print)
+    monkeypatch.setattr("devrun.hooks.logger.hook.LoggerHook.before_run", print)
     hook.before_run(types.SimpleNamespace(rank=0, work_dir=None))
     assert sent["config"] == {"lr": 0.1, "api_key": MASK}
     assert S not in repr(sent)

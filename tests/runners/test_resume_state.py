@@ -7,10 +7,10 @@ from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from devrun.checkpoint import find_latest, read_checkpoint, write_checkpoint
 from devrun.errors import CheckpointError, ConfigError
-from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
+from devrun.hooks import ClosureHook, EMAHook, EvalHook, Hook, OptimizerHook
 from tests import failpoints
 from tests.runners.test_resume import StopAt
-from tests.support.noisy import Augmented, loader, loss, runner, same, weights
+from tests.support.noisy import Augmented, loader, loss, net, runner, same, weights
 
 TRAIN_VAL = [("train", 2), ("val", 1)]
 
@@ -196,6 +196,41 @@ def test_a_hook_may_resume_the_run_when_it_starts(tmp_path, by_epoch, stop):
 
     assert phases(first + second) == phases(expected)
     assert same(weights(resumed), weights(whole))
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+def test_a_hook_that_resumes_an_unseeded_run_takes_up_its_data_order(
+    tmp_path, by_epoch
+):
+    def unseeded(name, torch_seed, **options):
+        model = net()
+        torch.manual_seed(torch_seed)
+        limit, own = 3 if by_epoch else 18, {"model": model, "seed": None}
+        return trained(tmp_path / name, by_epoch, limit, **own, **options)
+
+    whole, expected = unseeded("whole", 5)
+    _, first = unseeded("cut", 5, stop=8)
+    newest = find_latest(tmp_path / "cut" / "checkpoints")
+    resumed, second = unseeded("new", 6, hooks=[EMAHook(resume_from=str(newest))])
+    assert first + second == expected
+    assert resumed.seed == whole.seed
+    assert same(weights(resumed), weights(whole))
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+@pytest.mark.parametrize(
+    "stage", ["before_epoch", "before_train_iter", "after_train_iter", "after_epoch"]
+)
+def test_a_run_in_its_loop_takes_up_no_other(tmp_path, by_epoch, stage):
+    trained(tmp_path / "first", by_epoch, 1)
+    saved = str(find_latest(tmp_path / "first" / "checkpoints"))
+    hooks = [ClosureHook(stage, lambda runner: runner.resume(saved))]
+    with pytest.raises(ConfigError, match="call it before run") as caught:
+        trained(tmp_path / "second", by_epoch, 2, hooks=hooks)
+    assert "\n" not in str(caught.value)
+    run, _ = trained(tmp_path / "third", by_epoch, 2)
+    run.resume(saved)  # its loop is over
+    assert run.epoch == by_epoch
 
 
 def test_another_batch_size_goes_on_at_the_same_sample(tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from devrun.data.datasets.base import TensorImages
+from devrun.data.datasets.images import TensorImages
 from devrun.errors import DataError
 from devrun.registry import DATASETS
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from devrun.data.datasets.base import TensorImages
+from devrun.data.datasets.images import TensorImages
 from devrun.errors import ConfigError
 from devrun.registry import DATASETS
 

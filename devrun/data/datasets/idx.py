@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from devrun.data.datasets.base import TensorImages, existing
+from devrun.data.datasets.images import TensorImages, existing
 from devrun.errors import DataError
 from devrun.registry import DATASETS
 

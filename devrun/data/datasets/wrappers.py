@@ -58,7 +58,8 @@ def built(dataset: Any, default_args: Mapping[str, Any] | None = None) -> Any:
             return DATASETS.build(dataset, default_args=default_args)
     if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
         raise ConfigTypeError(
-            f"a data set is a dict with a type, or an object, got {dataset!r}"
+            f"a data set is a dict with a type, or an object, got {dataset!r}",
+            key="dataset",
         )
     return dataset
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from devrun.construct import where
 from devrun.errors import ConfigTypeError
+from devrun.place import Place
 from devrun.registry import TRANSFORMS
 
 __all__ = ["Compose", "build_pipeline"]
@@ -21,7 +23,10 @@ class Compose:
                 f"a pipeline is a list of transforms, got {type(transforms).__name__}",
                 key="transforms",
             )
-        self.transforms = [_built(transform) for transform in transforms]
+        self.transforms = [
+            _built(transform, where(transforms, at))
+            for at, transform in enumerate(transforms)
+        ]
 
     def __call__(self, value: Any) -> Any:
         for transform in self.transforms:
@@ -44,12 +49,13 @@ def build_pipeline(pipeline: Any) -> Callable[[Any], Any]:
     return _built(pipeline)
 
 
-def _built(transform: Any) -> Callable[[Any], Any]:
+def _built(transform: Any, place: Place | None = None) -> Callable[[Any], Any]:
     if isinstance(transform, dict):
         transform = TRANSFORMS.build(transform)
     if not callable(transform):
         raise ConfigTypeError(
             "a transform is a dict with a type, or a callable, got "
-            f"{type(transform).__name__} {transform!r}"
+            f"{type(transform).__name__} {transform!r}",
+            place=place,
         )
     return transform  # type: ignore[no-any-return]

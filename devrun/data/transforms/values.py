@@ -39,7 +39,8 @@ class Normalize:
         if len(mean) != len(std) or not all(value > 0 for value in std):
             raise ConfigError(
                 "mean and std take one number per channel, std above 0, got "
-                f"{mean!r} and {std!r}"
+                f"{mean!r} and {std!r}",
+                key="std",
             )
         self.mean = torch.tensor(mean, dtype=torch.float32).view(-1, 1, 1)
         self.std = torch.tensor(std, dtype=torch.float32).view(-1, 1, 1)
@@ -64,9 +65,14 @@ class ColorJitter:
     def __init__(
         self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0
     ) -> None:
-        for value in (brightness, contrast, saturation):
+        strengths = {
+            "brightness": brightness,
+            "contrast": contrast,
+            "saturation": saturation,
+        }
+        for name, value in strengths.items():
             if value < 0:
-                raise ConfigError(f"the strength of a jitter is 0 or more, got {value}")
+                raise ConfigError.of(name, f"must be 0 or more, got {value!r}")
         self.brightness, self.contrast = brightness, contrast
         self.saturation = saturation
 

@@ -8,17 +8,19 @@ is refused.
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
+from devrun.construct import where
 from devrun.devices.hpu.options import HPUOptions
 from devrun.dist import launched
-from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.errors import ConfigError, UnsupportedFeatureError, nearest
 from devrun.trust import may_run_code
 
 _LISTS = {
@@ -26,10 +28,8 @@ _LISTS = {
     "autocast_fp32": "PT_HPU_AUTOCAST_FP32_OPS_LIST",
 }
 
-_SWITCH = re.compile(
-    r"(PT_|HABANA_|HLS_|ENABLE_|LOG_LEVEL_|HCCL_|GC_|DEVRUN_HPU_)[A-Z0-9_]+\Z"
-)
-_FILES = re.compile("PATH|LIB|DIR|FILE(?!R)|KERNEL")
+_REVIEWED = Path(__file__).with_name("data") / "variables.txt"
+"""The variables that a config may set, one a line; `*` stands for the end of a name."""
 
 _set: dict[str, str] = {}
 """What was set for the SDK of this process."""
@@ -57,26 +57,36 @@ def variables(options: HPUOptions) -> dict[str, str]:
         wanted["DEVRUN_HPU_GENERATION"] = options.generation
     if options.memory_mb is not None:
         wanted["DEVRUN_HPU_MEMORY_MB"] = str(options.memory_mb)
-    for name, value in (options.env or {}).items():
+    given = options.env or {}
+    for name, value in given.items():
         if name in wanted or name in _LISTS.values():
             raise ConfigError(
                 f"env of device 'hpu' sets {name}, which another option decides: "
-                "remove it there"
+                "remove it there",
+                place=where(given, name),
             )
         wanted[name] = str(int(value)) if isinstance(value, bool) else str(value)
         if not (may_run_code() or _is_setting(name, wanted[name])):
             raise ConfigError(
                 f"env of device 'hpu' sets {name}={wanted[name]}, but from a config it "
-                "takes the SDK's own switches (PT_..., HABANA_..., ENABLE_..., "
-                "HCCL_..., GC_..., LOG_LEVEL_...) that name no file; export it in the "
-                "shell, or give --trust-config"
+                f"takes the reviewed switches of the SDK that name no file; "
+                f"{nearest(name, _reviewed())}; export it in the shell, or give "
+                "--trust-config",
+                place=where(given, name),
             )
     return wanted
 
 
 def _is_setting(name: str, value: str) -> bool:
     """Not what makes this process, or one that it starts, load or write a file."""
-    return bool(_SWITCH.match(name)) and not _FILES.search(name) and "/" not in value
+    known = any(fnmatchcase(name, each) for each in _reviewed())
+    return known and "/" not in value
+
+
+@functools.cache
+def _reviewed() -> list[str]:
+    lines = _REVIEWED.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if not line.startswith("#")]
 
 
 def apply(options: HPUOptions, *, loaded: bool) -> dict[str, str]:

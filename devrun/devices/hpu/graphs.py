@@ -16,8 +16,8 @@ from devrun.data import streams
 from devrun.devices.frozen import CaptureWatch, Finding
 from devrun.devices.hpu.lazy import cached_forward
 from devrun.devices.hpu.sdk import SDK
-from devrun.devices.hpu.watch import tensors_in
 from devrun.errors import DevrunError, UnsupportedFeatureError, is_out_of_memory
+from devrun.tensors import tensors_in
 from devrun.text import joined
 
 logger = logging.getLogger("devrun")

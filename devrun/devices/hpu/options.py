@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from devrun.devices.options import IndexedOptions
+from devrun.devices.options import IndexedOptions, option, refused
 from devrun.errors import ConfigError, nearest
 
 MODES = ("eager", "compile", "lazy")
@@ -20,41 +20,37 @@ _CHOICES: Mapping[str, tuple[Any, ...]] = {
 _LEAST = {"max_graphs": 1, "report_after": 1, "memory_mb": 1}
 
 
-def _option(default: Any, *kinds: type) -> Any:
-    return field(default=default, metadata={"kinds": kinds})
-
-
 @dataclass(frozen=True)
 class HPUOptions(IndexedOptions):
     """What `hpu` takes besides the options of every eager device."""
 
-    emulate: bool = _option(False, bool)
+    emulate: bool = option(False, bool)
     """Run on the emulator of the SDK, on the host's cores."""
-    mode: str = _option("eager", str)
+    mode: str = option("eager", str)
     """`eager`, `compile` (torch.compile with the SDK's backend) or `lazy`."""
-    fused: bool = _option(True, bool)
+    fused: bool = option(True, bool)
     """Use the SDK's optimizers and clipping where they give the same numbers."""
-    graphs: bool | str = _option(False, bool, str)
+    graphs: bool | str = option(False, bool, str)
     """Replay captured HPU graphs (lazy mode); `auto` times both ways first."""
-    max_graphs: int = _option(10, int)
+    max_graphs: int = option(10, int)
     """Captured shapes at the most; batches of further ones run uncaptured."""
-    last_batch: str = _option("keep", str)
+    last_batch: str = option("keep", str)
     """A training epoch's short last batch: `keep`, `pad` with samples, or `drop`."""
-    report: bool = _option(True, bool)
+    report: bool = option(True, bool)
     """Say what ran on the host, waited for it, or was compiled again."""
-    report_after: int = _option(10, int)
+    report_after: int = option(10, int)
     """Updates before the first report; the second comes at the end of the run."""
-    strict: bool = _option(False, bool)
+    strict: bool = option(False, bool)
     """Anything to report is an error."""
-    autocast_lower: Sequence[str] | None = _option(None, list, tuple, type(None))
+    autocast_lower: Sequence[str] | None = option(None, list, tuple, type(None))
     """Operators that autocast runs in bf16, in place of the SDK's whole list."""
-    autocast_fp32: Sequence[str] | None = _option(None, list, tuple, type(None))
+    autocast_fp32: Sequence[str] | None = option(None, list, tuple, type(None))
     """Operators that autocast keeps in fp32, in place of the SDK's whole list."""
-    env: Mapping[str, Any] | None = _option(None, Mapping, type(None))
+    env: Mapping[str, Any] | None = option(None, Mapping, type(None))
     """Further variables that the SDK reads when it is loaded."""
-    generation: str | None = _option(None, str, type(None))
+    generation: str | None = option(None, str, type(None))
     """Emulated only: `gaudi`, `gaudi2` or `gaudi3`; the second by default."""
-    memory_mb: int | None = _option(None, int, type(None))
+    memory_mb: int | None = option(None, int, type(None))
     """Emulated only: the device's memory, to rehearse running out of it."""
 
     def __post_init__(self) -> None:
@@ -63,44 +59,42 @@ class HPUOptions(IndexedOptions):
             if value not in accepted:
                 shown = ", ".join(_word(each) for each in accepted if each is not None)
                 hint = nearest(str(value), map(_word, accepted))
-                raise ConfigError(
-                    f"option {name!r} of device 'hpu' must be one of {shown}, got "
-                    f"{value!r}" + (f"; {hint}" if hint.startswith("did") else "")
-                )
+                hint = f"; {hint}" if hint.startswith("did") else ""
+                clause = f"must be one of {shown}, got {value!r}{hint}"
+                raise refused("hpu", name, clause)
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ConfigError(
-                    f"option {name!r} of device 'hpu' must be {least} or more, "
-                    f"got {value}"
-                )
+                raise refused("hpu", name, f"must be {least} or more, got {value}")
         self._check_combinations()
 
     def _check_combinations(self) -> None:
         if self.index:
             raise ConfigError(
                 f"hpu:{self.index} cannot be chosen: a process sees one Gaudi, hpu:0; "
-                "HABANA_VISIBLE_MODULES says which"
+                "HABANA_VISIBLE_MODULES says which",
+                key="index",
             )
         if self.graphs is True and self.mode != "lazy":
-            raise ConfigError(
-                f"option 'graphs' of device 'hpu' needs mode lazy, got mode "
-                f"{self.mode}: HPU graphs exist in lazy mode only; in mode compile "
-                "the compiled regions are graphs already"
+            raise refused(
+                "hpu",
+                "graphs",
+                f"needs mode lazy, got mode {self.mode}: HPU graphs exist in lazy mode "
+                "only; in mode compile the compiled regions are graphs already",
             )
         if self.compile and self.mode != "compile":
-            raise ConfigError(
-                f"option 'compile' of device 'hpu' holds torch.compile's arguments "
-                f"for mode compile, got mode {self.mode}: set mode to compile"
+            raise refused(
+                "hpu",
+                "compile",
+                "holds torch.compile's arguments for mode compile, got mode "
+                f"{self.mode}: set mode to compile",
             )
         for name in ("generation", "memory_mb"):
             if getattr(self, name) is not None and not self.emulate:
-                raise ConfigError(
-                    f"option {name!r} of device 'hpu' is the emulator's: add emulate "
-                    "(--emulate) or remove it"
-                )
+                clause = "is the emulator's: add emulate (--emulate) or remove it"
+                raise refused("hpu", name, clause)
         if self.strict and not self.report:
-            raise ConfigError("option 'strict' of device 'hpu' needs report: true")
+            raise refused("hpu", "strict", "needs report: true")
 
 
 def _word(value: Any) -> str:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
-from devrun.devices.versions import fitting, misfit
+from devrun.devices.emulation import (
+    is_emulated,
+    is_vendor_installed,
+    use_emulators,
+)
+from devrun.devices.versions import fitting, misfit, release_of
 from devrun.errors import OUT_OF_MEMORY, DeviceUnavailableError
 from devrun.text import joined
 
@@ -52,7 +53,6 @@ class SDK:
     core: Any
     optimizers: Any
     normalization: Any
-    moving_average: Any
     emulator: Any = None
     """The emulator's control module; None on a real SDK."""
     version: str = "of an unknown release"
@@ -97,7 +97,7 @@ def is_loaded() -> bool:
 
 def missing() -> str | None:
     """Why no Gaudi can be used here, as far as it shows without loading the SDK."""
-    if not _is_installed():
+    if not is_vendor_installed(PACKAGE):
         return f"{PACKAGE} is not installed; {GET_IT}; {fitting(PACKAGE, _TORCH)}"
     return misfit(PACKAGE, _release(), _TORCH)
 
@@ -147,7 +147,6 @@ def _import() -> SDK:
     import habana_frameworks.torch as ht  # type: ignore[import-not-found]
     import habana_frameworks.torch.core as core  # type: ignore[import-not-found]
     from habana_frameworks.torch.hpex import (  # type: ignore[import-not-found]
-        movingavrg,
         normalization,
         optimizers,
     )
@@ -160,34 +159,11 @@ def _import() -> SDK:
         core=core,
         optimizers=optimizers,
         normalization=normalization,
-        moving_average=movingavrg,
         emulator=emulator,
         version=_release(),
     )
 
 
-def _is_installed() -> bool:
-    """Whether the real SDK can be found; the emulator does not count."""
-    try:
-        found = importlib.util.find_spec(PACKAGE)
-    except (ImportError, ValueError):
-        return False
-    places: Iterable[str] = (
-        () if found is None else found.submodule_search_locations or ()
-    )
-    return any(
-        emulators_root() not in Path(place).resolve().parents for place in places
-    )
-
-
 def _release() -> str:
-    loaded = sys.modules.get(PACKAGE)
-    version = getattr(loaded, "__version__", None)
-    if version is not None:
-        return str(version)
-    for name in ("habana-torch-plugin", "habana_torch_plugin"):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return "of an unknown release"
+    loaded = getattr(sys.modules.get(PACKAGE), "__version__", None)
+    return str(loaded or release_of("habana-torch-plugin", "habana_torch_plugin"))

@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from devrun.tensors import tensors_in
+
 _PACKAGE = Path(__file__).resolve().parents[2]
 _TORCH = Path(torch.__file__).resolve().parent
 _MODELS = str(_PACKAGE / "models")
@@ -190,18 +192,6 @@ def _shapes(value: Any) -> tuple[Any, ...]:
         tuple(t.shape) if not t.is_nested else ("nested", t.size(0))
         for t in tensors_in(value)
     )
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors of nested dicts, lists and tuples, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from tensors_in(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from tensors_in(part)
 
 
 def _numbers(value: Any) -> Iterator[Any]:

@@ -61,7 +61,6 @@ class IPUAdapter(DeviceAdapter):
     def __init__(self, settings: IPUSettings, sdk: Any) -> None:
         self.settings, self.sdk = settings, sdk
         self.emulated = settings.emulate
-        self._seed: int | None = None
         self._announced = False
         self._policy = UpdatePolicy()
         self._guard: FiniteGuard | None = None
@@ -115,7 +114,7 @@ class IPUAdapter(DeviceAdapter):
                 "plain PyTorch, and nothing is said about speed or memory"
             )
         if seed is not None:
-            self._seed = seed
+            self.seed = seed
             seed_streams(seed, 0)
 
     def prepare(
@@ -296,8 +295,8 @@ class IPUAdapter(DeviceAdapter):
         self._executors = self._optimizer = self._placing = None
 
     def _own_seed(self) -> int:
-        """That of `setup`, else what the user may have seeded torch with."""
-        return torch.initial_seed() % 2**31 if self._seed is None else self._seed
+        """The run's, else what the user may have seeded torch with."""
+        return torch.initial_seed() % 2**31 if self.seed is None else self.seed
 
     def _make_options(self, placing: Placing) -> None:
         sdk, settings, seed = self.sdk, self.settings, self._own_seed()

@@ -213,7 +213,7 @@ class Executors:
 
     def _compiled(
         self, executor: Executor, options: Any, tensors: Sequence[Tensor]
-    ) -> Executor:
+    ) -> None:
         cache = options._Popart.options.get("cachePath")
         report = CompileReport(
             executor.inner, self.sdk, what=executor.what, cache_dir=cache
@@ -236,7 +236,6 @@ class Executors:
                 "runs (useOfflineIpuTarget, connectionType Never): the executable is "
                 f"in {cache or 'no directory, as enableExecutableCaching is not set'}"
             )
-        return executor
 
     def _failure(self, error: BaseException, batch: Any) -> DevrunError | None:
         """As on every device: an index out of range, and the like."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
+from devrun.devices.frozen import is_users
 from devrun.devices.ipu.measure import call_site
 from devrun.devices.ipu.split import split_of
 from devrun.errors import (
@@ -55,7 +54,7 @@ def explain(
             return told(match, user)
     if not isinstance(error, sdk.Error):
         return None
-    operation, place = _operation(text), _place(error, user, sdk)
+    operation, place = _operation(text), _place(error, user)
     if place is None and operation is not None and batch is not None:
         place = call_site(model, batch, operation, files_of(user))
     if place is None and operation is None:
@@ -171,7 +170,7 @@ def _first_sentences(text: str) -> str:
     return text if len(text) <= 240 else f"{text[:237]}..."
 
 
-def _place(error: BaseException, model: nn.Module, sdk: Any) -> str | None:
+def _place(error: BaseException, model: nn.Module) -> str | None:
     """`file:line` of the user's code that was running when the error was raised.
 
     That is in a file of the model's own classes, or in any other that is neither
@@ -181,16 +180,14 @@ def _place(error: BaseException, model: nn.Module, sdk: Any) -> str | None:
     begins = [i for i, frame in enumerate(frames) if frame.name == "forward"]
     own = files_of(model)
     for frame in reversed(frames[begins[0] :] if begins else []):
-        if frame.filename in own or _is_users(Path(frame.filename), sdk):
+        if frame.filename in own or _is_users(frame.filename):
             return f"{frame.filename}:{frame.lineno}"
     return None
 
 
-def _is_users(path: Path, sdk: Any) -> bool:
-    hidden = {Path(str(module.__file__)).parent for module in (torch, sdk)}
-    hidden |= {Path(__file__).parents[2], Path(sysconfig.get_paths()["stdlib"])}
-    installed = {"site-packages", "dist-packages"} & set(path.parts)
-    return path.is_file() and not installed and not hidden & set(path.parents)
+def _is_users(filename: str) -> bool:
+    installed = {"site-packages", "dist-packages"} & set(Path(filename).parts)
+    return is_users(filename) and not installed and Path(filename).is_file()
 
 
 def files_of(model: nn.Module) -> set[str]:

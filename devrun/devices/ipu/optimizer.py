@@ -174,11 +174,11 @@ class DeviceOptimizer:
                 if id(param) in self._names:
                     yield param, group
 
-    def _numbers(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: _plain(group[name]) for name in _NUMBERS[self.kind]}
-
     def _values(self) -> list[dict[str, Any]]:
-        return [self._numbers(group) for group in self.host.param_groups]
+        return [
+            {name: _plain(group[name]) for name in _NUMBERS[self.kind]}
+            for group in self.host.param_groups
+        ]
 
     def _before_state_dict(self, _: Any) -> None:
         self.download()

@@ -51,22 +51,27 @@ class Placing:
         strategy = options.get("executionStrategy", default)
         where = "eval_split_edges" if own else "train_split_edges"
         if edges:
-            apply_split(
-                model,
-                edges=edges,
-                sdk=self._sdk,
-                num_ipus=None if own else settings.num_ipus,
-                where=where,
-                strategy=strategy,
-                # evaluation may leave out a layer of training
-                complete=training or own,
-            )
+            try:
+                apply_split(
+                    model,
+                    edges=edges,
+                    sdk=self._sdk,
+                    num_ipus=None if own else settings.num_ipus,
+                    where=where,
+                    strategy=strategy,
+                    # evaluation may leave out a layer of training
+                    complete=training or own,
+                )
+            except ConfigError as error:
+                error.key = where
+                raise
             return
         remove_split(model)
         if isinstance(strategy, Mapping) and not _begins_blocks(model):
             raise ConfigError(
                 "ipu: executionStrategy has stages, but nothing begins their blocks: "
-                f"add {where} with the user_id of each"
+                f"add {where} with the user_id of each",
+                key="executionStrategy",
             )
 
     def ipus(self, training: bool) -> int | None:

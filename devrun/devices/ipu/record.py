@@ -46,7 +46,8 @@ class Recorder:
             given_now = f"{parts} micro-batches" if parts > 1 else precision
             raise ConfigError(
                 f"modules_to_record compares one micro-batch in fp32, not {given_now}: "
-                "leave out accumulation, replicas, deviceIterations and fp16 for it"
+                "leave out accumulation, replicas, deviceIterations and fp16 for it",
+                key="modules_to_record",
             )
 
     @contextmanager

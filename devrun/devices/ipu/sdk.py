@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import sys
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-from devrun.devices.emulation import emulators_root, is_emulated, use_emulators
-from devrun.devices.versions import fitting, misfit
+from devrun.devices.emulation import (
+    is_emulated,
+    is_vendor_installed,
+    use_emulators,
+)
+from devrun.devices.versions import fitting, misfit, release_of
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.text import joined
 
@@ -80,14 +81,14 @@ def missing() -> str | None:
             "this process has the emulated PopTorch imported; start a new one for the "
             f"real SDK, {_REHEARSE}"
         )
-    if not _installed():
+    if not is_vendor_installed("poptorch"):
         return (
             "PopTorch is not installed: get Graphcore's Poplar SDK, `source` its "
             "enable scripts, and pip install the poptorch wheel that comes in it "
             f"({fitting('PopTorch', _pinned())}), {_REHEARSE}"
         )
     # before the import: native code of another torch may end the process
-    if wrong := misfit("PopTorch", _release(), _pinned()):
+    if wrong := misfit("PopTorch", release_of("poptorch"), _pinned()):
         return f"{wrong}; {_REHEARSE.removeprefix('or ')}"
     try:
         import poptorch
@@ -109,16 +110,9 @@ def missing() -> str | None:
     )
 
 
-def _release() -> str:
-    try:
-        return metadata.version("poptorch")
-    except metadata.PackageNotFoundError:
-        return "of an unknown release"
-
-
 def _pinned() -> dict[str, str]:
     """`_TORCH`, completed by the release of the installed package."""
-    found = re.match(r"(\d+\.\d+)", _release())
+    found = re.match(r"(\d+\.\d+)", release_of("poptorch"))
     try:
         wants = metadata.requires("poptorch") or []
     except metadata.PackageNotFoundError:
@@ -128,14 +122,3 @@ def _pinned() -> dict[str, str]:
         if pin and found:
             return {**_TORCH, found[1]: pin[1]}
     return _TORCH
-
-
-def _installed() -> bool:
-    if "poptorch" in sys.modules:
-        return True
-    spec = importlib.util.find_spec("poptorch")
-    origin = getattr(spec, "origin", None)
-    if spec is None or origin is None:
-        return False
-    # with emulation on, child processes have the look-alike on their path
-    return emulators_root() not in Path(origin).resolve().parents

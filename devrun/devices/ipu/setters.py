@@ -89,19 +89,23 @@ def check_names(sdk: Any, settings: IPUSettings) -> None:
             known = names_of(options)
             if name not in known:
                 hint = nearest(name, [*known, *OWN_KEYS, *MMCV_KEYS])
-                raise UnknownNameError(f"device 'ipu' has no option {name!r}; {hint}")
+                raise UnknownNameError(
+                    f"device 'ipu' has no option {name!r}; {hint}", key=name
+                )
             if name not in SECTIONS:
                 continue
             if not isinstance(value, Mapping):
                 raise refused(
-                    f"{name} must be a dict of its options, got {value!r}",
+                    name,
+                    f"must be a dict of its options, got {value!r}",
                     ConfigTypeError,
                 )
             section = names_of(getattr(options, name))
             for part in value:
                 if part not in section and name != "_Popart":
                     raise refused(
-                        f"{name} has no option {part!r}; {nearest(part, section)}",
+                        name,
+                        f"has no option {part!r}; {nearest(part, section)}",
                         UnknownNameError,
                     )
 
@@ -137,7 +141,7 @@ def apply(sdk: Any, options: Any, given: Mapping[str, Any], ipus: int | None) ->
 
 def call(sdk: Any, owner: Any, name: str, value: Any, path: str) -> None:
     if name in _COUNTS and (type(value) is not int or value < 1):
-        raise refused(f"{path} must be an integer of 1 or more, got {value!r}")
+        raise refused(path, f"must be an integer of 1 or more, got {value!r}")
     arguments = value if isinstance(value, (list, tuple)) else [value]
     if name in ("updatableNamedBuffers", "sourceLocationExcludes"):
         arguments = [value]  # whose one argument is a list
@@ -154,7 +158,9 @@ def call(sdk: Any, owner: Any, name: str, value: Any, path: str) -> None:
         if isinstance(error, ConfigError):
             raise
         reason = joined(error) or type(error).__name__
-        raise refused(f"{path}: PopTorch refuses {value!r}: {reason}") from error
+        raise refused(
+            path, f"is not possible: PopTorch refuses {value!r}: {reason}"
+        ) from error
 
 
 def _argument(sdk: Any, name: str, value: Any) -> Any:
@@ -164,7 +170,7 @@ def _argument(sdk: Any, name: str, value: Any) -> Any:
         for key, inner in value.items():
             known = names_of(settings)
             if key not in known:
-                raise refused(f"{name} has no {key!r}; {nearest(key, known)}")
+                raise refused(name, f"has no {key!r}; {nearest(key, known)}")
             getattr(settings, key)(inner)
         return settings
     if name == "setPartialsType":
@@ -179,7 +185,7 @@ def _argument(sdk: Any, name: str, value: Any) -> Any:
         return value
     by_lower = {each.lower(): each for each in members}
     if member.lower() not in by_lower:
-        raise refused(f"{name} must be one of {', '.join(members)}, got {value!r}")
+        raise refused(name, f"must be one of {', '.join(members)}, got {value!r}")
     return members[by_lower[member.lower()]]
 
 
@@ -203,19 +209,19 @@ def _proportions(value: Any, ipus: int | None) -> dict[str, float]:
         number = isinstance(share, (int, float)) and not isinstance(share, bool)
         if not key.removeprefix("IPU").isdigit():
             raise refused(
-                "availableMemoryProportion has the keys IPU0, IPU1, ...; "
-                f"got {key.removeprefix('IPU')!r}"
+                "availableMemoryProportion",
+                f"has the keys IPU0, IPU1, ...; got {key.removeprefix('IPU')!r}",
             )
         if ipus is not None and int(key.removeprefix("IPU")) >= ipus:
             raise refused(
-                f"availableMemoryProportion names {key}, but the model is on "
-                f"{ipus} IPU(s), counted from IPU0: give one value for each, or a "
-                "single number"
+                "availableMemoryProportion",
+                f"names {key}, but the model is on {ipus} IPU(s), counted from IPU0: "
+                "give one value for each, or a single number",
             )
         if not number or not 0 < share <= 1:
             raise refused(
-                "availableMemoryProportion must be above 0 and at most 1 for each "
-                f"IPU, got {share!r} for {key}"
+                "availableMemoryProportion",
+                f"must be above 0 and at most 1 for each IPU, got {share!r} for {key}",
             )
     return shares
 
@@ -231,14 +237,17 @@ def _strategy(sdk: Any, value: Any) -> Any:
                 return kinds[kind](*(_stage(sdk, stage) for stage in stages))
             except (AssertionError, sdk.Error) as error:
                 reason = joined(error)
-                raise refused(f"executionStrategy: {reason}") from error
+                raise refused(
+                    "executionStrategy", f"is not possible: {reason}"
+                ) from error
     elif value in sdk.AutoStage.__members__:
         return sdk.PipelinedExecution(sdk.AutoStage[value])
     elif value in kinds:
         return kinds[value]()
     accepted = [*sdk.AutoStage.__members__, *kinds]
     raise refused(
-        f"executionStrategy {value!r}; {nearest(str(value), accepted)} "
+        "executionStrategy",
+        f"{value!r}; {nearest(str(value), accepted)} "
         "(or {type, stages: [[block ids], ...]})",
         UnsupportedFeatureError,
     )
@@ -252,7 +261,7 @@ def _stage(sdk: Any, stage: Any) -> Any:
 def _dtype(name: str, value: Any) -> torch.dtype:
     found = _DTYPES.get(str(value).removeprefix("torch."))
     if found is None:
-        raise refused(f"{name} must be half or float, got {value!r}")
+        raise refused(name, f"must be half or float, got {value!r}")
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from devrun.construct import where
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 
 __all__ = ["OWN_KEYS", "SECTIONS", "IPUSettings", "parse_settings", "refused"]
@@ -57,9 +58,11 @@ class IPUSettings:
     inference: Mapping[str, Any] = field(default_factory=dict)
 
 
-def refused(reason: str, kind: type[DevrunError] = ConfigError) -> DevrunError:
-    """The error of an option of this device."""
-    return kind(reason, subject="ipu")
+def refused(
+    option: str, clause: str, kind: type[DevrunError] = ConfigError
+) -> DevrunError:
+    """The error of an `option` of this device; `clause` follows its name."""
+    return kind(f"{option} {clause}", key=option, subject="ipu")
 
 
 def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
@@ -72,29 +75,36 @@ def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
     for name in ("options_cfg", "ipu_model_cfg"):
         given = values.pop(name, None) or {}
         if not isinstance(given, Mapping):
-            raise ConfigTypeError(f"runner.{name} must be a dict, got {given!r}")
+            raise ConfigTypeError.of(name, f"must be a dict, got {given!r}")
         if name == "ipu_model_cfg" and (wrong := set(given) - set(_MODEL_KEYS)):
             key = min(wrong, key=str)
             hint = nearest(str(key), _MODEL_KEYS)
-            raise ConfigError(f"runner.ipu_model_cfg has no key {key!r}; {hint}")
+            raise ConfigError(
+                f"runner.ipu_model_cfg has no key {key!r}; {hint}",
+                place=where(given, key),
+            )
         _merge(values, given, f"runner.{name}")
     train, evaluation = (_phase(values.pop(k, None), k) for k in _PHASES)
     values = _renamed(values, "ipu")
     if "index" in values:
         raise ConfigError(
             f"ipu:{values['index']} cannot be chosen: PopTorch takes free IPUs; "
-            "the option useIpuId names one"
+            "the option useIpuId names one",
+            key="index",
         )
     if "precision" in values:
-        raise ConfigError("ipu has no option 'precision': use the section fp16")
+        raise ConfigError(
+            "ipu has no option 'precision': use the section fp16", key="precision"
+        )
     own = {k: values.pop(k) for k in (*OWN_KEYS, "deterministic") if k in values}
     _check(own)
     own = {k: v for k, v in own.items() if v is not None}
     for key in _TRAINING_ONLY[:2]:
         if key in evaluation:
             raise refused(
-                f"{key} in eval_cfg: evaluation has no gradients, and returns the "
-                "outputs of every sample; remove it"
+                key,
+                "in eval_cfg: evaluation has no gradients, and returns the outputs of "
+                "every sample; remove it",
             )
     common = {k: v for k, v in values.items() if k not in _TRAINING_ONLY}
     return IPUSettings(
@@ -118,12 +128,13 @@ _MMCV_NAMES = {
 }
 
 
-def _merge(values: dict[str, Any], given: Mapping[str, Any], where: str) -> None:
+def _merge(values: dict[str, Any], given: Mapping[str, Any], source: str) -> None:
     for key, value in given.items():
         if key in values and values[key] != value:
             raise ConfigError(
-                f"{key!r} is {values[key]!r} for the device and {value!r} in {where}: "
-                "give it once"
+                f"{key!r} is {values[key]!r} for the device and {value!r} in {source}: "
+                "give it once",
+                place=where(given, key),
             )
         values[key] = value
 
@@ -132,10 +143,10 @@ def _phase(options: Any, name: str) -> dict[str, Any]:
     if options is None:
         return {}
     if not isinstance(options, Mapping):
-        raise refused(f"{name} must be a dict, got {options!r}", ConfigTypeError)
+        raise refused(name, f"must be a dict, got {options!r}", ConfigTypeError)
     own = next((key for key in options if key in OWN_KEYS), None)
     if own is not None:
-        raise refused(f"{own} is for the whole run: move it out of {name}")
+        raise refused(own, f"is for the whole run: move it out of {name}")
     return _renamed(dict(options), name)
 
 
@@ -149,7 +160,7 @@ def _over(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return {**common, **own, **sections}
 
 
-def _renamed(options: dict[str, Any], where: str) -> dict[str, Any]:
+def _renamed(options: dict[str, Any], section: str) -> dict[str, Any]:
     """PopTorch's setters under MMCV's names for them."""
     precision = options.get("Precision")
     if isinstance(precision, Mapping) and "setPartialsType" in precision:
@@ -158,7 +169,9 @@ def _renamed(options: dict[str, Any], where: str) -> dict[str, Any]:
         options = {**options, "Precision": rest, "Precision.setPartialsType": partials}
     for setter, name in _MMCV_NAMES.items():
         if setter in options and name in options:
-            raise ConfigError(f"{where}: {setter} and {name} are the same: give one")
+            raise ConfigError(
+                f"{section}: {setter} and {name} are the same: give one", key=setter
+            )
     return {_MMCV_NAMES.get(key, key): value for key, value in options.items()}
 
 
@@ -166,32 +179,33 @@ def _check(own: Mapping[str, Any]) -> None:
     for name in ("emulate", "deterministic"):
         if not isinstance(own.get(name, False), bool):
             raise refused(
-                f"{name} must be true or false: {own[name]!r}", ConfigTypeError
+                name, f"must be true or false: {own[name]!r}", ConfigTypeError
             )
     for name in ("replicas", "num_ipus"):
         value = own.get(name)
         if value is not None and (type(value) is not int or value < 1):
-            raise refused(f"{name} must be 1 or more, got {value!r}", ConfigTypeError)
+            raise refused(name, f"must be 1 or more, got {value!r}", ConfigTypeError)
     place = own.get("evaluate_on", "device")
     if place not in ("device", "host"):
-        raise refused(f"evaluate_on must be device or host, got {place!r}")
+        raise refused("evaluate_on", f"must be device or host, got {place!r}")
     split, edges = own.get("split"), own.get("train_split_edges")
     if split not in (None, "auto"):
         raise refused(
-            f"split must be auto, got {split!r}; name layers in train_split_edges"
+            "split", f"must be auto, got {split!r}; name layers in train_split_edges"
         )
     if split == "auto" and edges:
         raise refused(
-            "split: auto and train_split_edges contradict each other: give one"
+            "split", "auto and train_split_edges contradict each other: give one"
         )
     if split == "auto" and own.get("num_ipus") is None:
-        raise refused("split: auto needs num_ipus, the IPUs of one replica")
+        raise refused("split", "is auto, which needs num_ipus, the IPUs of one replica")
     if own.get("num_ipus", 1) not in (None, 1) and not split and not edges:
         raise refused(
-            f"num_ipus is {own['num_ipus']}, but nothing divides the model: add "
-            "split: auto, or train_split_edges"
+            "num_ipus",
+            f"is {own['num_ipus']}, but nothing divides the model: add split: auto, "
+            "or train_split_edges",
         )
     for name in (*_MODEL_KEYS, "modules_to_record"):
         value = own.get(name)
         if value is not None and not isinstance(value, (list, tuple)):
-            raise refused(f"{name} must be a list, got {value!r}", ConfigTypeError)
+            raise refused(name, f"must be a list, got {value!r}", ConfigTypeError)

@@ -202,7 +202,11 @@ def layers_of(
     """
     names = dict(model.named_modules(remove_duplicate=False))
     indexed = [name for name, _ in model.named_modules()]
-    return [_layer(each, names, indexed, where) for each in given]
+    try:
+        return [_layer(each, names, indexed, where) for each in given]
+    except ConfigError as error:
+        error.key = where
+        raise
 
 
 def _layer(

@@ -37,10 +37,10 @@ from devrun.hooks.evaluation.loop import (
     evaluate_means,
     length_of,
 )
-from devrun.hooks.logger.base import LoggerHook, plain_number
+from devrun.hooks.logger.hook import LoggerHook, plain_number
 from devrun.hooks.timer import exclude_time
-from devrun.metrics.base import StatefulMetric
 from devrun.metrics.build import build_metrics
+from devrun.metrics.kinds import StatefulMetric
 from devrun.run import Run
 
 __all__ = ["EvalHook"]
@@ -349,6 +349,7 @@ class EvalHook(Hook):
             raise ConfigTypeError(
                 f"evaluation got an unexpected {wrong!r}; "
                 f"{nearest(wrong, ['metric', *accepted])} (only a data set with "
-                f"`evaluate` takes others, {type(self.dataset).__name__} has none)"
+                f"`evaluate` takes others, {type(self.dataset).__name__} has none)",
+                key=wrong,
             )
         return build_metrics(metric)

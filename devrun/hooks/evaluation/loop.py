@@ -14,7 +14,7 @@ from devrun.dist import gather_objects, get_dist_info, weighted_means
 from devrun.errors import ConfigError, DataError
 from devrun.hooks.progress import over_evaluation
 from devrun.log.buffer import LogBuffer
-from devrun.metrics.base import MeanMetric, StatefulMetric
+from devrun.metrics.kinds import MeanMetric, StatefulMetric
 from devrun.run import Run
 from devrun.step import StepOutput
 

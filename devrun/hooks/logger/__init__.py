@@ -1,6 +1,6 @@
 """Loggers: the text log, and writers of other tools."""
 
-from devrun.hooks.logger.base import LoggerHook
+from devrun.hooks.logger.hook import LoggerHook
 from devrun.hooks.logger.mlflow import MlflowLoggerHook
 from devrun.hooks.logger.tensorboard import TensorboardLoggerHook
 from devrun.hooks.logger.text import TextLoggerHook

@@ -7,8 +7,8 @@ from typing import Any
 
 from devrun.config.redact import redacted
 from devrun.hooks.base import HOOKS
-from devrun.hooks.logger.base import LoggerHook
 from devrun.hooks.logger.extra import import_extra
+from devrun.hooks.logger.hook import LoggerHook
 from devrun.run import Run
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.errors import ConfigError, StorageError, UnsupportedFeatureError
 from devrun.hooks.base import HOOKS
-from devrun.hooks.logger.base import THROUGHPUT, LoggerHook, plain_number
+from devrun.hooks.logger.hook import THROUGHPUT, LoggerHook, plain_number
 from devrun.log.jsonlines import JsonLines
 from devrun.run import Run
 from devrun.text import escape

@@ -11,6 +11,7 @@ from itertools import accumulate
 from numbers import Real
 from typing import Any
 
+from devrun.config.numbers import whole_number
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "fraction",
     "iterations_only",
     "numbers",
-    "positive_int",
     "restart_bounds",
     "step_argument",
 ]
@@ -54,28 +54,22 @@ def exactly_one(name: str, value: float | None, ratio: float | None) -> None:
     """Refuse both or neither of `name` and `name`_ratio."""
     if (value is None) == (ratio is None):
         given = "neither" if value is None else f"{value!r} and {ratio!r}"
-        raise ConfigError(f"give exactly one of {name} and {name}_ratio, got {given}")
-
-
-def positive_int(name: str, value: Any, key: str | None = None) -> int:
-    """`value` if it is an int above 0."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(
-            f"{name} must be an int of 1 or more, got {value!r}", key=key or name
+            f"give exactly one of {name} and {name}_ratio, got {given}",
+            key=f"{name}_ratio",
         )
-    return value
 
 
 def step_argument(step: Any) -> int | tuple[int, ...]:
     """A period, or milestones in ascending order."""
     if isinstance(step, (list, tuple)):
         name = "each milestone in step"
-        return tuple(sorted(positive_int(name, each, "step") for each in step))
+        return tuple(sorted(whole_number(name, each, key="step") for each in step))
     if not isinstance(step, int) or isinstance(step, bool):
         raise ConfigTypeError.of(
             "step", f"must be an int or a list of ints, got {step!r}"
         )
-    return positive_int("step", step)
+    return whole_number("step", step)
 
 
 def fraction(name: str, value: Any) -> float:
@@ -139,7 +133,9 @@ def restart_bounds(periods: Any, weights: Any) -> tuple[int, ...]:
             key="restart_weights",
         )
     name = "each of periods"
-    return tuple(accumulate(positive_int(name, each, "periods") for each in periods))
+    return tuple(
+        accumulate(whole_number(name, each, key="periods") for each in periods)
+    )
 
 
 def format_param(

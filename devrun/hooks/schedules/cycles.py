@@ -6,8 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from devrun.config.numbers import whole_number
 from devrun.errors import ConfigError
-from devrun.hooks.schedules.base import (
+from devrun.hooks.schedules.checks import (
+    annealing,
+    cyclic_ratios,
+    format_param,
+    fraction,
+    iterations_only,
+    numbers,
+)
+from devrun.hooks.schedules.hook import (
     LrUpdaterHook,
     MomentumUpdaterHook,
     ScheduleHook,
@@ -16,15 +25,6 @@ from devrun.hooks.schedules.base import (
     optimizers_of,
     policy,
     set_momentum,
-)
-from devrun.hooks.schedules.checks import (
-    annealing,
-    cyclic_ratios,
-    format_param,
-    fraction,
-    iterations_only,
-    numbers,
-    positive_int,
 )
 from devrun.run import Run
 
@@ -69,7 +69,7 @@ class _Cyclic(ScheduleHook):
                 key="gamma",
             )
         self.target_ratio = cyclic_ratios(self.target_ratio)
-        positive_int("cyclic_times", self.cyclic_times)
+        whole_number("cyclic_times", self.cyclic_times)
         self.anneal_func = annealing(self.anneal_strategy)
         super().__post_init__()
 
@@ -168,7 +168,7 @@ class OneCycleLrUpdaterHook(_OneCycle, LrUpdaterHook):
     def __post_init__(self) -> None:
         numbers("max_lr", self.max_lr)
         if self.total_steps is not None:
-            positive_int("total_steps", self.total_steps)
+            whole_number("total_steps", self.total_steps)
         super().__post_init__()
 
     def before_run(self, runner: Run) -> None:

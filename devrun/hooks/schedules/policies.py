@@ -10,12 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from devrun.errors import ConfigError
-from devrun.hooks.schedules.base import (
-    LrUpdaterHook,
-    MomentumUpdaterHook,
-    ScheduleHook,
-    policy,
-)
 from devrun.hooks.schedules.checks import (
     annealing_cos,
     annealing_linear,
@@ -23,6 +17,12 @@ from devrun.hooks.schedules.checks import (
     fraction,
     restart_bounds,
     step_argument,
+)
+from devrun.hooks.schedules.hook import (
+    LrUpdaterHook,
+    MomentumUpdaterHook,
+    ScheduleHook,
+    policy,
 )
 from devrun.run import Run
 

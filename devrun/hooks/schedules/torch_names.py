@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim import Optimizer, lr_scheduler
 
 from devrun import trust
-from devrun.construct import check_call
+from devrun.construct import check_call, where
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.registry import LR_SCHEDULERS
 from devrun.text import cause_of
@@ -59,8 +59,13 @@ def check_arguments(kind: type[Scheduler], arguments: Mapping[str, Any]) -> None
             f"{kind.__name__} takes no argument {key!r} here", key=key
         )
     check_call(kind, {**arguments, **_given(kind, None)}, arguments)
-    for entry in arguments.get("schedulers", ()):
-        check_arguments(*_part(entry))
+    parts = arguments.get("schedulers", ())
+    for at, entry in enumerate(parts):
+        try:
+            check_arguments(*_part(entry))
+        except ConfigError as error:
+            error.locate(where(parts, at))
+            raise
 
 
 def build_scheduler(

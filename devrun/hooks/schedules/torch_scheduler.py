@@ -8,7 +8,7 @@ from torch.optim import lr_scheduler
 
 from devrun.errors import CheckpointError, ConfigError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook, Priority
-from devrun.hooks.schedules.base import optimizers_of, write
+from devrun.hooks.schedules.hook import optimizers_of, write
 from devrun.hooks.schedules.torch_names import (
     build_scheduler,
     check_arguments,
@@ -49,11 +49,14 @@ class TorchSchedulerHook(Hook):
         kind = find_scheduler(policy)
         if kind is None:
             hint = nearest(policy, scheduler_names())
-            raise UnknownNameError(f"no torch scheduler {policy!r}; {hint}")
+            raise UnknownNameError(
+                f"no torch scheduler {policy!r}; {hint}", key="policy"
+            )
         if issubclass(kind, lr_scheduler.ReduceLROnPlateau) != self._takes_metric:
             raise ConfigError(
                 f"{type(self).__name__} cannot run {policy}; lr_config with this "
-                "policy picks the right hook"
+                "policy picks the right hook",
+                key="policy",
             )
         check_arguments(kind, arguments)
         self.policy = policy

@@ -14,10 +14,9 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 from torch import Tensor
 from typing_extensions import dataclass_transform
 
-from devrun.config.numbers import check_finite
+from devrun.config.numbers import check_finite, whole_number
 from devrun.errors import ConfigError, nearest
 from devrun.hooks.base import HOOKS, Hook, Priority
-from devrun.hooks.schedules.checks import positive_int
 from devrun.run import Run
 
 Values: TypeAlias = Any
@@ -81,7 +80,7 @@ class ScheduleHook(Hook):
                 raise ConfigError(
                     f"no warmup named {self.warmup!r}; {hint}", key="warmup"
                 )
-            positive_int("warmup_iters", self.warmup_iters)
+            whole_number("warmup_iters", self.warmup_iters)
             if not 0 < self.warmup_ratio <= 1.0:
                 raise ConfigError(
                     "warmup_ratio must be above 0 and at most 1, "

@@ -223,14 +223,19 @@ class LoggerHook(Hook, ABC):
         For hooks that have results at a moment at which loggers are not called.
         `mode` and `epoch` say what the runner's counters do not.
         """
+        self._log_as(runner, mode, epoch, step)
+        if self.reset_flag:
+            runner.log_buffer.clear_output()
+
+    def _log_as(
+        self, runner: Run, mode: str | None, epoch: int | None, step: int
+    ) -> None:
         self._record = (mode, epoch, step)
         try:
             if runner.rank == 0:
                 self.log(runner)
         finally:
             self._record = (None, None, None)
-        if self.reset_flag:
-            runner.log_buffer.clear_output()
 
     def _log_val_phase(self, runner: Run) -> None:
         """One record of the val iterations since the last training iteration."""
@@ -243,12 +248,9 @@ class LoggerHook(Hook, ABC):
             return
         held, ready = buffer.output, buffer.ready
         buffer.output = OrderedDict(means, eval_iter_num=count)
-        self._record = ("val", runner.epoch + 1, self._val_step)
         try:
-            if runner.rank == 0:
-                self.log(runner)
+            self._log_as(runner, "val", runner.epoch + 1, self._val_step)
         finally:
-            self._record = (None, None, None)
             buffer.output, buffer.ready = held, ready
 
 

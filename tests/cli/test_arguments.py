@@ -1,0 +1,185 @@
+"""An argument that its constructor refuses: one line with its file, line and key."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import yaml
+
+from devrun.config import Config
+from devrun.config.tree import where
+from tests.cli.conftest import CONFIG
+
+BUCKETS = {"pad": {"0": 0}}
+HPU = {"type": "hpu", "emulate": True}
+IPU = {"type": "ipu", "emulate": True}
+WRONG = [
+    # transforms
+    (
+        "data.train.pipeline.0",
+        {"type": "Normalize", "mean": [0.5], "std": [0.0]},
+        ".std",
+    ),
+    (
+        "data.train.pipeline.0",
+        {"type": "Normalize", "mean": [0.5], "std": [1.0, 1.0]},
+        ".std",
+    ),
+    ("data.train.pipeline.0", {"type": "ColorJitter", "contrast": -0.1}, ".contrast"),
+    ("data.train.pipeline.0", {"type": "ColorJitter", "saturation": -1}, ".saturation"),
+    ("data.train.pipeline.0", {"type": "Resize", "size": 0}, ".size"),
+    ("data.train.pipeline.0", 3, ""),
+    # buckets
+    ("data.buckets", {**BUCKETS, "num": 0}, ".num"),
+    ("data.buckets", {**BUCKETS, "multiple_of": 0}, ".multiple_of"),
+    ("data.buckets", {**BUCKETS, "observe": -1}, ".observe"),
+    ("data.buckets", {**BUCKETS, "max_length": 0}, ".max_length"),
+    ("data.buckets", {**BUCKETS, "sizes": [4, 0]}, ".sizes"),
+    ("data.buckets", {**BUCKETS, "sizes": "best"}, ".sizes"),
+    ("data.buckets", {**BUCKETS, "too_long": "cut"}, ".too_long"),
+    ("data.buckets", {"pad": {}}, ".pad"),
+    ("data.buckets", {**BUCKETS, "dim": {"x": 1}}, ".dim"),
+    ("data.buckets", {**BUCKETS, "mask": {"x": "m"}}, ".mask"),
+    ("data.buckets", [3], ".0"),
+    ("data.buckets", {**BUCKETS, "sizes": [1]}, ".sizes"),
+    # loaders
+    ("data.group_by_length", True, ""),
+    ("data.round_up", False, ""),
+    ("data.mode", "later", ""),
+    ("data.on_sample_error", "ignore", ""),
+    ("data.train_dataloader", {"batch_size": 0}, ".batch_size"),
+    ("data.collate_fn", 3, ""),
+    ("data.worker_init_fn", 3, ""),
+    ("data.train", {"type": "RepeatDataset", "times": 2, "dataset": 3}, ".dataset"),
+    # metrics
+    ("evaluation.metric", [3], ".0"),
+    ("evaluation.metric", {"name": "x"}, ""),
+    ("evaluation.metric", {"type": "accuracy", "top": 3}, ""),
+    ("evaluation.metric", ["accuracy", "accuracy"], ".1"),
+    ("evaluation.metirc", "accuracy", ""),
+    # models
+    ("model", {"type": "GPT", "vocab_size": 9, "n_embd": 7, "n_head": 2}, ".n_embd"),
+    (
+        "model",
+        {"type": "VisionTransformer", "img_size": 9, "patch_size": 2},
+        ".img_size",
+    ),
+    (
+        "model",
+        {"type": "VisionTransformer", "embed_dim": 9, "num_heads": 2},
+        ".embed_dim",
+    ),
+    ("model", {"type": "ResNet", "depth": 18, "stage_blocks": [1, 1]}, ".stage_blocks"),
+    # optimizer and schedules
+    ("optimizer.paramwise_cfg", 3, ""),
+    (
+        "lr_config",
+        {"policy": "CosineAnnealing", "min_lr": 0, "min_lr_ratio": 0},
+        ".min_lr_ratio",
+    ),
+    ("lr_config", {"policy": "StepLR", "schedulers": 3}, ".schedulers"),
+    (
+        "lr_config",
+        {"policy": "SequentialLR", "schedulers": [3], "milestones": []},
+        ".schedulers.0",
+    ),
+    # hooks
+    (
+        "custom_hooks.0",
+        {"type": "ClosureHook", "fn_name": "before_all", "fn": 1},
+        ".fn_name",
+    ),
+    ("custom_hooks.0", 3, ""),
+    ("custom_hooks.0", {"type": "ProfilerHook", "activities": ["gpu"]}, ".activities"),
+    (
+        "custom_hooks.0",
+        {"type": "ProfilerHook", "on_trace_ready": {"type": "x"}},
+        ".on_trace_ready",
+    ),
+    ("log_config.every", 3, ""),
+    # runner
+    (
+        "runner",
+        {"type": "EpochBasedRunner", "max_epochs": 1, "max_iters": 3},
+        ".max_iters",
+    ),
+    ("workflow", [["train", -1]], ""),
+    ("workflow", [["trane", 1]], ""),
+    ("workflow", [["val", 1]], ""),
+    (
+        "optimizer_config",
+        {"nonfinite": "ignore", "spike": {"action": "skip"}},
+        ".spike",
+    ),
+    # devices
+    ("device", {"type": "cpu", "compile": {"backend": "x"}}, ".compile.backend"),
+    ("device", {"type": "cpu", "compile": {"modes": 1}}, ".compile.modes"),
+    ("device", {"type": "cpu", "channels_last": 3}, ".channels_last"),
+    ("device", {"type": "cpu", "timeout": -1}, ".timeout"),
+    ("device", {"type": "cpu", "emulate": True}, ".emulate"),
+    ("device", {"type": "cpu", "sped": 1}, ".sped"),
+    ("device", "cpu:x", ""),
+    ("device", {"index": 1}, ""),
+    ("device", {**HPU, "mode": "lasy"}, ".mode"),
+    ("device", {**HPU, "max_graphs": 0}, ".max_graphs"),
+    ("device", {**HPU, "index": 1}, ".index"),
+    ("device", {**HPU, "graphs": True}, ".graphs"),
+    ("device", {**HPU, "compile": True}, ".compile"),
+    ("device", {**HPU, "strict": True, "report": False}, ".strict"),
+    ("device", {**HPU, "env": {"PATH": "x"}}, ".env.PATH"),
+    ("device", {**HPU, "env": {"PT_HPU_LAZY_MODE": 1}}, ".env.PT_HPU_LAZY_MODE"),
+    ("device", {**IPU, "replicas": 0}, ".replicas"),
+    ("device", {**IPU, "split": "x"}, ".split"),
+    ("device", {**IPU, "index": 1}, ".index"),
+    ("device", {**IPU, "precision": "fp16"}, ".precision"),
+    ("device", {**IPU, "num_ipus": 2}, ".num_ipus"),
+    ("device", {**IPU, "replicsa": 2}, ".replicsa"),
+    ("device", {**IPU, "train_split_edges": 2}, ".train_split_edges"),
+    ("device", {**IPU, "train_cfg": {"replicas": 2}}, ".train_cfg.replicas"),
+    (
+        "device",
+        {**IPU, "train_split_edges": [{"layer_to_call": "x", "ipu_id": 0}]},
+        ".train_split_edges",
+    ),
+    ("runner.ipu_model_cfg", {"x": 1}, ".x"),
+    ("runner.options_cfg", {"index": 1}, ".index"),
+]
+
+
+def changed(key, value):
+    """The small config with `value` at `key`, which may be in lists not there yet."""
+    cfg = copy.deepcopy(CONFIG)
+    if "pipeline" in key:
+        cfg["data"]["train"] = {"type": "DigitsDataset"}
+    if key.startswith("runner."):
+        cfg["device"] = IPU
+    node = cfg
+    *above, last = key.split(".")
+    for part in above:
+        if last == "0" and part == above[-1]:
+            node = node.setdefault(part, [None])
+        else:
+            node = node.setdefault(part, {})
+    node[int(last) if last == "0" else last] = value
+    return cfg
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rest"), WRONG, ids=[key + rest for key, _, rest in WRONG]
+)
+def test_a_refused_argument_is_shown_where_it_stands(key, value, rest, train, tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump(changed(key, value), sort_keys=False))
+    node = Config.fromfile(path)
+    *above, last = [int(p) if p == "0" else p for p in (key + rest).split(".")]
+    for part in above:
+        node = node[part]
+    place = where(node, 1 if last == "1" else last)
+    assert place.origin.line
+    status, _, err = train(path, "--dry-run")
+    errors = [line for line in err.splitlines() if "error: " in line]
+    assert status == 2
+    assert "Traceback" not in err
+    assert len(errors) == 1
+    assert errors[0].startswith(f"devrun: error: {place}")
