@@ -27,8 +27,8 @@ from devrun.checkpoint.storage import make_durable, storage_errors
 from devrun.errors import CheckpointError, nearest
 from devrun.network import may_download
 
-SCHEMES = ("http", "https")
-ZOO = "open-mmlab"
+ZOO = "open-mmlab://"
+_ADDRESS = re.compile(rf"https?://|{ZOO}", re.IGNORECASE)
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 _IN_NAME = re.compile(r".*-([0-9a-f]{8,64})\.\w+")
@@ -39,7 +39,7 @@ _PIECE = 1 << 20
 
 def is_downloadable(path: str) -> bool:
     """Whether it is an address that `fetched` takes."""
-    return urlsplit(path).scheme in (*SCHEMES, ZOO) and "://" in path
+    return _ADDRESS.match(path) is not None
 
 
 def fetched(address: str) -> Path:
@@ -61,7 +61,7 @@ def fetched(address: str) -> Path:
             "`devrun.network.downloads_allowed()`), or download it and give the "
             "path of the file"
         )
-    url = _zoo_url(address) if urlsplit(address).scheme == ZOO else address
+    url = _zoo_url(address) if address.lower().startswith(ZOO) else address
     name, digits = _name_and_checksum(url)
     root = Path(torch.hub.get_dir()) / "checkpoints"
     target = root / name
@@ -107,8 +107,11 @@ def _zoo_url(address: str) -> str:
 
 def _name_and_checksum(url: str) -> tuple[str, str]:
     """The file's name in the cache, and what its SHA-256 must begin with."""
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise CheckpointError(f"{url!r} is no http:// or https:// address")
     name = unquote(parts.path).rsplit("/", 1)[-1]
     if not _NAME.fullmatch(name):

@@ -41,7 +41,8 @@ def load_state_dict(
             everything does.
     """
     own = {k: v for k, v in module.state_dict().items() if isinstance(v, Tensor)}
-    given, table = _translated(module, own, state_dict, source)
+    table = _Table(source, type(module).__name__, len(own))
+    given = _translated(own, state_dict, table)
     given, table.resized = with_resized_positions(own, given)
     missing, unexpected, refused = _load(module, given)
     table.missing = [key for key in missing if not key.endswith(COUNTER)]
@@ -61,7 +62,7 @@ class _Table:
     source: str
     model: str
     total: int
-    fewest: int
+    fewest: int = 1
     """Matched tensors below which the file is that of another model."""
     key_map: KeyMap | None = None
     hint: str = ""
@@ -107,22 +108,17 @@ class _Table:
 
 
 def _translated(
-    module: nn.Module,
-    own: Mapping[str, Tensor],
-    state_dict: Mapping[str, Any],
-    source: str,
-) -> tuple[Mapping[str, Any], _Table]:
-    """The file by the model's keys, as far as it has them, and a table to fill in."""
+    own: Mapping[str, Tensor], state_dict: Mapping[str, Any], table: _Table
+) -> Mapping[str, Any]:
+    """The file by the model's keys, as far as it has them; notes how in `table`."""
     few = min(len(_counted(own)), len(_counted(state_dict)))
-    table = _Table(source, type(module).__name__, len(own), max(1, few // _LEAST))
-    if fits(module, state_dict):
-        return state_dict, table
+    table.fewest = max(1, few // _LEAST)
     try:
         key_map, table.hint = find_key_map(own, state_dict)
     except CheckpointError as error:
-        raise CheckpointError(f"{source}: {error}") from None
+        raise CheckpointError(f"{table.source}: {error}") from None
     if key_map is None:
-        return state_dict, table
+        return state_dict
     table.key_map = key_map
     given: Any = OrderedDict(key_map.apply(state_dict))
     used = {key for keys in key_map.sources().values() for key in keys}
@@ -135,7 +131,7 @@ def _translated(
             given[key] = state_dict[key]
     if hasattr(state_dict, "_metadata") and key_map.renames:
         given._metadata = renamed(state_dict, key_map.rename)._metadata
-    return given, table
+    return given  # type: ignore[no-any-return]
 
 
 def _counted(keys: Iterable[str]) -> list[str]:

@@ -121,6 +121,8 @@ def find_key_map(
         CheckpointError: two maps fit as many tensors, in different places.
     """
     mine, theirs = _shapes(own), _shapes(state_dict)
+    if mine == theirs:
+        return None, ""
     if max(len(mine), len(theirs)) > _MOST:
         return None, "it has too many tensors to look for a key map"
     # theirs first where a map is its own inverse, so that its name tells what it is
@@ -217,19 +219,31 @@ def assembled(pieces: list[Piece], state_dict: Mapping[str, Any]) -> Tensor:
 
 def taken_apart(whole: Tensor, pieces: list[Piece]) -> dict[str, Tensor]:
     """The pieces of a tensor in our form, by their keys."""
+    if whole.dim() == 0 or len(whole) % len(pieces):  # it will be of another shape
+        return {piece.key: whole for piece in pieces}
     parts = whole.chunk(len(pieces)) if len(pieces) > 1 else (whole,)
     return {
-        piece.key: (part.t() if piece.transposed else part).contiguous()
+        piece.key: part.t().contiguous()
+        if piece.transposed and part.dim() == 2
+        else part.contiguous()
         for piece, part in zip(pieces, parts, strict=True)
     }
 
 
 def _shapes(state_dict: Mapping[str, Any]) -> dict[str, Shape]:
     return {
-        key: tuple(value.shape)
-        for key, value in state_dict.items()
-        if isinstance(value, Tensor)
+        key: tuple(value.shape) for key, value in state_dict.items() if is_dense(value)
     }
+
+
+def is_dense(value: Any) -> bool:
+    """Whether it is a tensor that can be taken apart and put together."""
+    return (
+        isinstance(value, Tensor)
+        and not value.is_nested
+        and value.layout == torch.strided
+        and not value.is_quantized
+    )
 
 
 def _counted(shapes: Mapping[str, Shape]) -> int:

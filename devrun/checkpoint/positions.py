@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from devrun.checkpoint.keymap import is_dense
+
 _PATCHES = re.compile(r".*\b(?:pos_embed|pos_embedding|position_embeddings)")
 _TOKENS = re.compile(r".*\bwpe\.weight")
 _HEAD = re.compile(
@@ -36,7 +38,7 @@ def with_resized_positions(
     notes = []
     for key, ours in own.items():
         theirs = state_dict.get(key)
-        if not isinstance(theirs, Tensor) or theirs.shape == ours.shape:
+        if not is_dense(theirs) or theirs.shape == ours.shape:
             continue
         for names, resize, how in (
             (_PATCHES, _interpolated, "bicubic"),
@@ -57,7 +59,7 @@ def is_head(key: str, theirs: Any, ours: Tensor) -> bool:
     """Whether it is a classifier's weight or bias for another number of classes."""
     return bool(
         _HEAD.fullmatch(key)
-        and isinstance(theirs, Tensor)
+        and is_dense(theirs)
         and ours.shape[:1] != theirs.shape[:1]
         and ours.shape[1:] == theirs.shape[1:]
     )

@@ -164,6 +164,9 @@ def test_whatever_goes_wrong_is_one_line_and_leaves_nothing(
         f"{server.address}/x%00y-01234567.pth": "names no file",
         f"{free}/offline-01234567.pth": "is this machine offline",
         "http:///a-01234567.pth": "is no http",
+        "http://[/a-01234567.pth": "is no http",
+        "http://127.0.0.1:x/a-01234567.pth": "could not be downloaded",
+        "HTTP://127.0.0.1:1/\u00e9/a-01234567.pth": "could not be downloaded",
     }
     with downloads_allowed():
         for address, text in cases.items():

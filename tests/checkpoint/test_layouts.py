@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from devrun.checkpoint import load_checkpoint, load_state_dict
+from devrun.checkpoint.keymap import relaid
 from devrun.errors import CheckpointError
 from devrun.models import GPT, ResNet, VisionTransformer
 
@@ -228,3 +229,29 @@ def test_a_file_of_very_many_tensors_is_not_searched_for_long():
     state = {f"blocks.{n}.norm1.weight": torch.zeros(1) for n in range(30_000)}
     with pytest.raises(CheckpointError, match="too many tensors"):
         load_state_dict(vit(), state)
+
+
+HOSTILE = {
+    "sparse": lambda value: value.to_sparse(),
+    "scalar": lambda value: torch.tensor(1.0),
+    "more dimensions": lambda value: value[None, None],
+    "twice the rows": lambda value: torch.cat([value, value]),
+    "empty": lambda value: torch.zeros(0),
+    "nested": lambda value: torch.nested.nested_tensor([value, value[:1]]),
+    "no tensor": lambda value: "text",
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("make", [vit, gpt])
+def test_a_tensor_of_any_kind_in_place_of_another_is_named_or_refused(kind, make):
+    """In files of layouts that put tensors together, take them apart and turn them."""
+    for layout in ("mmcls", "transformers"):
+        if (make, layout) == (gpt, "mmcls"):
+            continue
+        state = relaid(make().state_dict(), layout)
+        for key in list(state):
+            given = {**state, key: HOSTILE[kind](state[key])}
+            with pytest.raises(CheckpointError):
+                load_state_dict(make(1), given, strict=True)

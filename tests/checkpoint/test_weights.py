@@ -210,7 +210,7 @@ def test_a_missing_file_is_both_kinds_of_error_and_names_the_nearest(tmp_path):
 
 @pytest.mark.parametrize(
     "path",
-    ["https://host/a.pth", "s3://bucket/a", "s3:bucket", "open-mmlab://resnet50"],
+    ["ftp://host/a.pth", "s3://bucket/a", "s3:bucket", "torchvision://resnet50"],
 )
 def test_a_remote_path_is_refused_with_what_to_do(path):
     with pytest.raises(CheckpointError, match="download it first"):
