@@ -130,7 +130,8 @@ def _translated(
         else:
             given[key] = state_dict[key]
     if hasattr(state_dict, "_metadata") and key_map.renames:
-        given._metadata = renamed(state_dict, key_map.rename)._metadata
+        by_prefix: Any = renamed(state_dict, key_map.rename)
+        given._metadata = by_prefix._metadata
     return given  # type: ignore[no-any-return]
 
 

@@ -11,7 +11,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -236,7 +236,7 @@ def _shapes(state_dict: Mapping[str, Any]) -> dict[str, Shape]:
     }
 
 
-def is_dense(value: Any) -> bool:
+def is_dense(value: Any) -> TypeGuard[Tensor]:
     """Whether it is a tensor that can be taken apart and put together."""
     return (
         isinstance(value, Tensor)

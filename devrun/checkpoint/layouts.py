@@ -176,6 +176,14 @@ _TABLES: dict[str, tuple[tuple[str, ...], dict[str, dict[str, str]]]] = {
     ),
 }
 
+_OLD = {"mlp.0.": "mlp.linear_1.", "mlp.3.": "mlp.linear_2."}
+"""In torchvision's own files of Vision Transformers, which are older than its code."""
+_VIT = _TABLES["VisionTransformer"][1]
+_VIT["torchvision's files"] = {
+    ours: next((theirs.replace(a, b) for a, b in _OLD.items() if a in theirs), theirs)
+    for ours, theirs in _VIT["torchvision"].items()
+}
+
 
 class Piece(NamedTuple):
     """A tensor under its name in a layout, and what of ours it is."""

@@ -235,7 +235,7 @@ HOSTILE = {
     "sparse": lambda value: value.to_sparse(),
     "scalar": lambda value: torch.tensor(1.0),
     "more dimensions": lambda value: value[None, None],
-    "twice the rows": lambda value: torch.cat([value, value]),
+    "twice as wide": lambda value: torch.cat([value, value], dim=-1),
     "empty": lambda value: torch.zeros(0),
     "nested": lambda value: torch.nested.nested_tensor([value, value[:1]]),
     "no tensor": lambda value: "text",

@@ -29,16 +29,8 @@ def ours_resnet(depth=18):
 
 
 def mmcls_resnet():
-    models = mmcls()
-    head = {"type": "LinearClsHead", "num_classes": 5, "in_channels": 512}
-    return models.build_classifier(
-        {
-            "type": "ImageClassifier",
-            "backbone": {"type": "ResNet", "depth": 18},
-            "neck": {"type": "GlobalAveragePooling"},
-            "head": {**head, "loss": {"type": "CrossEntropyLoss"}},
-        }
-    )
+    neck = {"type": "GlobalAveragePooling"}
+    return mmcls_of({"type": "ResNet", "depth": 18}, 512, neck)
 
 
 def mmcls_vit(img_size=32):
@@ -93,6 +85,49 @@ def timm_resnet():
 def timm_vit(**changes):
     torchvision()
     return pytest.importorskip("timm").models.VisionTransformer(**{**WIDE, **changes})
+
+
+def mmcls_of(backbone, channels, neck=None):
+    head = {"type": "LinearClsHead", "num_classes": 5, "in_channels": channels}
+    return mmcls().build_classifier(
+        {"type": "ImageClassifier", "backbone": backbone, "neck": neck, "head": head}
+    )
+
+
+def mmcls_resnet_d():
+    return mmcls_of(
+        {"type": "ResNetV1d", "depth": 50}, 2048, {"type": "GlobalAveragePooling"}
+    )
+
+
+def timm_resnet_d():
+    torchvision()
+    return pytest.importorskip("timm").create_model("resnet50d", num_classes=5)
+
+
+def mmcls_convnext():
+    arch = {"depths": [1, 2, 1, 1], "channels": [8, 16, 24, 32]}
+    return mmcls_of({"type": "ConvNeXt", "arch": arch, "drop_path_rate": 0.0}, 32)
+
+
+def timm_convnext():
+    torchvision()
+    models = pytest.importorskip("timm").models
+    return models.ConvNeXt(depths=(1, 2, 1, 1), dims=(8, 16, 24, 32), num_classes=5)
+
+
+def mmcls_mixer():
+    arch = {"embed_dims": 24, "num_layers": 2, "tokens_mlp_dims": 12}
+    arch["channels_mlp_dims"] = 96
+    backbone = {"type": "MlpMixer", "arch": arch, "img_size": 32, "patch_size": 8}
+    return mmcls_of(backbone, 24, {"type": "GlobalAveragePooling", "dim": 1})
+
+
+def timm_mixer():
+    torchvision()
+    models = pytest.importorskip("timm").models.mlp_mixer
+    sizes = {"img_size": 32, "patch_size": 8, "num_blocks": 2, "embed_dim": 24}
+    return models.MlpMixer(num_classes=5, **sizes)
 
 
 def hub_vit():
@@ -158,6 +193,9 @@ PAIRS = {
     "torchvision resnet in mmcls": (torchvision_resnet, mmcls_resnet),
     "torchvision vit in mmcls": (torchvision_vit, mmcls_vit),
     "timm vit in mmcls": (timm_vit, mmcls_vit),
+    "timm resnet-d in mmcls": (timm_resnet_d, mmcls_resnet_d),
+    "timm convnext in mmcls": (timm_convnext, mmcls_convnext),
+    "timm mixer in mmcls": (timm_mixer, mmcls_mixer),
 }
 
 
@@ -212,3 +250,13 @@ def test_positions_are_interpolated_as_mmcls_does():
     other.load_state_dict(dict(small.state_dict()))  # by its own hook
     load_state_dict(model, small.state_dict())
     assert torch.allclose(model.pos_embed, other.backbone.pos_embed, atol=1e-6)
+
+
+def test_torchvisions_own_files_have_other_names_than_its_code(caplog):
+    other, model = randomized(torchvision_vit(), 0), randomized(ours_vit(), 1)
+    published = {
+        key.replace(".mlp.0.", ".mlp.linear_1.").replace(".mlp.3.", ".mlp.linear_2."): v
+        for key, v in other.state_dict().items()
+    }
+    load_state_dict(model, published, strict=True)
+    assert torch.allclose(logits(model), logits(other), rtol=1e-4, atol=1e-5)
