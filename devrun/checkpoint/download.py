@@ -145,8 +145,9 @@ def _part(path: Path) -> Iterator[IO[bytes]]:
     while True:
         fd = os.open(path, flags, 0o644)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        if path.exists() and os.path.samestat(os.fstat(fd), os.stat(path)):
-            break
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), os.stat(path)):
+                break
         os.close(fd)  # its owner has finished and removed it meanwhile
     try:
         os.ftruncate(fd, 0)

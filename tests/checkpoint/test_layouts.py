@@ -246,12 +246,9 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("make", [vit, gpt])
 def test_a_tensor_of_any_kind_in_place_of_another_is_named_or_refused(kind, make):
-    """In files of layouts that put tensors together, take them apart and turn them."""
-    for layout in ("mmcls", "transformers"):
-        if (make, layout) == (gpt, "mmcls"):
-            continue
-        state = relaid(make().state_dict(), layout)
-        for key in list(state):
-            given = {**state, key: HOSTILE[kind](state[key])}
-            with pytest.raises(CheckpointError):
-                load_state_dict(make(1), given, strict=True)
+    """In files of a layout whose tensors are put together, or turned."""
+    state = relaid(make().state_dict(), "transformers")
+    for key in list(state):
+        given = {**state, key: HOSTILE[kind](state[key])}
+        with pytest.raises(CheckpointError):
+            load_state_dict(make(1), given, strict=True)
