@@ -18,7 +18,7 @@ from devrun.checkpoint.loader import load_with_prefix as _load_checkpoint_with_p
 from devrun.checkpoint.manifest import Manifest, environment
 from devrun.checkpoint.mmcv_format import (
     MmcvCheckpoint,
-    export_mmcv,
+    export_weights,
     load_mmcv_optimizer,
     mmcv_optimizer_tree,
     read_mmcv_checkpoint,
@@ -61,7 +61,7 @@ __all__ = [
     "decode_tree",
     "encode_tree",
     "environment",
-    "export_mmcv",
+    "export_weights",
     "find_latest",
     "fits",
     "get_state_dict",

@@ -1,20 +1,24 @@
-"""`load_state_dict`: load what fits, and report what does not on one line."""
+"""`load_state_dict`: load what fits, and report what does not in one record."""
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from devrun.checkpoint.keymap import COUNTER, KeyMap, find_key_map
+from devrun.checkpoint.positions import is_head, with_resized_positions
 from devrun.errors import CheckpointError
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _SHOWN = 10
+_LEAST = 20
+"""A file of which not one in so many tensors fits is of another model."""
 WRAPPED = "module."
 """What DataParallel and DistributedDataParallel put before every key."""
 
@@ -29,35 +33,110 @@ def load_state_dict(
 ) -> None:
     """Load what fits of `state_dict` and log, in one record, what does not.
 
+    Keys of another layout, or under another prefix, are translated (`keymap`), and
+    position embeddings for another number of patches interpolated (`positions`).
+
     Raises:
-        CheckpointError: nothing fits, or `strict` and not everything does.
+        CheckpointError: next to nothing fits, it fits in two ways, or `strict` and not
+            everything does.
     """
-    own = set(module.state_dict())
-    state_dict = _wrapped_like(own, state_dict)
-    missing, unexpected, refused = _load(module, state_dict)
-    missing = [key for key in missing if not key.endswith("num_batches_tracked")]
-    if not (missing or unexpected or refused):
-        (logger or _LOGGER).info("loaded all %d tensors of %s", len(own), source)
-        return
-    report = f"{source} does not fit {type(module).__name__}: " + "; ".join(
-        f"{len(names)} {what}: {_listed(names)}"
-        for what, names in (
-            ("missing", missing),
-            ("unexpected", unexpected),
-            ("that do not fit", refused),
-        )
-        if names
-    )
-    mis_shaped = {entry.split(" ", 1)[0] for entry in refused}
-    matched = (own & state_dict.keys()) - mis_shaped - set(missing)
-    if own and not matched:
-        raise CheckpointError(
-            f"nothing in {source} fits {type(module).__name__}"
-            f"{_advice(own, state_dict)}; {report}"
-        )
-    if strict:
-        raise CheckpointError(report)
-    (logger or _LOGGER).warning("%s", report)
+    own = {k: v for k, v in module.state_dict().items() if isinstance(v, Tensor)}
+    table = _Table(source, type(module).__name__, len(own))
+    given = _translated(own, state_dict, table)
+    given, table.resized = with_resized_positions(own, given)
+    missing, unexpected, refused = _load(module, given)
+    table.missing = [key for key in missing if not key.endswith(COUNTER)]
+    table.unexpected += unexpected
+    for key, shapes in refused:
+        of_head = key in own and is_head(key, given.get(key), own[key])
+        (table.left_out if of_head else table.mis_shaped).append(f"{key}{shapes}")
+    lost = {key for key, _ in refused} | set(missing)
+    table.matched = len([key for key in _counted(own) if key in given.keys() - lost])
+    table.report(strict, logger or _LOGGER)
+
+
+@dataclass
+class _Table:
+    """What became of each tensor, for one record of the log."""
+
+    source: str
+    model: str
+    total: int
+    fewest: int = 1
+    """Matched tensors below which the file is that of another model."""
+    key_map: KeyMap | None = None
+    hint: str = ""
+    """What comes closest, for an error."""
+    matched: int = 0
+    resized: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    mis_shaped: list[str] = field(default_factory=list)
+
+    def report(self, strict: bool, logger: logging.Logger) -> None:
+        """One record; CheckpointError where it is none of this model, or `strict`."""
+        how = f", keys {self.key_map}" if self.key_map else ""
+        lines = [
+            f"{len(names)} {what}: {_listed(names)}"
+            for what, names in (
+                ("resized", self.resized),
+                ("left out, for another number of outputs", self.left_out),
+                ("missing", self.missing),
+                ("unexpected", self.unexpected),
+                ("of another shape", self.mis_shaped),
+            )
+            if names
+        ]
+        problems = lines[bool(self.resized) :]
+        if self.total and self.matched < self.fewest:
+            many = f"only {self.matched} tensors" if self.matched else "nothing"
+            raise CheckpointError(
+                f"{many} in {self.source} fits {self.model}{how}; "
+                + (self.hint or "; ".join(problems))
+            )
+        if strict and problems:
+            raise CheckpointError(
+                f"{self.source} does not fit {self.model}{how}: " + "; ".join(problems)
+            )
+        if not lines:
+            logger.info("loaded all %d tensors of %s%s", self.total, self.source, how)
+            return
+        head = f"{self.source} into {self.model}{how}: {self.matched} tensors matched"
+        level = logging.WARNING if problems else logging.INFO
+        logger.log(level, "%s", "\n  ".join([head, *lines]))
+
+
+def _translated(
+    own: Mapping[str, Tensor], state_dict: Mapping[str, Any], table: _Table
+) -> Mapping[str, Any]:
+    """The file by the model's keys, as far as it has them; notes how in `table`."""
+    few = min(len(_counted(own)), len(_counted(state_dict)))
+    table.fewest = max(1, few // _LEAST)
+    try:
+        key_map, table.hint = find_key_map(own, state_dict)
+    except CheckpointError as error:
+        raise CheckpointError(f"{table.source}: {error}") from None
+    if key_map is None:
+        return state_dict
+    table.key_map = key_map
+    given: Any = OrderedDict(key_map.apply(state_dict))
+    used = {key for keys in key_map.sources().values() for key in keys}
+    for key in state_dict:
+        if key in used:
+            continue
+        if key in given:
+            table.unexpected.append(key)
+        else:
+            given[key] = state_dict[key]
+    if hasattr(state_dict, "_metadata") and key_map.renames:
+        by_prefix: Any = renamed(state_dict, key_map.rename)
+        given._metadata = by_prefix._metadata
+    return given  # type: ignore[no-any-return]
+
+
+def _counted(keys: Iterable[str]) -> list[str]:
+    return [key for key in keys if not key.endswith(COUNTER)]
 
 
 def fits(module: nn.Module, state_dict: Any) -> bool:
@@ -85,15 +164,15 @@ def renamed(
 
 def _load(
     module: nn.Module, state_dict: Mapping[str, Any]
-) -> tuple[list[str], list[str], list[str]]:
-    """(missing, unexpected, other complaints) of torch's own, lenient loading."""
+) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+    """(missing, unexpected, complaints) of torch's own, lenient loading."""
     keys: list[tuple[list[str], list[str]]] = []
     handle = module.register_load_state_dict_post_hook(
         lambda _, incompatible: keys.append(
             (list(incompatible.missing_keys), list(incompatible.unexpected_keys))
         )
     )
-    complaints: list[str] = []
+    complaints: list[tuple[str, str]] = []
     try:
         module.load_state_dict(state_dict, strict=False)
     except RuntimeError as error:
@@ -107,41 +186,16 @@ def _load(
     return missing, unexpected, complaints
 
 
-def _shortened(complaint: str) -> str:
+def _shortened(complaint: str) -> tuple[str, str]:
+    """(key, shapes) of a tensor of another shape; else the complaint as it is."""
     found = re.search(
         r"size mismatch for (\S+): .*torch\.Size\((.*?)\) from checkpoint, "
         r"the shape in current model is torch\.Size\((.*?)\)",
         complaint,
     )
     if found is None:
-        return complaint.strip()
-    return f"{found[1]} (file {found[2]}, model {found[3]})"
-
-
-def _wrapped_like(own: set[str], state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With `module.` in front where the model is wrapped and the file is not."""
-    model_is = bool(own) and all(key.startswith(WRAPPED) for key in own)
-    file_is = any(key.startswith(WRAPPED) for key in state_dict)
-    if not model_is or file_is:
-        return state_dict
-    return renamed(state_dict, lambda key: WRAPPED + key)
-
-
-def _advice(own: set[str], state_dict: Mapping[str, Any]) -> str:
-    """How to rename the keys, where one prefix more or less would make them fit."""
-    for theirs in list(state_dict)[:_SHOWN]:
-        for ours in own:
-            if theirs.endswith(f".{ours}"):
-                prefix = theirs.removesuffix(ours)
-                return _try("^" + re.escape(prefix).replace("\\.", "[.]"), "")
-            if ours.endswith(f".{theirs}"):
-                return _try("^", ours.removesuffix(theirs))
-    return ""
-
-
-def _try(pattern: str, replacement: str) -> str:
-    """In the form that YAML, JSON, Python and the command line read alike."""
-    return f"; try revise_keys={json.dumps([[pattern, replacement]])} in the config"
+        return complaint.strip(), ""
+    return found[1], f" (file {found[2]}, model {found[3]})"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from devrun.checkpoint import fileops, tensorfile
 from devrun.checkpoint.catalog import read_pointer
+from devrun.checkpoint.download import fetched, is_downloadable
 from devrun.checkpoint.pickled import load_pickled
 from devrun.checkpoint.reader import (
     MissingCheckpointError,
@@ -33,7 +34,8 @@ _LOGGER = logging.getLogger("devrun.checkpoint")
 class CheckpointLoader:
     """Readers by the prefix of the path; local files when none is registered for it.
 
-    Remote paths are refused: download the file first, or register a reader.
+    Of remote paths `http(s)://` and `open-mmlab://` are downloaded where that is
+    allowed, and others refused: download the file first, or register a reader.
     """
 
     _schemes: dict[str, Loader] = {}
@@ -82,17 +84,20 @@ class CheckpointLoader:
         `allow_pickle` runs the code that a `.pth` file names.
 
         Raises:
-            CheckpointError: missing, damaged, refused, or a remote path.
+            CheckpointError: missing, damaged, refused, or a remote path that may not
+                or cannot be downloaded.
         """
         path = os.fspath(filename)
         (logger or _LOGGER).debug("reading checkpoint %s", path)
         matching = [prefix for prefix in cls._schemes if path.startswith(prefix)]
         if matching:
             return cls._schemes[max(matching, key=len)](path, map_location)
-        if _REMOTE.match(path):
+        if is_downloadable(path):
+            path = str(fetched(path))
+        elif _REMOTE.match(path):
             raise CheckpointError(
-                f"{path!r} is not a local path; download it first and give the path "
-                "of the file"
+                f"{path!r} is not a local path; download it first and give the "
+                "path of the file"
             )
         return _load_local(Path(path).expanduser(), map_location, allow_pickle)
 

@@ -18,7 +18,8 @@ from typing import Any
 from torch import nn
 
 from devrun import __version__
-from devrun.checkpoint.pickled import load_pickled, save_pickled
+from devrun.checkpoint.keymap import relaid
+from devrun.checkpoint.pickled import load_pickled, save_pickled, write_safetensors
 from devrun.checkpoint.reader import Checkpoint, read_checkpoint
 from devrun.checkpoint.state import (
     load_optimizer_state_by_name,
@@ -165,22 +166,34 @@ def averaged_weights(found: Checkpoint) -> Mapping[str, Any] | None:
     return weights if isinstance(weights, Mapping) else None
 
 
-def export_mmcv(
+FORMATS = {"mmcv": ".pth", "torch": ".pth", "safetensors": ".safetensors"}
+"""Suffix of the files that `export_weights` writes."""
+
+
+def export_weights(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
     *,
+    form: str = "mmcv",
+    layout: str | None = None,
     averaged: bool = False,
 ) -> None:
-    """Write the devrun checkpoint `source` as a file that MMCV's runners take.
-
-    It has the weights, the optimizer and the numbers of epochs and updates. Random
-    streams, the place inside an epoch and the state of hooks have no place in it.
+    """Write the devrun checkpoint `source` as a file for other programs.
 
     Args:
-        averaged: take the weights that an EMAHook evaluated with.
+        form: `mmcv`, a `.pth` with the weights, the optimizer and the numbers of epochs
+            and updates, which MMCV's runners take; `torch`, a `.pth` with the weights
+            alone, as `torch.save(model.state_dict())`; `safetensors`, the same in that
+            format. Random streams, the place inside an epoch and the state of hooks
+            have no place in any of them.
+        layout: name the weights as this layout of the model does (`layouts`), in place
+            of as they are. The optimizer is left out then: its state is by position,
+            and another package's model may have its parameters in another order.
+        averaged: take the weights that an EMAHook evaluated with, without optimizer.
 
     Raises:
-        CheckpointError: damaged, without weights, or without averaged ones.
+        CheckpointError: damaged, without weights or averaged ones, or its weights have
+            no such layout.
         StorageError: the disk refused.
     """
     found = read_checkpoint(source)
@@ -192,8 +205,19 @@ def export_mmcv(
                 f"{str(source)!r} has no averaged weights: its run had no EMAHook"
             )
         weights = {**weights, **kept}
+    if layout is not None:
+        try:
+            weights = relaid(weights, layout)
+        except CheckpointError as error:
+            raise CheckpointError(f"{str(source)!r}: {error}") from None
+    if form == "safetensors":
+        write_safetensors(weights, target)
+        return
+    if form == "torch":
+        save_pickled(weights, target)
+        return
     optimizer: Any = None
-    if "optimizer" in found and not averaged:
+    if "optimizer" in found and not averaged and layout is None:
         optimizer = positional_optimizer_state(found["optimizer"])
     trainer = found.get("trainer", {})
     write_mmcv_checkpoint(target, weights, optimizer, trainer.get("meta", {}))

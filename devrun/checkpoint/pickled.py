@@ -25,7 +25,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from devrun.checkpoint import fileops
+from devrun.checkpoint import fileops, tensorfile
 from devrun.checkpoint.reader import MissingCheckpointError, missing_message
 from devrun.checkpoint.storage import make_durable, storage_errors, write_file
 from devrun.errors import CheckpointError
@@ -125,6 +125,22 @@ def save_pickled(content: Any, path: str | os.PathLike[str]) -> None:
                 lambda fd: torch.save(plain, cast("IO[bytes]", _Sink(fd))),
                 parent,
             )
+
+
+def write_safetensors(
+    tensors: Mapping[str, Tensor], path: str | os.PathLike[str]
+) -> None:
+    """A `.safetensors` file of these tensors, whole or not there.
+
+    Raises:
+        StorageError: the disk refused; a file that was there before is intact.
+    """
+    path = Path(path).expanduser().absolute()
+    plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    with storage_errors(f"cannot write {str(path)!r}"):
+        make_durable(path.parent)
+        with fileops.directory(path.parent) as parent:
+            write_file(path.name, tensorfile.pieces(plain), parent)
 
 
 def prune_files(

@@ -45,7 +45,7 @@ def _storage_error(action: str, error: OSError) -> StorageError:
 
 def write_file(
     target: str,
-    data: Iterable[bytes] | Callable[[int], None],
+    data: Iterable[bytes | bytearray | memoryview] | Callable[[int], None],
     parent: int,
 ) -> None:
     """Replace the file `target` in the directory `parent` atomically and durably.

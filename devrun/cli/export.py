@@ -1,4 +1,4 @@
-"""`devrun export CHECKPOINT --format mmcv`: a checkpoint for other programs."""
+"""`devrun export CHECKPOINT`: a checkpoint's weights as a file for other programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from devrun.cli.console import say
 from devrun.cli.exits import Session
 from devrun.errors import CheckpointError
 
-FORMATS = ("mmcv",)
+FORMATS = ("mmcv", "torch", "safetensors")
+LAYOUTS = ("mmcls", "timm", "torchvision", "transformers")
 WEIGHTS = ("trained", "evaluated")
 
 
@@ -18,7 +19,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `devrun export`."""
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", help="of devrun; of a work_dir the newest")
-    add("--format", choices=FORMATS, default="mmcv", help="mmcv: one .pth file")
+    add(
+        "--format",
+        choices=FORMATS,
+        default="mmcv",
+        help="mmcv: a .pth of MMCV's runner; torch: a .pth of the bare weights",
+    )
+    add(
+        "--layout",
+        choices=LAYOUTS,
+        help="name the weights as this package does; default: as they are",
+    )
     add("--output", metavar="FILE", help="default: CHECKPOINT.pth beside it")
     add(
         "--weights",
@@ -31,18 +42,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Verify the checkpoint, then write the file."""
-    from devrun.checkpoint import export_mmcv
+    from devrun.checkpoint import export_weights
+    from devrun.checkpoint.mmcv_format import FORMATS as SUFFIXES
 
     source = Path(chosen_checkpoint(args.checkpoint)).expanduser()
-    target = Path(args.output or f"{source.absolute()}.pth").expanduser()
-    if target.suffix != ".pth":
+    suffix = SUFFIXES[args.format]
+    target = Path(args.output or f"{source.absolute()}{suffix}").expanduser()
+    if target.suffix != suffix:
         raise CheckpointError(
-            f"--output {str(target)!r} must end in .pth, which is how MMCV knows it"
+            f"--output {str(target)!r} must end in {suffix}, by which others know it"
         )
     if target.exists() and not args.overwrite:
         raise CheckpointError(
             f"{str(target)!r} exists; give --overwrite or another --output"
         )
-    export_mmcv(source, target, averaged=args.weights == "evaluated")
+    export_weights(
+        source,
+        target,
+        form=args.format,
+        layout=args.layout,
+        averaged=args.weights == "evaluated",
+    )
     say(f"written: {target}")
     return 0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from devrun.config import DictAction
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.merge import DELETE
 from devrun.errors import ConfigError
+from devrun.network import downloads_allowed
 from devrun.trust import granted
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
@@ -69,9 +70,27 @@ def _state_flags(group: argparse._ArgumentGroup) -> None:
         help="MMCV's flag: --resume-from auto",
     )
     add("--load-from", type=_word, metavar="PATH", help="start with these weights")
+    add_weights_flags(group)
     add("--allow-changes", action="store_true", help="go on with a changed config")
     add("--allow-pickle", metavar="FILE", help="run the code that this old .pth names")
     add("--overwrite", action="store_true", help="set the run in work_dir aside")
+
+
+def add_weights_flags(group: argparse._ActionsContainer) -> None:
+    """The flags that say how the keys of loaded weights change and where they are."""
+    add = group.add_argument
+    add(
+        "--revise-keys",
+        action="append",
+        type=_revision,
+        metavar="PATTERN=REPLACEMENT",
+        help="rename keys of the weights: '^backbone[.]='; the last = separates",
+    )
+    add(
+        "--allow-download",
+        action="store_true",
+        help="let http(s):// and open-mmlab:// weights be downloaded",
+    )
 
 
 def _run_flags(group: argparse._ArgumentGroup) -> None:
@@ -117,9 +136,14 @@ def _repeated(dest: str, metavar: str) -> dict[str, Any]:
     }
 
 
-def trusted(args: argparse.Namespace) -> AbstractContextManager[None]:
+@contextmanager
+def trusted(args: argparse.Namespace) -> Iterator[None]:
     """Within, configs may name what the flags allow."""
-    return granted(args.factories, everything=args.trust_config)
+    with (
+        granted(args.factories, everything=args.trust_config),
+        downloads_allowed(args.allow_download),
+    ):
+        yield
 
 
 def import_modules(args: argparse.Namespace, cfg: Any) -> None:
@@ -156,7 +180,7 @@ def overrides(args: argparse.Namespace, cfg: Any) -> dict[str, Any]:
             f"--allow-pickle {args.allow_pickle} is not the file that is loaded; name "
             "the one of --resume-from or --load-from"
         )
-    names = ("work_dir", "resume_from", "load_from", "seed", "launcher")
+    names = ("work_dir", "resume_from", "load_from", "revise_keys", "seed", "launcher")
     changes = {n: getattr(args, n) for n in names if getattr(args, n) is not None}
     if args.allow_changes:
         changes["allow_changes"] = True
@@ -226,6 +250,13 @@ def _word(text: str) -> str:
     if not text.strip():  # `--load-from $WEIGHTS` must not start without them
         raise argparse.ArgumentTypeError("is empty; was a variable not set?")
     return text
+
+
+def _revision(text: str) -> list[str]:
+    pattern, equals, replacement = text.rpartition("=")  # one may be in the pattern
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PATTERN=REPLACEMENT")
+    return [pattern, replacement]
 
 
 def _index(text: str) -> int:

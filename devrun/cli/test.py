@@ -16,6 +16,7 @@ from devrun.cli.exits import Session
 from devrun.cli.flags import (
     add_device_flags,
     add_trust_flags,
+    add_weights_flags,
     import_modules,
     overrides,
     trusted,
@@ -23,6 +24,7 @@ from devrun.cli.flags import (
 from devrun.cli.summary import listed
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
 from devrun.config import Config, DictAction, check_config
+from devrun.config.revisions import MODULE
 from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
 from devrun.files import replace_text
@@ -62,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="trusted_file",
         help="run the code that this old .pth names",
     )
+    add_weights_flags(parser)
     add_trust_flags(parser)
     add_device_flags(parser.add_argument_group("device"))
     parser.set_defaults(  # what `overrides` looks at besides
@@ -103,11 +106,17 @@ def run(args: argparse.Namespace, session: Session) -> int:
     from devrun.runners.training import build_training
 
     get_logger(log_level=cfg.get("log_level") or "INFO")
-    with trusted(args):
-        training = build_training(cfg, progress=False if args.no_progress else None)
-    with closing(training.runner) as runner:
-        unpickle = args.trusted_file is not None
-        runner.load_checkpoint(checkpoint, strict=True, allow_pickle=unpickle)
+    progress = False if args.no_progress else None
+    with (
+        trusted(args),
+        closing(build_training(cfg, progress=progress).runner) as runner,
+    ):
+        runner.load_checkpoint(
+            checkpoint,
+            strict=True,
+            revise_keys=args.revise_keys or MODULE,
+            allow_pickle=args.trusted_file is not None,
+        )
         place = Path(checkpoint).expanduser()
         if args.weights == "evaluated" and place.is_dir():
             averaged = averaged_weights(read_checkpoint(place, parts=["hooks"]))

@@ -14,6 +14,7 @@ LAYERS = {
     "errors": 0,
     "redact": 0,
     "files": 0,
+    "network": 0,
     "place": 0,
     "text": 0,
     "importing": 1,

@@ -23,6 +23,7 @@ from devrun.runners.runner import BaseRunner
 FLAGS = {
     "train": [
         "--allow-changes",
+        "--allow-download",
         "--allow-factory",
         "--allow-pickle",
         "--auto-resume",
@@ -44,12 +45,14 @@ FLAGS = {
         "--num-devices",
         "--overwrite",
         "--resume-from",
+        "--revise-keys",
         "--seed",
         "--trust-config",
         "--work-dir",
         "-h",
     ],
     "test": [
+        "--allow-download",
         "--allow-factory",
         "--allow-pickle",
         "--cfg-options",
@@ -65,6 +68,7 @@ FLAGS = {
         "--no-progress",
         "--num-devices",
         "--out",
+        "--revise-keys",
         "--split",
         "--trust-config",
         "--weights",
@@ -109,7 +113,15 @@ FLAGS = {
         "-h",
     ],
     "emulate": ["--help", "-h", "-m"],
-    "export": ["--format", "--help", "--output", "--overwrite", "--weights", "-h"],
+    "export": [
+        "--format",
+        "--help",
+        "--layout",
+        "--output",
+        "--overwrite",
+        "--weights",
+        "-h",
+    ],
 }
 """Adding a flag means adding it here, in the README's table and in the docs."""
 

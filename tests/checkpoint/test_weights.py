@@ -106,7 +106,7 @@ def test_mismatches_are_one_record_that_names_each(caplog):
 
 
 def test_strict_raises_the_same_report():
-    with pytest.raises(CheckpointError, match=r"2 that do not fit: head\.weight") as e:
+    with pytest.raises(CheckpointError, match=r"2 left out.*: head\.weight") as e:
         load_state_dict(net(), net(out=5).state_dict(), strict=True)
     assert "\n" not in str(e.value)
 
@@ -124,11 +124,26 @@ def test_a_missing_batch_counter_is_no_mismatch(caplog):
     load_state_dict(net(), state, strict=True)
 
 
-def test_nothing_that_fits_is_an_error_that_says_how():
-    state = {f"backbone.{key}": value for key, value in net().state_dict().items()}
-    with pytest.raises(CheckpointError, match="nothing in") as caught:
+def test_a_prefix_more_or_less_is_found_and_said(caplog):
+    model, other, wrapped = net(), net(1), nn.Sequential(OrderedDict(body=net(1)))
+    state = {f"backbone.{key}": value for key, value in model.state_dict().items()}
+    with caplog.at_level(logging.INFO):
+        load_state_dict(other, state, strict=True)
+        load_state_dict(wrapped, model.state_dict(), strict=True)
+    assert equal(model, other) and equal(model, wrapped.body)
+    assert "keys without the prefix 'backbone.'" in caplog.text
+    assert "keys with the prefix 'body.'" in caplog.text
+
+
+def test_nothing_that_fits_is_one_line_that_says_whose_keys_they_are():
+    state = {f"gamma.{n}": torch.zeros(2) for n in range(9)}
+    with pytest.raises(CheckpointError, match="nothing in the state_dict") as caught:
         load_state_dict(net(), state)
-    assert 'revise_keys=[["^backbone[.]", ""]]' in str(caught.value)
+    assert (
+        "its keys are 'gamma.0', 'gamma.1', 'gamma.2', the model's 'conv.weight'"
+        in (str(caught.value))
+    )
+    assert "\n" not in str(caught.value)
 
 
 def test_keys_are_revised(tmp_path):
@@ -144,7 +159,8 @@ def test_hostile_key_names_cannot_forge_a_line(caplog):
     state = {**net().state_dict(), "x\nERROR forged\x1b[31m": torch.zeros(1)}
     with caplog.at_level(logging.WARNING):
         load_state_dict(net(), state)
-    assert "\n" not in caplog.records[0].getMessage()
+    assert caplog.records[0].getMessage().count("\n") == 1  # of the table
+    assert "\nERROR" not in caplog.records[0].getMessage()
     assert "\x1b" not in caplog.records[0].getMessage()
 
 
@@ -194,7 +210,7 @@ def test_a_missing_file_is_both_kinds_of_error_and_names_the_nearest(tmp_path):
 
 @pytest.mark.parametrize(
     "path",
-    ["https://host/a.pth", "s3://bucket/a", "s3:bucket", "open-mmlab://resnet50"],
+    ["ftp://host/a.pth", "s3://bucket/a", "s3:bucket", "torchvision://resnet50"],
 )
 def test_a_remote_path_is_refused_with_what_to_do(path):
     with pytest.raises(CheckpointError, match="download it first"):

@@ -1,11 +1,9 @@
 import json
-import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from devrun.cli.main import main
 from devrun.config.revisions import revisions
@@ -120,22 +118,6 @@ class OldPath:
 
     def __init__(self, text):
         self.text = text
-
-
-def test_keys_are_revised_as_the_advice_says(config, train):
-    model = MLP(in_features=16, hidden=[8], num_classes=4)
-    state = {f"backbone.{key}": value for key, value in model.state_dict().items()}
-    torch.save({"state_dict": state}, "wrapped.pth")
-    words = ("--load-from", "wrapped.pth", "--cfg-options")
-    status, _, err = train(config(), "--load-from", "wrapped.pth", "--work-dir", "a")
-    assert status == 3
-    (advice,) = re.findall(r"try (revise_keys=\S+ \S+) in the config", err)
-    status, _, err = train(config(), "--work-dir", "b", *words, advice)
-    assert status == 0, err
-    assert "loaded all 4 tensors of wrapped.pth" in err
-    revise = yaml.safe_load(advice.partition("=")[2])
-    file = config(load_from="wrapped.pth", revise_keys=revise)
-    assert train(file, "--work-dir", "c")[0] == 0
 
 
 @pytest.mark.parametrize(

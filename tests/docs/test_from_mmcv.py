@@ -157,8 +157,10 @@ def test_filename_tmpl_writes_the_files_of_mmcv(tmp_path):
 
 
 def test_remote_paths_are_refused():
-    with pytest.raises(RuntimeError, match="download it first"):
+    with pytest.raises(RuntimeError, match="--allow-download"):
         make_runner().load_checkpoint("https://example.org/a.pth")
+    with pytest.raises(RuntimeError, match="download it first"):
+        make_runner().load_checkpoint("torchvision://resnet50")
 
 
 def test_a_schedule_by_epoch_is_refused_where_there_are_no_epochs():

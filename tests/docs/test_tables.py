@@ -239,6 +239,17 @@ def test_a_word_of_the_command_line_has_the_value_in_the_table(row):
     assert repr(parse_value(word.partition("=")[2])) == value
 
 
+def test_the_table_of_layouts_is_that_of_the_code():
+    from devrun.checkpoint.layouts import LAYOUTS
+
+    known = {}
+    for layout in LAYOUTS:
+        if not layout.names[0].endswith("without head"):
+            known.setdefault(layout.model, []).extend(layout.names)
+    rows = table("docs/weights.md", "model", "layouts")
+    assert {codes(row[0])[0]: codes(row[1]) for row in rows} == known
+
+
 class Trace(Hook):
     """Writes a line at every stage."""
 

@@ -1,0 +1,228 @@
+"""Weights from the network: when allowed, checked, whole in the cache or not there.
+
+The cache is that of `torch.hub`, which MMCV and torchvision use as well.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import http.client
+import json
+import logging
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import unquote, urlsplit
+
+import torch
+
+from devrun.checkpoint.storage import make_durable, storage_errors
+from devrun.errors import CheckpointError, nearest
+from devrun.network import may_download
+
+ZOO = "open-mmlab://"
+_ADDRESS = re.compile(rf"https?://|{ZOO}", re.IGNORECASE)
+_LOGGER = logging.getLogger("devrun.checkpoint")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
+_IN_NAME = re.compile(r".*-([0-9a-f]{8,64})\.\w+")
+_CHECKSUM = re.compile(r"[0-9a-f]{8,64}")
+_TIMEOUT = 30.0  # seconds without a byte
+_PIECE = 1 << 20
+
+
+def is_downloadable(path: str) -> bool:
+    """Whether it is an address that `fetched` takes."""
+    return _ADDRESS.match(path) is not None
+
+
+def fetched(address: str) -> Path:
+    """The file of an `http(s)://` address, or of an `open-mmlab://` name, in the cache.
+
+    Its SHA-256 must begin with the hexadecimal digits, eight or more, after
+    `#sha256=` at the end of the address, or else with those before the suffix of the
+    file's name, as in OpenMMLab's and torchvision's: `resnet50-0676ba61.pth`. A file
+    that is in the cache is checked and used; it is never replaced.
+
+    Raises:
+        CheckpointError: not allowed (`--allow-download`), no checksum, not there, cut
+            short, another checksum, or an answer that leads elsewhere than to a page.
+        StorageError: the cache cannot be written.
+    """
+    if not may_download():
+        raise CheckpointError(
+            f"{address!r} is on the network: give --allow-download (in code, "
+            "`devrun.network.downloads_allowed()`), or download it and give the "
+            "path of the file"
+        )
+    url = _zoo_url(address) if address.lower().startswith(ZOO) else address
+    name, digits = _name_and_checksum(url)
+    root = Path(torch.hub.get_dir()) / "checkpoints"
+    target = root / name
+    part = root / f".{name}.part"
+    with storage_errors(f"cannot write in {str(root)!r}"):
+        make_durable(root)
+        with _part(part) as file:
+            if os.path.lexists(target):
+                _check(_digest(target), digits, f"{str(target)!r}, from before,")
+                return target
+            _LOGGER.info("downloading %s to %s", address, target)
+            digest = hashlib.sha256()
+            for piece in _pieces(url.partition("#")[0]):
+                file.write(piece)
+                digest.update(piece)
+            _check(digest.hexdigest(), digits, repr(address))
+            file.flush()
+            os.fsync(file.fileno())
+            os.link(part, target)  # unlike a renaming, never over another file
+    return target
+
+
+def _zoo_url(address: str) -> str:
+    """The address behind a name of OpenMMLab's model zoo, as the mmcv here lists it."""
+    name = address.partition("://")[2]
+    found = PathFinder.find_spec("mmcv")
+    places = [] if found is None else list(found.submodule_search_locations or [])
+    for place in places:
+        listed = Path(place) / "model_zoo" / "open_mmlab.json"
+        if listed.is_file():
+            names = json.loads(listed.read_text(encoding="utf-8"))
+            if isinstance(names.get(name), str):
+                return str(names[name])
+            raise CheckpointError(
+                f"{address!r} is not in the model zoo of the installed mmcv; "
+                + nearest(name, names)
+            )
+    raise CheckpointError(
+        f"{address!r}: the names of OpenMMLab's model zoo are in mmcv, which is not "
+        "installed; give the https:// address of the file"
+    )
+
+
+def _name_and_checksum(url: str) -> tuple[str, str]:
+    """The file's name in the cache, and what its SHA-256 must begin with."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise CheckpointError(f"{url!r} is no http:// or https:// address")
+    name = unquote(parts.path).rsplit("/", 1)[-1]
+    if not _NAME.fullmatch(name):
+        raise CheckpointError(f"{url!r} names no file that the cache could hold")
+    key, _, given = parts.fragment.partition("=")
+    if parts.fragment and (key != "sha256" or not _CHECKSUM.fullmatch(given.lower())):
+        raise CheckpointError(
+            f"{url!r}: after # comes sha256= with 8 to 64 hexadecimal digits"
+        )
+    in_name = _IN_NAME.fullmatch(name)
+    if not given and in_name is None:
+        raise CheckpointError(
+            f"{url!r} has no checksum in its name: append #sha256= and at least the "
+            "first 8 hexadecimal digits of the file's SHA-256"
+        )
+    digits = given.lower()
+    if in_name is None:  # model.safetensors of one model is not that of another
+        stem, dot, suffix = name.rpartition(".")
+        name = f"{stem}-{digits[:8]}{dot}{suffix}" if dot else f"{name}-{digits[:8]}"
+    return name, digits or (in_name[1] if in_name else "")
+
+
+@contextmanager
+def _part(path: Path) -> Iterator[IO[bytes]]:
+    """The empty file beside the target, for this process alone, and gone at the end.
+
+    Whoever waits for it finds the target when its turn comes. One that a killed process
+    left is taken over.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        fd = os.open(path, flags, 0o644)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), os.stat(path)):
+                break
+        os.close(fd)  # its owner has finished and removed it meanwhile
+    try:
+        os.ftruncate(fd, 0)
+        with open(fd, "w+b", closefd=False) as file:
+            yield file
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        os.close(fd)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Followed to http and https alone, and from https to https."""
+
+    def redirect_request(self, req: Any, *rest: Any) -> Any:
+        address = rest[-1]
+        if urlsplit(address).scheme not in ("https", req.type):
+            raise urllib.error.URLError(f"it leads on to {address!r}")
+        return super().redirect_request(req, *rest)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """For http and https alone: urllib's usual one reads file:// and ftp:// too."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.UnknownHandler(),
+        _Redirects(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _pieces(url: str) -> Iterator[bytes]:
+    """What is there; CheckpointError unless all of it comes."""
+    done = 0
+    request = urllib.request.Request(url, headers={"User-Agent": "devrun"})
+    try:
+        with _opener().open(request, timeout=_TIMEOUT) as answer:
+            length = answer.headers.get("Content-Length") or ""
+            while piece := answer.read(_PIECE):
+                done += len(piece)
+                yield piece
+    except urllib.error.HTTPError as error:
+        raise CheckpointError(
+            f"{url!r}: the server answers {error.code} {error.reason}; check the "
+            "address"
+        ) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None) or error or type(error).__name__
+        raise CheckpointError(
+            f"{url!r} could not be downloaded: {reason}; is this machine offline? "
+            "Get it elsewhere and give the path of the file"
+        ) from None
+    if length.isdecimal() and done != int(length):
+        raise CheckpointError(
+            f"{url!r} ended after {done} of {length} bytes; try again"
+        )
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _check(actual: str, digits: str, what: str) -> None:
+    if not actual.startswith(digits):
+        raise CheckpointError(
+            f"{what} is not the file that was meant, or damaged: its SHA-256 begins "
+            f"with {actual[: len(digits)]}, not {digits}"
+        )

@@ -1,0 +1,250 @@
+"""Weights from a server on this machine: allowed, checked, whole, never replaced."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from devrun.checkpoint import CheckpointLoader, load_checkpoint, save_checkpoint
+from devrun.errors import CheckpointError, StorageError
+from devrun.network import downloads_allowed
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers of `server.pages`: bytes, or a function that writes one itself."""
+
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        page = self.server.pages.get(self.path)
+        if callable(page):
+            page(self)
+        elif page is None:
+            self.send_error(404)
+        else:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
+        found.pages, found.asked = {}, []
+        found.address = f"http://127.0.0.1:{found.server_port}"
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    return tmp_path / "torch" / "hub" / "checkpoints"
+
+
+@pytest.fixture
+def net():
+    def build(seed=0):
+        torch.manual_seed(seed)
+        return nn.Linear(3, 2)
+
+    return build
+
+
+@pytest.fixture
+def content(tmp_path, net):
+    save_checkpoint(net(), tmp_path / "made.pth")
+    return (tmp_path / "made.pth").read_bytes()
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_without_the_flag_nothing_is_asked_and_the_line_names_it(
+    server, cache, net, content
+):
+    server.pages["/a.pth"] = content
+    for path in (f"{server.address}/a.pth", "open-mmlab://resnet50"):
+        with pytest.raises(CheckpointError, match="give --allow-download") as caught:
+            load_checkpoint(net(), path)
+        assert "\n" not in str(caught.value)
+    assert server.asked == [] and files(cache) == []
+
+
+def test_other_schemes_are_not_downloaded_even_then(net, tmp_path):
+    save_checkpoint(net(), tmp_path / "a.pth")
+    with downloads_allowed():
+        for scheme in ("file", "ftp", "torchvision", "data", "s3"):
+            with pytest.raises(CheckpointError, match="download it first"):
+                load_checkpoint(net(), f"{scheme}://{tmp_path}/a.pth")
+
+
+def test_a_checksum_in_the_name_or_after_it_is_checked_once_it_is_cached_too(
+    server, cache, net, content
+):
+    digits = sha256(content)
+    server.pages |= {f"/r18-{digits[:8]}.pth": content, "/model.pth": content}
+    model = net(1)
+    with downloads_allowed():
+        for _ in range(2):
+            load_checkpoint(model, f"{server.address}/r18-{digits[:8]}.pth")
+        assert torch.equal(model.weight, net().weight)
+        load_checkpoint(model, f"{server.address}/model.pth#sha256={digits}")
+        assert len(server.asked) == 2
+        named = [f"model-{digits[:8]}.pth", f"r18-{digits[:8]}.pth"]
+        assert files(cache) == named
+        (cache / named[1]).write_bytes(b"other")
+        with pytest.raises(CheckpointError, match=r"from before, .*not the file"):
+            load_checkpoint(model, f"{server.address}/{named[1]}")
+    assert (cache / named[1]).read_bytes() == b"other"
+    assert len(server.asked) == 2
+
+
+def redirect(address):
+    def answer(handler):
+        handler.send_response(302)
+        handler.send_header("Location", address)
+        handler.end_headers()
+
+    return answer
+
+
+def cut_short(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b"PK" * 100)
+
+
+def test_whatever_goes_wrong_is_one_line_and_leaves_nothing(
+    server, cache, net, content, tmp_path
+):
+    (tmp_path / "secret.pth").write_bytes(content)
+    server.pages |= {
+        "/wrong-01234567.pth": content,
+        "/short-01234567.pth": cut_short,
+        "/file-01234567.pth": redirect(f"file://{tmp_path}/secret.pth"),
+        "/ftp-01234567.pth": redirect("ftp://127.0.0.1/a.pth"),
+        "/plain.pth": content,
+        "/hang-01234567.pth": lambda handler: handler.connection.close(),
+    }
+    free = "http://127.0.0.1:1"
+    cases = {
+        f"{server.address}/gone-01234567.pth": "answers 404",
+        f"{server.address}/wrong-01234567.pth": f"begins with {sha256(content)[:8]}",
+        f"{server.address}/short-01234567.pth": "200 of 1000 bytes|could not be",
+        f"{server.address}/file-01234567.pth": "not allowed|leads on",
+        f"{server.address}/ftp-01234567.pth": "leads on to 'ftp://",
+        f"{server.address}/hang-01234567.pth": "could not be downloaded",
+        f"{server.address}/plain.pth": "append #sha256=",
+        f"{server.address}/plain.pth#sha256=zz": "8 to 64 hexadecimal",
+        f"{server.address}/plain.pth#md5=0123456789": "8 to 64 hexadecimal",
+        f"{server.address}/..%2f..%2fa-01234567.pth": "answers 404",
+        f"{server.address}/": "names no file",
+        f"{server.address}/.a-01234567.pth": "names no file",
+        f"{server.address}/x%00y-01234567.pth": "names no file",
+        f"{free}/offline-01234567.pth": "is this machine offline",
+        "http:///a-01234567.pth": "is no http",
+        "http://[/a-01234567.pth": "is no http",
+        "http://127.0.0.1:x/a-01234567.pth": "could not be downloaded",
+        "HTTP://127.0.0.1:1/\u00e9/a-01234567.pth": "could not be downloaded",
+    }
+    with downloads_allowed():
+        for address, text in cases.items():
+            with pytest.raises(CheckpointError, match=text) as caught:
+                load_checkpoint(net(), address)
+            assert "\n" not in str(caught.value)
+            assert files(cache) == []
+
+
+def test_what_was_downloaded_is_not_unpickled(server, cache, net, tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (print, ("ran",))
+
+    torch.save({"state_dict": Trap()}, tmp_path / "trap.pth")
+    content = (tmp_path / "trap.pth").read_bytes()
+    server.pages["/trap.pth"] = content
+    with downloads_allowed(), pytest.raises(CheckpointError, match="refused"):
+        load_checkpoint(net(), f"{server.address}/trap.pth#sha256={sha256(content)}")
+
+
+def test_two_that_ask_for_one_file_at_once_both_have_it(server, cache, net, content):
+    digits, together = sha256(content), threading.Barrier(2)
+    address = f"{server.address}/a-{digits[:12]}.pth"
+    server.pages[f"/a-{digits[:12]}.pth"] = content
+    found = []
+
+    def load():
+        together.wait()
+        with downloads_allowed():
+            found.append(CheckpointLoader.load_checkpoint(address)["state_dict"])
+
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [torch.equal(one["weight"], net().weight) for one in found] == [True] * 2
+    assert len(server.asked) == 1
+    assert files(cache) == [f"a-{digits[:12]}.pth"]
+
+
+def test_what_a_killed_download_left_is_taken_over(server, cache, net, content):
+    cache.mkdir(parents=True)
+    name = f"a-{sha256(content)[:8]}.pth"
+    (cache / f".{name}.part").write_bytes(b"x" * 10_000)
+    server.pages[f"/{name}"] = content
+    with downloads_allowed():
+        load_checkpoint(net(), f"{server.address}/{name}")
+    assert (cache / name).read_bytes() == content
+    assert files(cache) == [name]
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(server, net, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "file"))
+    with downloads_allowed(), pytest.raises(StorageError, match="cannot write"):
+        load_checkpoint(net(), f"{server.address}/a-01234567.pth")
+
+
+def test_names_of_the_zoo_are_those_of_the_mmcv_that_is_here(
+    server, cache, net, content, tmp_path, monkeypatch
+):
+    folder = tmp_path / "site" / "mmcv" / "model_zoo"
+    folder.mkdir(parents=True)
+    (folder.parents[0] / "__init__.py").write_text("raise SystemError('imported')")
+    digits = sha256(content)
+    listed = {"resnet18": f"{server.address}/resnet18-{digits[:8]}.pth"}
+    (folder / "open_mmlab.json").write_text(json.dumps(listed))
+    server.pages[f"/resnet18-{digits[:8]}.pth"] = content
+    model = net(1)
+    with downloads_allowed():
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.path", [str(tmp_path)])
+            with pytest.raises(CheckpointError, match="mmcv, which is not installed"):
+                load_checkpoint(model, "open-mmlab://resnet18")
+        monkeypatch.syspath_prepend(tmp_path / "site")
+        load_checkpoint(model, "open-mmlab://resnet18")
+        assert torch.equal(model.weight, net().weight)
+        with pytest.raises(CheckpointError, match="did you mean 'resnet18'"):
+            load_checkpoint(model, "open-mmlab://resnet81")

@@ -1,0 +1,254 @@
+"""Weights of other packages' models into ours and back, by what their keys are."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from devrun.checkpoint import load_checkpoint, load_state_dict
+from devrun.checkpoint.keymap import relaid
+from devrun.errors import CheckpointError
+from devrun.models import GPT, ResNet, VisionTransformer
+
+MMCLS_VIT = {
+    "cls_token": "backbone.cls_token",
+    "pos_embed": "backbone.pos_embed",
+    "patch_embed.proj": "backbone.patch_embed.projection",
+    "blocks.0.norm1": "backbone.layers.0.ln1",
+    "blocks.0.attn.qkv": "backbone.layers.0.attn.qkv",
+    "blocks.0.attn.proj": "backbone.layers.0.attn.proj",
+    "blocks.0.norm2": "backbone.layers.0.ln2",
+    "blocks.0.mlp.fc1": "backbone.layers.0.ffn.layers.0.0",
+    "blocks.0.mlp.fc2": "backbone.layers.0.ffn.layers.1",
+    "norm": "backbone.ln1",
+    "head": "head.layers.head",
+}
+
+
+def vit(seed=0, **changes):
+    torch.manual_seed(seed)
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 8, "depth": 1}
+    model = VisionTransformer(**{**sizes, "num_heads": 2, "num_classes": 3, **changes})
+    return randomized(model)
+
+
+def resnet(seed=0, **changes):
+    torch.manual_seed(seed)
+    args = {"stage_blocks": (1, 1), "base_channels": 8, "num_classes": 3, **changes}
+    return randomized(ResNet(**args))
+
+
+def randomized(model):
+    """No tensor is like another one, so that two of them mixed up show."""
+    with torch.no_grad():
+        for value in model.state_dict().values():
+            if value.is_floating_point():
+                value.copy_(torch.rand_like(value) * 0.2 + 0.1)
+    return model.eval()
+
+
+def as_mmcls(model):
+    names = MMCLS_VIT
+    if isinstance(model, ResNet):
+        kept = ("conv1", "bn1", "layer1", "layer2")
+        names = {"fc": "head.fc", **{key: f"backbone.{key}" for key in kept}}
+    return {
+        names[ours] + key[len(ours) :]: value
+        for key, value in model.state_dict().items()
+        for ours in [next(n for n in names if key == n or key.startswith(f"{n}."))]
+    }
+
+
+def equal(first, second):
+    theirs = second.state_dict()
+    return all(torch.equal(v, theirs[k]) for k, v in first.state_dict().items())
+
+
+@pytest.mark.parametrize("make", [vit, resnet])
+def test_an_mmcls_file_is_read_by_its_keys_and_the_map_is_said(make, tmp_path, caplog):
+    torch.save({"state_dict": as_mmcls(make()), "meta": {}}, tmp_path / "epoch_1.pth")
+    model = make(1)
+    with caplog.at_level(logging.INFO):
+        load_checkpoint(model, tmp_path / "epoch_1.pth", strict=True)
+    assert equal(make(), model)
+    assert "keys mmcls -> " in caplog.text
+
+
+@pytest.mark.parametrize("make", [vit, resnet])
+def test_the_same_table_leads_into_a_model_with_mmcls_keys(make):
+    class Classifier(nn.Module):
+        """Parameters under MMCls's names, as its own model has them."""
+
+        def __init__(self, state):
+            super().__init__()
+            for key, value in state.items():
+                *path, last = key.split(".")
+                place = self
+                for part in path:
+                    if part not in place._modules:
+                        place.add_module(part, nn.Module())
+                    place = place._modules[part]
+                place.register_buffer(last, torch.zeros_like(value))
+
+    classifier = Classifier(as_mmcls(make()))
+    load_state_dict(classifier, make().state_dict(), strict=True)
+    for key, value in as_mmcls(make()).items():
+        assert torch.equal(classifier.state_dict()[key], value)
+
+
+def test_separate_query_key_and_value_are_put_together():
+    state = vit().state_dict()
+    hub = {
+        "vit.embeddings.cls_token": state["cls_token"],
+        "vit.embeddings.position_embeddings": state["pos_embed"],
+    }
+    names = {
+        "patch_embed.proj": "vit.embeddings.patch_embeddings.projection",
+        "blocks.0.norm1": "vit.encoder.layer.0.layernorm_before",
+        "blocks.0.attn.proj": "vit.encoder.layer.0.attention.output.dense",
+        "blocks.0.norm2": "vit.encoder.layer.0.layernorm_after",
+        "blocks.0.mlp.fc1": "vit.encoder.layer.0.intermediate.dense",
+        "blocks.0.mlp.fc2": "vit.encoder.layer.0.output.dense",
+        "norm": "vit.layernorm",
+        "head": "classifier",
+    }
+    for kind in ("weight", "bias"):
+        for ours, theirs in names.items():
+            hub[f"{theirs}.{kind}"] = state[f"{ours}.{kind}"]
+        # in an order of the file's own
+        for at, name in ((2, "value"), (0, "query"), (1, "key")):
+            key = f"vit.encoder.layer.0.attention.attention.{name}.{kind}"
+            hub[key] = state[f"blocks.0.attn.qkv.{kind}"][8 * at : 8 * at + 8]
+    model = vit(1)
+    load_state_dict(model, hub, strict=True)
+    assert equal(vit(), model)
+    del hub["vit.encoder.layer.0.attention.attention.key.bias"]
+    with pytest.raises(CheckpointError, match=r"1 missing: blocks\.0\.attn\.qkv\.bias"):
+        load_state_dict(vit(1), hub, strict=True)
+
+
+def gpt(seed=0, **changes):
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": 16, "block_size": 8, "n_layer": 1, "n_head": 2, "n_embd": 4}
+    return randomized(GPT(**{**sizes, **changes}))
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+def test_transposed_weights_are_told_from_square_ones_that_fit_either_way(prefix):
+    """`attn.c_proj` of GPT-2 is square: by its shape alone it would load as it is."""
+    state = {
+        prefix + key: value.t() if "c_" in key and value.dim() == 2 else value
+        for key, value in gpt().state_dict().items()
+    }
+    model = gpt(1)
+    load_state_dict(model, state, strict=True)
+    assert equal(gpt(), model)
+
+
+def test_a_longer_table_of_positions_gives_its_first_ones():
+    model = gpt(1, block_size=4)
+    load_state_dict(model, gpt().state_dict())
+    assert torch.equal(model.wpe.weight, gpt().wpe.weight[:4])
+
+
+def test_positions_are_interpolated_and_a_head_left_out_by_name(caplog):
+    state, model = as_mmcls(vit()), vit(1, img_size=32, num_classes=5)
+    head = model.head.weight.clone()
+    with caplog.at_level(logging.INFO):
+        load_state_dict(model, state, source="vit.pth")
+    grid = state["backbone.pos_embed"][:, 1:].reshape(1, 4, 4, 8).permute(0, 3, 1, 2)
+    larger = F.interpolate(grid, (8, 8), mode="bicubic").permute(0, 2, 3, 1)
+    assert torch.allclose(model.pos_embed[:, 1:], larger.reshape(1, 64, 8))
+    assert torch.equal(model.pos_embed[:, 0], state["backbone.pos_embed"][:, 0])
+    assert torch.equal(model.norm.weight, state["backbone.ln1.weight"])
+    assert torch.equal(model.head.weight, head)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "vit.pth into VisionTransformer, keys mmcls -> timm (VisionTransformer): "
+        "18 tensors matched\n"
+        "  1 resized: pos_embed (file [1, 17, 8], model [1, 65, 8], bicubic)\n"
+        "  2 left out, for another number of outputs: head.weight (file [3, 8], model "
+        "[5, 8]), head.bias (file [3], model [5])"
+    )
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 18, 8), (1, 17, 9), (2, 17, 8), (17, 8), (1, 1, 8), (1, 0, 8)]
+)
+def test_positions_that_are_of_no_square_are_refused_as_before(shape, caplog):
+    state, model = vit().state_dict(), vit(1, img_size=32)
+    before = model.pos_embed.clone()
+    with caplog.at_level(logging.INFO):
+        load_state_dict(model, {**state, "pos_embed": torch.rand(shape)})
+    assert "1 of another shape: pos_embed" in caplog.text
+    assert torch.equal(model.pos_embed, before)
+
+
+def test_weights_of_another_model_are_one_line_with_whose_they_are():
+    with pytest.raises(CheckpointError) as caught:
+        load_state_dict(resnet(), as_mmcls(vit()), source="vit.pth")
+    assert str(caught.value) == (
+        "nothing in vit.pth fits ResNet; its keys are those of mmcls "
+        "(VisionTransformer), the model's those of torchvision (ResNet)"
+    )
+
+
+def test_weights_of_another_size_are_one_line_with_the_closest_map():
+    with pytest.raises(CheckpointError) as caught:
+        load_state_dict(vit(embed_dim=12), as_mmcls(vit()), source="vit.pth")
+    assert "closest is the key map mmcls -> timm (VisionTransformer): 20 of 20" in (
+        str(caught.value)
+    )
+    assert "'cls_token' is [1, 1, 8] in the file and [1, 1, 12] in the" in (
+        str(caught.value)
+    )
+
+
+def test_two_sets_of_weights_in_one_file_are_not_chosen_between():
+    state = {f"teacher.{key}": value for key, value in vit().state_dict().items()}
+    state |= {f"student.{key}": value for key, value in vit(2).state_dict().items()}
+    model = vit(1)
+    with pytest.raises(CheckpointError, match="'teacher.' as .*'student.'.*revise"):
+        load_state_dict(model, state)
+    assert equal(vit(1), model)
+
+
+def test_keys_that_fit_as_they_are_stay_although_a_map_would_fit_as_many():
+    state = vit().state_dict()
+    state |= {f"ema.{key}": value for key, value in vit(2).state_dict().items()}
+    model = vit(1)
+    load_state_dict(model, state)
+    assert equal(vit(), model)
+
+
+def test_a_file_of_very_many_tensors_is_not_searched_for_long():
+    state = {f"blocks.{n}.norm1.weight": torch.zeros(1) for n in range(30_000)}
+    with pytest.raises(CheckpointError, match="too many tensors"):
+        load_state_dict(vit(), state)
+
+
+HOSTILE = {
+    "sparse": lambda value: value.to_sparse(),
+    "scalar": lambda value: torch.tensor(1.0),
+    "more dimensions": lambda value: value[None, None],
+    "twice as wide": lambda value: torch.cat([value, value], dim=-1),
+    "empty": lambda value: torch.zeros(0),
+    "nested": lambda value: torch.nested.nested_tensor([value, value[:1]]),
+    "no tensor": lambda value: "text",
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("make", [vit, gpt])
+def test_a_tensor_of_any_kind_in_place_of_another_is_named_or_refused(kind, make):
+    """In files of a layout whose tensors are put together, or turned."""
+    state = relaid(make().state_dict(), "transformers")
+    for key in list(state):
+        given = {**state, key: HOSTILE[kind](state[key])}
+        with pytest.raises(CheckpointError):
+            load_state_dict(make(1), given, strict=True)

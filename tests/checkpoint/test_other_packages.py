@@ -1,0 +1,262 @@
+"""Weights between devrun's models and those of the packages that are installed: the
+same image gives the same logits."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from devrun.checkpoint import load_checkpoint, load_state_dict, save_checkpoint
+from devrun.checkpoint.keymap import relaid
+from devrun.checkpoint.mmcv_format import write_mmcv_checkpoint
+from devrun.models import GPT, ResNet, VisionTransformer
+from tests.registry.scanning import let_torchvision_load
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the other packages' code
+SIZES = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
+WIDE = {**SIZES, "mlp_ratio": 2.0, "num_classes": 5}
+
+
+def ours_vit(**changes):
+    return VisionTransformer(**{**WIDE, **changes})
+
+
+def ours_resnet(depth=18):
+    return ResNet(depth, num_classes=5)
+
+
+def mmcls_resnet():
+    neck = {"type": "GlobalAveragePooling"}
+    return mmcls_of({"type": "ResNet", "depth": 18}, 512, neck)
+
+
+def mmcls_vit(img_size=32):
+    arch = {"embed_dims": 24, "num_layers": 2, "num_heads": 3}
+    return mmcls().build_classifier(
+        {
+            "type": "ImageClassifier",
+            "backbone": {
+                "type": "VisionTransformer",
+                "arch": {**arch, "feedforward_channels": 48},
+                "img_size": img_size,
+                "patch_size": 8,
+            },
+            "head": {
+                "type": "VisionTransformerClsHead",
+                "num_classes": 5,
+                "in_channels": 24,
+            },
+        }
+    )
+
+
+def mmcls():
+    torchvision()
+    pytest.importorskip("mmcls", reason="mmcls 0.25 and mmcv 1.7 are not installed")
+    from mmcls import models
+
+    return models
+
+
+def torchvision():
+    let_torchvision_load()
+    return pytest.importorskip("torchvision")
+
+
+def torchvision_resnet():
+    return torchvision().models.resnet18(num_classes=5)
+
+
+def torchvision_vit():
+    return torchvision().models.VisionTransformer(
+        image_size=32, patch_size=8, num_layers=2, num_heads=3, hidden_dim=24,
+        mlp_dim=48, num_classes=5,
+    )  # fmt: skip
+
+
+def timm_resnet():
+    torchvision()
+    return pytest.importorskip("timm").create_model("resnet18", num_classes=5)
+
+
+def timm_vit(**changes):
+    torchvision()
+    return pytest.importorskip("timm").models.VisionTransformer(**{**WIDE, **changes})
+
+
+def mmcls_of(backbone, channels, neck=None):
+    head = {"type": "LinearClsHead", "num_classes": 5, "in_channels": channels}
+    return mmcls().build_classifier(
+        {"type": "ImageClassifier", "backbone": backbone, "neck": neck, "head": head}
+    )
+
+
+def mmcls_resnet_d():
+    return mmcls_of(
+        {"type": "ResNetV1d", "depth": 50}, 2048, {"type": "GlobalAveragePooling"}
+    )
+
+
+def timm_resnet_d():
+    torchvision()
+    return pytest.importorskip("timm").create_model("resnet50d", num_classes=5)
+
+
+def mmcls_convnext():
+    arch = {"depths": [1, 2, 1, 1], "channels": [8, 16, 24, 32]}
+    return mmcls_of({"type": "ConvNeXt", "arch": arch, "drop_path_rate": 0.0}, 32)
+
+
+def timm_convnext():
+    torchvision()
+    models = pytest.importorskip("timm").models
+    return models.ConvNeXt(depths=(1, 2, 1, 1), dims=(8, 16, 24, 32), num_classes=5)
+
+
+def mmcls_mixer():
+    arch = {"embed_dims": 24, "num_layers": 2, "tokens_mlp_dims": 12}
+    arch["channels_mlp_dims"] = 96
+    backbone = {"type": "MlpMixer", "arch": arch, "img_size": 32, "patch_size": 8}
+    return mmcls_of(backbone, 24, {"type": "GlobalAveragePooling", "dim": 1})
+
+
+def timm_mixer():
+    torchvision()
+    models = pytest.importorskip("timm").models.mlp_mixer
+    sizes = {"img_size": 32, "patch_size": 8, "num_blocks": 2, "embed_dim": 24}
+    return models.MlpMixer(num_classes=5, **sizes)
+
+
+def hub_vit():
+    transformers = pytest.importorskip("transformers")
+    return transformers.ViTForImageClassification(
+        transformers.ViTConfig(
+            image_size=32, patch_size=8, hidden_size=24, num_hidden_layers=2,
+            num_attention_heads=3, intermediate_size=48, num_labels=5,
+        )
+    )  # fmt: skip
+
+
+def hub_gpt():
+    transformers = pytest.importorskip("transformers")
+    config = {
+        "vocab_size": 50,
+        "n_positions": 16,
+        "n_embd": 8,
+        "n_layer": 2,
+        "n_head": 2,
+    }
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**config))
+
+
+def ours_gpt():
+    return GPT(vocab_size=50, block_size=16, n_embd=8, n_layer=2, n_head=2)
+
+
+def randomized(model, seed):
+    """Values whose mixing up would show in the logits; statistics are positive."""
+    stream = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.copy_(torch.randn(value.shape, generator=stream) * 0.1)
+        for value in model.buffers():
+            if value.is_floating_point():
+                value.copy_(torch.rand(value.shape, generator=stream) + 0.5)
+    return model.eval()
+
+
+@torch.no_grad()
+def logits(model):
+    stream = torch.Generator().manual_seed(7)
+    if isinstance(model, GPT) or "GPT2" in type(model).__name__:
+        inputs = torch.randint(50, (2, 9), generator=stream)
+    else:
+        inputs = torch.randn((2, 3, 32, 32), generator=stream)
+    if hasattr(model, "simple_test"):
+        return model.simple_test(inputs, softmax=False, post_process=False)
+    found = model(inputs)
+    return found if isinstance(found, torch.Tensor) else found["logits"]
+
+
+PAIRS = {
+    "mmcls resnet": (mmcls_resnet, ours_resnet),
+    "mmcls vit": (mmcls_vit, ours_vit),
+    "torchvision resnet": (torchvision_resnet, ours_resnet),
+    "torchvision vit": (torchvision_vit, ours_vit),
+    "timm resnet": (timm_resnet, ours_resnet),
+    "timm vit": (timm_vit, ours_vit),
+    "transformers vit": (hub_vit, ours_vit),
+    "transformers gpt2": (hub_gpt, ours_gpt),
+    "torchvision resnet in mmcls": (torchvision_resnet, mmcls_resnet),
+    "torchvision vit in mmcls": (torchvision_vit, mmcls_vit),
+    "timm vit in mmcls": (timm_vit, mmcls_vit),
+    "timm resnet-d in mmcls": (timm_resnet_d, mmcls_resnet_d),
+    "timm convnext in mmcls": (timm_convnext, mmcls_convnext),
+    "timm mixer in mmcls": (timm_mixer, mmcls_mixer),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS.keys())
+@pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
+def test_weights_of_one_give_its_logits_in_the_other(pair, back, tmp_path, caplog):
+    first, second = (make() for make in (reversed(pair) if back else pair))
+    randomized(first, 0), randomized(second, 1)
+    save_checkpoint(first, tmp_path / "epoch_1.pth")
+    with caplog.at_level(logging.INFO):
+        load_checkpoint(second, tmp_path / "epoch_1.pth")
+    if not any(type(model).__name__ == "GPT2LMHeadModel" for model in (first, second)):
+        assert "loaded all" in caplog.text  # its lm_head is its wte
+    assert torch.allclose(logits(first), logits(second), rtol=1e-4, atol=1e-5)
+    assert logits(first).std() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(ours_resnet, mmcls_resnet), (ours_vit, mmcls_vit)]
+)
+def test_mmcvs_own_reader_takes_what_is_written_for_mmcls(ours, theirs, tmp_path):
+    model, other = randomized(ours(), 0), randomized(theirs(), 1)
+    from mmcv.runner import load_checkpoint as theirs_load
+
+    written = relaid(model.state_dict(), "mmcls")
+    write_mmcv_checkpoint(tmp_path / "a.pth", written, meta={"epoch": 1, "iter": 2})
+    theirs_load(other, str(tmp_path / "a.pth"), map_location="cpu", strict=True)
+    assert torch.allclose(logits(model), logits(other), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "layout"),
+    [
+        (ours_resnet, torchvision_resnet, "torchvision"),
+        (ours_vit, torchvision_vit, "torchvision"),
+        (ours_resnet, timm_resnet, "timm"),
+        (ours_vit, timm_vit, "timm"),
+        (ours_gpt, hub_gpt, "transformers"),
+    ],
+)
+def test_others_take_what_is_written_for_them_by_torch_alone(ours, theirs, layout):
+    model, other = randomized(ours(), 0), randomized(theirs(), 1)
+    written = relaid(model.state_dict(), layout)
+    missing, unexpected = other.load_state_dict(written, strict=False)
+    assert unexpected == [] and missing in ([], ["lm_head.weight"])
+    assert torch.allclose(logits(model), logits(other), rtol=1e-4, atol=1e-5)
+
+
+def test_positions_are_interpolated_as_mmcls_does():
+    small, other = randomized(mmcls_vit(), 0), randomized(mmcls_vit(64), 1)
+    model: nn.Module = randomized(ours_vit(img_size=64), 2)
+    other.load_state_dict(dict(small.state_dict()))  # by its own hook
+    load_state_dict(model, small.state_dict())
+    assert torch.allclose(model.pos_embed, other.backbone.pos_embed, atol=1e-6)
+
+
+def test_torchvisions_own_files_have_other_names_than_its_code(caplog):
+    other, model = randomized(torchvision_vit(), 0), randomized(ours_vit(), 1)
+    published = {
+        key.replace(".mlp.0.", ".mlp.linear_1.").replace(".mlp.3.", ".mlp.linear_2."): v
+        for key, v in other.state_dict().items()
+    }
+    load_state_dict(model, published, strict=True)
+    assert torch.allclose(logits(model), logits(other), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,175 @@
+"""Weights by flags: renamed, downloaded, and written in another package's layout."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import threading
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import yaml
+
+from devrun.checkpoint import load_checkpoint, read_checkpoint
+from devrun.cli.main import main
+from devrun.models import MLP, VisionTransformer
+
+VIT = {
+    "type": "VisionTransformer",
+    "img_size": 8,
+    "patch_size": 4,
+    "embed_dim": 8,
+    "depth": 1,
+    "num_heads": 2,
+    "num_classes": 4,
+}
+IMAGES = {"type": "SyntheticClassification", "shape": [3, 8, 8], "num_samples": 8}
+
+
+def mlp(seed=0):
+    torch.manual_seed(seed)
+    return MLP(in_features=16, hidden=[8], num_classes=4)
+
+
+@pytest.fixture
+def export(capsys):
+    def run(*words):
+        try:
+            status = main(["export", *map(str, words)])
+        except SystemExit as stop:
+            status = stop.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_keys_are_revised_by_the_config_and_by_flags(config, train):
+    state = {f"student.{key}": value for key, value in mlp().state_dict().items()}
+    state |= {f"teacher.{key}": value for key, value in mlp(1).state_dict().items()}
+    torch.save({"state_dict": state}, "both.pth")
+    words = ("--load-from", "both.pth", "--work-dir")
+    status, _, err = train(config(), *words, "a")
+    assert status == 3
+    assert "fit as well without the prefix 'student.' as" in err
+    drop = ("--revise-keys", "^student[.]=unused_", "--revise-keys", "^(?=t)teacher.=")
+    status, _, err = train(config(), *words, "b", *drop)
+    assert status == 0, err
+    assert "4 unexpected: unused_" in err
+    written = yaml.safe_load(Path("b/config.yaml").read_text())
+    assert written["revise_keys"] == [
+        ["^student[.]", "unused_"],
+        ["^(?=t)teacher.", ""],
+    ]
+    file = config(load_from="both.pth", revise_keys=written["revise_keys"])
+    assert train(file, "--work-dir", "c")[0] == 0
+
+
+@pytest.mark.parametrize("text", ["^a", "(=b", "(a+)+$=", "^(a)=\\2"])
+def test_a_revision_that_is_none_is_one_line(config, train, text):
+    status, _, err = train(config(), "--work-dir", "run", "--revise-keys", text)
+    assert status == 2
+    assert err.count("\n") == 1
+    assert "revise" in err and not Path("run").exists()
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+def test_weights_are_downloaded_for_training_and_test_with_the_flag_only(
+    config, train, capsys, monkeypatch
+):
+    monkeypatch.setenv("TORCH_HOME", str(Path("torch").absolute()))
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    torch.save({"state_dict": mlp().state_dict()}, "weights.pth")
+    digits = hashlib.sha256(Path("weights.pth").read_bytes()).hexdigest()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}/weights.pth#sha256={digits}"
+        file = config(load_from=address)
+        status, _, err = train(file, "--work-dir", "a")
+        assert status == 3
+        assert "give --allow-download" in err.splitlines()[-1]
+        assert not Path("torch").exists()
+        status, _, err = train(file, "--work-dir", "b", "--allow-download")
+        server.shutdown()
+        thread.join()
+    assert status == 0, err
+    assert "loaded all 4 tensors of http://127.0.0.1" in err
+    assert [p.name for p in Path("torch/hub/checkpoints").iterdir()] == [
+        f"weights-{digits[:8]}.pth"
+    ]
+    # the server is gone: it comes from the cache
+    words = ["test", config(), address, "--split", "val"]
+    assert main([*words, "--allow-download"]) == 0, capsys.readouterr().err
+    assert main(words) == 3
+
+
+def test_the_block_of_a_partial_fit_is_in_the_log(config, train):
+    torch.manual_seed(0)
+    arguments = {k: v for k, v in VIT.items() if k != "type"}
+    model = VisionTransformer(**{**arguments, "img_size": 16, "num_classes": 9})
+    torch.save(model.state_dict(), "other.pth")
+    data = {"samples_per_gpu": 4, "workers_per_gpu": 0, "train": IMAGES}
+    file = config(model=VIT, data=data, evaluation=None)
+    status, _, err = train(file, "--work-dir", "a", "--load-from", "other.pth")
+    assert status == 0, err
+    lines = next(Path("a").glob("*.log")).read_text().splitlines()
+    (at,) = [n for n, line in enumerate(lines) if "tensors matched" in line]
+    assert lines[at].endswith("other.pth into VisionTransformer: 18 tensors matched")
+    assert (
+        lines[at + 1].strip().startswith("1 resized: pos_embed (file [1, 17, 8], model")
+    )
+    assert (
+        lines[at + 2]
+        .strip()
+        .startswith("2 left out, for another number of outputs: head")
+    )
+
+
+def test_an_export_in_a_layout_has_its_names_and_loads_again(config, train, export):
+    data = {"samples_per_gpu": 4, "workers_per_gpu": 0, "train": IMAGES}
+    file = config(model=VIT, data=data, evaluation=None)
+    assert train(file, "--work-dir", "a", "--seed", "1")[0] == 0
+    ours = read_checkpoint("a/checkpoints/step-00000004")["model"]
+    status, _, err = export("a", "--layout", "mmcls", "--output", "m.pth")
+    assert status == 0, err
+    content = torch.load("m.pth", weights_only=True)
+    assert content.keys() == {"meta", "state_dict"}
+    assert content["state_dict"].keys() == {
+        "backbone.cls_token", "backbone.pos_embed", *(f"{name}.{kind}" for kind in
+        ("weight", "bias") for name in (
+            "backbone.patch_embed.projection", "backbone.layers.0.ln1",
+            "backbone.layers.0.attn.qkv", "backbone.layers.0.attn.proj",
+            "backbone.layers.0.ln2", "backbone.layers.0.ffn.layers.0.0",
+            "backbone.layers.0.ffn.layers.1", "backbone.ln1", "head.layers.head")),
+    }  # fmt: skip
+    for form, layout in (("torch", "torchvision"), ("safetensors", "transformers")):
+        words = ("--format", form, "--layout", layout)
+        status, out, err = export("a", *words)
+        assert status == 0, err
+        path = Path(out.strip().removeprefix("written: "))
+        read = safetensors.torch.load_file if form != "torch" else torch.load
+        parts = 1 if form == "torch" else 3
+        found = [v for k, v in read(path).items() if "layer" in k and v.dim() == 2]
+        assert {tuple(v.shape) for v in found} >= {(24 // parts, 8)}
+        model = VisionTransformer(**{k: v for k, v in VIT.items() if k != "type"})
+        load_checkpoint(model, path, strict=True)
+        assert all(torch.equal(v, ours[k]) for k, v in model.state_dict().items())
+    status, _, err = export("a", "--format", "torch", "--output", "bare.pth")
+    bare = torch.load("bare.pth", weights_only=True)
+    assert status == 0 and bare.keys() == ours.keys()
+    assert export("a", "--format", "safetensors", "--output", "x.pth")[0] == 3
+
+
+def test_a_layout_that_the_weights_do_not_have_is_one_line(config, train, export):
+    assert train(config(), "--work-dir", "a")[0] == 0
+    status, _, err = export("a", "--layout", "timm", "--output", "m.pth")
+    assert status == 3
+    assert "are of no model whose layouts are known (ResNet, " in err
+    assert err.count("\n") == 1 and not Path("m.pth").exists()
