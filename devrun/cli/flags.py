@@ -141,7 +141,7 @@ def trusted(args: argparse.Namespace) -> Iterator[None]:
     """Within, configs may name what the flags allow."""
     with (
         granted(args.factories, everything=args.trust_config),
-        downloads_allowed(args.allow_download),
+        downloads_allowed(vars(args).get("allow_download", False)),
     ):
         yield
 
