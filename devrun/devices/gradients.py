@@ -52,9 +52,8 @@ class _Parameters:
         if len(groups) != self._groups:
             self._params = [param for group in groups for param in group["params"]]
             self._groups = len(groups)
-            self.alike = (
-                len({(param.dtype, param.device) for param in self._params}) < 2
-            )
+            kinds = {(param.dtype, param.device) for param in self._params}
+            self.alike = len(kinds) < 2
         return self._params
 
 
@@ -68,11 +67,11 @@ def zero_function(optimizer: Any) -> Zero:
         "zero_grad" in vars(optimizer)
     ):
         return call_zero_grad
-    params_of = _Parameters()
 
     def zero(optimizer: Any) -> None:
-        for param in params_of(optimizer):
-            param.grad = None
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                param.grad = None
 
     return zero
 
