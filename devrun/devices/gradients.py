@@ -142,7 +142,7 @@ def _clip_when_due(options: dict[str, Any]) -> Clip:
             norm = vector_norm(torch.stack(norms), norm_type)
         else:
             norm = utils.get_total_norm(grads, **measure)
-        value: float = norm.tolist()  # type: ignore[assignment]
+        value: float = norm.tolist()
         if not value < limit:  # nan is not below anything
             utils.clip_grads_with_norm_(params, max_norm, norm, foreach)
         return value
