@@ -169,16 +169,14 @@ class EagerAdapter(DeviceAdapter):
     ) -> StepOutput:
         update = self.update
         try:
-            first = None
             if update.watches:
-                first = self._watched_forward(model, batch, optimizer)
-                model = model if first is None else step_module_of(model)
+                model = self._watched(model, batch, optimizer)
             if update.owner != "adapter":
-                return update.forward(model, batch, on_grads, first)
+                return update.forward(model, batch, on_grads)
             if update.closure:
-                outputs = update.by_closure(model, batch, optimizer, on_grads, first)
+                outputs = update.by_closure(model, batch, optimizer, on_grads)
             else:
-                outputs = update.gradients(model, batch, optimizer, first)
+                outputs = update.gradients(model, batch, optimizer)
                 if update.may_step(model, outputs, optimizer, on_grads):
                     if update.scaler is None:
                         optimizer.step()
@@ -301,26 +299,27 @@ class EagerAdapter(DeviceAdapter):
             check_closure(update)
         return update
 
-    def _watched_forward(self, model: Any, batch: Any, optimizer: Any) -> Any:
-        """A forward pass of the first micro-batch, which shows who updates.
+    def _watched(self, model: Any, batch: Any, optimizer: Any) -> Any:
+        """Do the forward pass of the first micro-batch, which shows who updates.
 
-        It runs on the bare module, and so does all of this update, with gradients
-        averaged by hand: DDP cannot wrap a forward pass in which the model itself
-        calls backward. None where the owner is known with DDP, which then is there
-        from the first update on, so that a resumed run has the bits of an unbroken one.
+        It runs on the bare module, which is returned for the rest of this update, with
+        gradients averaged by hand: DDP cannot wrap a forward pass in which the model
+        itself calls backward. Where the owner is known with DDP, that is there from
+        the first update on, so that a resumed run has the bits of an unbroken one.
         """
         update, inner = self.update, step_module_of(model)
         update.watches = False
         known = (self._policy.owner, update.saved.get("owner"))
         if isinstance(model, DistributedDataParallel) and "adapter" in known:
-            return None
+            return model
         part = batch[0] if isinstance(batch, MicroBatches) else batch
         with UpdateWatch(inner, optimizer) as watch:
             outputs = update.run(inner, part)
         owner = decide_owner(self._policy, watch, optimizer, inner)
         if owner != update.owner:
             self.settle_owner(owner, optimizer)
-        return outputs
+        update.done = outputs
+        return inner
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

@@ -78,14 +78,16 @@ class FiniteGuard:
         Raises:
             DivergedError: by policy `stop`, before the update.
         """
-        if not self.immediate and isinstance(loss, Tensor):
-            self._remember(loss)
-            if self.spikes is not None:
-                self._unread.append(loss.detach())
-                if len(self._unread) >= _UNREAD:
-                    self._flush_spikes()
-            return False
-        value: Any = loss.tolist() if isinstance(loss, Tensor) else loss
+        value: Any = loss
+        if isinstance(loss, Tensor):
+            if not self.immediate:
+                self._remember(loss)
+                if self.spikes is not None:
+                    self._unread.append(loss.detach())
+                    if len(self._unread) >= _UNREAD:
+                        self._flush_spikes()
+                return False
+            value = loss.tolist()
         bad = mine = not math.isfinite(value)
         if self.agree:  # all ranks leave out the same update, or none does
             bad = all_reduce_max(float(bad)) > 0
@@ -101,10 +103,12 @@ class FiniteGuard:
 
     def blocks_norm(self, norm: Tensor | float) -> bool:
         """As `blocks`, for the norm of all gradients, whichever was measured."""
-        if not self.immediate and isinstance(norm, Tensor):
-            self._remember(norm)
-            return False
-        value: Any = norm.tolist() if isinstance(norm, Tensor) else norm
+        value: Any = norm
+        if isinstance(norm, Tensor):
+            if not self.immediate:
+                self._remember(norm)
+                return False
+            value = norm.tolist()
         if math.isfinite(value):
             if self.judges_gradients:
                 self._in_a_row = 0

@@ -39,8 +39,7 @@ class Shares:
         self._sizes = [1] if len(parts) == 1 else [batch_size_of(p) for p in parts]
         self._samples = sum(self._sizes)
         self._items: list[Tensor] = []
-        if len(parts) == 1 and world == 1:
-            return
+        self._done: list[StepOutput] = []
         counted = [count_items(part) for part in parts]
         self._items = [count for count in counted if count is not None]
         if len(self._items) < len(parts):
@@ -53,8 +52,14 @@ class Shares:
             sys.modules["torch.distributed"].all_reduce(self._all)
         self._world = world
 
-    def of_update(self, index: int, loss: Tensor) -> Tensor:
-        """The loss of a micro-batch as its part of the mean, to call backward on."""
+    def of_update(self, outputs: StepOutput, loss: Tensor) -> Tensor:
+        """The loss of the next micro-batch as its part of the mean, for backward.
+
+        `outputs`, with the detached loss, are kept for `merged`.
+        """
+        outputs["log_vars"].setdefault("loss", outputs["loss"])
+        index = len(self._done)
+        self._done.append(outputs)
         if not self._items:
             if len(self._sizes) == 1:
                 return loss
@@ -62,8 +67,9 @@ class Shares:
         part: Tensor = _weighed(loss, self._items[index], self._all, self._world)
         return part
 
-    def merged(self, parts: list[StepOutput]) -> StepOutput:
+    def merged(self) -> StepOutput:
         """One output of all micro-batches of this rank; other keys are of the last."""
+        parts = self._done
         if len(parts) == 1 and not self._items:
             return parts[0]
         result = StepOutput(parts[-1])

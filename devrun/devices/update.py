@@ -67,19 +67,16 @@ class Update:
     """Called after every micro-batch's backward, as `after_update` after the update:
     where a device wants to be told that work may be launched."""
     after_update: Callable[[], None] | None = None
+    done: Any = None
+    """Outputs of a forward pass that was done before; `run` gives them, once."""
     saved: Mapping[str, Any] = field(default_factory=dict)
     """What `load_state_dict` was given."""
     skipped_before: int = 0
     """Updates left out by the runs that this one continues."""
 
-    def gradients(
-        self, model: Any, batch: Any, optimizer: Any, first: Any = None
-    ) -> StepOutput:
-        """Forward and backward of each micro-batch; the outputs of the whole update.
-
-        `first` is what a forward pass of the first one gave, where it was done before.
-        """
-        parts = batch if isinstance(batch, MicroBatches) else (batch,)
+    def gradients(self, model: Any, batch: Any, optimizer: Any) -> StepOutput:
+        """Forward and backward of each micro-batch; the outputs of the whole update."""
+        parts: Any = batch if isinstance(batch, MicroBatches) else (batch,)
         if not parts:
             raise ConfigError("an update without a batch: the data loader gave none")
         if self.splitter is not None and not isinstance(batch, Pieces):
@@ -90,27 +87,24 @@ class Update:
                 lambda: self.zero(optimizer),
             )
         self.zero(optimizer)
-        several = len(parts) > 1 or self.world > 1
-        shares = Shares(parts, self.count_items) if several else None
-        done: list[StepOutput] = []
-        for part in parts if len(parts) == 1 else exchanged_once(model, parts):
-            outputs = self.run(model, part) if first is None else first
-            first = None
+        shares = None
+        if len(parts) > 1 or self.world > 1:
+            shares = Shares(parts, self.count_items)
+            parts = exchanged_once(model, parts)
+        for part in parts:
+            outputs = self.run(model, part)
             loss = outputs["loss"]
-            if not (isinstance(loss, Tensor) and loss.requires_grad) or (
-                loss.is_complex()
-            ):
+            if loss is None or not loss.requires_grad or loss.is_complex():
                 raise no_backward_from(loss, model)
-            done.append(detached(outputs))
+            outputs = detached(outputs)
             if shares is not None:
-                done[-1]["log_vars"].setdefault("loss", done[-1]["loss"])
-                loss = shares.of_update(len(done) - 1, loss)
+                loss = shares.of_update(outputs, loss)
             if self.scaler is not None:
                 loss = self.scaler.scale(loss)
             loss.backward()
             if self.after_backward is not None:
                 self.after_backward()
-        return done[0] if shares is None else shares.merged(done)
+        return outputs if shares is None else shares.merged()
 
     def may_step(
         self, model: Any, outputs: StepOutput, optimizer: Any, on_grads: OnGrads
@@ -148,12 +142,7 @@ class Update:
         return guard is None or scaler is not None or not guard.blocks_norm(norm)
 
     def by_closure(
-        self,
-        model: Any,
-        batch: Any,
-        optimizer: Any,
-        on_grads: OnGrads,
-        first: Any = None,
+        self, model: Any, batch: Any, optimizer: Any, on_grads: OnGrads
     ) -> StepOutput:
         """An update by an optimizer that asks for the loss as often as it wants.
 
@@ -162,8 +151,7 @@ class Update:
         evaluations: list[StepOutput] = []
 
         def closure() -> Tensor:
-            known = None if evaluations else first
-            outputs = self.gradients(model, batch, optimizer, known)
+            outputs = self.gradients(model, batch, optimizer)
             self.may_step(model, outputs, optimizer, on_grads)
             evaluations.append(outputs)
             loss: Tensor = outputs["loss"]
@@ -172,9 +160,7 @@ class Update:
         optimizer.step(closure)
         return evaluations[0]
 
-    def forward(
-        self, model: Any, batch: Any, on_grads: OnGrads, first: Any = None
-    ) -> StepOutput:
+    def forward(self, model: Any, batch: Any, on_grads: OnGrads) -> StepOutput:
         """A forward pass alone; a hook's loss keeps its graph for a backward there."""
         if self.owner is None:
             raise RuntimeError(
@@ -186,7 +172,7 @@ class Update:
                 "model or an optimizer hook of your own does the update: do it there"
             )
         model = step_module_of(model) if self.owner == "model" else model
-        outputs = self.run(model, batch) if first is None else first
+        outputs = self.run(model, batch)
         loss = outputs["loss"]
         if loss is not None:
             outputs["log_vars"].setdefault("loss", loss.detach())
@@ -199,6 +185,9 @@ class Update:
 
         Its `log_vars` may lack the loss.
         """
+        if self.done is not None:
+            outputs, self.done = self.done, None
+            return outputs
         if self.autocast is not None:
             with self.autocast:
                 return model(batch, "train")
@@ -310,8 +299,8 @@ def exchanged_once(model: Any, parts: Sequence[Any]) -> Iterator[Any]:
 def no_backward_from(loss: Any, model: Any) -> ConfigError:
     """Why no backward pass can start from `loss`."""
     name = step_module_of(model).model_name
-    if not isinstance(loss, Tensor):
-        return ConfigError(f"{name} returned no loss tensor to train on, got {loss!r}")
+    if loss is None:
+        return ConfigError(f"{name} returned no loss tensor to train on, got None")
     if loss.requires_grad:
         return ConfigError(
             f"the loss of {name} is complex ({loss.dtype}): training needs a real "

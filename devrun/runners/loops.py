@@ -83,12 +83,8 @@ def run_iter(run: Looped, data_batch: Any, train_mode: bool, **kwargs: Any) -> N
     else:
         outputs = session.adapter.eval_step(session.wrapped, data_batch)
     run.outputs = outputs
-    items = outputs.get("num_items")
-    run.log_buffer.update(
-        outputs["log_vars"],
-        outputs["num_samples"],
-        None if items is None else {"loss": items},
-    )
+    items = {"loss": outputs["num_items"]} if "num_items" in outputs else None
+    run.log_buffer.update(outputs["log_vars"], outputs["num_samples"], items)
 
 
 def train_epoch(run: Looped, loader: Any, **kwargs: Any) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from devrun.devices.cpu import CPUAdapter
+from devrun.devices.gradients import clip_function
 from devrun.models.step_module import StepModule
 from devrun.step import UpdatePolicy
 
@@ -71,6 +72,19 @@ def test_clipping_has_torchs_bits_wherever_the_limit_lies(max_norm):
     assert measured == norms
     for mine, theirs in zip(model.parameters(), expected.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("norm_type", [1, 2.0, "inf"])
+@pytest.mark.parametrize("last", [torch.float32, torch.float64])
+def test_the_norm_has_torchs_bits_whatever_its_kind_and_types(norm_type, last):
+    layers = [nn.Linear(50, 70), nn.Linear(70, 3).to(last)]
+    parameters = [p for layer in layers for p in layer.parameters()]
+    for number, parameter in enumerate(parameters):
+        parameter.grad = torch.randn_like(parameter) * 10.0 ** (number - 2)
+    policy = UpdatePolicy(grad_clip={"max_norm": 1e9, "norm_type": norm_type})
+    clip = clip_function(policy, host_shared=True)
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    assert clip(optimizer) == clip_grad_norm_(parameters, 1e9, norm_type).item()
 
 
 def test_the_limits_tried_lie_on_both_sides():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -221,7 +222,7 @@ class LrUpdaterHook(ScheduleHook):
 
     def get_regular_lr(self, runner: Run) -> Values:
         """`get_lr` of every group."""
-        return _each(self.base_lr, lambda lr: self.get_lr(runner, lr))
+        return _each(self.base_lr, partial(self.get_lr, runner))
 
     def get_warmup_lr(self, cur_iters: int) -> Values:
         """`regular_lr` times the warm-up factor of iteration `cur_iters`."""
@@ -270,7 +271,7 @@ class MomentumUpdaterHook(ScheduleHook):
 
     def get_regular_momentum(self, runner: Run) -> Values:
         """`get_momentum` of every group."""
-        return _each(self.base_momentum, lambda base: self.get_momentum(runner, base))
+        return _each(self.base_momentum, partial(self.get_momentum, runner))
 
     def get_warmup_momentum(self, cur_iters: int) -> Values:
         """`regular_momentum` divided by the warm-up factor of `cur_iters`."""
@@ -305,7 +306,7 @@ def _each(values: Values, change: Callable[[Any], float]) -> Values:
     """`values` of the same form with `change` applied to every number."""
     if isinstance(values, dict):
         return {name: _each(row, change) for name, row in values.items()}
-    return [change(value) for value in values]
+    return list(map(change, values))
 
 
 def _paired(optimizer: Any, values: Values) -> Iterable[tuple[dict[str, Any], Any]]:
