@@ -159,7 +159,7 @@ class Expressions:
 
     def _value_of_set(self, node: ast.Set) -> Any:
         found = list(self._elements(node.elts))
-        return operations.FUNCTIONS["set"](self.budget, found)
+        return self._call("set", found)
 
     def _elements(self, nodes: list[ast.expr]) -> Iterator[Any]:
         for node in nodes:
@@ -192,14 +192,18 @@ class Expressions:
                 return self._call_dict(node)
             if function.id in operations.FUNCTIONS:
                 args, options = self._arguments(node)
-                return operations.FUNCTIONS[function.id](self.budget, *args, **options)
+                return self._call(function.id, *args, **options)
         elif isinstance(function, ast.Attribute):
             receiver = self.value(function.value)
             method = method_of(receiver, function.attr)
             if method is not None:
                 args, options = self._arguments(node)
-                return method(self.budget, receiver, *args, **options)
+                return operations.call(self.budget, method, receiver, *args, **options)
         self.refuse(node, f"the call {_source(function)}(...)")
+
+    def _call(self, function: str, /, *args: Any, **options: Any) -> Any:
+        operation = operations.FUNCTIONS[function]
+        return operations.call(self.budget, operation, *args, **options)
 
     def _arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
         options: dict[str, Any] = {}
@@ -314,7 +318,7 @@ class Expressions:
         return [self.value(node.elt) for _ in self._loop(node.generators)]
 
     def _value_of_setcomp(self, node: ast.SetComp) -> Any:
-        return operations.FUNCTIONS["set"](self.budget, self._value_of_listcomp(node))
+        return self._call("set", self._value_of_listcomp(node))
 
     def _value_of_dictcomp(self, node: ast.DictComp) -> ConfigDict:
         result = operations.new_dict(self.budget, self.origin(node))

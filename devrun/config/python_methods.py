@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from devrun.config import python_text as texts
 from devrun.config.limits import Budget, check_key
 from devrun.config.python_operations import (
-    call,
     copy_dict,
     free,
     look,
@@ -73,27 +71,19 @@ _METHODS: dict[type, dict[str, Operation]] = {
     },
     dict: {
         "clear": (free, dict.clear),
+        "copy": copy_dict,
         "get": (_look_key, dict.get),
         "items": (rows, lambda value: list(value.items())),
         "keys": (rows, list),
         "pop": (_look_key, dict.pop),
+        "setdefault": _set_default,
+        "update": update,
         "values": (rows, lambda value: list(value.values())),
     },
 }
-_PAYING_METHODS: dict[type, dict[str, Callable[..., Any]]] = {
-    str: {"format": texts.fill_braces},
-    dict: {"copy": copy_dict, "setdefault": _set_default, "update": update},
-}
-"""These take the budget and pay step by step."""
 
 
-def method_of(value: Any, name: str) -> Callable[..., Any] | None:
-    """`method(budget, value, *args, **options)`; None if `name` is unknown."""
-    kind = next((kind for kind in _METHODS if isinstance(value, kind)), None)
-    if kind is None:
-        return None
-    paying = _PAYING_METHODS.get(kind, {}).get(name)
-    operation = _METHODS[kind].get(name)
-    if paying or operation is None:
-        return paying
-    return lambda budget, *args, **options: call(budget, operation, *args, **options)
+def method_of(value: Any, name: str) -> Operation | None:
+    """What `value.name(...)` does; None if that is unknown."""
+    found = (methods for kind, methods in _METHODS.items() if isinstance(value, kind))
+    return next(found, {}).get(name)

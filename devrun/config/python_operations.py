@@ -20,19 +20,17 @@ _SEQUENCES = (str, list, tuple)
 _CONTAINERS = (*_SEQUENCES, set, dict, range)
 
 
-def call(budget: Budget, operation: Operation, *args: Any, **options: Any) -> Any:
-    """Pay, then do it.
+def call(budget: Budget, operation: Operation, /, *args: Any, **options: Any) -> Any:
+    """Pay, then do it; a function without a cost beside it pays step by step.
 
     Raises:
         ValueError: too much work, or a number that no configuration holds.
     """
+    if callable(operation):
+        return operation(budget, *args, **options)
     cost, function = operation
     cost(budget, *args, **options)
-    return checked(function(*args, **options))
-
-
-def checked(value: Any) -> Any:
-    """A number as a result: no complex one, and no giant."""
+    value = function(*args, **options)
     if isinstance(value, complex):
         raise ValueError("the result is a complex number")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
@@ -152,21 +150,11 @@ def _check_bits(bits: int) -> None:
         raise TooMuch("the result is too large a number")
 
 
-def _remainder_cost(budget: Budget, left: Any, right: Any) -> None:
-    if not isinstance(left, str):
-        _numbers(budget, left, right)
-
-
 def _sets_cost(budget: Budget, left: Any, right: Any) -> None:
     if isinstance(left, set) and isinstance(right, set):
         members(budget, left, right)
     else:
         _numbers(budget, left, right)
-
-
-def _either_cost(budget: Budget, left: Any, right: Any) -> None:
-    if not isinstance(left, dict):
-        _sets_cost(budget, left, right)
 
 
 _OPERATORS: dict[str, Operation] = {
@@ -175,11 +163,11 @@ _OPERATORS: dict[str, Operation] = {
     "Mult": (_multiply_cost, operator.mul),
     "Div": (_numbers, operator.truediv),
     "FloorDiv": (_numbers, operator.floordiv),
-    "Mod": (_remainder_cost, operator.mod),
+    "Mod": (_numbers, operator.mod),
     "Pow": (_power_cost, operator.pow),
     "LShift": (_shift_left_cost, operator.lshift),
     "RShift": (_numbers, operator.rshift),
-    "BitOr": (_either_cost, operator.or_),
+    "BitOr": (_sets_cost, operator.or_),
     "BitAnd": (_sets_cost, operator.and_),
     "BitXor": (_sets_cost, operator.xor),
 }
@@ -289,7 +277,7 @@ def _once(budget: Budget, *args: Any) -> None:
     budget.charge(1, 64)
 
 
-_FUNCTIONS: dict[str, Operation] = {
+FUNCTIONS: dict[str, Operation] = {
     "abs": (_numbers, abs),
     "all": (rows, all),
     "any": (rows, any),
@@ -312,21 +300,10 @@ _FUNCTIONS: dict[str, Operation] = {
     "round": (_round_cost, round),
     "set": (members, lambda values=(): set(values)),
     "sorted": (sort, _sorted),
-    "tuple": (rows, lambda values=(): tuple(values)),
-    "zip": (_zip_cost, lambda *values: list(zip(*values, strict=False))),
-}
-
-
-def _of_table(name: str) -> Callable[..., Any]:
-    return lambda budget, *args, **options: call(
-        budget, _FUNCTIONS[name], *args, **options
-    )
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: _of_table(name) for name in _FUNCTIONS},
     "str": _string,
     "sum": _total,
+    "tuple": (rows, lambda values=(): tuple(values)),
+    "zip": (_zip_cost, lambda *values: list(zip(*values, strict=False))),
 }
 """Every function but `dict`, which the reader makes itself to keep the lines."""
 
@@ -351,7 +328,9 @@ def copy_dict(budget: Budget, value: dict[Any, Any]) -> ConfigDict:
     return result
 
 
-def update(budget: Budget, target: ConfigDict, source: Any = (), **extra: Any) -> None:
+def update(
+    budget: Budget, target: ConfigDict, source: Any = (), /, **extra: Any
+) -> None:
     origins = source._meta_.origins if isinstance(source, ConfigDict) else {}
     pairs = source.items() if isinstance(source, dict) else items(budget, source)
     budget.rows(2 * len(pairs))

@@ -9,8 +9,9 @@ from typing import Any
 
 from devrun.config.limits import MAX_STRING, Budget, TooMuch, weigh
 
-Operation = tuple[Callable[..., object], Callable[..., Any]]
-"""`(cost, function)`: `cost(budget, *operands)` pays or raises."""
+Operation = tuple[Callable[..., object], Callable[..., Any]] | Callable[..., Any]
+"""`(cost, function)`: `cost(budget, *operands)` pays or raises. Or one function of the
+budget and the operands, which pays step by step."""
 
 # A format is read as Python reads it, and what is not understood here is refused: a
 # width in Arabic digits or behind a name counts like any other.
@@ -56,7 +57,7 @@ def fill_percent(budget: Budget, text: str, values: Any) -> str:
     return _not_too_long(text % values)
 
 
-def fill_braces(budget: Budget, text: str, *args: Any, **options: Any) -> str:
+def fill_braces(budget: Budget, text: str, /, *args: Any, **options: Any) -> str:
     """`text.format(...)` by position or name, never into an attribute or item."""
     budget.text(len(text))
     parts: list[str] = []
@@ -144,6 +145,7 @@ METHODS: dict[str, Operation] = {
     "count": (search, str.count),
     "endswith": (search, str.endswith),
     "find": (search, str.find),
+    "format": fill_braces,
     "index": (search, str.index),
     "isdigit": (search, str.isdigit),
     "join": (_joined, str.join),

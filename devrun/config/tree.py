@@ -7,7 +7,8 @@ Each node has its key path and the line it was written on, and can be frozen.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
@@ -51,6 +52,17 @@ class Meta:
 
 
 Node = TypeVar("Node", bound="_Node")
+
+
+def _guarded(method: Callable[..., Any]) -> Any:
+    """The `method` of dict or list, refused in a frozen tree."""
+
+    @functools.wraps(method)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        guard(self)
+        return method(self, *args, **kwargs)
+
+    return guarded
 
 
 class _Node:
@@ -137,9 +149,7 @@ class ConfigDict(_Node, dict[Any, Any]):
         self.update(other)
         return self
 
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        for key, value in dict(*args, **kwargs).items():
-            self[key] = value
+    update: Any = MutableMapping.update  # dict's own would go past `__setitem__`
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         if key not in self:
@@ -153,9 +163,7 @@ class ConfigDict(_Node, dict[Any, Any]):
         self._meta_.origins.pop(key, None)
         return super().pop(key, *default)
 
-    def popitem(self) -> tuple[Any, Any]:
-        guard(self)
-        return super().popitem()
+    popitem = _guarded(dict.popitem)
 
     def clear(self) -> None:
         guard(self)
@@ -197,11 +205,6 @@ class ConfigList(_Node, list[Any]):
         self.extend(items)
         return self
 
-    def __imul__(self, times: SupportsIndex) -> ConfigList:
-        guard(self)
-        super().__imul__(times)
-        return self
-
     def append(self, item: Any) -> None:
         guard(self)
         super().append(_settled(self, len(self), adopt(item)))
@@ -214,25 +217,12 @@ class ConfigList(_Node, list[Any]):
         guard(self)
         super().insert(index, adopt(item))
 
-    def pop(self, index: SupportsIndex = -1) -> Any:
-        guard(self)
-        return super().pop(index)
-
-    def remove(self, item: Any) -> None:
-        guard(self)
-        super().remove(item)
-
-    def clear(self) -> None:
-        guard(self)
-        super().clear()
-
-    def reverse(self) -> None:
-        guard(self)
-        super().reverse()
-
-    def sort(self, **kwargs: Any) -> None:
-        guard(self)
-        super().sort(**kwargs)
+    pop = _guarded(list.pop)
+    remove = _guarded(list.remove)
+    clear = _guarded(list.clear)
+    reverse = _guarded(list.reverse)
+    sort = _guarded(list.sort)
+    __imul__ = _guarded(list.__imul__)
 
 
 def _rebuild(kind: type[Node], items: Any, meta: Meta) -> Node:

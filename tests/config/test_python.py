@@ -26,6 +26,7 @@ from devrun.config import Config
         ("f'{3:03d}-{\"x\"!r}-{0.5:.{1 + 1}f}'", "003-'x'-0.50"),
         ("'%s-%d' % ('x', 3) + '%(a)s' % dict(a=1)", "x-31"),
         ("'layers.{}.{n}'.format(4, n='w')", "layers.4.w"),
+        ("'{text} {budget}'.format(text='a', budget='b')", "a b"),
         ("' a,b '.strip().upper().split(',')", ["A", "B"]),
         ("'-'.join(sorted(['b', 'a'], reverse=True))", "b-a"),
         ("'x.py'.replace('.py', '').startswith('x')", True),
