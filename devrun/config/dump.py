@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import keyword
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -25,16 +27,16 @@ def to_python(tree: Mapping[Any, Any], *, strict: bool = True) -> str:
     A value that no text can stand for raises ConfigError when `strict`, else its
     repr is written as a string.
     """
-    plain = _simple(redacted(dict(tree)), strict, ())
+    plain = _simple(redacted(dict(tree)), strict)
     lines: list[str] = []
     # A name that hides a function comes last, when no line calls that any more.
     for key in sorted(plain, key=lambda key: key in _SHADOWING):
         value = plain[key]
         if _is_name(key) and key not in _SHADOWING:
-            lines.append(f"{key} = {_layout(value, 0, len(key) + 3)}\n")
+            lines.append(f"{key} = {_layout(value, _WIDTH - len(key) - 3)}\n")
         else:
-            braces = _layout_braces({key: value}, 0)
-            lines.append(f"globals().update({braces})\n")
+            item = _item(f"{_layout(key)}: ", value, 4)
+            lines.append(f"globals().update({{\n{item}}})\n")
     return "".join(lines)
 
 
@@ -42,7 +44,7 @@ def to_yaml(tree: Mapping[Any, Any]) -> str:
     """YAML 1.2; tuples and sets become lists."""
     import yaml
 
-    plain = _without_tuples(_simple(redacted(dict(tree)), True, ()), ())
+    plain = _simple(redacted(dict(tree)), True, (str, int, float))
     text: str = yaml.dump(
         plain,
         Dumper=_dumper(),
@@ -57,7 +59,7 @@ def to_yaml(tree: Mapping[Any, Any]) -> str:
 
 def to_json(tree: Mapping[Any, Any]) -> str:
     """JSON; tuples and sets become lists, special floats are Python's `NaN` words."""
-    plain = _without_tuples(_simple(redacted(dict(tree)), True, ()), (), str)
+    plain = _simple(redacted(dict(tree)), True, str)
     return json.dumps(plain, indent=2) + "\n"
 
 
@@ -66,7 +68,7 @@ def to_plain(tree: Mapping[Any, Any]) -> dict[str, Any]:
 
     An object that no text can stand for is there as its repr, without its address.
     """
-    plain = _without_tuples(_simple(redacted(dict(tree)), False, ()), (), object)
+    plain = _simple(redacted(dict(tree)), False, object)
     text = json.dumps(plain, skipkeys=True, default=repr)
     found: dict[str, Any] = json.loads(re.sub(r" at 0x[0-9a-f]+", "", text))
     return found
@@ -80,19 +82,34 @@ FORMATS: dict[str, Callable[[Mapping[Any, Any]], str]] = {
 }
 
 
-def _simple(value: Any, strict: bool, path: tuple[Any, ...]) -> Any:
-    """`value` in exact built-in types; classes and functions as dotted paths."""
+def _simple(
+    value: Any, strict: bool, keys: Any = None, path: tuple[Any, ...] = ()
+) -> Any:
+    """`value` in exact built-in types; classes and functions as dotted paths.
+
+    With `keys`, the types that a key may have, tuples and sets become lists.
+    """
+
+    def inner(key: Any, child: Any) -> Any:
+        return _simple(child, strict, keys, (*path, key))
+
     if isinstance(value, dict):
-        return {
-            _simple(key, strict, path): _simple(child, strict, (*path, key))
-            for key, child in value.items()
-        }
-    if isinstance(value, (list, range)):
-        return [_simple(v, strict, (*path, i)) for i, v in enumerate(value)]
-    if isinstance(value, tuple):
-        return tuple(_simple(v, strict, (*path, i)) for i, v in enumerate(value))
+        names = [_simple(key, strict) for key in value]
+        for name in names:
+            if keys is not None and not isinstance(name, keys):
+                reason = (
+                    f"the key {describe(name)} has no form here; dump to a .py file"
+                )
+                raise config_error(reason, None, path)
+        return dict(zip(names, itertools.starmap(inner, value.items()), strict=True))
+    if isinstance(value, (list, tuple, range)):
+        items = itertools.starmap(inner, enumerate(value))
+        return tuple(items) if isinstance(value, tuple) and not keys else list(items)
     if isinstance(value, (set, frozenset)):
-        return {_simple(item, strict, path) for item in value}
+        found = {_simple(item, strict, path=path) for item in value}
+        if keys is None:
+            return found
+        return sorted(found, key=lambda item: (type(item).__name__, item))
     if value is None or isinstance(value, bool):
         return value
     for kind in (str, int, float):
@@ -110,21 +127,6 @@ def _simple(value: Any, strict: bool, path: tuple[Any, ...]) -> Any:
             path,
         )
     return repr(value)
-
-
-def _without_tuples(value: Any, path: tuple[Any, ...], keys: type | None = None) -> Any:
-    if isinstance(value, dict):
-        wanted = keys or (str, int, float)
-        for key in value:
-            if not isinstance(key, wanted):
-                reason = f"the key {describe(key)} has no form here; dump to a .py file"
-                raise config_error(reason, None, path)
-        return {k: _without_tuples(v, (*path, k), keys) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_tuples(v, (*path, i), keys) for i, v in enumerate(value)]
-    if isinstance(value, set):
-        return sorted(value, key=lambda item: (type(item).__name__, item))
-    return value
 
 
 @functools.cache
@@ -159,56 +161,35 @@ def _is_name(key: Any) -> bool:
     return is_name and not keyword.iskeyword(key)
 
 
-def _source(value: Any) -> str:
-    """`value` on one line."""
-    if isinstance(value, dict):
-        if all(map(_is_name, value)):
-            return f"dict({', '.join(f'{k}={_source(v)}' for k, v in value.items())})"
-        pairs = ", ".join(f"{_source(k)}: {_source(v)}" for k, v in value.items())
-        return f"{{{pairs}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_source, value))}]"
-    if isinstance(value, tuple):
-        inside = ", ".join(map(_source, value))
-        return f"({inside},)" if len(value) == 1 else f"({inside})"
-    if isinstance(value, set):
-        return f"{{{', '.join(sorted(map(_source, value)))}}}" if value else "set()"
-    if isinstance(value, float) and (value != value or value in (_INF, -_INF)):
+def _layout(value: Any, room: float = math.inf, indent: int = 0) -> str:
+    """`value` on one line of less than `room` characters, else an item a line."""
+    if isinstance(value, dict) and all(map(_is_name, value)):
+        left, right = "dict(", ")"
+        items = [(f"{key}=", child) for key, child in value.items()]
+    elif isinstance(value, dict):
+        left, right = "{}"
+        items = [(f"{_layout(key)}: ", child) for key, child in value.items()]
+    elif isinstance(value, (list, tuple)):
+        left, right = "[]" if isinstance(value, list) else "()"
+        items = [("", child) for child in value]
+    elif isinstance(value, set) and value:
+        return f"{{{', '.join(sorted(map(_layout, value)))}}}"
+    elif isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
-    return repr(value)
+    else:
+        return repr(value)
+    inside = ", ".join(name + _layout(child) for name, child in items)
+    comma = "," if isinstance(value, tuple) and len(value) == 1 else ""
+    if not items or len(left + inside + comma + right) < room:
+        return left + inside + comma + right
+    lines = "".join(_item(name, child, indent + 4) for name, child in items)
+    return f"{left}\n{lines}{' ' * indent}{right}"
 
 
-_INF = float("inf")
-
-
-def _layout(value: Any, indent: int, used: int) -> str:
-    """`value` in as many lines as it needs, `used` columns of the first being taken."""
-    one = _source(value)
-    if indent + used + len(one) < _WIDTH or not isinstance(value, (dict, list, tuple)):
-        return one
-    if not value:
-        return one
-    inner = " " * (indent + 4)
-    if isinstance(value, dict):
-        if not all(map(_is_name, value)):
-            return _layout_braces(value, indent)
-        body = "".join(
-            f"{inner}{key}={_layout(child, indent + 4, len(key) + 2)},\n"
-            for key, child in value.items()
-        )
-        return f"dict(\n{body}{' ' * indent})"
-    body = "".join(f"{inner}{_layout(child, indent + 4, 1)},\n" for child in value)
-    left, right = "[]" if isinstance(value, list) else "()"
-    return f"{left}\n{body}{' ' * indent}{right}"
-
-
-def _layout_braces(value: dict[Any, Any], indent: int) -> str:
-    body = "".join(
-        f"{' ' * (indent + 4)}{_source(key)}: "
-        f"{_layout(child, indent + 4, len(_source(key)) + 3)},\n"
-        for key, child in value.items()
-    )
-    return f"{{\n{body}{' ' * indent}}}"
+def _item(name: str, value: Any, indent: int) -> str:
+    """`name` and `value` as lines of their own."""
+    room = _WIDTH - indent - len(name) - 1
+    return f"{' ' * indent}{name}{_layout(value, room, indent)},\n"
 
 
 def _exact(kind: Any, value: Any) -> Any:
