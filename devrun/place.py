@@ -8,8 +8,6 @@ from typing import Any
 
 from devrun.text import escape
 
-__all__ = ["COMMAND_LINE", "KeyPath", "Origin", "Place", "dotted"]
-
 KeyPath = tuple[Any, ...]
 
 

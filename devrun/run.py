@@ -18,8 +18,6 @@ from torch import nn
 from devrun.log.buffer import LogBuffer
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
-__all__ = ["Device", "Loader", "Run", "RunState", "Saver"]
-
 
 @dataclass
 class RunState:

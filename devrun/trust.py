@@ -44,21 +44,6 @@ from devrun.reviewed import (
 )
 from devrun.text import cause_of
 
-__all__ = [
-    "Found",
-    "accepted",
-    "allow_factory",
-    "check_arguments",
-    "fixed_arguments",
-    "granted",
-    "import_path",
-    "is_config",
-    "is_factory",
-    "is_reviewed",
-    "may_run_code",
-    "takes_objects",
-]
-
 _allowed: set[Any] = set()
 _granted: ContextVar[tuple[frozenset[str], bool]] = ContextVar(
     "granted", default=(frozenset(), False)

@@ -23,8 +23,6 @@ from devrun.files import replace_text
 from devrun.place import COMMAND_LINE, Origin, dotted
 from devrun.text import escape
 
-__all__ = ["Config"]
-
 _OWN = ("_cfg_dict", "_filename", "_text", "_helpers", "_files")
 
 

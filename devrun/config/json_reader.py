@@ -12,8 +12,6 @@ from devrun.config.origin import config_error, describe
 from devrun.config.tree import ConfigDict, origin_of, place
 from devrun.place import Origin
 
-__all__ = ["read_json"]
-
 _SPACE = re.compile(r"[ \t\r\n]*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NUMBER = re.compile(r"-?[0-9][0-9.eE+-]{0,400}")

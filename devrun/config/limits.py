@@ -15,18 +15,6 @@ from devrun.config.origin import config_error, describe
 from devrun.config.tree import ConfigDict, ConfigList, children, origin_of
 from devrun.place import KeyPath, Origin
 
-__all__ = [
-    "MAX_BITS",
-    "MAX_DEPTH",
-    "MAX_NODES",
-    "MAX_STRING",
-    "Budget",
-    "Copier",
-    "TooMuch",
-    "check_key",
-    "weigh",
-]
-
 MAX_DEPTH = 50
 MAX_NODES = 100_000
 MAX_STRING = 1 << 20

@@ -21,8 +21,6 @@ from devrun.config.tree import ConfigDict, ConfigList, origin_of, place, rehome
 from devrun.config.yaml_reader import read_yaml
 from devrun.place import KeyPath, Origin, dotted
 
-__all__ = ["HELPERS", "RESERVED", "Loader", "finish"]
-
 BASE = "_base_"
 DEPRECATION = "_deprecation_"
 HELPERS = "_helpers_"

@@ -12,8 +12,6 @@ from devrun.config.tree import ConfigDict, ConfigList, adopt, origin_of, place
 from devrun.errors import ConfigTypeError, UnknownNameError
 from devrun.place import KeyPath, Origin, dotted
 
-__all__ = ["DELETE", "begin_lists", "merge", "nested", "replace_other_types"]
-
 DELETE = "_delete_"
 
 

@@ -10,16 +10,6 @@ from devrun.config.tree import children, where
 from devrun.errors import ConfigError
 from devrun.place import KeyPath, Place
 
-__all__ = [
-    "MOST_THREADS",
-    "MOST_WORKERS",
-    "check_finite",
-    "is_finite",
-    "is_number",
-    "is_seed",
-    "whole_number",
-]
-
 MOST_WORKERS = 256
 """Worker processes of one loader: more take the machine's memory, not its time."""
 MOST_THREADS = 4096

@@ -15,8 +15,6 @@ from devrun.place import Origin, Place
 from devrun.redact import Reference, redact
 from devrun.text import escape
 
-__all__ = ["config_error", "describe", "hint_for"]
-
 
 def describe(value: object) -> str:
     """A value as a message shows it: short, and never the inside of a container."""

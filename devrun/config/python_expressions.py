@@ -24,8 +24,6 @@ from devrun.errors import ConfigError
 from devrun.place import Origin
 from devrun.text import escape
 
-__all__ = ["TRUST", "WRONG", "Expressions", "names_bound"]
-
 TRUST = "use --trust-config to run this file as Python code"
 WRONG = (
     ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError,

@@ -21,8 +21,6 @@ from devrun.config.tree import ConfigDict, place
 from devrun.errors import ConfigError
 from devrun.place import Origin
 
-__all__ = ["PythonFile", "names_read", "parse", "read_python"]
-
 _REFUSED = {
     "Import": "`import`", "ImportFrom": "`import`", "FunctionDef": "`def`",
     "AsyncFunctionDef": "`async def`", "ClassDef": "`class`", "While": "`while`",

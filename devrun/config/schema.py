@@ -26,8 +26,6 @@ from devrun.config.revisions import revisions
 from devrun.config.tree import ConfigDict, children, origin_of
 from devrun.errors import ConfigTypeError
 
-__all__ = ["KEYS", "UNUSED", "Section", "check_config"]
-
 
 @dataclass(frozen=True)
 class Section:

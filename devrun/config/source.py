@@ -9,8 +9,6 @@ from devrun.config.origin import config_error
 from devrun.errors import ConfigError
 from devrun.place import Origin
 
-__all__ = ["LIMITS", "MissingFileError", "extension", "read_text"]
-
 LIMITS = {".py": 256 * 1024, ".json": 1 << 20, ".yaml": 1 << 20, ".yml": 1 << 20}
 """Accepted extensions and the bytes a file of each may have."""
 

@@ -18,8 +18,6 @@ from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.redact import shown_value
 from devrun.place import Origin
 
-__all__ = ["MARKER", "Template", "file_variables", "look_up"]
-
 MARKER = re.compile(r"_devrun_ref_[0-9a-f]{16}_(\d{1,6})_")
 _FILE_VARIABLES = "fileDirname|fileBasenameNoExtension|fileBasename|fileExtname"
 

@@ -20,21 +20,6 @@ from devrun.errors import UnknownNameError
 from devrun.place import KeyPath, Origin, Place
 from devrun.text import escape
 
-__all__ = [
-    "ConfigDict",
-    "ConfigList",
-    "MissingKeyError",
-    "adopt",
-    "children",
-    "freeze",
-    "guard",
-    "origin_of",
-    "place",
-    "plain",
-    "rehome",
-    "where",
-]
-
 
 class MissingKeyError(UnknownNameError, AttributeError):
     """No such key; an AttributeError too, so that `hasattr` and `getattr` work."""

@@ -19,8 +19,6 @@ from devrun.config.tree import ConfigDict, place
 from devrun.place import Origin
 from devrun.text import escape
 
-__all__ = ["run_python"]
-
 _CODE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 
 

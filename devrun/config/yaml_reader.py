@@ -17,8 +17,6 @@ from devrun.config.tree import ConfigDict, origin_of, place
 from devrun.place import Origin
 from devrun.text import escape
 
-__all__ = ["FLOAT", "INTEGER", "read_yaml", "scalar"]
-
 INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 FLOAT = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"

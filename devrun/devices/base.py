@@ -36,8 +36,6 @@ from devrun.hooks.base import Hook
 from devrun.run import Loader
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
-__all__ = ["DeviceAdapter", "DeviceInfo"]
-
 logger = logging.getLogger("devrun")
 
 

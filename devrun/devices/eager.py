@@ -56,8 +56,6 @@ from devrun.models.step_module import StepModule
 from devrun.step import Capability, MicroBatches, StepOutput, UpdatePolicy
 from devrun.tensors import map_tensors
 
-__all__ = ["EagerAdapter"]
-
 logger = logging.getLogger("devrun")
 
 

@@ -22,8 +22,6 @@ from devrun.dist import all_reduce_max, gather_objects, get_dist_info
 from devrun.errors import DivergedError, RollbackError
 from devrun.models.finite import not_finite
 
-__all__ = ["MAX_SKIPPED_IN_A_ROW", "FiniteGuard"]
-
 MAX_SKIPPED_IN_A_ROW = 50
 """After so many skipped updates one after the other, a skipping run stops too."""
 

@@ -26,8 +26,6 @@ from torch import Tensor, nn
 
 from devrun.devices.emulation import EMULATED_PACKAGES
 
-__all__ = ["CaptureWatch", "Finding", "is_users"]
-
 _INTERNAL = frozenset(vars(nn.Module())) | {"forward"}
 """What torch itself keeps in a module; a captured `forward` is there too."""
 _DEPTH = 4

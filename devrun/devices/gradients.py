@@ -18,15 +18,6 @@ from torch.optim import Optimizer
 
 from devrun.step import UpdatePolicy
 
-__all__ = [
-    "Clip",
-    "Zero",
-    "call_zero_grad",
-    "clip_function",
-    "largest_gradient",
-    "zero_function",
-]
-
 Clip = Callable[[Any], "Tensor | float | None"]
 """Clips the gradients of an optimizer; their norm before, if it is known."""
 Zero = Callable[[Any], None]

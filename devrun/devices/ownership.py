@@ -15,16 +15,6 @@ from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 from devrun.step import UpdatePolicy
 
-__all__ = [
-    "UpdateWatch",
-    "average_before_steps",
-    "check_model_owner",
-    "check_policy",
-    "decide_owner",
-    "likely_owner",
-    "optimizers_in",
-]
-
 logger = logging.getLogger("devrun")
 
 

@@ -29,17 +29,6 @@ from devrun.errors import (
 if TYPE_CHECKING:
     from devrun.devices.base import DeviceAdapter, DeviceInfo
 
-__all__ = [
-    "ENTRY_POINT_GROUP",
-    "FACTS",
-    "DeviceRow",
-    "available_devices",
-    "device_names",
-    "register_device",
-    "resolve_device",
-    "set_environment",
-]
-
 ENTRY_POINT_GROUP = "devrun.devices"
 
 _BUILT_IN = {

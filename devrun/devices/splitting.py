@@ -26,8 +26,6 @@ from devrun.errors import (
 from devrun.step import MicroBatches, UpdatePolicy
 from devrun.tensors import INSIDE, replaced, tensors_in
 
-__all__ = ["Pieces", "Splitter", "split", "splitter_for"]
-
 logger = logging.getLogger("devrun")
 
 T = TypeVar("T")

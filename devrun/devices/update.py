@@ -30,8 +30,6 @@ from devrun.models.step_module import StepModule
 from devrun.step import MicroBatches, StepOutput
 from devrun.tensors import map_tensors
 
-__all__ = ["Unreached", "Update", "check_closure", "needs_closure"]
-
 OnGrads = Callable[[], None] | None
 
 logger = logging.getLogger("devrun")

@@ -31,8 +31,6 @@ from devrun.hooks.timer import exclude_time
 from devrun.lock import lock_directory, unlock_directory
 from devrun.run import Run
 
-__all__ = ["CheckpointHook"]
-
 STORAGE_POLICIES = ("continue", "stop")
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from devrun.errors import ConfigTypeError, UnknownNameError, nearest
 from devrun.hooks.base import GENERIC, HOOKS, STAGES, Hook
 
-__all__ = ["ClosureHook"]
-
 
 @HOOKS.register_module()
 class ClosureHook(Hook):

@@ -13,8 +13,6 @@ from devrun.hooks.evaluation.hook import EvalHook
 from devrun.hooks.logger.hook import average_over_ranks
 from devrun.run import Run
 
-__all__ = ["EarlyStoppingHook"]
-
 
 @HOOKS.register_module()
 class EarlyStoppingHook(Hook):

@@ -16,8 +16,6 @@ from devrun.hooks.base import HOOKS, Hook
 from devrun.run import Run
 from devrun.text import joined
 
-__all__ = ["ProfilerHook"]
-
 Handler = Callable[[profiler.profile], Any]
 
 ACTIVITIES: dict[str, profiler.ProfilerActivity] = {

@@ -15,8 +15,6 @@ from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.hooks.logger.text import TextLoggerHook
 from devrun.run import Run
 
-__all__ = ["ProgressHook", "over_evaluation"]
-
 
 class _Bar(tqdm):
     monitor_interval = 0  # no thread of its own: the hook decides when to draw

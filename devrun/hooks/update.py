@@ -21,13 +21,6 @@ from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.run import Run
 from devrun.step import Capability, UpdatePolicy
 
-__all__ = [
-    "Fp16OptimizerHook",
-    "GradientCumulativeFp16OptimizerHook",
-    "GradientCumulativeOptimizerHook",
-    "OptimizerHook",
-]
-
 
 @HOOKS.register_module()
 class OptimizerHook(Hook):

@@ -16,8 +16,6 @@ from devrun.errors import ConfigError, HangError
 from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.run import Run
 
-__all__ = ["WatchdogHook"]
-
 _LOOKS = 10
 """How often in a time-out it looks."""
 

@@ -35,8 +35,6 @@ from devrun.models.step_module import StepModule
 from devrun.step import Capability, StepOutput, UpdatePolicy
 from devrun.text import joined
 
-__all__ = ["HPUAdapter"]
-
 logger = logging.getLogger("devrun")
 
 _DTYPES = ("fp32", "bf16")

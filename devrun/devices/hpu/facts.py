@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from devrun.devices.facts import DeviceFacts
 
-__all__ = ["FACTS"]
-
 FACTS = DeviceFacts(
     has_emulator=True,
     # torch would load the SDK before the adapter has set what that reads

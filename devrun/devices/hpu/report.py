@@ -32,8 +32,6 @@ from devrun.errors import UnsupportedFeatureError
 from devrun.hooks.base import Hook, Priority
 from devrun.run import Run
 
-__all__ = ["Report", "ReportHook", "Row"]
-
 logger = logging.getLogger("devrun")
 
 FALLBACK, SYNC = "on the host", "host waits"

@@ -19,8 +19,6 @@ from devrun.devices.versions import fitting, misfit, release_of
 from devrun.errors import OUT_OF_MEMORY, DeviceUnavailableError
 from devrun.text import joined
 
-__all__ = ["SDK", "is_loaded", "load", "missing"]
-
 PACKAGE = "habana_frameworks"
 GET_IT = (
     "install Intel Gaudi software, whose installer brings habana_frameworks and its "

@@ -42,8 +42,6 @@ from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
-__all__ = ["IPUAdapter"]
-
 logger = logging.getLogger("devrun")
 
 

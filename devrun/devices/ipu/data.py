@@ -22,8 +22,6 @@ from devrun.data.spec import LoaderSpec
 from devrun.devices.ipu.batch import whole
 from devrun.errors import ConfigError
 
-__all__ = ["GlobalBatch", "prepared_loader"]
-
 logger = logging.getLogger("devrun")
 
 

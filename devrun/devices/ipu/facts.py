@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from devrun.devices.facts import DeviceFacts
 
-__all__ = ["FACTS"]
-
 FACTS = DeviceFacts(
     has_emulator=True,
     runner_options=("options_cfg", "ipu_model_cfg", "modules_to_record"),

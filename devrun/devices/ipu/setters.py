@@ -22,17 +22,6 @@ from devrun.errors import (
 )
 from devrun.text import joined
 
-__all__ = [
-    "MMCV_KEYS",
-    "MOST_IPUS",
-    "apply",
-    "call",
-    "check_names",
-    "dtype_of",
-    "names_of",
-    "nested",
-]
-
 MMCV_KEYS = {
     "availableMemoryProportion": "share of an IPU's memory for temporaries: a number, "
     "a list with one for each IPU, or `{IPU0: 0.3, ...}`",

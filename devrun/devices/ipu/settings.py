@@ -9,8 +9,6 @@ from typing import Any
 from devrun.construct import where
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 
-__all__ = ["OWN_KEYS", "SECTIONS", "IPUSettings", "parse_settings", "refused"]
-
 OWN_KEYS = {
     "emulate": "use the emulated PopTorch",
     "replicas": "data-parallel copies in training, as `--ipu-replicas`",

@@ -20,8 +20,6 @@ from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
 from devrun.run import Run
 
-__all__ = ["THROUGHPUT", "LoggerHook", "average_over_ranks", "plain_number"]
-
 THROUGHPUT = "samples_per_sec"
 
 

@@ -17,8 +17,6 @@ from devrun.log.jsonlines import JsonLines
 from devrun.run import Run
 from devrun.text import escape
 
-__all__ = ["TextLoggerHook"]
-
 _FIELDS = ("mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "memory")
 """What the hook itself puts into a record; a log value of that name gets a `_`."""
 _NOT_LISTED = (*_FIELDS, "time", "data_time", THROUGHPUT)

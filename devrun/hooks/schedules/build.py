@@ -15,11 +15,8 @@ from devrun.construct import where
 from devrun.errors import ConfigTypeError, UnknownNameError, nearest
 from devrun.hooks.base import HOOKS, Hook
 from devrun.hooks.schedules.plateau import PlateauSchedulerHook
-from devrun.hooks.schedules.torch_scheduler import (
-    TorchSchedulerHook,
-    find_scheduler,
-    scheduler_names,
-)
+from devrun.hooks.schedules.torch_names import find_scheduler, scheduler_names
+from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
 from devrun.registry import build_from_cfg
 
 LR = "LrUpdaterHook"

@@ -14,20 +14,6 @@ from typing import Any
 from devrun.config.numbers import whole_number
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 
-__all__ = [
-    "annealing",
-    "annealing_cos",
-    "annealing_linear",
-    "cyclic_ratios",
-    "exactly_one",
-    "format_param",
-    "fraction",
-    "iterations_only",
-    "numbers",
-    "restart_bounds",
-    "step_argument",
-]
-
 
 def annealing_cos(
     start: float, end: float, factor: float, weight: float = 1.0

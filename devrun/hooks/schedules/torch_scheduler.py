@@ -18,8 +18,6 @@ from devrun.hooks.schedules.torch_names import (
 from devrun.hooks.schedules.torch_state import encode, overlay
 from devrun.run import Run
 
-__all__ = ["TorchSchedulerHook", "find_scheduler", "scheduler_names"]
-
 SCHEDULED = ("lr", "momentum", "betas")
 
 
