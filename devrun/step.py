@@ -198,10 +198,10 @@ def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
             key="spike",
         )
     if nonfinite == "ignore":
-        raise ConfigError(
-            "spike cannot be combined with nonfinite 'ignore', which looks at no loss; "
+        raise ConfigError.of(
+            "spike",
+            "cannot be combined with nonfinite 'ignore', which looks at no loss; "
             "use 'stop', 'skip', 'warn' or 'rollback'",
-            key="spike",
         )
     return settings
 

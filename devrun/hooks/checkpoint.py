@@ -302,9 +302,9 @@ def _pattern(template: Any) -> str:
         raise ConfigTypeError.of("filename_tmpl", f"must be a string, got {template!r}")
     before, braces, after = template.partition("{}")
     if not braces or "{" in before + after or "/" in template:
-        raise ConfigError(
-            f"filename_tmpl {template!r} needs exactly one {{}} for the number and no "
+        raise ConfigError.of(
+            "filename_tmpl",
+            f"{template!r} needs exactly one {{}} for the number and no "
             "directory, such as 'epoch_{}.pth'",
-            key="filename_tmpl",
         )
     return re.escape(before) + r"(\d+)" + re.escape(after)

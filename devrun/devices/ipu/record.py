@@ -44,10 +44,10 @@ class Recorder:
         self._host: Outputs = {}
         if (parts := micro_batches(options)) > 1 or precision != "fp32":
             given_now = f"{parts} micro-batches" if parts > 1 else precision
-            raise ConfigError(
-                f"modules_to_record compares one micro-batch in fp32, not {given_now}: "
+            raise ConfigError.of(
+                "modules_to_record",
+                f"compares one micro-batch in fp32, not {given_now}: "
                 "leave out accumulation, replicas, deviceIterations and fp16 for it",
-                key="modules_to_record",
             )
 
     @contextmanager

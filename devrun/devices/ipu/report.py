@@ -110,8 +110,7 @@ class CompileReport:
                 "profile.pop in PopVision"
             ]
         self.memory = estimate(self.executor)
-        modules = self.executor.model.modules()
-        placed = next((found for m in modules if (found := split_of(m))), [])
+        placed = split_of(self.executor.model)
         first = {ipu: name for name, ipu in reversed(placed)}
         return [
             _memory_line(ipu, row, first.get(ipu))

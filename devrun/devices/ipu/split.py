@@ -65,11 +65,8 @@ def apply_split(
         raise ConfigTypeError(
             f"{where} must be a list of {{layer_to_call, ipu_id}}, got {edges!r}"
         )
-    names = dict(model.named_modules(remove_duplicate=False))
-    indexed = [name for name, _ in model.named_modules()]
     found = [
-        _edge(edge, names, indexed, f"{where}[{index}]")
-        for index, edge in enumerate(edges)
+        _edge(edge, model, f"{where}[{index}]") for index, edge in enumerate(edges)
     ]
     _check_once(found, where)
     _check_ipus(found, num_ipus, where)
@@ -168,9 +165,7 @@ def _unhook(hooks: list[tuple[nn.Module, int]]) -> None:
         layer._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
-def _edge(
-    edge: Any, names: dict[str, nn.Module], indexed: list[str], where: str
-) -> Edge:
+def _edge(edge: Any, model: nn.Module, where: str) -> Edge:
     if not isinstance(edge, Mapping):
         raise ConfigTypeError(
             f"{where} must be {{layer_to_call, ipu_id}}, got {edge!r}"
@@ -188,7 +183,7 @@ def _edge(
         raise ConfigTypeError(f"{where}.ipu_id must be 0 or more, got {ipu!r}")
     if isinstance(user_id, bool) or not isinstance(user_id, (str, int, type(None))):
         raise ConfigTypeError(f"{where}.user_id must be a string, got {user_id!r}")
-    name, layer = _layer(name, names, indexed, f"{where}.layer_to_call")
+    name, layer = _layer(name, model, f"{where}.layer_to_call")
     return Edge(name, layer, ipu, None if user_id is None else str(user_id))
 
 
@@ -200,29 +195,27 @@ def layers_of(
     Raises:
         ConfigError: no layer, or one that is never called itself.
     """
-    names = dict(model.named_modules(remove_duplicate=False))
-    indexed = [name for name, _ in model.named_modules()]
     try:
-        return [_layer(each, names, indexed, where) for each in given]
+        return [_layer(each, model, where) for each in given]
     except ConfigError as error:
         error.key = where
         raise
 
 
-def _layer(
-    name: Any, names: dict[str, nn.Module], indexed: list[str], where: str
-) -> tuple[str, nn.Module]:
+def _layer(name: Any, model: nn.Module, where: str) -> tuple[str, nn.Module]:
     if isinstance(name, bool) or not isinstance(name, (str, int)):
         raise ConfigTypeError(
             f"{where} must be the name of a layer or its index, got {name!r}"
         )
     if isinstance(name, int):
+        indexed = [each for each, _ in model.named_modules()]
         if not 0 <= name < len(indexed):
             raise ConfigError(
                 f"{where} is {name}, but the model has the layers 0 to "
                 f"{len(indexed) - 1} (their place in named_modules())"
             )
         name = indexed[name]
+    names = dict(model.named_modules(remove_duplicate=False))
     where = f"{where}: {name!r}"
     if name not in names:
         known = [n for n in names if n]

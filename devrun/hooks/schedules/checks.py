@@ -90,9 +90,8 @@ def iterations_only(by_epoch: Any) -> None:
 
 def cyclic_ratios(target_ratio: Any) -> tuple[float, float]:
     """(peak, end) as multiples of the base; one number `r` stands for (r, r / 1e5)."""
-    wrong = ConfigError(
-        f"target_ratio must be a number or a pair of numbers, got {target_ratio!r}",
-        key="target_ratio",
+    wrong = ConfigError.of(
+        "target_ratio", f"must be a number or a pair of numbers, got {target_ratio!r}"
     )
     if isinstance(target_ratio, (list, tuple)):
         values = list(target_ratio)

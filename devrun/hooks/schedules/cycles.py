@@ -58,15 +58,13 @@ class _Cyclic(ScheduleHook):
     def __post_init__(self) -> None:
         iterations_only(self.by_epoch)
         if not 0 <= self.step_ratio_up < 1.0:
-            raise ConfigError(
-                f"step_ratio_up must be 0 or more and below 1, "
-                f"got {self.step_ratio_up!r}",
-                key="step_ratio_up",
+            raise ConfigError.of(
+                "step_ratio_up",
+                f"must be 0 or more and below 1, got {self.step_ratio_up!r}",
             )
         if not 0 < self.gamma <= 1:
-            raise ConfigError(
-                f"gamma must be above 0 and at most 1, got {self.gamma!r}",
-                key="gamma",
+            raise ConfigError.of(
+                "gamma", f"must be above 0 and at most 1, got {self.gamma!r}"
             )
         self.target_ratio = cyclic_ratios(self.target_ratio)
         whole_number("cyclic_times", self.cyclic_times)
@@ -76,10 +74,10 @@ class _Cyclic(ScheduleHook):
     def before_run(self, runner: Run) -> None:
         super().before_run(runner)
         if (runner.max_iters or 0) < self.cyclic_times:
-            raise ConfigError(
-                f"cyclic_times is {self.cyclic_times}, more than the "
+            raise ConfigError.of(
+                "cyclic_times",
+                f"is {self.cyclic_times}, more than the "
                 f"{runner.max_iters} iterations of the run",
-                key="cyclic_times",
             )
 
     def value(self, base: float, progress: int, total: int) -> float:
@@ -175,10 +173,10 @@ class OneCycleLrUpdaterHook(_OneCycle, LrUpdaterHook):
         super().before_run(runner)
         run_steps = runner.max_iters or 0
         if self.total_steps and self.total_steps < run_steps:
-            raise ConfigError(
-                f"total_steps is {self.total_steps}, but the run has {run_steps} "
+            raise ConfigError.of(
+                "total_steps",
+                f"is {self.total_steps}, but the run has {run_steps} "
                 "iterations; give at least that many",
-                key="total_steps",
             )
 
     def value(self, base: float, progress: int, total: int) -> float:

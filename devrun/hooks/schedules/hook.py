@@ -83,10 +83,9 @@ class ScheduleHook(Hook):
                 )
             whole_number("warmup_iters", self.warmup_iters)
             if not 0 < self.warmup_ratio <= 1.0:
-                raise ConfigError(
-                    "warmup_ratio must be above 0 and at most 1, "
-                    f"got {self.warmup_ratio!r}",
-                    key="warmup_ratio",
+                raise ConfigError.of(
+                    "warmup_ratio",
+                    f"must be above 0 and at most 1, got {self.warmup_ratio!r}",
                 )
         self.warmup_epochs = self.warmup_iters if self.warmup_by_epoch else None
         if self.warmup_by_epoch:
@@ -187,13 +186,15 @@ class ScheduleHook(Hook):
 
     def _refresh(self, runner: Run) -> Values:
         """Work out the regular values, keep and return them."""
-        raise NotImplementedError
+        values = getattr(self, f"get_regular_{self.quantity}")(runner)
+        setattr(self, f"regular_{self.quantity}", values)
+        return values
 
     def _warmed(self, cur_iters: int) -> Values:
         return getattr(self, f"get_warmup_{self.quantity}")(cur_iters)
 
     def _write(self, runner: Run, values: Values) -> None:
-        raise NotImplementedError
+        getattr(self, f"_set_{self.quantity}")(runner, values)
 
     def _initial(self, name: str, optimizer: Any) -> list[float]:
         """The value each group began with, which the optimizer's state carries on."""
@@ -232,13 +233,6 @@ class LrUpdaterHook(ScheduleHook):
     def _set_lr(self, runner: Run, lr_groups: Values) -> None:
         for group, lr in _paired(runner.optimizer, lr_groups):
             write(group, "lr", lr)
-
-    def _refresh(self, runner: Run) -> Values:
-        self.regular_lr = self.get_regular_lr(runner)
-        return self.regular_lr
-
-    def _write(self, runner: Run, values: Values) -> None:
-        self._set_lr(runner, values)
 
     def _initial(self, name: str, optimizer: Any) -> list[float]:
         for group in optimizer.param_groups:
@@ -281,13 +275,6 @@ class MomentumUpdaterHook(ScheduleHook):
     def _set_momentum(self, runner: Run, momentum_groups: Values) -> None:
         for group, value in _paired(runner.optimizer, momentum_groups):
             set_momentum(group, value)
-
-    def _refresh(self, runner: Run) -> Values:
-        self.regular_momentum = self.get_regular_momentum(runner)
-        return self.regular_momentum
-
-    def _write(self, runner: Run, values: Values) -> None:
-        self._set_momentum(runner, values)
 
     def _initial(self, name: str, optimizer: Any) -> list[float]:
         for group in optimizer.param_groups:

@@ -228,10 +228,9 @@ class CosineRestartLrUpdaterHook(_ToMinimum, LrUpdaterHook):
         _, total = self.progress(runner)
         covered = self.cumulative_periods[-1]
         if total is not None and total > covered:
-            raise ConfigError(
-                f"periods {list(self.periods)} cover {covered} {unit}, "
-                f"but the run has {total}",
-                key="periods",
+            raise ConfigError.of(
+                "periods",
+                f"{list(self.periods)} cover {covered} {unit}, but the run has {total}",
             )
 
     def value(self, base: float, progress: int, total: int) -> float:
@@ -258,9 +257,8 @@ class CosineAnnealingCooldownLrUpdaterHook(_ToMinimum, LrUpdaterHook):
 
     def __post_init__(self) -> None:
         if self.cool_down_time < 0:
-            raise ConfigError(
-                f"cool_down_time must be 0 or more, got {self.cool_down_time!r}",
-                key="cool_down_time",
+            raise ConfigError.of(
+                "cool_down_time", f"must be 0 or more, got {self.cool_down_time!r}"
             )
         super().__post_init__()
 
