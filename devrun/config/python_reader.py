@@ -169,17 +169,9 @@ class _Statements:
 
     def _run_augassign(self, node: ast.AugAssign) -> None:
         self._of.target = names_bound([node.target])[:1]
-        if isinstance(node.target, ast.Name):
-            old = self._of.value(ast.copy_location(_read(node.target), node.target))
-        elif isinstance(node.target, ast.Subscript):
-            old = self._of.value(
-                ast.copy_location(
-                    ast.Subscript(node.target.value, node.target.slice, ast.Load()),
-                    node.target,
-                )
-            )
-        else:
+        if isinstance(node.target, ast.Attribute):
             self._of.refuse(node, "an assignment to an attribute")
+        old = self._of.value(node.target)
         operator = type(node.op).__name__
         given = self._of.value(node.value)
         if isinstance(old, list) and operator == "Add":
@@ -275,7 +267,3 @@ class _Statements:
                     )
             else:
                 self._of.refuse(target, "`del` of an attribute")
-
-
-def _read(target: ast.Name) -> ast.Name:
-    return ast.Name(id=target.id, ctx=ast.Load())

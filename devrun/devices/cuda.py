@@ -65,9 +65,6 @@ class CUDAAdapter(EagerAdapter):
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
-    def profiler_activities(self) -> list[Any]:
-        return [*super().profiler_activities(), torch.profiler.ProfilerActivity.CUDA]
-
     def rng_state(self) -> dict[str, Any]:
         return {"cuda": torch.cuda.get_rng_state(self.device)}
 

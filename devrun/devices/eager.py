@@ -214,7 +214,9 @@ class EagerAdapter(DeviceAdapter):
         self.skipped_updates = update.skipped
 
     def profiler_activities(self) -> list[Any]:
-        return [torch.profiler.ProfilerActivity.CPU]
+        known = torch.profiler.ProfilerActivity.__members__
+        names = dict.fromkeys(("CPU", self.device.type.upper()))
+        return [known[name] for name in names if name in known]
 
     def state_dict(self) -> dict[str, Any]:
         return self.update.state_dict()

@@ -106,7 +106,8 @@ class CaptureWatch:
         self._lines = lines
         self._streams: dict[str, Callable[[], Any]] = dict(_STREAMS)
         if host_torch:
-            self._streams["torch's CPU generator"] = _torch_state
+            host = functools.partial(_copied, torch.random.default_generator)
+            self._streams["torch's CPU generator"] = host
         self._names: dict[int, str] = {}
         self._modules: list[nn.Module] = []
         for root in roots:
@@ -231,16 +232,13 @@ def _numpy_state() -> Any:
     return (state[1].tobytes(), *state[2:])
 
 
-def _torch_state() -> bytes:
-    return torch.random.default_generator.get_state().numpy().tobytes()
-
-
-_GENERATORS = (
-    random.Random,
-    np.random.Generator,
-    np.random.RandomState,
-    torch.Generator,
-)
+_GENERATORS: dict[type, Callable[[Any], Any]] = {
+    random.Random: random.Random.getstate,
+    np.random.Generator: lambda one: repr(one.bit_generator.state),
+    np.random.RandomState: lambda one: repr(one.get_state(legacy=False)),
+    torch.Generator: lambda one: one.get_state().cpu().numpy().tobytes(),
+}
+"""What of each kind is compared."""
 
 
 def _streams_beside(module: nn.Module) -> dict[str, Callable[[], Any]]:
@@ -251,7 +249,7 @@ def _streams_beside(module: nn.Module) -> dict[str, Callable[[], Any]]:
     return {
         f"{source.__name__}.{name}": functools.partial(_copied, value)
         for name, value in vars(source).items()
-        if isinstance(value, _GENERATORS)
+        if isinstance(value, tuple(_GENERATORS))
     }
 
 
@@ -293,14 +291,9 @@ class _Copier:
             return _ABSENT
         if isinstance(value, np.ndarray) and value.nbytes <= _MOST_BYTES:
             return ("array", value.shape, value.tobytes())
-        if isinstance(value, random.Random):
-            return ("generator", value.getstate())
-        if isinstance(value, np.random.Generator):
-            return ("generator", repr(value.bit_generator.state))
-        if isinstance(value, np.random.RandomState):
-            return ("generator", repr(value.get_state(legacy=False)))
-        if isinstance(value, torch.Generator):
-            return ("generator", value.get_state().cpu().numpy().tobytes())
+        for kind, state in _GENERATORS.items():
+            if isinstance(value, kind):
+                return ("generator", state(value))
         if isinstance(value, itertools.count):
             return (itertools.count, repr(value))
         if depth == 0 or self._left <= 0:

@@ -60,11 +60,6 @@ class GenericAdapter(EagerAdapter):
     def synchronize(self) -> None:
         torch.accelerator.synchronize()
 
-    def profiler_activities(self) -> list[Any]:
-        members = torch.profiler.ProfilerActivity.__members__
-        own = members.get(self.device.type.upper())
-        return super().profiler_activities() + ([] if own is None else [own])
-
     def rng_state(self) -> dict[str, Any]:
         state = self._call("get_rng_state")
         return {} if state is None else {self.device.type: state}

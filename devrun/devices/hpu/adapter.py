@@ -136,11 +136,6 @@ class HPUAdapter(EagerAdapter):
     def synchronize(self) -> None:
         self.sdk.hpu.synchronize()
 
-    def profiler_activities(self) -> list[Any]:
-        members = torch.profiler.ProfilerActivity.__members__
-        own = members.get("HPU")
-        return super().profiler_activities() + ([] if own is None else [own])
-
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
         if self._trial is not None and self._trial.decided and self._graphed:
