@@ -38,12 +38,8 @@ T = TypeVar("T")
 
 def get_dist_info() -> tuple[int, int]:
     """(rank, world size); (0, 1) without a process group. Does not import torch."""
-    # A group can only exist when its module was imported: looking there keeps the
-    # commands that need no torch from paying for it.
-    group = sys.modules.get("torch.distributed")
-    if group is None or not group.is_available() or not group.is_initialized():
-        return 0, 1
-    return group.get_rank(), group.get_world_size()
+    group = _group()
+    return (0, 1) if group is None else (group.get_rank(), group.get_world_size())
 
 
 def is_main() -> bool:
@@ -343,6 +339,8 @@ def _buckets(tensors: list[Tensor], limit: int) -> Iterable[list[Tensor]]:
 
 def _group() -> Any:
     """`torch.distributed` when there is a process group, else None."""
+    # A group can only exist when its module was imported: looking there keeps the
+    # commands that need no torch from paying for it.
     group = sys.modules.get("torch.distributed")
     if group is None or not group.is_available() or not group.is_initialized():
         return None

@@ -21,10 +21,10 @@ from devrun.run import Run
 from devrun.step import Capability
 
 _CALLABLE = (*STAGES, *GENERIC)
-_WITH_ARGUMENT = {
-    "before_save_checkpoint",
-    "after_load_checkpoint",
-    "on_exception",
+_ARGUMENTS = {
+    "before_save_checkpoint": ("runner", "checkpoint"),
+    "after_load_checkpoint": ("runner", "checkpoint"),
+    "on_exception": ("runner", "exception"),
 }
 _MISSPELT = 0.8  # similarity from which a method name is a stage written wrongly
 
@@ -201,18 +201,13 @@ def _check_signatures(hook: Hook) -> None:
     for name in _CALLABLE:
         if not overrides(hook, name):
             continue
-        arguments = ("runner", name) if name in _WITH_ARGUMENT else ("runner",)
+        arguments = _ARGUMENTS.get(name, ("runner",))
         try:
             inspect.signature(getattr(hook, name)).bind(*arguments)
         except TypeError as error:
-            wanted = {
-                "on_exception": "(self, runner, exception)",
-                "before_save_checkpoint": "(self, runner, checkpoint)",
-                "after_load_checkpoint": "(self, runner, checkpoint)",
-            }.get(name, "(self, runner)")
             raise ConfigError(
                 f"{type(hook).__name__}.{name} cannot be called: {error}; "
-                f"its signature must be {wanted}"
+                f"its signature must be (self, {', '.join(arguments)})"
             ) from None
 
 

@@ -6,6 +6,7 @@ the means of several batches are weighed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,45 +17,23 @@ from devrun.registry import METRICS
 if TYPE_CHECKING:
     from torch import Tensor
 
-Counted = Callable[..., "tuple[Tensor, Tensor]"]
 
+def _mean(counted: Callable[..., tuple[Tensor, Tensor]]) -> Any:
+    """A metric from the function that returns the mean and the count."""
 
-def _with_mean(counted: Counted) -> Callable[[Any], Any]:
-    """A decorator that adds the function with the count to the one without."""
+    @functools.wraps(counted)
+    def mean(*args: Any, **kwargs: Any) -> Any:
+        return counted(*args, **kwargs)[0]
 
-    def add(mean: Any) -> Any:
-        mean.counted = counted
-        return mean
-
-    return add
-
-
-def _count_hits(
-    predictions: Tensor, targets: Tensor, ignore_index: int = IGNORED
-) -> tuple[Tensor, Tensor]:
-    if predictions.shape == targets.shape and not predictions.is_floating_point():
-        hits = predictions == targets
-    else:
-        hits = _scores_last(predictions, targets).argmax(dim=-1) == targets
-    return _mean_where(hits, targets != ignore_index)
-
-
-def _count_top(
-    predictions: Tensor, targets: Tensor, k: int = 5, ignore_index: int = IGNORED
-) -> tuple[Tensor, Tensor]:
-    scores = _scores_last(predictions, targets)
-    if not 1 <= k <= scores.shape[-1]:
-        raise ConfigError(f"top{k} of {scores.shape[-1]} classes; k must be 1 to that")
-    best = scores.topk(k, dim=-1).indices
-    hits = (best == targets.unsqueeze(-1)).any(dim=-1)
-    return _mean_where(hits, targets != ignore_index)
+    vars(mean)["counted"] = counted
+    return mean
 
 
 @METRICS.register_module()
-@_with_mean(_count_hits)
+@_mean
 def accuracy(
     predictions: Tensor, targets: Tensor, ignore_index: int = IGNORED
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Fraction, 0 to 1, of positions whose class was predicted.
 
     Args:
@@ -63,19 +42,28 @@ def accuracy(
         targets: class numbers `[N]` or `[N, ...]`.
         ignore_index: positions with this target are left out.
     """
-    return _count_hits(predictions, targets, ignore_index)[0]
+    if predictions.shape == targets.shape and not predictions.is_floating_point():
+        hits = predictions == targets
+    else:
+        hits = _scores_last(predictions, targets).argmax(dim=-1) == targets
+    return _mean_where(hits, targets != ignore_index)
 
 
 @METRICS.register_module()
-@_with_mean(_count_top)
+@_mean
 def topk_accuracy(
     predictions: Tensor, targets: Tensor, k: int = 5, ignore_index: int = IGNORED
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Fraction, 0 to 1, of positions whose class is among the `k` best scores.
 
     The names `top1`, `top5` and `accuracy_top-5` stand for it.
     """
-    return _count_top(predictions, targets, k, ignore_index)[0]
+    scores = _scores_last(predictions, targets)
+    if not 1 <= k <= scores.shape[-1]:
+        raise ConfigError(f"top{k} of {scores.shape[-1]} classes; k must be 1 to that")
+    best = scores.topk(k, dim=-1).indices
+    hits = (best == targets.unsqueeze(-1)).any(dim=-1)
+    return _mean_where(hits, targets != ignore_index)
 
 
 def _scores_last(predictions: Tensor, targets: Tensor) -> Tensor:
