@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from torch import nn
@@ -48,12 +47,7 @@ class UpdateWatch:
         self._handles += average_before_steps(self._optimizers)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         for handle in self._handles:
             handle.remove()
         for param, had in zip(self._params, self._had_gradient, strict=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from devrun.devices.ipu.split import split_of
@@ -15,6 +15,7 @@ MIB = 2**20
 logger = logging.getLogger("devrun")
 
 
+@dataclass(eq=False)
 class CompileReport:
     """Around the compilation of one executor: logs its progress and duration.
 
@@ -31,21 +32,15 @@ class CompileReport:
         interval: seconds between two lines on a long compilation.
     """
 
-    def __init__(
-        self,
-        executor: Any,
-        sdk: Any,
-        *,
-        what: str = "training",
-        cache_dir: str | None = None,
-        interval: float = 15.0,
-    ) -> None:
-        self.executor, self.sdk, self.what = executor, sdk, what
-        self.cache_dir, self.interval = cache_dir, interval
-        self.seconds = 0.0
-        self.reused: bool | None = None
-        self.memory: list[dict[str, int]] | None = None
-        self.lines: list[str] = []
+    executor: Any
+    sdk: Any
+    what: str = "training"
+    cache_dir: str | None = None
+    interval: float = 15.0
+    seconds: float = field(default=0.0, init=False)
+    reused: bool | None = field(default=None, init=False)
+    memory: list[dict[str, int]] | None = field(default=None, init=False)
+    lines: list[str] = field(default_factory=list, init=False)
 
     def __enter__(self) -> CompileReport:
         self._stored = _files(self.cache_dir)
@@ -58,16 +53,11 @@ class CompileReport:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *details: object) -> None:
         self.seconds = time.perf_counter() - self._started
         self._done.set()
         self._progress.join()
-        if error is None:
+        if kind is None:
             self._conclude()
 
     def _log_progress(self) -> None:
