@@ -112,9 +112,10 @@ def _simple(
         return sorted(found, key=lambda item: (type(item).__name__, item))
     if value is None or isinstance(value, bool):
         return value
-    for kind in (str, int, float):
-        if isinstance(value, kind):  # a subclass, such as numpy.float64, prints oddly
-            return value if type(value) is kind else _exact(kind, value)
+    if isinstance(value, str):  # a subclass, such as numpy.str_, prints oddly
+        return str.__str__(value)
+    if isinstance(value, (int, float)):
+        return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if callable(value) and hasattr(value, "__qualname__"):
@@ -190,8 +191,3 @@ def _item(name: str, value: Any, indent: int) -> str:
     """`name` and `value` as lines of their own."""
     room = _WIDTH - indent - len(name) - 1
     return f"{' ' * indent}{name}{_layout(value, room, indent)},\n"
-
-
-def _exact(kind: Any, value: Any) -> Any:
-    """`value` of a subclass as a plain `kind`."""
-    return kind.__str__(value) if kind is str else kind(value)
