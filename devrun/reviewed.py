@@ -19,8 +19,12 @@ REVIEWED: dict[str, tuple[str, ...]] = {
         "devrun.optim",
         "devrun.runners",
     ),
+    # models and data for demonstrations; those of users are in their own modules
+    "lightning": (),
+    "lightning_fabric": (),
     "numpy": (),
     "peft": ("peft",),
+    "pytorch_lightning": (),
     "timm": (
         "timm.data",
         "timm.layers",

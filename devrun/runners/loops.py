@@ -223,6 +223,7 @@ def _prepared(
     flow = Workflow(workflow, data_loaders)
     check_phases(flow.flow, type(run))
     check_run(run, flow)
+    run.session.meet(flow.loaders, flow.flow)
     flow.loaders = [
         run.loader(loader, training=mode != "val")
         for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True)
