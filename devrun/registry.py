@@ -45,7 +45,6 @@ __all__ = [
     "MODELS",
     "OPTIMIZERS",
     "OPTIMIZER_BUILDERS",
-    "PROCESSORS",
     "RUNNERS",
     "RUNNER_BUILDERS",
     "TRANSFORMS",
@@ -345,26 +344,6 @@ class Transform(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-_PROCESSES = (
-    ("transformers.image_processing_base", "ImageProcessingMixin"),
-    ("transformers.tokenization_utils_base", "PreTrainedTokenizerBase"),
-)
-
-
-class _Processors(type):
-    def __subclasscheck__(cls, kind: type) -> bool:
-        homes = ((sys.modules.get(module), name) for module, name in _PROCESSES)
-        bases = tuple(getattr(home, name) for home, name in homes if home is not None)
-        return issubclass(kind, bases)
-
-    def __instancecheck__(cls, value: Any) -> bool:
-        return issubclass(type(value), cls)
-
-
-class Processor(metaclass=_Processors):
-    """A tokenizer or image processor of transformers, which is not imported for it."""
-
-
 def _lazily(module: str, name: str) -> Callable[[], type]:
     return functools.cache(lambda: getattr(importlib.import_module(module), name))
 
@@ -397,7 +376,6 @@ OPTIMIZER_BUILDERS = Registry(
 COLLATE_FUNCTIONS = Registry(
     "collate function", home="devrun.data", expects=lambda: Transform
 )
-PROCESSORS = Registry("processor", expects=lambda: Processor)
 METRICS = Registry("metric", home="devrun.metrics", expects=lambda: Metric)
 LR_SCHEDULERS = Registry(
     "learning-rate scheduler",

@@ -13,9 +13,9 @@ import pytest
 
 from devrun.cli.main import main
 from devrun.data.build import build_dataset, build_loaders
+from devrun.data.datasets.huggingface import PROCESSORS
 from devrun.errors import ConfigError, DataError
 from devrun.models.build import build_model
-from devrun.registry import PROCESSORS
 from tests.registry.scanning import let_torchvision_load
 
 ROOT = Path(__file__).parents[2]
@@ -173,6 +173,11 @@ def saved(folder, **facts):
         ),
         (
             {"processor": {"type": "transformers.BertModel", "config": {}}},
+            ConfigError,
+            "cannot be the type of a processor",
+        ),
+        (
+            {"processor": {"type": "transformers.BertTokenizer"}},
             ConfigError,
             "cannot be the type of a processor",
         ),

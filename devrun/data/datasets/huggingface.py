@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import io
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,10 @@ import torch
 from torch.utils.data import Dataset
 
 from devrun.errors import ConfigError, ConfigTypeError, DataError, nearest
-from devrun.registry import DATASETS, PROCESSORS
+from devrun.registry import DATASETS, Registry
 from devrun.text import cause_of
 
-__all__ = ["HuggingFaceDataset"]
+__all__ = ["PROCESSORS", "HuggingFaceDataset"]
 
 READERS = {
     ".csv": "from_csv",
@@ -28,6 +29,33 @@ READERS = {
 """Suffix of a file -> the reader of `datasets.Dataset` for it."""
 DECODED = ("Audio", "Mesh", "Nifti", "Pdf", "Video")
 """Kinds of columns that `datasets` reads from wherever the row says."""
+
+
+_IMAGES = ("transformers.image_processing_base", "ImageProcessingMixin")
+_TOKENS = ("transformers.tokenization_utils_base", "PreTrainedTokenizerBase")
+
+
+def _is_any_of(kind: type, *paths: tuple[str, str]) -> bool:
+    homes = ((sys.modules.get(module), name) for module, name in paths)
+    return issubclass(kind, tuple(getattr(home, n) for home, n in homes if home))
+
+
+class _Processors(type):
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return _is_any_of(kind, _IMAGES)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return _is_any_of(type(value), _IMAGES, _TOKENS)
+
+
+class Processor(metaclass=_Processors):
+    """A tokenizer or image processor of transformers, which is not imported for it.
+
+    A config may name the class of an image processor; tokenizers come from a folder.
+    """
+
+
+PROCESSORS = Registry("processor", expects=lambda: Processor)
 
 
 @DATASETS.register_module()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch.optim import lr_scheduler
@@ -68,8 +69,11 @@ class TorchSchedulerHook(Hook):
             )
         if self.given is None:
             check_arguments(kind, arguments)
-        if type(frequency) is not int or frequency < 1:
-            raise ConfigError.of("frequency", f"must be 1 or more, got {frequency!r}")
+        most = 1 if self._takes_metric else math.inf  # it looks after each evaluation
+        if type(frequency) is not int or not 1 <= frequency <= most:
+            raise ConfigError.of(
+                "frequency", f"must be an int of 1 to {most}, got {frequency!r}"
+            )
         self.policy = policy if isinstance(policy, str) else kind.__name__
         self.by_epoch, self.frequency = by_epoch, frequency
         self.arguments = arguments
