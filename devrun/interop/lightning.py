@@ -117,7 +117,7 @@ class LightningHook(Hook):
     def __deepcopy__(self, memo: Any) -> LightningHook:
         return self  # a copy of the model logs to the same run
 
-    def join(self, run: Run, optimizer: Any, loss: Any) -> None:
+    def join(self, run: Any, optimizer: Any, loss: Any) -> None:
         """Make `run` what the model sees as its Trainer; `setup` is called.
 
         Raises:
@@ -319,7 +319,9 @@ class LightningHook(Hook):
     def _place(self) -> None:
         """Let `self.device` and `self.dtype` be those of the weights."""
         first = next(self.model.parameters(), None)
-        for module in self._modules() if first is not None else ():
+        if first is None:
+            return
+        for module in self._modules():
             vars(module).update(_device=first.device, _dtype=first.dtype)
 
     # what is saved

@@ -148,6 +148,6 @@ class Unknown:
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
     __mod__ = __rmod__ = __floordiv__ = __truediv__ = __rtruediv__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse  # type: ignore[assignment]
-    __bool__ = __index__ = __int__ = __float__ = __hash__ = _refuse  # type: ignore[assignment]
-    __str__ = __repr__ = __format__ = _refuse  # type: ignore[assignment]
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
+    __bool__ = __index__ = __int__ = __float__ = __hash__ = _refuse
+    __str__ = __repr__ = __format__ = _refuse

@@ -95,7 +95,7 @@ class HuggingFaceDataset(Dataset[dict[str, Any]]):
         arguments: Mapping[str, Any] | None = None,
         cache_dir: str | None = None,
     ) -> None:
-        self.processor = (
+        self.processor: Any = (
             PROCESSORS.build(processor) if isinstance(processor, dict) else processor
         )
         self.inputs = [inputs] if isinstance(inputs, str) else list(inputs)

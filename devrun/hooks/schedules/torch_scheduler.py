@@ -60,7 +60,7 @@ class TorchSchedulerHook(Hook):
         self.given = None if isinstance(policy, str) else policy
         kind = find_scheduler(policy) if isinstance(policy, str) else type(policy)
         if kind is None:
-            hint = nearest(policy, scheduler_names())
+            hint = nearest(str(policy), scheduler_names())
             raise UnknownNameError(f"no torch scheduler {policy!r}; {hint}")
         if issubclass(kind, lr_scheduler.ReduceLROnPlateau) != self._takes_metric:
             raise ConfigError(
