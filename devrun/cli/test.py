@@ -91,7 +91,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     places = places_of(cfg, _work_dir(cfg, args.config))
     if args.checkpoint not in WORDS and not holds_run(Path(args.checkpoint)):
         check_checkpoint("CHECKPOINT", args.checkpoint)
-    _reduce(cfg, args.split)
+    only = _reduce(cfg, args.split)
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     set_environment()
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     progress = False if args.no_progress else None
     with (
         trusted(args),
-        closing(build_training(cfg, progress=progress).runner) as runner,
+        closing(build_training(cfg, progress=progress, only=only).runner) as runner,
     ):
         runner.load_checkpoint(
             checkpoint,
@@ -138,22 +138,25 @@ def _work_dir(cfg: Any, config: str) -> Path:
     )
 
 
-def _reduce(cfg: Any, split: str) -> None:
+def _reduce(cfg: Any, split: str) -> str | None:
     """Leave of `cfg` what an evaluation of `split` needs.
 
-    The data set of the split stands for all, so that no other has to be there.
+    The data set of the split stands for all, so that no other has to be there; of a
+    data module, what is returned does.
     """
     data = cfg["data"]
-    if data.get(split) is None:
+    own = "type" in data
+    if not own and data.get(split) is None:
         there = [name for name in SPLITS if data.get(name) is not None]
         raise ConfigError(
             f"the config has no data.{split}; "
             + (f"choose --split {there[0]}" if there else nearest(split, data))
         )
     section = f"{split}_dataloader"
-    data["val_dataloader"] = copy.deepcopy(data.get(section) or {})
-    data["train_dataloader"] = {}
-    for name in ("val", "train"):
+    if not own:
+        data["val_dataloader"] = copy.deepcopy(data.get(section) or {})
+        data["train_dataloader"] = {}
+    for name in () if own else ("val", "train"):
         data[name] = copy.deepcopy(data[split])
     evaluation = cfg.get("evaluation") or {}
     for name in OF_TRAINING:
@@ -164,6 +167,7 @@ def _reduce(cfg: Any, split: str) -> None:
         cfg[name] = None
     for name in ("checkpoint_config", "custom_hooks", "lr_config", "momentum_config"):
         cfg[name] = None
+    return split if own else None
 
 
 def _check_out(out: str | None) -> None:

@@ -109,6 +109,7 @@ KEYS: dict[str, str | Section] = {
             "val_dataloader": Section(_LOADER),
             "test_dataloader": Section(_LOADER),
         },
+        types=("",),  # one with a `type` is a data module, which judges the rest
         optional=False,
     ),
     # how it is optimised

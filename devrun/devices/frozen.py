@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from devrun.devices.emulation import EMULATED_PACKAGES
 
-__all__ = ["CaptureWatch", "Finding", "is_users"]
+__all__ = ["CaptureWatch", "Finding", "captured", "is_users"]
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"forward"}
 """What torch itself keeps in a module; a captured `forward` is there too."""
@@ -45,6 +45,12 @@ _NO_STATE = (
 )
 _HIDDEN = ("torch", "numpy", *EMULATED_PACKAGES)
 _ABSENT = object()
+_watching: list[Any] = []
+
+
+def captured() -> bool:
+    """Whether the code that runs is being captured as a graph, and never runs again."""
+    return bool(_watching)
 
 
 @dataclass(frozen=True)
@@ -126,9 +132,11 @@ class CaptureWatch:
         if self._lines and sys.gettrace() is None:
             self._tracer = _LineTracer(self._streams, self._kept)
             sys.settrace(self._tracer)
+        _watching.append(self)
         return self
 
     def __exit__(self, *details: Any) -> None:
+        _watching.remove(self)
         sites: Mapping[Any, list[str]] = {}
         if self._tracer is not None:
             sys.settrace(None)

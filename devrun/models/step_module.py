@@ -49,6 +49,7 @@ class StepModule(nn.Module):
         model: the user's module, kept as `.module`; its `state_dict` is canonical.
         loss: `loss(output, target)`, for models that compute none themselves.
         batch_processor: MMCV's `f(model, data, train_mode)`; deprecated.
+        guest: what runs a model of another framework: its `step` becomes `run`.
 
     Raises:
         ConfigError: the parts contradict each other, or (from `forward`) the model
@@ -72,12 +73,13 @@ class StepModule(nn.Module):
         model: nn.Module,
         loss: Callable[..., Any] | None = None,
         batch_processor: Callable[..., Any] | None = None,
+        guest: Any = None,
     ) -> None:
         super().__init__()
         name = type(model).__name__
         if not isinstance(model, nn.Module):
             raise ConfigTypeError(f"a model must be a torch.nn.Module, got {name}")
-        own = callable(getattr(model, "train_step", None))
+        own = guest is None and callable(getattr(model, "train_step", None))
         if loss is not None and (own or batch_processor is not None):
             source = "train_step" if own else "batch_processor"
             raise ConfigError(
@@ -86,6 +88,7 @@ class StepModule(nn.Module):
         if loss is not None and not callable(loss):
             raise ConfigTypeError(f"loss must be callable, got {type(loss).__name__}")
         self.module = model
+        self.guest = guest
         self.loss = loss
         # the same two, past nn.Module's slow lookup, as each step does it
         vars(self).update(model=model, call_loss=loss)
@@ -103,7 +106,9 @@ class StepModule(nn.Module):
         """A torch.nn loss takes a tensor: the `logits` where the output has more."""
         self.call_forms: dict[Any, Any] = {}
         """How each layout of batch is passed to `forward`, found at its first use."""
-        if batch_processor is not None:
+        if guest is not None:
+            self.run = guest.step
+        elif batch_processor is not None:
             _check_batch_processor(model, batch_processor)
             self.run = processor_step
         elif own:
@@ -111,7 +116,7 @@ class StepModule(nn.Module):
         else:
             self.run = self_loss_step if loss is None else separate_loss_step
         self.may_update = own or batch_processor is not None
-        self.counts_items = not self.may_update
+        self.counts_items = not self.may_update and guest is None
 
     def forward(self, batch: Any, mode: str = "train") -> dict[str, Any]:
         if mode not in MODES:

@@ -126,10 +126,13 @@ class BaseRunner(ABC):
         self.outputs: StepOutput = StepOutput(loss=None, log_vars={}, num_samples=0)
         self.data_loader: Any = None
         self.eval_contexts: list[Callable[[Any], Any]] = []
+        self.eval_metrics: list[Any] = []
         self.on_grads: Callable[[], None] | None = None
         self.not_finite: str | None = None
         self.count_flops = False
         self.register_optimizer_hook(optimizer_config)
+        if self.session.guest is not None:
+            self.session.guest.join(self, optimizer, loss)
         if self.world_size > 1:
             self.register_hook(StopTogetherHook())
 

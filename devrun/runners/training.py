@@ -26,6 +26,8 @@ from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
 from devrun.errors import ConfigError, nearest
 from devrun.hooks.base import Priority
+from devrun.interop.lightning import names_guest
+from devrun.interop.lightning_data import module_loaders
 from devrun.models.build import build_loss, build_model
 from devrun.optim.build import build_optimizer
 from devrun.place import Place
@@ -86,6 +88,7 @@ def build_training(
     dry_batches: int = DRY_BATCHES,
     progress: bool | None = None,
     allow_pickle: str | None = None,
+    only: str | None = None,
 ) -> Training:
     """Build what `cfg` describes; the device is claimed before anything is loaded.
 
@@ -97,6 +100,7 @@ def build_training(
         dry_batches: how many, in a dry run.
         progress: show a progress bar; None decides by whether there is a terminal.
         allow_pickle: a file among `resume_from` and `load_from` whose code may run.
+        only: the split of a data module that is evaluated, and nothing else read.
 
     Raises:
         DevrunError: one line for whatever in `cfg` cannot be used.
@@ -117,7 +121,9 @@ def build_training(
             scratch = tempfile.TemporaryDirectory(prefix="devrun-dry-")
             undo.callback(scratch.cleanup)
         limit = None if scratch is None else dry_batches
-        training = _built(cfg, adapter, limit, validate=validate, scratch=scratch)
+        training = _built(
+            cfg, adapter, limit, validate=validate, scratch=scratch, only=only
+        )
         if progress is not False:
             bar = build_from_cfg({"type": "ProgressHook"}, HOOKS)
             training.runner.register_hook(bar, Priority.LOWEST)
@@ -133,6 +139,7 @@ def _built(
     *,
     validate: bool,
     scratch: tempfile.TemporaryDirectory[str] | None,
+    only: str | None,
 ) -> Training:
     dry_run = scratch is not None
     seed = shared_seed(cfg.get("seed"))
@@ -140,9 +147,14 @@ def _built(
     model = build_model(cfg["model"])
     loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
-    loaders, val_loader = _loaders(cfg["data"], workflow, validate)
+    if "type" in cfg["data"]:
+        modes = [only or ("val" if mode == "val" else "train") for mode, _ in workflow]
+        judged = (only or "val") if validate else None
+        loaders, val_loader = module_loaders(cfg["data"], modes, judged)
+    else:
+        loaders, val_loader = _loaders(cfg["data"], workflow, validate)
     _check_data(cfg["model"], model, [*loaders, val_loader])
-    optimizer = build_optimizer(model, cfg["optimizer"])
+    optimizer = cfg.get("optimizer") and build_optimizer(model, cfg["optimizer"])
     runner_cfg, workflow = _runner_section(cfg, workflow, limit)
     runner = build_runner(
         runner_cfg,
@@ -160,6 +172,7 @@ def _built(
     runner.session.keeps_seed = cfg.get("seed") is not None
     runner.checkpointer.config = to_plain(cfg)
     _register_hooks(runner, cfg)
+    runner.session.meet(loaders, workflow)
     if cfg.get("watchdog") is not None:
         section = {"type": "WatchdogHook", **cfg["watchdog"]}
         runner.register_hook(build_from_cfg(section, HOOKS))
@@ -173,7 +186,8 @@ def _built(
 
 def _check_sections(cfg: Mapping[str, Any]) -> None:
     for name in ("model", "data", "optimizer", "runner"):
-        if cfg.get(name) is None:
+        missing = cfg.get(name) is None
+        if missing and (name != "optimizer" or not names_guest(cfg["model"])):
             raise ConfigError(
                 f"the config has no section {name!r}, which training needs; there "
                 f"are: {', '.join(key for key in cfg if cfg[key] is not None)}"

@@ -259,6 +259,7 @@ class EvalHook(Hook):
 
     def _do_evaluate(self, runner: Run, *, save: bool = True) -> None:
         began = perf_counter()
+        self.metrics += [m for m in runner.eval_metrics if m not in self.metrics]
         if self.broadcast_bn_buffer:  # a rank's own ones saw only its samples
             broadcast_tensors(
                 buffer
