@@ -78,8 +78,6 @@ class Session:
         """Training steps that the adapter did."""
         self.eval_steps = 0
         """Evaluation steps, also those of hooks."""
-        self.flops: int | None = None
-        """Of one update, as its first one was counted; None where it was not."""
         self._loaders: dict[tuple[int, bool, int], tuple[Any, PreparedLoader]] = {}
 
     @property
