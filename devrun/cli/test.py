@@ -23,6 +23,7 @@ from devrun.cli.flags import (
 from devrun.cli.summary import listed
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
 from devrun.config import Config, DictAction, check_config
+from devrun.config.named_sets import named_sets
 from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
 from devrun.files import replace_text
@@ -144,8 +145,8 @@ def _reduce(cfg: Any, split: str) -> None:
     section = f"{split}_dataloader"
     data["val_dataloader"] = copy.deepcopy(data.get(section) or {})
     data["train_dataloader"] = {}
-    for name in ("val", "train"):
-        data[name] = copy.deepcopy(data[split])
+    data["val"] = copy.deepcopy(data[split])
+    data["train"] = next(iter(named_sets(copy.deepcopy(data[split])).values()))
     evaluation = cfg.get("evaluation") or {}
     for name in OF_TRAINING:
         evaluation.pop(name, None)
