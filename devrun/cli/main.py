@@ -32,6 +32,7 @@ class CommandModule(Protocol):
 COMMANDS = {
     "train": Command("devrun.cli.train", "train what a config describes"),
     "test": Command("devrun.cli.test", "evaluate a checkpoint"),
+    "predict": Command("devrun.cli.predict", "write what a checkpoint predicts"),
     "devices": Command("devrun.cli.devices", "list the devices that are here"),
     "export": Command("devrun.cli.export", "write a checkpoint in another format"),
     "emulate": Command("devrun.cli.emulate", "run a program on the SDKs' emulators"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NoReturn
 
@@ -44,6 +44,7 @@ from devrun.hooks.timer import exclude_time
 from devrun.metrics.base import StatefulMetric
 from devrun.metrics.build import build_metrics
 from devrun.run import Run
+from devrun.step import StepOutput
 
 __all__ = ["EvalHook"]
 
@@ -149,6 +150,8 @@ class EvalHook(Hook):
         self.initial_flag = start is not None
         self.evaluated_at: tuple[int, int] | None = None
         """(epoch, iter) of the runner at the last evaluation."""
+        self.watch: Callable[[str, Steps], Iterable[StepOutput]] | None = None
+        """Given a set's name and its steps, the same steps, looked at on the way."""
 
     def get_triggered_stages(self) -> list[str]:
         idle = "iter" if self.by_epoch else "epoch"
@@ -173,7 +176,7 @@ class EvalHook(Hook):
         limit = runner.max_epochs if self.by_epoch else runner.max_iters
         first = self.interval if self.start is None else self.start
         if self.test_fn is None and (limit is None or first <= limit):
-            for self._set in self.loaders:
+            for _ in self._each_set():
                 runner.expect_evaluation(self.dataloader, self._mode)
 
     def before_train_epoch(self, runner: Run) -> None:
@@ -286,12 +289,12 @@ class EvalHook(Hook):
     def _score(self, runner: Run) -> Any:
         found, batches, scores = {}, 0, []
         with runner.evaluating():
-            for self._set in self.loaders:
-                found[self._set], count = self._results(runner)
+            for name in self._each_set():
+                found[name], count = self._results(runner)
                 batches += count
         runner.log_buffer.output["eval_iter_num"] = batches
-        for self._set, results in found.items():
-            scores.append(self.evaluate(runner, results))
+        for name in self._each_set():
+            scores.append(self.evaluate(runner, found[name]))
         return next((score for score in scores if score is not None), None)
 
     def _results(self, runner: Run) -> tuple[Any, int]:
@@ -300,11 +303,17 @@ class EvalHook(Hook):
             results = self._call_test_fn(runner, self.test_fn)
             return results, length_of(self.dataloader) or 0
         steps = Steps(runner, self.dataloader, self._mode)
+        seen = steps if self.watch is None else self.watch(self._set, steps)
         if self._mode == "predict":
-            results = collect_predictions(steps, length_of(self.dataset))
+            results = collect_predictions(seen, length_of(self.dataset))
         else:
-            results = evaluate_means(steps, self.metrics, self._check_names)
+            results = evaluate_means(seen, self.metrics, self._check_names)
         return results, steps.batches
+
+    def _each_set(self) -> Iterator[str]:
+        for name in self.loaders:
+            self._set = name
+            yield name
 
     @property
     def dataloader(self) -> Any:
