@@ -99,6 +99,8 @@ KEYS: dict[str, str | Section] = {
     # what is trained
     "model": "dict",
     "loss": "dict?",
+    "freeze": "text|list?",
+    "gradient_checkpointing": "flag|text|list?",
     "data": Section(
         {
             **_LOADER,

@@ -34,6 +34,7 @@ from devrun.runners.agreement import check_config
 from devrun.runners.build import build_runner
 from devrun.runners.checkpointer import CHECKPOINTS
 from devrun.runners.runner import BaseRunner
+from devrun.runners.tuning import tune
 
 __all__ = ["Training", "build_training"]
 
@@ -124,6 +125,7 @@ def _built(
     seed = shared_seed(cfg.get("seed"))
     seed_streams(seed, 0)  # the same first weights on every rank
     model = build_model(cfg["model"])
+    still = tune(model, cfg, adapter)
     loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
     loaders, val_loader = _loaders(cfg["data"], workflow, validate)
@@ -143,6 +145,7 @@ def _built(
             "limit_batches": DRY_BATCHES if dry_run else None,
         },
     )
+    runner.session.step_module.still = still
     runner.session.keeps_seed = cfg.get("seed") is not None
     runner.checkpointer.config = to_plain(cfg)
     _register_hooks(runner, cfg)

@@ -1,0 +1,55 @@
+"""What a config changes in a model before it is trained."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from devrun.config.tree import where
+from devrun.devices.base import DeviceAdapter
+from devrun.errors import DevrunError, UnsupportedFeatureError
+from devrun.models.freeze import freeze
+from devrun.models.recompute import checkpoint_blocks
+from devrun.step import Capability
+
+__all__ = ["tune"]
+
+logger = logging.getLogger("devrun")
+
+
+def tune(
+    model: nn.Module, cfg: Mapping[str, Any], adapter: DeviceAdapter
+) -> list[nn.Module]:
+    """`freeze` and `gradient_checkpointing`; norms that stay in evaluation mode.
+
+    Raises:
+        ConfigError: a section does not fit the model.
+        UnsupportedFeatureError: the device cannot do it.
+    """
+    still: list[nn.Module] = []
+    key = ""
+    try:
+        if cfg.get(key := "freeze"):
+            still = freeze(model, cfg[key])
+            trained = [p for p in model.parameters() if p.requires_grad]
+            logger.info(
+                "frozen: all but %d of %d parameters; %d norms keep their statistics",
+                sum(parameter.numel() for parameter in trained),
+                sum(parameter.numel() for parameter in model.parameters()),
+                len(still),
+            )
+        if cfg.get(key := "gradient_checkpointing"):
+            if Capability.RECOMPUTATION not in adapter.capabilities:
+                raise UnsupportedFeatureError.of(
+                    key,
+                    f"is not done on {adapter.name}, which plans the memory of a whole "
+                    "graph: leave it out (an IPU has train_ckpt_nodes in a pipeline)",
+                )
+            logger.info("computed again: %s", checkpoint_blocks(model, cfg[key]))
+    except DevrunError as error:
+        error.locate(where(cfg, key))
+        raise
+    return still
