@@ -14,7 +14,7 @@ from devrun.config.numbers import MOST_WORKERS
 from devrun.config.origin import describe
 from devrun.construct import short, where
 from devrun.data.bucketing import with_buckets
-from devrun.data.collate import build_collate
+from devrun.data.collate import TransformedBatch, build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
 from devrun.data.spec import ERROR_POLICIES, ConfiguredLoader, Extras, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
@@ -61,6 +61,7 @@ def build_dataloader(
     timeout: float = 0,
     multiprocessing_context: str | None = None,
     collate_fn: Callable[[Any], Any] | Mapping[str, Any] | str | None = None,
+    batch_transform: Any = None,
     worker_init_fn: Callable[[int], Any] | None = None,
     sampler: Iterable[Any] | Mapping[str, Any] | None = None,
     sampler_cfg: Mapping[str, Any] | None = None,
@@ -81,6 +82,7 @@ def build_dataloader(
         seed: chooses the order, instead of the run's own seed.
         timeout: seconds to wait for a batch from a worker; 0 waits for ever.
         collate_fn: makes a batch of a list of samples; see `build_collate`.
+        batch_transform: of each batch, on the host; see `TransformedBatch`.
         sampler, sampler_cfg: whose order to use instead, as an object or a config with
             a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
         on_sample_error: `stop`, or `skip` and report; by default the data set's.
@@ -119,7 +121,10 @@ def build_dataloader(
         worker_init_fn=_worker_init(worker_init_fn),
         **options,
     )
-    return with_buckets(loader, buckets)
+    made = with_buckets(loader, buckets)
+    if batch_transform is not None:
+        made.collate_fn = TransformedBatch(made.collate_fn, batch_transform)
+    return made
 
 
 def build_loaders(
@@ -179,7 +184,7 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
                 )
     if mode != "train":
         common.update(shuffle=False, sampler=None, sampler_cfg=None, drop_last=False)
-        common.update(group_by_length=False)
+        common.update(group_by_length=False, batch_transform=None)
     options: dict[str, Any] = {}
     for keys in (common, own):
         options.update((_ALIASES.get(key, key), value) for key, value in keys.items())

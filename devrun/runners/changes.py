@@ -25,8 +25,9 @@ ALLOW = "go back to what it was, or give --allow-changes (allow_changes=True)"
 
 _FATAL = re.compile(
     r"(model|loss|freeze)\b|optimizer\.(type|constructor|paramwise_cfg)\b"
-    r"|data\.(train|shuffle|drop_last|sampler|sampler_cfg|seed)\b"
-    r"|data\.train_dataloader\.(shuffle|drop_last|sampler|sampler_cfg|seed)\b"
+    r"|data\.train\b"
+    r"|data(\.train_dataloader)?"
+    r"\.(shuffle|drop_last|sampler|sampler_cfg|seed|batch_transform)\b"
     r"|runner\.(type|constructor)\b"
 )
 _FREE = re.compile(

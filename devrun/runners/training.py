@@ -34,7 +34,7 @@ from devrun.runners.agreement import check_config
 from devrun.runners.build import build_runner
 from devrun.runners.checkpointer import CHECKPOINTS
 from devrun.runners.runner import BaseRunner
-from devrun.runners.tuning import tune
+from devrun.runners.tuning import check_targets, tune
 
 __all__ = ["Training", "build_training"]
 
@@ -130,6 +130,7 @@ def _built(
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
     loaders, val_loader = _loaders(cfg["data"], workflow, validate)
     _check_data(cfg["model"], model, [*loaders, val_loader])
+    check_targets(model, loss, loaders, cfg["data"])
     optimizer = build_optimizer(model, cfg["optimizer"])
     runner_cfg, workflow = _runner_section(cfg, workflow, dry_run)
     runner = build_runner(

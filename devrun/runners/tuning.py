@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
 
 from devrun.config.tree import where
+from devrun.data.collate import softens
 from devrun.devices.base import DeviceAdapter
-from devrun.errors import DevrunError, UnsupportedFeatureError
+from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
 from devrun.models.freeze import freeze
 from devrun.models.recompute import checkpoint_blocks
 from devrun.step import Capability
 
-__all__ = ["tune"]
+__all__ = ["check_targets", "tune"]
 
 logger = logging.getLogger("devrun")
 
@@ -53,3 +54,19 @@ def tune(
         error.locate(where(cfg, key))
         raise
     return still
+
+
+def check_targets(
+    model: nn.Module, loss: Any, loaders: Iterable[Any], data: Mapping[str, Any]
+) -> None:
+    """Refuse mixed labels for a model that makes its own loss of them.
+
+    Hugging Face's, for one, would take them for several labels at once.
+    """
+    if loss is None and any(map(softens, loaders)):
+        raise ConfigError(
+            f"batch_transform mixes labels, which the own loss of "
+            f"{type(model).__name__} may read otherwise: give the config a `loss` "
+            "such as CrossEntropyLoss, or leave MixUp and CutMix out",
+            place=where(data, "batch_transform"),
+        )
