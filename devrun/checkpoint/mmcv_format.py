@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,7 @@ def export_mmcv(
     target: str | os.PathLike[str],
     *,
     averaged: bool = False,
+    merge: Callable[[Any, Any], Any] | None = None,
 ) -> None:
     """Write the devrun checkpoint `source` as a file that MMCV's runners take.
 
@@ -178,6 +179,8 @@ def export_mmcv(
 
     Args:
         averaged: take the weights that an EMAHook evaluated with.
+        merge: makes of the config and the weights of a run with adapters what to
+            write; the optimizer's state, which is of the adapters, is left out.
 
     Raises:
         CheckpointError: damaged, without weights, or without averaged ones.
@@ -193,7 +196,10 @@ def export_mmcv(
             )
         weights = {**weights, **kept}
     optimizer: Any = None
-    if "optimizer" in found and not averaged:
-        optimizer = positional_optimizer_state(found["optimizer"])
     trainer = found.get("trainer", {})
+    cfg = trainer.get("config") or {}
+    if merge is not None and cfg.get("peft"):
+        weights = merge(cfg, weights)
+    elif "optimizer" in found and not averaged:
+        optimizer = positional_optimizer_state(found["optimizer"])
     write_mmcv_checkpoint(target, weights, optimizer, trainer.get("meta", {}))

@@ -100,6 +100,7 @@ KEYS: dict[str, str | Section] = {
     # what is trained
     "model": "dict",
     "loss": "dict?",
+    "peft": "dict?",
     "freeze": "text|list?",
     "gradient_checkpointing": "flag|text|list?",
     "data": Section(

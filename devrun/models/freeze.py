@@ -10,15 +10,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from devrun.errors import ConfigError
 from devrun.models.names import matching
 
-__all__ = ["freeze"]
+__all__ = ["freeze", "frozen_norms"]
 
 
 def freeze(model: nn.Module, patterns: Any) -> list[nn.Module]:
-    """Take the parameters that `patterns` match out of training.
-
-    Returns:
-        The batch and instance norms among what is frozen: they must stay in evaluation
-        mode, so that their statistics stay as they are too.
+    """Take the parameters that `patterns` match out of training; the norms in it.
 
     Raises:
         ConfigError: a pattern matches nothing, or nothing is left to train.
@@ -33,14 +29,23 @@ def freeze(model: nn.Module, patterns: Any) -> list[nn.Module]:
         raise ConfigError.of(
             "freeze", f"leaves no parameter of {type(model).__name__} to train"
         )
-    norms = {n: m for n, m in modules.items() if isinstance(m, _NormBase)}
     return [
         module
-        for name, module in norms.items()
-        if any(matches(name) for matches in patterns) or _is_frozen(module)
+        for name, module in modules.items()
+        if isinstance(module, _NormBase) and any(matches(name) for matches in patterns)
     ]
 
 
-def _is_frozen(module: nn.Module) -> bool:
-    own = list(module.parameters(recurse=False))
-    return bool(own) and not any(parameter.requires_grad for parameter in own)
+def frozen_norms(model: nn.Module) -> list[nn.Module]:
+    """Batch and instance norms whose own parameters are all frozen.
+
+    They and those in frozen modules must stay in evaluation mode, so that their
+    statistics stay as they are too.
+    """
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, _NormBase)
+        and any(True for _ in module.parameters(recurse=False))
+        and not any(p.requires_grad for p in module.parameters(recurse=False))
+    ]

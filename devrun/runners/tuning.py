@@ -12,7 +12,8 @@ from devrun.config.tree import where
 from devrun.data.collate import softens
 from devrun.devices.base import DeviceAdapter
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
-from devrun.models.freeze import freeze
+from devrun.models.freeze import freeze, frozen_norms
+from devrun.models.peft import adapt
 from devrun.models.recompute import checkpoint_blocks
 from devrun.step import Capability
 
@@ -24,7 +25,7 @@ logger = logging.getLogger("devrun")
 def tune(
     model: nn.Module, cfg: Mapping[str, Any], adapter: DeviceAdapter
 ) -> list[nn.Module]:
-    """`freeze` and `gradient_checkpointing`; norms that stay in evaluation mode.
+    """`peft`, `freeze`, `gradient_checkpointing`; norms that stay in evaluation mode.
 
     Raises:
         ConfigError: a section does not fit the model.
@@ -33,11 +34,15 @@ def tune(
     still: list[nn.Module] = []
     key = ""
     try:
+        if cfg.get(key := "peft"):
+            adapt(model, cfg[key])
         if cfg.get(key := "freeze"):
             still = freeze(model, cfg[key])
+        if cfg.get("peft") or cfg.get("freeze"):
+            still = [*still, *(n for n in frozen_norms(model) if n not in still)]
             trained = [p for p in model.parameters() if p.requires_grad]
             logger.info(
-                "frozen: all but %d of %d parameters; %d norms keep their statistics",
+                "trained: %d of %d parameters; %d norms keep their statistics",
                 sum(parameter.numel() for parameter in trained),
                 sum(parameter.numel() for parameter in model.parameters()),
                 len(still),

@@ -93,7 +93,17 @@ FLAGS = {
     ],
     "devices": ["--help", "--json", "-h"],
     "emulate": ["--help", "-h", "-m"],
-    "export": ["--format", "--help", "--output", "--overwrite", "--weights", "-h"],
+    "export": [
+        "--allow-factory",
+        "--format",
+        "--help",
+        "--import",
+        "--output",
+        "--overwrite",
+        "--trust-config",
+        "--weights",
+        "-h",
+    ],
 }
 """Adding a flag means adding it here, in the README's table and in the docs."""
 
