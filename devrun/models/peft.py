@@ -13,7 +13,7 @@ from torch import nn
 
 from devrun.config.revisions import revisions
 from devrun.construct import where
-from devrun.errors import ConfigError, ConfigTypeError
+from devrun.errors import ConfigError
 from devrun.registry import Registry
 from devrun.text import cause_of
 
@@ -43,12 +43,10 @@ def adapt(model: nn.Module, cfg: Mapping[str, Any]) -> None:
         ConfigError: no such class, peft refuses the arguments, or nothing has the names
             that `target_modules` gives.
     """
-    kind = cfg.get("type", "LoraConfig")
-    if not isinstance(kind, str):
-        raise ConfigTypeError(f"type must be the name of a class of peft, got {kind!r}")
     _check_patterns(cfg, cfg)
     named: Any = copy.copy(cfg)  # of its own class, which knows its file and line
-    if "." not in kind:
+    kind = cfg.get("type")
+    if isinstance(kind, str) and "." not in kind:
         dict.__setitem__(named, "type", f"peft.{kind}")
     made = CONFIGS.build(named)
     from peft import inject_adapter_in_model

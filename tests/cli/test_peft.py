@@ -35,7 +35,7 @@ LORA = {
 
 
 @pytest.fixture(autouse=True)
-def peft():
+def package():
     vision("peft")
 
 
@@ -123,7 +123,8 @@ def test_norms_of_the_rest_keep_their_statistics(run):
 @pytest.mark.parametrize(
     ("peft", "said"),
     [
-        ({"r": 2, "target_modules": ["qvk"]}, "peft cannot adapt VisionTransformer"),
+        ({"r": 2}, "no 'type' for the adapter"),
+        ({**LORA, "target_modules": ["qvk"]}, "peft cannot adapt VisionTransformer"),
         ({"type": "LoraConfg"}, "did you mean 'LoraConfig'"),
         ({**LORA, "rr": 2}, "did you mean 'r'"),
         ({**LORA, "r": 0}, "r"),
@@ -131,7 +132,7 @@ def test_norms_of_the_rest_keep_their_statistics(run):
         ({"type": "os.system"}, "standard library"),
         ({"type": "peft.get_peft_model"}, "get_peft_model needs 'model'"),
         ({"type": "torch.nn.Linear"}, "cannot be the type of an adapter"),
-        ({"type": 3}, "type must be the name of a class of peft"),
+        ({"type": 3}, "type must be a name"),
         ({**LORA, "target_modules": "(a|a)*b"}, "repetition"),
         ({**LORA, "eva_config": {}}, "eva_config"),
         ([1], "takes a dict, not"),
