@@ -30,6 +30,7 @@ FLAGS = {
         "--device",
         "--dry-run",
         "--emulate",
+        "--find-lr",
         "--gpu-id",
         "--help",
         "--import",
