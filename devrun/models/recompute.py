@@ -7,8 +7,9 @@ Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv:1604.06
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -24,7 +25,16 @@ __all__ = ["checkpoint_blocks"]
 KEY = "gradient_checkpointing"
 
 
-def checkpoint_blocks(model: nn.Module, which: Any) -> str:
+class Streams(Protocol):
+    """The random streams of a device, as an adapter has them."""
+
+    def rng_state(self) -> dict[str, Any]: ...
+    def set_rng_state(self, state: Mapping[str, Any]) -> None: ...
+
+
+def checkpoint_blocks(
+    model: nn.Module, which: Any, streams: Streams | None = None
+) -> str:
     """Keep of some modules only the inputs until the backward pass; says of which.
 
     Random streams are put back for the second computation, and batch norms count each
@@ -33,11 +43,13 @@ def checkpoint_blocks(model: nn.Module, which: Any) -> str:
     Args:
         which: True for the model's blocks, by `gradient_checkpointing_enable` where it
             has that; or patterns of module names.
+        streams: of a device whose streams torch does not put back by itself.
 
     Raises:
         ConfigError: there are no such modules.
     """
-    if which is True and getattr(model, "supports_gradient_checkpointing", False):
+    switch = getattr(model, "supports_gradient_checkpointing", False)
+    if which is True and switch and streams is None:
         old = getattr(model, "gradient_checkpointing_enable", None)
         enable: Any = getattr(model, "activation_checkpointing_enable", old)
         enable({"use_reentrant": False})
@@ -53,7 +65,7 @@ def checkpoint_blocks(model: nn.Module, which: Any) -> str:
     else:
         found = matching_modules(KEY, which, model)
     for _, module in found:
-        module.forward = _Recomputed(module)  # type: ignore[method-assign]
+        module.forward = _Recomputed(module, streams)  # type: ignore[method-assign]
     names = [name for name, _ in found]
     more = f" to {names[-1]}" if len(names) > 1 else ""
     return f"{len(names)} modules, {names[0]}{more}"
@@ -62,9 +74,11 @@ def checkpoint_blocks(model: nn.Module, which: Any) -> str:
 class _Recomputed:
     """The forward of `module`, whose activations are not kept."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.norms = [m for m in module.modules() if isinstance(m, _NormBase)]
+    def __init__(self, module: nn.Module, streams: Streams | None) -> None:
+        self.module, self.streams = module, streams
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Recomputed:
+        return _Recomputed(copy.deepcopy(self.module, memo), self.streams)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -79,17 +93,25 @@ class _Recomputed:
         )
 
     def _contexts(self) -> tuple[Any, Any]:
-        return contextlib.nullcontext(), self._statistics_kept()
+        state = self.streams.rng_state() if self.streams is not None else None
+        return contextlib.nullcontext(), self._second_time(state)
 
     @contextlib.contextmanager
-    def _statistics_kept(self) -> Iterator[None]:
-        """The second time, batch norms update copies of their statistics."""
-        kept = [(norm, dict(norm._buffers)) for norm in self.norms]
+    def _second_time(self, state: Mapping[str, Any] | None) -> Iterator[None]:
+        """Draws what was drawn before; norms update copies of their statistics."""
+        norms = (m for m in self.module.modules() if isinstance(m, _NormBase))
+        kept = [(norm, dict(norm._buffers)) for norm in norms]
         for norm, buffers in kept:
             copies = {k: None if b is None else b.clone() for k, b in buffers.items()}
             norm._buffers.update(copies)
+        streams: Any = self.streams
+        now = None if streams is None else streams.rng_state()
         try:
+            if now is not None:
+                streams.set_rng_state(state)
             yield
         finally:
+            if now is not None:
+                streams.set_rng_state(now)
             for norm, buffers in kept:
                 norm._buffers.update(buffers)
