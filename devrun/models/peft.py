@@ -23,7 +23,8 @@ __all__ = ["adapt", "merge_adapters"]
 def _config_class() -> type:
     from peft import PeftConfig
 
-    return PeftConfig
+    kind: type = PeftConfig
+    return kind
 
 
 CONFIGS = Registry("adapter", expects=_config_class)
@@ -52,7 +53,8 @@ def adapt(model: nn.Module, cfg: Mapping[str, Any]) -> None:
     from peft import inject_adapter_in_model
 
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             inject_adapter_in_model(made, model)
     except Exception as error:
         raise ConfigError(

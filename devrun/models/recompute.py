@@ -65,7 +65,7 @@ def checkpoint_blocks(
     else:
         found = matching_modules(KEY, which, model)
     for _, module in found:
-        module.forward = _Recomputed(module, streams)  # type: ignore[method-assign]
+        module.forward = _Recomputed(module, streams)
     names = [name for name, _ in found]
     more = f" to {names[-1]}" if len(names) > 1 else ""
     return f"{len(names)} modules, {names[0]}{more}"

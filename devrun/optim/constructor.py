@@ -117,7 +117,7 @@ class DefaultOptimizerConstructor:
             self.add_params(params, model)
             self._report_unused_keys(model)
             if self.layer_decay is not None:
-                self._decay_by_depth(params, model)
+                self._decay_by_depth(params, model, self.layer_decay)
         built: Optimizer = OPTIMIZERS.build(self.optimizer_cfg, {"params": params})
         return built
 
@@ -189,7 +189,9 @@ class DefaultOptimizerConstructor:
                 place=where(self.paramwise_cfg, "layer_decay"),
             )
 
-    def _decay_by_depth(self, params: list[dict[str, Any]], model: nn.Module) -> None:
+    def _decay_by_depth(
+        self, params: list[dict[str, Any]], model: nn.Module, decay: float
+    ) -> None:
         depths = depths_of(model)
         if depths is None:
             raise ConfigError(
@@ -203,14 +205,12 @@ class DefaultOptimizerConstructor:
         for group in params:
             name = named[id(group["params"][0])]
             depth = depths[name]
-            group["lr"] = group.get("lr", self.base_lr) * self.layer_decay ** (
-                last - depth
-            )
+            group["lr"] = group.get("lr", self.base_lr) * decay ** (last - depth)
             rows.setdefault(depth, []).append(name)
         for depth, names in sorted(rows.items()):
             logger.info(
                 "layer_decay: depth %d of %d, lr x %.4g: %d parameters, %s ... %s",
-                *(depth, last, self.layer_decay ** (last - depth)),
+                *(depth, last, decay ** (last - depth)),
                 *(len(names), names[0], names[-1]),
             )
 

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from devrun.config.tree import where
 from devrun.data.collate import softens
 from devrun.devices.base import DeviceAdapter
+from devrun.devices.seeding import own_streams
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
 from devrun.models.freeze import freeze, frozen_norms
 from devrun.models.peft import adapt
@@ -55,19 +55,12 @@ def tune(
                     f"is not done on {adapter.name}, which plans the memory of a whole "
                     "graph: leave it out (an IPU has train_ckpt_nodes in a pipeline)",
                 )
-            done = checkpoint_blocks(model, cfg[key], _unknown_streams(adapter))
+            done = checkpoint_blocks(model, cfg[key], own_streams(adapter))
             logger.info("computed again: %s", done)
     except DevrunError as error:
         error.locate(where(cfg, key))
         raise
     return still
-
-
-def _unknown_streams(adapter: DeviceAdapter) -> DeviceAdapter | None:
-    """The adapter, where `torch.utils.checkpoint` passes over its random streams."""
-    kind = getattr(getattr(adapter, "device", None), "type", "cpu")
-    known = kind == "cpu" or hasattr(getattr(torch, kind, None), "_initialized")
-    return None if known else adapter
 
 
 def check_targets(
