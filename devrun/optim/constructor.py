@@ -199,13 +199,14 @@ class DefaultOptimizerConstructor:
                 f"in {type(model).__name__}: give custom_keys with an lr_mult each",
                 place=where(self.paramwise_cfg, "layer_decay"),
             )
+        base: Any = self.base_lr  # which is given, or this would have been refused
         named = {id(p): name for name, p in model.named_parameters()}
         last = max(depths.values())
         rows: dict[int, list[str]] = {}
         for group in params:
             name = named[id(group["params"][0])]
             depth = depths[name]
-            group["lr"] = group.get("lr", self.base_lr) * decay ** (last - depth)
+            group["lr"] = group.get("lr", base) * decay ** (last - depth)
             rows.setdefault(depth, []).append(name)
         for depth, names in sorted(rows.items()):
             logger.info(

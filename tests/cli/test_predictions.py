@@ -12,6 +12,8 @@ import torch
 
 from devrun.cli.main import main
 from devrun.data.datasets import SyntheticClassification
+from devrun.errors import ConfigError
+from devrun.hooks.evaluation.predictions import write_predictions
 from devrun.models import MLP
 from tests.support import zygote
 
@@ -214,3 +216,16 @@ def test_a_failure_leaves_the_file_as_it_was(trained, monkeypatch, capsys):
     assert main(["test", path, "out", *WORDS, "--predictions", "p.csv"]) == 8
     assert Path("p.csv").read_text() == "before"
     assert [p.name for p in Path().iterdir() if "tmp" in p.name] == []
+
+
+def test_rows_that_no_array_holds_are_refused_and_nan_is_kept(tmp_path):
+    rows = [
+        {"index": 0, "prediction": numpy.array([1, 2])},
+        {"index": 1, "prediction": numpy.array([float("nan")])},
+    ]
+    with pytest.raises(ConfigError, match=r"'prediction' .* write \.jsonl"):
+        write_predictions("p.npz", {"": rows})
+    assert not Path("p.npz").exists()
+    assert write_predictions("p.jsonl", {"": rows}) == {"p.jsonl": 2}
+    last = json.loads(Path("p.jsonl").read_text().splitlines()[-1])
+    assert last == {"index": 1, "prediction": ["NaN"]}

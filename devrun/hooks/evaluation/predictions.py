@@ -76,7 +76,8 @@ class Kept:
                 "the model's evaluation step returned no `predictions`, only "
                 f"{', '.join(map(str, outputs))}: return them, or use `devrun predict`"
             )
-        made, labels = per_sample(predictions, count), outputs.get("targets")
+        made = per_sample(predictions, count)
+        labels: Any = outputs.get("targets")
         known = hasattr(labels, "detach") and labels.dim() and len(labels) == count
         given = per_sample(labels, count) if known else [None] * count
         self._mine += zip(made, given, strict=True)
@@ -184,7 +185,7 @@ def _as_arrays(rows: list[dict[str, Any]]) -> bytes:
     import numpy
 
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = {}
+    columns: dict[str, Any] = {}
     for name in names:
         values = [numpy.asarray(row.get(name)) for row in rows]
         shapes = {value.shape for value in values}
