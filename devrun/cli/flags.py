@@ -106,6 +106,7 @@ def _run_flags(group: argparse._ArgumentGroup) -> None:
         help="change the config: data.samples_per_gpu=8 model.depth=18",
     )
     add("--dry-run", action="store_true", help="two iterations of each phase, no files")
+    add("--find-lr", action="store_true", help="try learning rates, train nothing")
     add("--no-progress", action="store_true", help="plain lines, no progress bar")
     add_trust_flags(group)
 

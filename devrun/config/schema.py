@@ -67,6 +67,7 @@ _LOADER: dict[str, str | Section] = {
     "buckets": "dict|list?",
     "group_by_length": "flag",
     "collate_fn": "any",
+    "batch_transform": "dict|list?",
     "worker_init_fn": "any",
 }
 _DATASET = "dict|list?"
@@ -99,6 +100,9 @@ KEYS: dict[str, str | Section] = {
     # what is trained
     "model": "dict",
     "loss": "dict?",
+    "peft": "dict?",
+    "freeze": "text|list?",
+    "gradient_checkpointing": "flag|text|list?",
     "data": Section(
         {
             **_LOADER,

@@ -32,6 +32,7 @@ def _with_mean(counted: Counted) -> Callable[[Any], Any]:
 def _count_hits(
     predictions: Tensor, targets: Tensor, ignore_index: int = IGNORED
 ) -> tuple[Tensor, Tensor]:
+    targets = _hard(predictions, targets)
     if predictions.shape == targets.shape and not predictions.is_floating_point():
         hits = predictions == targets
     else:
@@ -42,6 +43,7 @@ def _count_hits(
 def _count_top(
     predictions: Tensor, targets: Tensor, k: int = 5, ignore_index: int = IGNORED
 ) -> tuple[Tensor, Tensor]:
+    targets = _hard(predictions, targets)
     scores = _scores_last(predictions, targets)
     if not 1 <= k <= scores.shape[-1]:
         raise ConfigError(f"top{k} of {scores.shape[-1]} classes; k must be 1 to that")
@@ -60,7 +62,8 @@ def accuracy(
     Args:
         predictions: class scores `[N, C]`, `[N, C, ...]` or `[N, ..., C]`, or class
             numbers shaped like `targets`.
-        targets: class numbers `[N]` or `[N, ...]`.
+        targets: class numbers `[N]` or `[N, ...]`; or the probability of each class,
+            `[N, C]` or `[N, C, ...]`, of which the largest counts.
         ignore_index: positions with this target are left out.
     """
     return _count_hits(predictions, targets, ignore_index)[0]
@@ -76,6 +79,13 @@ def topk_accuracy(
     The names `top1`, `top5` and `accuracy_top-5` stand for it.
     """
     return _count_top(predictions, targets, k, ignore_index)[0]
+
+
+def _hard(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Class numbers of soft targets, such as mixup makes; others as they are."""
+    soft = targets.is_floating_point() and targets.dim() > 1
+    soft = soft and predictions.is_floating_point()
+    return targets.argmax(1) if soft and predictions.shape == targets.shape else targets
 
 
 def _scores_last(predictions: Tensor, targets: Tensor) -> Tensor:

@@ -94,6 +94,8 @@ class StepModule(nn.Module):
         vars(self).update(model=model, call_loss=loss)
         self.batch_processor = batch_processor
         self.model_name = name
+        self.still: list[nn.Module] = []
+        """Modules that stay in evaluation mode, such as frozen norms."""
         self.optimizer = None
         self.step_kwargs: dict[str, Any] = {}
         """What `runner.run(..., **kwargs)` was given: for the model's own step."""
@@ -119,6 +121,12 @@ class StepModule(nn.Module):
             self.run = self_loss_step if loss is None else separate_loss_step
         self.may_update = own or batch_processor is not None
         self.counts_items = not self.may_update and guest is None
+
+    def train(self, mode: bool = True) -> StepModule:
+        super().train(mode)
+        for module in self.still:
+            module.eval()
+        return self
 
     def forward(self, batch: Any, mode: str = "train") -> dict[str, Any]:
         if mode not in MODES:

@@ -36,6 +36,7 @@ from devrun.runners.agreement import check_config
 from devrun.runners.checkpointer import CHECKPOINTS
 from devrun.runners.constructor import build_runner
 from devrun.runners.runner import BaseRunner
+from devrun.runners.tuning import check_targets, tune
 
 __all__ = ["Training", "build_training"]
 
@@ -145,6 +146,7 @@ def _built(
     seed = shared_seed(cfg.get("seed"))
     seed_streams(seed, 0)  # the same first weights on every rank
     model = build_model(cfg["model"])
+    still = tune(model, cfg, adapter)
     loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
     if "type" in cfg["data"]:
@@ -154,6 +156,7 @@ def _built(
     else:
         loaders, val_loader = _loaders(cfg["data"], workflow, validate)
     _check_data(cfg["model"], model, [*loaders, val_loader])
+    check_targets(model, loss, loaders, cfg["data"])
     optimizer = cfg.get("optimizer") and build_optimizer(model, cfg["optimizer"])
     runner_cfg, workflow = _runner_section(cfg, workflow, limit)
     runner = build_runner(
@@ -169,6 +172,7 @@ def _built(
             "limit_batches": limit,
         },
     )
+    runner.session.step_module.still = still
     runner.session.keeps_seed = cfg.get("seed") is not None
     runner.checkpointer.config = to_plain(cfg)
     _register_hooks(runner, cfg)
@@ -386,6 +390,13 @@ def _loaders(
         return loaders, None
     if "val" not in built:
         return loaders, build_loaders(data, ["val"])["val"]
+    if isinstance(built["val"], dict):
+        raise ConfigError(
+            "a val phase of the workflow reads one data set, and data.val has "
+            f"{', '.join(built['val'])}: leave the phase out; an evaluation "
+            "reads each",
+            place=where(data, "val"),
+        )
     options = loader_options(data, "val")
     return loaders, build_dataloader(built["val"].dataset, **options)
 
@@ -395,6 +406,7 @@ def _check_data(cfg: Mapping[str, Any], model: Any, loaders: list[Any]) -> None:
     num_classes = getattr(model, "num_classes", cfg.get("num_classes"))
     if type(num_classes) is not int:
         return
-    for loader in loaders:
-        if loader is not None:
-            check_labels(loader.dataset, num_classes)
+    for given in loaders:
+        for loader in given.values() if isinstance(given, dict) else [given]:
+            if loader is not None:
+                check_labels(loader.dataset, num_classes)

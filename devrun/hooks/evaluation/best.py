@@ -39,7 +39,7 @@ def infer_rule(
     """`greater` or `less`: given, or inferred from the metric's name, in any case.
 
     As in MMCV: a name equal to a key decides before a name that contains one, and
-    the greater keys are looked at first.
+    the greater keys are looked at first. Of `SET/RESULT` the result decides, if it can.
 
     Raises:
         UnknownNameError: (a KeyError) `rule` is neither of the two.
@@ -52,17 +52,18 @@ def infer_rule(
                 "rule", f"must be 'greater' or 'less', got {rule!r}; {hint}"
             )
         return rule
-    name = metric.lower()
     greater = [key.lower() for key in greater_keys]
     less = [key.lower() for key in less_keys]
-    if name in greater:
-        return "greater"
-    if name in less:
-        return "less"
-    if any(key in name for key in greater):
-        return "greater"
-    if any(key in name for key in less):
-        return "less"
+    whole = metric.lower()
+    for name in dict.fromkeys((whole.rpartition("/")[2], whole)):
+        if name in greater:
+            return "greater"
+        if name in less:
+            return "less"
+        if any(key in name for key in greater):
+            return "greater"
+        if any(key in name for key in less):
+            return "less"
     raise ConfigError(
         f"cannot tell from the name {metric!r} whether more is better; give "
         "rule='greater' or rule='less'",

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from devrun.data.facts import data_facts
 from devrun.dist import gather_objects
-from devrun.errors import ConfigError, ConfigTypeError, DataError
+from devrun.errors import (
+    ConfigError,
+    ConfigTypeError,
+    DataError,
+    UnknownNameError,
+    nearest,
+)
 from devrun.hooks.evaluation.loop import length_of
 from devrun.ranks import require_same
 
-__all__ = ["check_schedule", "check_shares", "dataset_of", "keys_of"]
+__all__ = [
+    "check_schedule",
+    "check_set_names",
+    "check_shares",
+    "dataset_of",
+    "judges",
+    "keys_of",
+]
 
 
 def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:
@@ -29,6 +42,27 @@ def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:
             )
     if not isinstance(by_epoch, bool):
         raise ConfigTypeError.of("by_epoch", f"must be True or False, got {by_epoch!r}")
+
+
+def check_set_names(sets: Mapping[str, Any], save_best: Any) -> None:
+    """Refuse a `save_best` that names none of several evaluation sets."""
+    if not sets:
+        raise ConfigError("the evaluation has no data set")
+    if save_best in (None, "auto") or "" in sets:
+        return
+    name, slash, result = str(save_best).partition("/")
+    if not slash or name not in sets:
+        hint = nearest(str(save_best), [f"{known}/{result or name}" for known in sets])
+        raise UnknownNameError.of(
+            "save_best",
+            f"must name one of the evaluation sets {', '.join(sets)} and its result, "
+            f"got {save_best!r}; {hint}",
+        )
+
+
+def judges(dataset: Any) -> bool:
+    """Whether it computes its results itself, by MMCV's `evaluate`."""
+    return callable(getattr(dataset, "evaluate", None))
 
 
 def check_shares(loader: Any) -> None:

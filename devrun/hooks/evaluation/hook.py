@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NoReturn
 
@@ -27,8 +27,10 @@ from devrun.hooks.evaluation.best import (
 )
 from devrun.hooks.evaluation.checks import (
     check_schedule,
+    check_set_names,
     check_shares,
     dataset_of,
+    judges,
     keys_of,
 )
 from devrun.hooks.evaluation.loop import (
@@ -42,6 +44,7 @@ from devrun.hooks.timer import exclude_time
 from devrun.metrics.build import build_metrics
 from devrun.metrics.kinds import StatefulMetric
 from devrun.run import Run
+from devrun.step import StepOutput
 
 __all__ = ["EvalHook"]
 
@@ -64,8 +67,12 @@ class EvalHook(Hook):
        `metric=`: a name in METRICS such as `accuracy` or `top5`, a dict with a `type`
        such as `torchmetrics.F1Score`, or a list of these.
 
+    Several sets are evaluated one after the other. Their results are named
+    `SET/RESULT`; `dataloader` and `dataset` are those of the set in turn.
+
     Args:
-        dataloader: a DataLoader; on several ranks each takes its share of it.
+        dataloader: a DataLoader, or a dict of them by the names of their sets; on
+            several ranks each takes its share.
         start, interval, by_epoch: see above.
         save_best: name of the result by which the best checkpoint
             `best_NAME_epoch_N` (or `_iter_N`) is kept, or `auto` for the first one.
@@ -117,8 +124,11 @@ class EvalHook(Hook):
             )
         if test_fn is not None and not callable(test_fn):
             raise ConfigTypeError.of("test_fn", f"must be a function, got {test_fn!r}")
-        self.dataset = dataset_of(dataloader)
-        self.dataloader = dataloader
+        sets = dataloader if isinstance(dataloader, Mapping) else {"": dataloader}
+        check_set_names(sets, save_best)
+        self.loaders: dict[str, Any] = dict(sets)
+        datasets = [dataset_of(loader) for loader in sets.values()]
+        self._set = next(iter(sets))
         self.start, self.interval, self.by_epoch = start, interval, by_epoch
         self.save_best, self.test_fn = save_best, test_fn
         self.greater_keys = keys_of(
@@ -127,7 +137,7 @@ class EvalHook(Hook):
         self.less_keys = keys_of("less_keys", less_keys, self._default_less_keys)
         self.eval_kwargs = eval_kwargs
         self.metrics: list[Any] = []
-        if test_fn is None and not callable(getattr(self.dataset, "evaluate", None)):
+        if test_fn is None and not all(map(judges, datasets)):
             self.metrics = self._built_metrics(dict(eval_kwargs))
         self.key_indicator = save_best
         self.rule = rule
@@ -140,6 +150,8 @@ class EvalHook(Hook):
         self.initial_flag = start is not None
         self.evaluated_at: tuple[int, int] | None = None
         """(epoch, iter) of the runner at the last evaluation."""
+        self.watch: Callable[[str, Steps], Iterable[StepOutput]] | None = None
+        """Given a set's name and its steps, the same steps, looked at on the way."""
 
     def get_triggered_stages(self) -> list[str]:
         idle = "iter" if self.by_epoch else "epoch"
@@ -164,7 +176,8 @@ class EvalHook(Hook):
         limit = runner.max_epochs if self.by_epoch else runner.max_iters
         first = self.interval if self.start is None else self.start
         if self.test_fn is None and (limit is None or first <= limit):
-            runner.expect_evaluation(self.dataloader, self._mode)
+            for _ in self._each_set():
+                runner.expect_evaluation(self.dataloader, self._mode)
 
     def before_train_epoch(self, runner: Run) -> None:
         if self.by_epoch:
@@ -205,7 +218,7 @@ class EvalHook(Hook):
         """
 
         def named() -> dict[str, Any]:
-            if not callable(getattr(self.dataset, "evaluate", None)):
+            if not judges(self.dataset):
                 if isinstance(results, Mapping):
                     return dict(results)
                 raise ConfigError(
@@ -249,7 +262,8 @@ class EvalHook(Hook):
 
     def _check_shares(self, runner: Run) -> None:
         if runner.world_size > 1:
-            check_shares(runner.prepare_eval_loader(self.dataloader))
+            for loader in self.loaders.values():
+                check_shares(runner.prepare_eval_loader(loader))
 
     def _should_evaluate(self, runner: Run) -> bool:
         done = (runner.epoch if self.by_epoch else runner.iter) + 1
@@ -274,25 +288,46 @@ class EvalHook(Hook):
         exclude_time(runner, perf_counter() - began, "evaluation")
 
     def _score(self, runner: Run) -> Any:
+        found, batches, scores = {}, 0, []
         with runner.evaluating():
-            if self.test_fn is not None:
-                results = self._call_test_fn(runner, self.test_fn)
-                batches = length_of(self.dataloader) or 0
-            else:
-                steps = Steps(runner, self.dataloader, self._mode)
-                if self._mode == "predict":
-                    results = collect_predictions(steps, length_of(self.dataset))
-                else:
-                    results = evaluate_means(steps, self.metrics, self._check_names)
-                batches = steps.batches
+            for name in self._each_set():
+                found[name], count = self._results(runner)
+                batches += count
         runner.log_buffer.output["eval_iter_num"] = batches
-        return self.evaluate(runner, results)
+        for name in self._each_set():
+            scores.append(self.evaluate(runner, found[name]))
+        return next((score for score in scores if score is not None), None)
+
+    def _results(self, runner: Run) -> tuple[Any, int]:
+        """Of one pass over the set in turn, and its number of batches."""
+        if self.test_fn is not None:
+            results = self._call_test_fn(runner, self.test_fn)
+            return results, length_of(self.dataloader) or 0
+        steps = Steps(runner, self.dataloader, self._mode)
+        seen = steps if self.watch is None else self.watch(self._set, steps)
+        if self._mode == "predict":
+            results = collect_predictions(seen, length_of(self.dataset))
+        else:
+            results = evaluate_means(seen, self.metrics, self._check_names)
+        return results, steps.batches
+
+    def _each_set(self) -> Iterator[str]:
+        for name in self.loaders:
+            self._set = name
+            yield name
+
+    @property
+    def dataloader(self) -> Any:
+        return self.loaders[self._set]
+
+    @property
+    def dataset(self) -> Any:
+        return self.dataloader.dataset
 
     @property
     def _mode(self) -> str:
         """A data set that judges for itself gets predictions, without a loss."""
-        judges = callable(getattr(self.dataset, "evaluate", None))
-        return "predict" if judges else "val"
+        return "predict" if judges(self.dataset) else "val"
 
     def _call_test_fn(self, runner: Run, test_fn: Callable[..., Any]) -> Any:
         return test_fn(runner.model, runner.prepare_eval_loader(self.dataloader))
@@ -300,8 +335,8 @@ class EvalHook(Hook):
     def _publish(self, runner: Run, named: Mapping[str, Any]) -> Any:
         self.evaluated_at = (runner.epoch, runner.iter)
         output = runner.log_buffer.output
-        for name, value in named.items():
-            output[name] = plain_number(value)
+        named = {self._named(name): value for name, value in named.items()}
+        output.update((name, plain_number(value)) for name, value in named.items())
         runner.log_buffer.ready = True
         if self.save_best is None:
             return None
@@ -315,14 +350,23 @@ class EvalHook(Hook):
             self.rule = infer_rule(
                 self.key_indicator, self.rule, self.greater_keys, self.less_keys
             )
-        if self.key_indicator not in named:
+        if self.key_indicator not in named and self._scores_here():
             self._refuse(set(named))
-        return named[str(self.key_indicator)]
+        return named.get(str(self.key_indicator))
+
+    def _named(self, result: str) -> str:
+        return f"{self._set}/{result}" if self._set else result
+
+    def _scores_here(self) -> bool:
+        """Whether `save_best` is a result of the set in turn."""
+        return str(self.key_indicator).startswith(self._named(""))
 
     def _check_names(self, names: set[str]) -> None:
         """Refuse early a `save_best` that cannot be among the results."""
-        open_ended = any(isinstance(metric, StatefulMetric) for metric in self.metrics)
-        if not open_ended and self.key_indicator not in (None, "auto", *names):
+        if any(isinstance(metric, StatefulMetric) for metric in self.metrics):
+            return
+        names = {self._named(name) for name in names}
+        if self.key_indicator not in (None, "auto", *names) and self._scores_here():
             self._refuse(names)
 
     def _refuse(self, names: set[str]) -> NoReturn:
