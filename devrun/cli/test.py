@@ -25,8 +25,8 @@ from devrun.cli.flags import (
 from devrun.cli.summary import listed
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
 from devrun.config import Config, DictAction, check_config
-from devrun.config.revisions import MODULE
 from devrun.config.named_sets import named_sets
+from devrun.config.revisions import MODULE
 from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
 from devrun.files import replace_text
@@ -156,8 +156,8 @@ def opened(
     if every_sample:
         if only is not None:
             raise ConfigError(
-                "a data module reads in an order of its own; predictions take data sets "
-                "that are named in the config"
+                "a data module reads in an order of its own; predictions take data "
+                "sets that are named in the config"
             )
         for section in (cfg["data"], cfg["data"]["val_dataloader"]):
             for name in ORDER:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from devrun.dist import all_reduce_mean
+from devrun.dist import weighted_means
 from devrun.errors import ConfigError
 from devrun.hooks.base import Hook
 from devrun.run import Run
@@ -110,7 +110,7 @@ class LrRangeHook(Hook):
         loss = runner.outputs.get("loss")
         if loss is None:
             raise ConfigError("the training step gave no loss to judge the rates by")
-        self.curve.add(self._lr, all_reduce_mean({"loss": loss})["loss"])
+        self.curve.add(self._lr, weighted_means({"loss": (float(loss), 1.0)})["loss"])
         if self.curve.exploded or len(self.curve.lr) >= self.steps:
             self.at_end()
             runner.request_stop("the range of learning rates is tried")
