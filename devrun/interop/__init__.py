@@ -1,0 +1,1 @@
+"""Where code and packages that were written for other frameworks meet devrun."""

@@ -1,0 +1,16 @@
+"""Code written for MMCV 1.x on devrun: from this import on, `mmcv.runner` is devrun's.
+
+    import devrun.interop.mmcv
+    from mmcv.runner import HOOKS, EpochBasedRunner, Hook      # devrun's
+    from mmcv.cnn import ConvModule                            # MMCV's, if installed
+
+It holds in this process, from before the first import of `mmcv`. What asks for it is
+the program, `devrun train --mmcv`, or `python -m devrun.interop.mmcv SCRIPT`; a config
+cannot.
+"""
+
+from devrun.interop.mmcv.finder import install
+
+__all__ = ["install"]
+
+install()

@@ -1,0 +1,1 @@
+"""`python -m devrun.interop.mmcv SCRIPT ARGUMENTS`: a program written for MMCV."""
