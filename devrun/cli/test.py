@@ -19,6 +19,7 @@ from devrun.cli.flags import (
     import_modules,
     overrides,
     trusted,
+    use_mmcv,
 )
 from devrun.cli.summary import listed
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
@@ -79,6 +80,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
             "the CHECKPOINT"
         )
     _check_out(args.out)
+    use_mmcv(args)
     cfg: Any = Config.fromfile(
         args.config, import_custom_modules=False, trust=args.trust_config
     )

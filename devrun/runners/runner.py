@@ -224,6 +224,8 @@ class BaseRunner(ABC):
         """Class name of the model."""
         return type(self.model).__name__
 
+    _model_name = model_name
+
     @property
     def own_loop(self) -> bool:
         """Whether a user's subclass has its own `train` or `run_iter`."""

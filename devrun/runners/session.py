@@ -12,7 +12,7 @@ from torch import nn
 from devrun.checkpoint import host_rng_state, set_host_rng_state
 from devrun.data.prepared import PreparedLoader
 from devrun.devices.base import DeviceAdapter
-from devrun.devices.resolve import resolve_device
+from devrun.devices.resolve import device_for, resolve_device
 from devrun.devices.seeding import seed_streams
 from devrun.dist import broadcast_object, get_dist_info
 from devrun.errors import ConfigError
@@ -65,7 +65,7 @@ class Session:
         self.limit_batches, self.needs_length = limit_batches, needs_length
         self.keeps_seed = seed is not None
         """Whether a resumed run keeps its own seed, not that of its checkpoint."""
-        self.adapter: DeviceAdapter = resolve_device(device)
+        self.adapter: DeviceAdapter = resolve_device(device_for(model, device))
         self.adapter.ensure_setup()
         self.rank, self.world_size = get_dist_info()
         if seed is not None:
@@ -91,6 +91,8 @@ class Session:
                 "the model is on the device already and cannot be replaced; assign "
                 "runner.model before run(), or change its parts in place"
             )
+        while isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module  # the adapter wraps it as its device wants it
         self.step_module = StepModule(model, self.loss, self.batch_processor)
         self.wrapped: Any = self.step_module
         """The step module as the adapter wrapped it: what a step is given."""

@@ -48,6 +48,13 @@ class Finder(MetaPathFinder, Loader):
         # error that has the name would be passed over there.
         raise ModuleNotFoundError(_lacking(fullname, parent, self.installed))
 
+    def described(self) -> str:
+        """What imports of `mmcv` give now, in one line."""
+        beside = f"the rest of mmcv is that in {self.installed}"
+        return "imports of mmcv.runner and mmcv.utils give devrun's names; " + (
+            beside if self.installed else f"mmcv itself is not installed: {INSTALL}"
+        )
+
     def create_module(self, spec: ModuleSpec) -> None:
         return None
 
