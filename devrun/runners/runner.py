@@ -379,6 +379,7 @@ class BaseRunner(ABC):
         )
 
     hooks: list[Hook] = _of("table.hooks", "All hooks in the order they are called.")
+    _hooks = hooks
 
     def get_hook_info(self) -> str:
         """The stage table as text."""

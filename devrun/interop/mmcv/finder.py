@@ -19,6 +19,7 @@ from typing import Any
 
 from devrun.errors import ConfigError
 from devrun.interop.mmcv.table import COMPLETED, OURS, PACKAGES, names_below
+from devrun.registry import Registry
 
 INSTALL = "pip install mmcv==1.7.2 (with MMCV_WITH_OPS=0 it needs no compiler)"
 
@@ -62,11 +63,24 @@ class Finder(MetaPathFinder, Loader):
         name = module.__name__
         homes = OURS.get(name) or names_below(name)
         ours = {n: getattr(import_module(home), n) for n, home in homes.items()}
+        for value in ours.values():
+            if isinstance(value, Registry):
+                _leave_room(value)
         vars(module).update(ours, __all__=[n for n in ours if not n.startswith("_")])
         if name in COMPLETED and self.installed:
             vars(module)["__getattr__"] = _Completion(name, self.installed)
         elif name == "mmcv":
             vars(module)["__version__"] = "1.7.2"  # whose names these are
+
+
+def _leave_room(registry: Registry) -> None:
+    """Let those who write for MMCV use the names of ours that MMCV does not have."""
+    own = {n for n, m in registry.module_dict.items() if _is_ours(m)}
+    registry.yielding |= own - {n for names in OURS.values() for n in names}
+
+
+def _is_ours(registered: Any) -> bool:
+    return str(registered.__module__).startswith("devrun.")
 
 
 def _lacking(name: str, parent: str, installed: Path | None) -> str:
