@@ -97,10 +97,7 @@ class Registry:
             self._expects = expects or parent._expects
         self.build_func: Buildable = build_func or build_from_cfg
 
-    @property
-    def _module_dict(self) -> dict[str, Buildable]:
-        """`module_dict`, as code for MMCV reads it."""
-        return self.module_dict
+    _module_dict = property(lambda self: self.module_dict)  # as code for MMCV reads it
 
     def __len__(self) -> int:
         return len(self.module_dict)

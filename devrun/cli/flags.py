@@ -124,7 +124,7 @@ def trusted(args: argparse.Namespace) -> AbstractContextManager[None]:
 def use_mmcv(args: argparse.Namespace) -> None:
     """What `--mmcv` asks for; before anything of the user's is imported or read."""
     if args.mmcv:
-        from devrun.interop.mmcv import install  # the import is what does it
+        from devrun.interop.mmcv_finder import install
 
         complain(install().described(), "note")
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from devrun.checkpoint import host_rng_state, set_host_rng_state
 from devrun.data.prepared import PreparedLoader
-from devrun.devices.base import DeviceAdapter
+from devrun.devices.base import DeviceAdapter, bare_module
 from devrun.devices.resolve import device_for, resolve_device
 from devrun.devices.seeding import seed_streams
 from devrun.dist import broadcast_object, get_dist_info
@@ -91,8 +91,7 @@ class Session:
                 "the model is on the device already and cannot be replaced; assign "
                 "runner.model before run(), or change its parts in place"
             )
-        while isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            model = model.module  # the adapter wraps it as its device wants it
+        model = bare_module(model)  # the adapter wraps it as its device wants it
         self.step_module = StepModule(model, self.loss, self.batch_processor)
         self.wrapped: Any = self.step_module
         """The step module as the adapter wrapped it: what a step is given."""

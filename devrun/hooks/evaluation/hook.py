@@ -277,7 +277,7 @@ class EvalHook(Hook):
         exclude_time(runner, perf_counter() - began)
 
     def _do_evaluate(self, runner: Run) -> Any:
-        """The score; MMCV's name, under which subclasses have an evaluation of theirs."""
+        """The score; MMCV's name, under which subclasses have their own."""
         with runner.evaluating():
             if self.test_fn is not None:
                 results = self._call_test_fn(runner, self.test_fn)

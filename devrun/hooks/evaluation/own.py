@@ -1,26 +1,23 @@
-"""An evaluation that a subclass of `EvalHook` does itself, as MMCV's libraries have it.
+"""An evaluation that a subclass of `EvalHook` does itself, as MMCV's libraries do.
 
-Such a `_do_evaluate(self, runner)` calls `self.test_fn(model, loader)`, which MMCV always
-has, then `self.evaluate(runner, results)` and `self._save_ckpt(runner, score)`: on
-several ranks the last two on rank 0 alone, where devrun's need every rank.
+Such a `_do_evaluate(self, runner)` calls `self.test_fn(model, loader)`, which is always
+there in MMCV, then `self.evaluate(runner, results)` and `self._save_ckpt(runner,
+score)`: on several ranks the last two on rank 0 alone, where devrun's need every rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devrun.dist import broadcast_object
 from devrun.hooks.evaluation.loop import Steps, collect_predictions, length_of
 from devrun.run import Run
 
-if TYPE_CHECKING:
-    from devrun.hooks.evaluation.hook import EvalHook
 
-
-def evaluate_own(hook: EvalHook, runner: Run) -> Any:
-    """Call the subclass's `_do_evaluate`; the score that it wanted saved, on every rank.
+def evaluate_own(hook: Any, runner: Run) -> Any:
+    """Call the `_do_evaluate` of `hook`; on every rank the score that it saved by.
 
     It is saved by the caller, after the evaluation has given the model its trained
     weights back.
@@ -50,7 +47,7 @@ def evaluate_own(hook: EvalHook, runner: Run) -> Any:
 
 
 @contextmanager
-def _having(hook: EvalHook, names: dict[str, Any]) -> Iterator[None]:
+def _having(hook: Any, names: dict[str, Any]) -> Iterator[None]:
     """Within, `hook` has these attributes, but for methods that its class overrides."""
     before = dict(vars(hook))
     for name, value in names.items():

@@ -9,7 +9,7 @@ the program, `devrun train --mmcv`, or `python -m devrun.interop.mmcv SCRIPT`; a
 cannot.
 """
 
-from devrun.interop.mmcv.finder import install
+from devrun.interop.mmcv_finder import install
 
 __all__ = ["install"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from devrun.devices.resolve import define_auto, set_environment
 from devrun.errors import DevrunError
-from devrun.interop.mmcv.finder import install
+from devrun.interop.mmcv_finder import install
 from devrun.text import one_line
 from devrun.trust import granted
 
@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
     _say("note", install().described())
     set_environment()
     define_auto(lambda model: args.device or _place_of(model))
-    sys.argv = program
+    sys.argv[:] = program
     try:
         with granted(everything=args.trust_config):
             if args.module:

@@ -12,13 +12,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from devrun.errors import ConfigError
-from devrun.interop.mmcv.table import COMPLETED, OURS, PACKAGES, names_below
+from devrun.interop.mmcv_names import COMPLETED, OURS, PACKAGES, names_below
 from devrun.registry import Registry
 
 INSTALL = "pip install mmcv==1.7.2 (with MMCV_WITH_OPS=0 it needs no compiler)"
@@ -106,10 +106,10 @@ class _Completion:
         if name.startswith("__") or name not in self._source:
             raise AttributeError(f"module {self._name!r} has no attribute {name!r}")
         if self._theirs is None:
-            spec = importlib.util.spec_from_file_location(self._name, self._file)
-            assert spec is not None and spec.loader is not None  # it is a .py
-            theirs = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(theirs)
+            loader = SourceFileLoader(self._name, str(self._file))
+            spec = importlib.util.spec_from_loader(self._name, loader)
+            theirs = importlib.util.module_from_spec(cast(ModuleSpec, spec))
+            loader.exec_module(theirs)
             self._theirs = theirs
         return getattr(self._theirs, name)
 
