@@ -169,7 +169,7 @@ def test_mmcv_2_is_refused(tmp_path):
     package.mkdir()
     (package / "__init__.py").write_text("__version__ = '2.1.0'\n")
     done = python("-m", "devrun.interop.mmcv", script(tmp_path, ""), path=[tmp_path])
-    assert done.returncode != 0
+    assert done.returncode == 2
     assert "is not MMCV 1.x" in done.stderr.strip().split("\n")[-1]
 
 
@@ -291,7 +291,6 @@ def test_without_the_flag_they_do_not_import(tmp_path, hook_files):
     "asked",
     [
         "custom_imports: {imports: [devrun.interop.mmcv]}",
-        "custom_imports: {imports: [devrun.interop.mmcv.more]}",
         "custom_hooks: [{type: devrun.interop.mmcv.install}]",
         "custom_hooks: [{type: devrun.interop.mmcv.install.more}]",
     ],

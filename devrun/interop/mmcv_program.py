@@ -28,11 +28,11 @@ def main(words: Sequence[str]) -> int:
     program = [*(args.module or []), *args.script]
     if not program:
         _parser().error(f"nothing to run; for example: {PROGRAM} tools/train.py CONFIG")
-    _say("note", install().described())
-    set_environment()
-    define_auto(lambda model: args.device or _place_of(model))
     sys.argv[:] = program
     try:
+        _say("note", install().described())
+        set_environment()
+        define_auto(lambda model: args.device or _place_of(model))
         with granted(everything=args.trust_config):
             if args.module:
                 runpy.run_module(program[0], run_name="__main__", alter_sys=True)
@@ -69,7 +69,3 @@ def _place_of(model: Any) -> str:
 def _say(kind: str, text: object) -> None:
     sys.stderr.write(f"devrun: {kind}: {one_line(text)}\n")
     sys.stderr.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -6,11 +6,15 @@
 
 It holds in this process, from before the first import of `mmcv`. What asks for it is
 the program, `devrun train --mmcv`, or `python -m devrun.interop.mmcv SCRIPT`; a config
-cannot.
+cannot. A module and no package: those who look for packages import them.
 """
+
+import sys
 
 from devrun.interop.mmcv_finder import install
 
-__all__ = ["install"]
+if __name__ == "__main__":
+    from devrun.interop.mmcv_program import main
 
+    sys.exit(main(sys.argv[1:]))
 install()
