@@ -467,3 +467,55 @@ def test_an_evaluation_hook_of_its_own(tmp_path, base, options):
     first, second = done.stdout.strip().split("\n")
     assert first.startswith("6 None ") and "best_total_epoch_" in first
     assert second == "trained ['bias', 'weight']"
+
+
+BESIDE = """
+import sys
+import devrun.hooks, devrun.registry, devrun.config
+import devrun.interop.mmcv
+import numpy as np, torch
+import mmcv
+from mmcv.cnn import CONV_LAYERS, ConvModule, build_norm_layer
+from mmcv.fileio import FileClient
+from mmcv.parallel import DataContainer, MMDataParallel, collate
+from mmcv.runner import BaseModule, EpochBasedRunner, HOOKS, LossScaler, obj_from_dict
+from mmcv.utils import mkdir_or_exist
+
+assert mmcv.Config is devrun.config.Config and HOOKS is devrun.hooks.HOOKS
+assert type(CONV_LAYERS) is devrun.registry.Registry and "Conv2d" in CONV_LAYERS
+assert HOOKS.get("PaviLoggerHook").__mro__[1] is devrun.hooks.LoggerHook
+assert HOOKS.get("CheckpointHook") is devrun.hooks.CheckpointHook
+block = ConvModule(3, 4, 1, norm_cfg=dict(type="BN"))
+assert block(torch.ones(2, 3, 4, 4)).shape[1] == 4
+small = mmcv.imresize(np.zeros((8, 8, 3), "uint8"), (4, 4))
+batch = collate([dict(img=DataContainer(torch.ones(2), stack=False))] * 2, 2)
+assert small.shape == (4, 4, 3) and len(batch["img"].data[0]) == 2
+
+class Net(BaseModule):
+    def __init__(self):
+        super().__init__(init_cfg=dict(type="Constant", layer="Linear", val=0.5))
+        self.layer = torch.nn.Linear(2, 1)
+
+    def train_step(self, data, optimizer):
+        loss = self.layer(data[0]).mean()
+        return dict(loss=loss, log_vars=dict(loss=loss.item()), num_samples=2)
+
+net = Net()
+net.init_weights()
+assert net.layer.weight.tolist() == [[0.5, 0.5]]
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+runner = EpochBasedRunner(
+    MMDataParallel(net), optimizer=optimizer, max_epochs=1, device="cpu")
+data = torch.utils.data.TensorDataset(torch.ones(4, 2))
+runner.run([torch.utils.data.DataLoader(data, 2)], [("train", 1)])
+assert runner.model is net and [round(v, 6) for v in net.layer.weight[0].tolist()] == [
+    0.3, 0.3]
+print(mmcv.__version__)
+"""
+
+
+@WITH_MMCV
+def test_the_real_mmcv_builds_its_layers_beside(tmp_path):
+    done = python(script(tmp_path, BESIDE), without=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1.")
