@@ -398,7 +398,7 @@ def test_how_a_program_ends(tmp_path, words, status, said):
 EVALUATES = """
 import torch
 from torch.utils.data import DataLoader, Dataset
-from mmcv.runner import DistEvalHook, EMAHook, EpochBasedRunner, EvalHook
+from mmcv.runner import DistEvalHook, EMAHook, EpochBasedRunner, EvalHook, init_dist
 
 class Points(Dataset):
     def __len__(self):
@@ -432,6 +432,8 @@ class Own({base}):
             if self.save_best and score:
                 self._save_ckpt(runner, score)
 
+if {ranks} > 1:
+    init_dist("pytorch", backend="gloo")
 torch.manual_seed(0)
 model = Model(2, 1)
 runner = EpochBasedRunner(
@@ -445,7 +447,10 @@ now = [float(p) for p in model.weight.sum(1)]
 with runner.evaluating():
     averaged = [float(p) for p in model.weight.sum(1)]
 assert hook.seen == averaged != now  # the average was in the model, and is out again
-total = 10 * float(sum(hook.latest_results))
+assert hook.rule == "greater" and hook.key_indicator == "total"
+if runner.rank:
+    assert hook.latest_results is None
+    raise SystemExit
 print(len(hook.latest_results), hook.test_fn, runner.meta["hook_msgs"]["best_ckpt"])
 assert hook.best.entries and len(hook.latest_results) == 6
 from safetensors.torch import load_file
@@ -456,17 +461,33 @@ print("trained", sorted(saved))
 """
 
 
-@pytest.mark.parametrize(
-    ("base", "options"),
-    [("EvalHook", ""), ("DistEvalHook", "tmpdir=None, gpu_collect=self.gpu_collect")],
-)
-def test_an_evaluation_hook_of_its_own(tmp_path, base, options):
-    text = EVALUATES.replace("{base}", base).replace("{options}", options)
-    done = python("-m", SHIM, script(tmp_path, text), cwd=tmp_path)
+def own_evaluation(tmp_path, base, options, ranks=1):
+    filled = {"{base}": base, "{options}": options, "{ranks}": str(ranks)}
+    text = EVALUATES
+    for name, value in filled.items():
+        text = text.replace(name, value)
+    return script(tmp_path, text)
+
+
+OWN = {"EvalHook": "", "DistEvalHook": "tmpdir=None, gpu_collect=self.gpu_collect"}
+
+
+@pytest.mark.parametrize("base", OWN)
+def test_an_evaluation_hook_of_its_own(tmp_path, base):
+    program = own_evaluation(tmp_path, base, OWN[base])
+    done = python("-m", SHIM, program, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.strip().split("\n")
     assert first.startswith("6 None ") and "best_total_epoch_" in first
     assert second == "trained ['bias', 'weight']"
+
+
+def test_an_evaluation_of_its_own_on_two_ranks(tmp_path):
+    program = own_evaluation(tmp_path, "DistEvalHook", OWN["DistEvalHook"], ranks=2)
+    running = zygote.start_ranks(["-m", SHIM, program], cwd=tmp_path)
+    said = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    assert said[0][0].startswith("6 None ") and said[1][0] == ""
 
 
 BESIDE = """
