@@ -18,8 +18,8 @@ from types import ModuleType
 
 from devrun.errors import ConfigError
 
-_FOR_PROGRAMS = "devrun.interop.mmcv."
-"""A module that acts by being imported."""
+_FOR_PROGRAMS = "devrun.interop.mmcv"
+"""What changes imports: one of these modules does it by being imported itself."""
 _opened: set[str] = set()
 """Folders that are on sys.path for the modules that the user named, and no others."""
 
@@ -38,7 +38,7 @@ def import_for_config(name: str) -> ModuleType:
         raise _standard(name)
     if any(part.startswith("__") for part in (top, *rest)):
         raise ConfigError(f"{name!r} is not for a config: a part begins with '__'")
-    if f"{name}.".startswith(_FOR_PROGRAMS):
+    if name.startswith(_FOR_PROGRAMS):
         raise ConfigError(
             f"{name!r} changes what is imported, which a config cannot ask for: give "
             "the flag --mmcv"

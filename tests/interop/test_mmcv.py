@@ -293,6 +293,7 @@ def test_without_the_flag_they_do_not_import(tmp_path, hook_files):
         "custom_imports: {imports: [devrun.interop.mmcv]}",
         "custom_hooks: [{type: devrun.interop.mmcv.install}]",
         "custom_hooks: [{type: devrun.interop.mmcv.install.more}]",
+        "custom_hooks: [{type: devrun.interop.mmcv_finder.Finder}]",
     ],
 )
 def test_a_config_cannot_ask_for_it(tmp_path, capsys, monkeypatch, asked):
