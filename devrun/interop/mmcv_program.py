@@ -32,7 +32,7 @@ def main(words: Sequence[str]) -> int:
     try:
         _say("note", install().described())
         set_environment()
-        define_auto(lambda model: args.device or _place_of(model))
+        define_auto(lambda model: _device(args, model))
         with granted(everything=args.trust_config):
             if args.module:
                 runpy.run_module(program[0], run_name="__main__", alter_sys=True)
@@ -48,22 +48,25 @@ def main(words: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        usage=f"{PROGRAM} [--device D] [--trust-config] [-m MODULE | SCRIPT] [ARGS]",
+        usage=f"{PROGRAM} [--device D [--emulate]] [--trust-config] "
+        "[-m MODULE | SCRIPT] [ARGUMENTS]",
         description=(__doc__ or "").partition("\n")[0],
     )
     rest = argparse.REMAINDER  # flags after the program are the program's
     add = parser.add_argument
     add("--device", metavar="D", help="of its runners, whatever it says itself")
+    add("--emulate", action="store_true", help="on the emulator of that device")
     add("--trust-config", action="store_true", help="let its configs run code")
     add("-m", dest="module", metavar="MODULE", nargs=rest, help="run a module")
     add("script", metavar="SCRIPT", nargs=rest, help="run a file")
     return parser
 
 
-def _place_of(model: Any) -> str:
-    """The device of the first parameter."""
+def _device(args: argparse.Namespace, model: Any) -> Any:
+    """What the flags say, or else the device of the model's first parameter."""
     first = next(iter(model.parameters()), None)
-    return "cpu" if first is None else str(first.device)
+    device = args.device or ("cpu" if first is None else str(first.device))
+    return {"type": device, "emulate": True} if args.emulate else device
 
 
 def _say(kind: str, text: object) -> None:

@@ -396,6 +396,15 @@ def test_how_a_program_ends(tmp_path, words, status, said):
     assert "Traceback" not in done.stderr
 
 
+def test_the_device_before_the_program_is_that_of_its_runners(tmp_path):
+    script(tmp_path, SECTIONS, "config.py")
+    script(tmp_path, PROGRAM.format(**THEIRS), "theirs.py")
+    words = ("theirs.py", "config.py", "--work-dir", "work")
+    done = python("-m", SHIM, "--device", "hpu", "--emulate", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "devrun.runners.epoch Line hpu 12 [" in done.stdout
+
+
 EVALUATES = """
 import torch
 from torch.utils.data import DataLoader, Dataset
