@@ -29,9 +29,9 @@ test-faults: $(DEV)
 test-gpu: $(DEV)
 	$(BIN)/python -m pytest -m "cuda or multi_cuda" $(ARGS)
 
-# Other people's suites on the emulators, from checkouts: make outside MMCV=DIR POPTORCH=DIR
+# Other people's suites, from checkouts of theirs: make outside MMCV=DIR RUNNER=DIR POPTORCH=DIR
 outside: $(DEV)
-	$(BIN)/python tools/outside.py $(if $(MMCV),--mmcv $(MMCV)) \
+	$(BIN)/python tools/outside.py $(if $(MMCV),--mmcv $(MMCV)) $(if $(RUNNER),--runner $(RUNNER)) \
 	    $(if $(POPTORCH),--poptorch $(POPTORCH)) $(if $(GAUDI),--gaudi $(GAUDI)) $(ARGS)
 
 lint: $(DEV)

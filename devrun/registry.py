@@ -84,6 +84,8 @@ class Registry:
         self.module_dict: dict[str, Buildable] = {}
         self.children: dict[str, Registry] = {}
         self.parent: Registry | None = None
+        self.yielding: set[str] = set()
+        """Names whose next registration replaces the first, without `force`."""
         self._expects = expects
         self._home = home
         if parent is not None:
@@ -94,6 +96,8 @@ class Registry:
             build_func = build_func or parent.build_func
             self._expects = expects or parent._expects
         self.build_func: Buildable = build_func or build_from_cfg
+
+    _module_dict = property(lambda self: self.module_dict)  # as code for MMCV reads it
 
     def __len__(self) -> int:
         return len(self.module_dict)
@@ -222,12 +226,13 @@ class Registry:
                 f"only a class or a function can be registered, got {module!r}"
             )
         for name in [module.__name__] if names is None else names:
-            if not force and name in self.module_dict:
+            if not force and name in self.module_dict and name not in self.yielding:
                 raise UnknownNameError(
                     f"{name!r} is already registered in the {self.name} registry, by "
                     f"{self.module_dict[name].__module__}; force=True replaces it"
                 )
             self.module_dict[name] = module
+            self.yielding.discard(name)
 
     def _add_child(self, child: Registry) -> None:
         if child.scope in self.children:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from devrun.cli.console import complain
 from devrun.config import DictAction
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.merge import DELETE
@@ -125,6 +126,11 @@ def add_trust_flags(group: argparse._ActionsContainer) -> None:
         action="store_true",
         help="let the config run code: a .py as Python, any type, modules beside it",
     )
+    add(
+        "--mmcv",
+        action="store_true",
+        help="`from mmcv.runner import ...` in modules of yours gives devrun's names",
+    )
 
 
 def _repeated(dest: str, metavar: str) -> dict[str, Any]:
@@ -145,6 +151,14 @@ def trusted(args: argparse.Namespace) -> Iterator[None]:
         downloads_allowed(vars(args).get("allow_download", False)),
     ):
         yield
+
+
+def use_mmcv(args: argparse.Namespace) -> None:
+    """What `--mmcv` asks for; before anything of the user's is imported or read."""
+    if args.mmcv:
+        from devrun.interop.mmcv_finder import install
+
+        complain(install().described(), "note")
 
 
 def import_modules(args: argparse.Namespace, cfg: Any) -> None:

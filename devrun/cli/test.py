@@ -21,6 +21,7 @@ from devrun.cli.flags import (
     import_modules,
     overrides,
     trusted,
+    use_mmcv,
 )
 from devrun.cli.summary import listed
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
@@ -143,6 +144,7 @@ def opened(
             f"--allow-pickle {args.trusted_file} is not the file that is loaded; name "
             "the CHECKPOINT"
         )
+    use_mmcv(args)
     cfg: Any = Config.fromfile(
         args.config, import_custom_modules=False, trust=args.trust_config
     )

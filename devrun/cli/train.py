@@ -14,7 +14,13 @@ from typing import Any
 from devrun.cli.console import complain, say
 from devrun.cli.exits import Session
 from devrun.cli.find_lr import check_flags, find_lr
-from devrun.cli.flags import add_train_flags, import_modules, overrides, trusted
+from devrun.cli.flags import (
+    add_train_flags,
+    import_modules,
+    overrides,
+    trusted,
+    use_mmcv,
+)
 from devrun.cli.lost import crash_stacks
 from devrun.cli.record import RunRecord, git_revision, versions
 from devrun.cli.signals import StopSignals
@@ -58,6 +64,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
+    use_mmcv(args)
     cfg = Config.fromfile(
         args.config, import_custom_modules=False, trust=args.trust_config
     )

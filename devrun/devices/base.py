@@ -36,7 +36,16 @@ from devrun.hooks.base import Hook
 from devrun.run import Loader
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
-__all__ = ["DeviceAdapter", "DeviceInfo"]
+__all__ = ["DeviceAdapter", "DeviceInfo", "bare_module"]
+
+
+def bare_module(model: Any) -> Any:
+    """The module that a script has wrapped in `DataParallel`, or the like, itself."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while isinstance(model, wrappers):
+        model = model.module
+    return model
+
 
 logger = logging.getLogger("devrun")
 

@@ -227,6 +227,8 @@ class BaseRunner(ABC):
         """Class name of the model."""
         return type(self.model).__name__
 
+    _model_name = model_name
+
     @property
     def own_loop(self) -> bool:
         """Whether a user's subclass has its own `train` or `run_iter`."""
@@ -380,6 +382,7 @@ class BaseRunner(ABC):
         )
 
     hooks: list[Hook] = _of("table.hooks", "All hooks in the order they are called.")
+    _hooks = hooks
 
     def get_hook_info(self) -> str:
         """The stage table as text."""

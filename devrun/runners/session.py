@@ -11,8 +11,8 @@ from torch import nn
 
 from devrun.checkpoint import host_rng_state, set_host_rng_state
 from devrun.data.prepared import PreparedLoader
-from devrun.devices.base import DeviceAdapter
-from devrun.devices.resolve import resolve_device
+from devrun.devices.base import DeviceAdapter, bare_module
+from devrun.devices.resolve import device_for, resolve_device
 from devrun.devices.seeding import seed_streams
 from devrun.dist import broadcast_object, get_dist_info
 from devrun.errors import ConfigError
@@ -66,7 +66,7 @@ class Session:
         self.limit_batches, self.needs_length = limit_batches, needs_length
         self.keeps_seed = seed is not None
         """Whether a resumed run keeps its own seed, not that of its checkpoint."""
-        self.adapter: DeviceAdapter = resolve_device(device)
+        self.adapter: DeviceAdapter = resolve_device(device_for(model, device))
         self.adapter.ensure_setup()
         self.rank, self.world_size = get_dist_info()
         if seed is not None:
@@ -92,6 +92,7 @@ class Session:
                 "the model is on the device already and cannot be replaced; assign "
                 "runner.model before run(), or change its parts in place"
             )
+        model = bare_module(model)  # the adapter wraps it as its device wants it
         self.step_module = StepModule(
             model, self.loss, self.batch_processor, lightning_hook(model)
         )

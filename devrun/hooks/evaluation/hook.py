@@ -39,6 +39,7 @@ from devrun.hooks.evaluation.loop import (
     evaluate_means,
     length_of,
 )
+from devrun.hooks.evaluation.own import evaluate_own
 from devrun.hooks.logger.hook import LoggerHook, plain_number
 from devrun.hooks.timer import exclude_time
 from devrun.metrics.build import build_metrics
@@ -189,7 +190,7 @@ class EvalHook(Hook):
 
     def after_train_epoch(self, runner: Run) -> None:
         if self.by_epoch and self._should_evaluate(runner):
-            self._do_evaluate(runner)
+            self._evaluate(runner)
 
     def after_train_iter(self, runner: Run) -> None:
         if self.by_epoch or not self._should_evaluate(runner):
@@ -199,12 +200,12 @@ class EvalHook(Hook):
             if isinstance(hook, LoggerHook):
                 hook.after_train_iter(runner)
         runner.log_buffer.clear()
-        self._do_evaluate(runner)
+        self._evaluate(runner)
 
     def evaluate_now(self, runner: Run) -> dict[str, Any]:
         """The named results of one evaluation outside of a run; nothing is logged."""
         self._check_shares(runner)
-        self._do_evaluate(runner, save=False)
+        self._evaluate(runner, save=False)
         named = dict(runner.log_buffer.output)
         runner.log_buffer.clear_output()
         named.pop("eval_iter_num", None)
@@ -216,20 +217,22 @@ class EvalHook(Hook):
         `results` may also be the named values themselves. On several ranks, those of
         rank 0 count.
         """
+        return self.publish(
+            runner, on_main(lambda: self.named_results(runner, results))
+        )
 
-        def named() -> dict[str, Any]:
-            if not judges(self.dataset):
-                if isinstance(results, Mapping):
-                    return dict(results)
-                raise ConfigError(
-                    f"test_fn gave {type(results).__name__}: return a dict of named "
-                    f"results, or give {type(self.dataset).__name__} an `evaluate`"
-                )
-            return dict(
-                self.dataset.evaluate(results, logger=runner.logger, **self.eval_kwargs)
+    def named_results(self, runner: Run, results: Any) -> dict[str, Any]:
+        """What the data set makes of `results`, on this rank alone."""
+        if not judges(self.dataset):
+            if isinstance(results, Mapping):
+                return dict(results)
+            raise ConfigError(
+                f"test_fn gave {type(results).__name__}: return a dict of named "
+                f"results, or give {type(self.dataset).__name__} an `evaluate`"
             )
-
-        return self._publish(runner, on_main(named))
+        return dict(
+            self.dataset.evaluate(results, logger=runner.logger, **self.eval_kwargs)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Scores and names of the best checkpoints, and the metric they go by."""
@@ -254,7 +257,7 @@ class EvalHook(Hook):
         self.initial_flag = False
         if not due:
             return
-        self._do_evaluate(runner, save=False)
+        self._evaluate(runner, save=False)
         for hook in runner.hooks:
             if isinstance(hook, LoggerHook) and runner.log_buffer.ready:
                 hook.log_now(runner, step=runner.iter, mode="val", epoch=runner.epoch)
@@ -271,7 +274,7 @@ class EvalHook(Hook):
             return done % self.interval == 0
         return done >= self.start and (done - self.start) % self.interval == 0
 
-    def _do_evaluate(self, runner: Run, *, save: bool = True) -> None:
+    def _evaluate(self, runner: Run, *, save: bool = True) -> None:
         began = perf_counter()
         self.metrics += [m for m in runner.eval_metrics if m not in self.metrics]
         if self.broadcast_bn_buffer:  # a rank's own ones saw only its samples
@@ -281,22 +284,25 @@ class EvalHook(Hook):
                 if getattr(module, "track_running_stats", False)
                 for buffer in module.buffers(recurse=False)
             )
-        score = self._score(runner)
+        if type(self)._do_evaluate is EvalHook._do_evaluate:
+            score = self._do_evaluate(runner)
+        else:
+            scores = [evaluate_own(self, runner) for _ in self._each_set()]
+            score = _first(scores)
         # None also when there were no results; a warning said so
         if save and self.save_best is not None and score is not None:
             self._save_ckpt(runner, score)
         exclude_time(runner, perf_counter() - began, "evaluation")
 
-    def _score(self, runner: Run) -> Any:
-        found, batches, scores = {}, 0, []
+    def _do_evaluate(self, runner: Run) -> Any:
+        """The score; MMCV's name, under which subclasses have their own."""
+        found, batches = {}, 0
         with runner.evaluating():
             for name in self._each_set():
                 found[name], count = self._results(runner)
                 batches += count
         runner.log_buffer.output["eval_iter_num"] = batches
-        for name in self._each_set():
-            scores.append(self.evaluate(runner, found[name]))
-        return next((score for score in scores if score is not None), None)
+        return _first([self.evaluate(runner, found[name]) for name in self._each_set()])
 
     def _results(self, runner: Run) -> tuple[Any, int]:
         """Of one pass over the set in turn, and its number of batches."""
@@ -332,7 +338,8 @@ class EvalHook(Hook):
     def _call_test_fn(self, runner: Run, test_fn: Callable[..., Any]) -> Any:
         return test_fn(runner.model, runner.prepare_eval_loader(self.dataloader))
 
-    def _publish(self, runner: Run, named: Mapping[str, Any]) -> Any:
+    def publish(self, runner: Run, named: Mapping[str, Any]) -> Any:
+        """Put the named results into the log; the one that `save_best` goes by."""
         self.evaluated_at = (runner.epoch, runner.iter)
         output = runner.log_buffer.output
         named = {self._named(name): value for name, value in named.items()}
@@ -398,3 +405,8 @@ class EvalHook(Hook):
                 key=wrong,
             )
         return build_metrics(metric)
+
+
+def _first(scores: Iterable[Any]) -> Any:
+    """The score of the set that `save_best` goes by, if any is there."""
+    return next((score for score in scores if score is not None), None)
