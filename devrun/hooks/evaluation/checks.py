@@ -15,6 +15,7 @@ from devrun.errors import (
     nearest,
 )
 from devrun.hooks.evaluation.loop import length_of
+from devrun.metrics.build import build_metrics
 from devrun.ranks import require_same
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "dataset_of",
     "judges",
     "keys_of",
+    "metrics_of",
 ]
 
 
@@ -110,3 +112,17 @@ def keys_of(
             name, f"must be a name or a list of names, got {given!r}"
         )
     return tuple(keys)
+
+
+def metrics_of(dataset: Any, kwargs: dict[str, Any], accepted: list[str]) -> list[Any]:
+    """The metrics of an `evaluation`, whose other keys only a data set can take."""
+    metric = kwargs.pop("metric", None)
+    if kwargs:
+        wrong = next(iter(kwargs))
+        raise ConfigTypeError(
+            f"evaluation got an unexpected {wrong!r}; "
+            f"{nearest(wrong, ['metric', *accepted])} (only a data set with "
+            f"`evaluate` takes others, {type(dataset).__name__} has none)",
+            key=wrong,
+        )
+    return build_metrics(metric)

@@ -15,7 +15,6 @@ from devrun.errors import (
     ConfigTypeError,
     UnknownNameError,
     UnsupportedFeatureError,
-    nearest,
 )
 from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.hooks.evaluation.best import (
@@ -32,6 +31,7 @@ from devrun.hooks.evaluation.checks import (
     dataset_of,
     judges,
     keys_of,
+    metrics_of,
 )
 from devrun.hooks.evaluation.loop import (
     Steps,
@@ -42,7 +42,6 @@ from devrun.hooks.evaluation.loop import (
 from devrun.hooks.evaluation.own import evaluate_own
 from devrun.hooks.logger.hook import LoggerHook, plain_number
 from devrun.hooks.timer import exclude_time
-from devrun.metrics.build import build_metrics
 from devrun.metrics.kinds import StatefulMetric
 from devrun.run import Run
 from devrun.step import StepOutput
@@ -139,7 +138,8 @@ class EvalHook(Hook):
         self.eval_kwargs = eval_kwargs
         self.metrics: list[Any] = []
         if test_fn is None and not all(map(judges, datasets)):
-            self.metrics = self._built_metrics(dict(eval_kwargs))
+            accepted = list(inspect.signature(EvalHook).parameters)[1:-1]
+            self.metrics = metrics_of(self.dataset, dict(eval_kwargs), accepted)
         self.key_indicator = save_best
         self.rule = rule
         if save_best is not None and (save_best != "auto" or rule is not None):
@@ -392,19 +392,6 @@ class EvalHook(Hook):
             runner.logger.info(
                 "Best %s is %.4f at %s, saved as %s", metric, score, when, path
             )
-
-    def _built_metrics(self, kwargs: dict[str, Any]) -> list[Any]:
-        metric = kwargs.pop("metric", None)
-        if kwargs:
-            wrong = next(iter(kwargs))
-            accepted = list(inspect.signature(EvalHook).parameters)[1:-1]
-            raise ConfigTypeError(
-                f"evaluation got an unexpected {wrong!r}; "
-                f"{nearest(wrong, ['metric', *accepted])} (only a data set with "
-                f"`evaluate` takes others, {type(self.dataset).__name__} has none)",
-                key=wrong,
-            )
-        return build_metrics(metric)
 
 
 def _first(scores: Iterable[Any]) -> Any:
