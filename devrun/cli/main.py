@@ -34,6 +34,9 @@ COMMANDS = {
     "test": Command("devrun.cli.test", "evaluate a checkpoint"),
     "devices": Command("devrun.cli.devices", "list the devices that are here"),
     "export": Command("devrun.cli.export", "write a checkpoint in another format"),
+    "convert": Command(
+        "devrun.cli.convert", "write an MMEngine-style config as one of devrun's"
+    ),
     "emulate": Command("devrun.cli.emulate", "run a program on the SDKs' emulators"),
 }
 

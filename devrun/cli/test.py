@@ -18,11 +18,12 @@ from devrun.cli.flags import (
     add_trust_flags,
     import_modules,
     overrides,
+    read_config,
     trusted,
 )
 from devrun.cli.summary import listed
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
-from devrun.config import Config, DictAction, check_config
+from devrun.config import DictAction, check_config
 from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
 from devrun.files import replace_text
@@ -79,10 +80,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
             "the CHECKPOINT"
         )
     _check_out(args.out)
-    cfg: Any = Config.fromfile(
-        args.config, import_custom_modules=False, trust=args.trust_config
-    )
-    cfg.merge_from_dict(args.cfg_options or {})
+    cfg: Any = read_config(args, args.split)
     cfg.merge_from_dict(overrides(args, cfg))
     check_config(cfg)
     places = places_of(cfg, _work_dir(cfg, args.config))

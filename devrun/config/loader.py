@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from devrun.config import environment
+from devrun.config.engine import ENGINE_KEYS, is_engine_style
 from devrun.config.json_reader import read_json
 from devrun.config.limits import Budget, Copier, TooMuch
 from devrun.config.merge import DELETE, merge
@@ -119,6 +120,8 @@ class Loader:
         """A helper set again here does not reach the base's values made from it."""
         base = source.bases or ConfigDict()
         stale = source.base_helpers - source.own_read - KEYS.keys()
+        if is_engine_style(base):
+            stale -= ENGINE_KEYS
         for name in own.keys() & base.keys() & stale:
             if own[name] == base[name]:
                 continue

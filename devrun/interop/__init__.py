@@ -1,0 +1,1 @@
+"""Configs, models, data and weights of other frameworks, each read when it is named."""

@@ -1,0 +1,1 @@
+"""MMEngine and its libraries: their configs, registries and models."""
