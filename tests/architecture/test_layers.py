@@ -22,6 +22,7 @@ LAYERS = {
     "construct": 1,
     "tensors": 1,
     "registry": 1,
+    "scopes": 1,
     "config": 1,
     "step": 1,
     "dist": 1,
@@ -37,11 +38,12 @@ LAYERS = {
     "run": 3,
     "hooks": 4,
     "devices": 5,
-    "runners": 6,
-    "cli": 7,
-    "testing": 7,
-    "": 8,  # devrun/__init__.py, a table of names
-    "__main__": 8,
+    "interop": 6,
+    "runners": 7,
+    "cli": 8,
+    "testing": 8,
+    "": 9,  # devrun/__init__.py, a table of names
+    "__main__": 9,
 }
 VERSION_ONLY = ("devrun", "devrun.__version__")
 """The front is a table of names that loads nothing, so its version is for all."""
