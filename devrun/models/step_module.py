@@ -3,6 +3,7 @@
 Which of the contracts a model keeps is found once, when it is wrapped:
 
     train_step(batch, optimizer) -> {loss, log_vars, num_samples}        MMCV's
+    train_step(batch, optim_wrapper), val_step(batch) -> samples         MMEngine's
     forward(**batch) -> a dict or object with `loss`                     Hugging Face's
     forward(x) and a separate loss(output, target)                       plain PyTorch
 """
@@ -18,6 +19,7 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from devrun.errors import ConfigError, ConfigTypeError
+from devrun.models.engine import engine_step, is_of_engine
 from devrun.models.items import shifts_labels
 from devrun.models.steps import (
     MODES,
@@ -106,6 +108,8 @@ class StepModule(nn.Module):
         if batch_processor is not None:
             _check_batch_processor(model, batch_processor)
             self.run = processor_step
+        elif is_of_engine(model):
+            self.run, own = engine_step, False
         elif own:
             self.run = own_step
         else:

@@ -180,8 +180,7 @@ def test_the_hooks(whole):
 def test_the_process(whole):
     assert (whole.seed, whole.deterministic, whole.cudnn_benchmark) == (3, False, True)
     assert whole.dist_params == {"backend": "nccl"}
-    assert whole.mp_start_method == "fork"
-    assert whole.auto_scale_lr == {"base_batch_size": 128}
+    assert "auto_scale_lr" not in whole  # it is not enabled
     assert "default_scope" not in whole
     assert "train_pipeline" not in whole
 

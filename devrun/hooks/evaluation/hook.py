@@ -358,4 +358,8 @@ class EvalHook(Hook):
                 f"{nearest(wrong, ['metric', *accepted])} (only a data set with "
                 f"`evaluate` takes others, {type(self.dataset).__name__} has none)"
             )
-        return build_metrics(metric)
+        metrics = build_metrics(metric)
+        for one in metrics:
+            if isinstance(one, StatefulMetric):
+                one.attach(self.dataset)
+        return metrics

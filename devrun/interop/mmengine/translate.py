@@ -100,10 +100,7 @@ def _process(work: Translation) -> None:
     if env := work.section("env_cfg"):
         env.move("cudnn_benchmark", work.out)
         env.pop("resource_limit")
-        if processes := env.section("mp_cfg"):
-            processes.move("mp_start_method", work.out)
-            processes.move("opencv_num_threads", work.out)
-            processes.done()
+        env.pop("mp_cfg")
         env.move("dist_cfg", work.out, "dist_params")
         env.done()
     if randomness := work.section("randomness"):
@@ -117,6 +114,9 @@ def _process(work: Translation) -> None:
     if work.tree.pop("resume", None):
         start = work.tree.pop("load_from", None)
         work.put("resume_from", start or "auto", origin)
+    scale = work.tree.get("auto_scale_lr")
+    if isinstance(scale, ConfigDict) and not scale.get("enable"):
+        del work.tree["auto_scale_lr"]
     for key, plain in (("strategy", None), ("runner_type", "Runner"), ("compile", 0)):
         given = work.tree.get(key)
         if given and given != plain:
