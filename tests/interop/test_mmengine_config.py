@@ -331,7 +331,9 @@ def test_the_flags_and_devruns_own_keys_work_beside(write, capsys):
 
 
 def test_leftovers_of_mmcv_are_named_and_not_read(write, capsys, caplog):
-    path = write(TINY + "optimizer = dict(type='Adam', lr=9)\nlog_processor = dict(a=1)")
+    path = write(
+        TINY + "optimizer = dict(type='Adam', lr=9)\nlog_processor = dict(a=1)"
+    )
     status, out, _ = command(capsys, "convert", path)
     assert status == 0
     assert Config.fromstring(out, ".py").optimizer.lr == 0.1

@@ -117,7 +117,10 @@ def _harden_mmengine() -> None:
         reader = _checkpoint if prefix == "" else _not_fetched
         loader.register_scheme(prefix, reader, force=True)
     backends: Any = import_module("mmengine.fileio.backends")
-    for table, kept in ((backends.backends, "local"), (backends.prefix_to_backends, "")):
+    for table, kept in (
+        (backends.backends, "local"),
+        (backends.prefix_to_backends, ""),
+    ):
         for name in set(table) - {kept}:
             table[name] = _no_backend
     config: Any = import_module("mmengine.config").Config

@@ -12,7 +12,6 @@ from devrun.interop.mmengine.section import (
     new,
     refuse,
     refuse_value,
-    section_of,
 )
 
 __all__ = [
@@ -234,7 +233,10 @@ def evaluators(work: Translation) -> None:
         evaluator = Section(chosen, origin)
         if _bare(evaluator.pop("type", "Evaluator")) != "Evaluator":
             refuse(chosen, None, "an evaluator of another type is not translated")
-        origin, chosen = origin_of(chosen, "metrics") or origin, evaluator.pop("metrics")
+        origin, chosen = (
+            origin_of(chosen, "metrics") or origin,
+            evaluator.pop("metrics"),
+        )
         evaluator.done()
     metrics = chosen if isinstance(chosen, (list, tuple)) else [chosen]
     made = listed((work.scoped(one) for one in metrics), origin, ("evaluation",))

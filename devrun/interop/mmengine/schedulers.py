@@ -81,7 +81,9 @@ class ParamSchedulerHook(Hook):
 
     @property
     def _groups(self) -> list[dict[str, Any]]:
-        return [group for one in self._built[:1] for group in one.optimizer.param_groups]
+        return [
+            group for one in self._built[:1] for group in one.optimizer.param_groups
+        ]
 
     @property
     def _names(self) -> set[str]:

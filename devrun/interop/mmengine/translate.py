@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from devrun.config.config import Config
 from devrun.config.engine import ENGINE_KEYS, is_engine_style
