@@ -1,4 +1,4 @@
-"""MMEngine-style configs as devrun's: what each section becomes, and what is refused."""
+"""MMEngine-style configs as devrun's: what each section becomes or is refused."""
 
 import re
 import textwrap

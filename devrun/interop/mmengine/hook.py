@@ -108,6 +108,6 @@ class _View:
             return runner.data_loader
         hook = type(vars(self)["_hook"]).__name__
         raise UnsupportedFeatureError(
-            f"{hook} reads runner.{name}, which devrun's runner does not have for hooks "
-            "of MMEngine; write it as a hook of devrun's"
+            f"{hook} reads runner.{name}, which devrun's runner does not have for "
+            "hooks of MMEngine; write it as a hook of devrun's"
         )

@@ -136,7 +136,7 @@ def _checkpoint(work: Translation, hook: Section) -> None:
 
 
 def _ema(work: Translation, hook: Section) -> None:
-    """MMEngine's average begins as the weights after `begin_iter`, and has no warm-up."""
+    """MMEngine's average is a copy until `begin_iter`, and has no warm-up."""
     kind = hook.node.get("ema_type", "ExponentialMovingAverage")
     if kind != "ExponentialMovingAverage":
         refuse_value(hook.node, "ema_type", "ExponentialMovingAverage is known")

@@ -70,7 +70,7 @@ def train_cfg(work: Translation) -> None:
 
 
 def _when(work: Translation, section: Section, last: Any) -> None:
-    """MMEngine evaluates at multiples of the interval from `val_begin`, and at the end."""
+    """At multiples of the interval from `val_begin` on, and at the end."""
     if work.tree.get("val_dataloader") is None:
         section.pop("val_interval")
         section.pop("val_begin")
@@ -205,8 +205,8 @@ def _precision(section: Section, update: ConfigDict) -> None:
 
 
 def _optimizer(work: Translation, section: Section) -> None:
-    inner = section.section("optimizer")
-    assert inner is not None
+    inner = Section(section.node["optimizer"], origin_of(section.node, "optimizer"))
+    section.pop("optimizer")
     kind = inner.node.get("type")
     if kind not in _TORCH_OPTIMIZERS:
         work.scoped(inner.node)
@@ -244,7 +244,7 @@ def evaluators(work: Translation) -> None:
 
 
 def schedulers(work: Translation) -> None:
-    """`param_scheduler`: all of them in one hook, which steps MMEngine's own classes."""
+    """`param_scheduler`: one hook, which steps MMEngine's own classes."""
     origin = origin_of(work.tree, "param_scheduler")
     given = work.tree.pop("param_scheduler", None)
     if not given or not work.schedules:

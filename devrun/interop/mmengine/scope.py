@@ -49,7 +49,7 @@ class EngineScope:
         self._module = import_module(f"{name}.registry")
 
     def find(self, kind: str, name: str) -> Buildable | None:
-        """The class itself, or a function for what stands in for it on devrun's runner."""
+        """The class itself, or what stands for it on devrun's runner."""
         own = OWN.get((kind, name))
         if own is not None:
             return own

@@ -132,7 +132,7 @@ def _process(work: Translation) -> None:
 
 
 def _rest(work: Translation, helpers: frozenset[str]) -> None:
-    """What is left: the same in both, devrun's own, variables, and what does nothing."""
+    """What is the same in both, devrun's own keys, variables, and the rest."""
     for key in list(work.tree):
         origin = origin_of(work.tree, key)
         value = work.tree[key]
