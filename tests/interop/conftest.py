@@ -32,6 +32,18 @@ def mmcls():
     """MMClassification 0.25 on MMCV 1.7 is installed."""
     _needs("mmcv", "mmcv", "1.7")
     _needs("mmcls", "mmcls", "0.25")
+    _define_operators()
+
+
+@pytest.fixture(scope="session")
+def mmpretrain():
+    """MMPretrain 1.2 on MMEngine 0.10 is installed."""
+    _needs("mmengine", "mmengine", "0.10")
+    _needs("mmpretrain", "mmpretrain", "1.2")
+    _define_operators()
+
+
+def _define_operators():
     if not _LIBRARY and not hasattr(torch.ops.torchvision, "nms"):
         # torchvision registers functions for operators that a CPU build may lack
         library = torch.library.Library("torchvision", "DEF")

@@ -198,11 +198,12 @@ def visualizer(work: Translation) -> None:
         backends = section.pop("vis_backends") or backends
     log = work.out.get("log_config")
     for backend in backends or ():
-        if not isinstance(backend, ConfigDict) or backend.get("type") not in _VIS:
+        kind = backend.get("type") if isinstance(backend, ConfigDict) else None
+        if str(kind).rpartition(".")[2] not in _VIS:
             known = ", ".join(_VIS)
             node = backend if isinstance(backend, ConfigDict) else work.tree
             refuse(node, "type", f"of a vis backend: devrun translates {known}")
-        name, origin = _VIS[backend["type"]], origin_of(backend, "type")
+        name, origin = _VIS[kind.rpartition(".")[2]], origin_of(backend, "type")
         if name is not None and log is not None:
             ours = new(origin, ("log_config", "hooks"))
             place(ours, "type", name, origin)

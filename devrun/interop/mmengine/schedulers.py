@@ -45,6 +45,11 @@ class ParamSchedulerHook(Hook):
         self._built: list[Any] = []
         self._optimizer: Any = None
         self._saved: dict[str, Any] | None = None
+        self._dry = False
+
+    def prepare_dry_run(self) -> bool:
+        self._dry = True
+        return True
 
     def before_run(self, runner: Run) -> None:
         if self._optimizer is not runner.optimizer:
@@ -98,7 +103,9 @@ class ParamSchedulerHook(Hook):
             options = {k: v for k, v in section.items() if k not in ("type", "_scope_")}
             in_epochs = options.get("by_epoch", True)
             last = runner.max_epochs if in_epochs else runner.max_iters
-            if last is not None:
+            if last is not None and self._dry:  # too short for what begins later
+                options["end"] = max(last, options.get("begin", 0) + 1)
+            elif last is not None:
                 options.setdefault("end", last)
             elif in_epochs:
                 raise ConfigError(
@@ -146,7 +153,8 @@ class ParamSchedulerHook(Hook):
 def _kind(section: Mapping[str, Any]) -> Any:
     """The class that a section names; only one of MMEngine's schedulers."""
     name = section.get("type")
-    scope, _, bare = str(name).rpartition(".")
+    scope, _, bare = str(name).partition(".")
+    scope, bare = (scope, bare) if bare else ("", scope)
     base: Any = import_module("mmengine.optim")._ParamScheduler
     found = name
     if isinstance(name, str):

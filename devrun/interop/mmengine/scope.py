@@ -33,7 +33,6 @@ _REGISTRIES = {
     "learning-rate scheduler": "PARAM_SCHEDULERS",
 }
 """Registry of devrun's -> that of MMEngine and of each package on it."""
-_UNKNOWN = re.compile(r"(\S+) is not in the \w+::(\w+) registry|Failed to get (\S+)")
 _HINTS = (
     (r"mmcv\._ext|No module named 'mmcv\.", "it needs MMCV's compiled operators: mmcv"),
     (r"MMCV==\S+ is used", "mmcv 2.1 fits (mmcv-lite has no compiled operators)"),
@@ -93,15 +92,29 @@ class EngineScope:
         try:
             return call(built, args, cfg)
         except DevrunError as error:
-            raise self._explained(error, kind, cfg) from error.__cause__
+            told = _unknown(error, cfg)
+            if told is not None:
+                raise told from None
+            raise
 
     def _chain(self, kind: str) -> Iterable[Any]:
         """The package's registry and those it inherits from."""
-        registry = getattr(self._module, _REGISTRIES.get(kind, ""), None)
+        name = _REGISTRIES.get(kind, "")
+        root = import_module("mmengine.registry")
+        registry = getattr(self._module, name, None) or getattr(root, name, None)
         while registry is not None:
             registry.import_from_location()
             yield registry
             registry = registry.parent
+
+    def registers(self, kind: Any) -> bool:
+        """Whether one of the registries has the class or function by its own name."""
+        name = getattr(kind, "__name__", "")
+        return any(
+            registry.module_dict.get(name) is kind
+            for of in _REGISTRIES
+            for registry in self._chain(of)
+        )
 
     def _theirs(self, kind: str, name: str) -> Buildable | None:
         for registry in self._chain(kind):
@@ -117,23 +130,35 @@ class EngineScope:
             scope.get_instance(f"devrun-{self.name}", scope_name=self.name)
         return scope.overwrite_default_scope(self.name)
 
-    def _explained(
-        self, error: DevrunError, kind: str, cfg: Mapping[str, Any]
-    ) -> DevrunError:
-        """An unknown name of a part in devrun's words, with where it was written."""
-        found = _UNKNOWN.search(str(error.__cause__ or ""))
-        if found is None:
-            return error
-        name = found[1] or found[3]
-        group = found[2] or kind
-        singular = {"models": "model", "transforms": "transform", "metrics": "metric"}
-        known = self.names(singular.get(group, group.removesuffix("s")))
-        told = UnknownNameError(
-            f"{name!r} is not in the {group} registry of {self.name}; "
-            f"{nearest(name, known)}"
-        )
-        told.locate(_place_of(name, cfg) or where(cfg))
-        return told
+
+def _unknown(error: DevrunError, cfg: Mapping[str, Any]) -> DevrunError | None:
+    """The unknown name of a part, in devrun's words and with where it was written."""
+    found = _asked(error.__cause__)
+    if found is None:
+        return None
+    name, registry = found
+    known = [*registry.module_dict, *getattr(registry.parent, "module_dict", ())]
+    told = UnknownNameError(
+        f"{name!r} is not in the {registry.name} registry of {registry.scope}; "
+        f"{nearest(name, known)}"
+    )
+    told.locate(_place_of(name, cfg) or where(cfg))
+    return told
+
+
+def _asked(error: BaseException | None) -> tuple[str, Any] | None:
+    """The name and the registry of theirs that does not have it, where that failed."""
+    registries: Any = import_module("mmengine.registry").Registry
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            facts = trace.tb_frame.f_locals
+            owner = facts.get("self")
+            if trace.tb_frame.f_code.co_name == "get" and isinstance(owner, registries):
+                return str(facts.get("key")), owner
+            trace = trace.tb_next
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def attach(name: str) -> EngineScope:

@@ -29,6 +29,7 @@ from devrun.interop.mmengine.parts import (
     val_cfg,
 )
 from devrun.interop.mmengine.section import Translation, refuse
+from devrun.scopes import SCOPES
 
 __all__ = ["is_engine_style", "translated"]
 
@@ -84,7 +85,11 @@ def translated(config: Config, split: str = "val") -> Config:
 
 
 def _model(work: Translation) -> None:
-    work.scope = str(work.tree.pop("default_scope", None) or "mmengine")
+    work.scope = work.tree.get("default_scope") or "mmengine"
+    if work.scope not in SCOPES:
+        reason = f"no scope {work.scope!r}; {hint_for(work.scope, SCOPES)}"
+        refuse(work.tree, "default_scope", reason)
+    work.tree.pop("default_scope", None)
     model = work.section("model")
     if model is None:
         return
