@@ -69,6 +69,7 @@ FLAGS = {
         "--weights",
         "-h",
     ],
+    "convert": ["--cfg-options", "--help", "--out", "--trust-config", "-h", "-o"],
     "devices": ["--help", "--json", "-h"],
     "emulate": ["--help", "-h", "-m"],
     "export": ["--format", "--help", "--output", "--overwrite", "--weights", "-h"],

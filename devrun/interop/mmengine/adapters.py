@@ -14,6 +14,7 @@ from devrun.errors import ConfigError
 from devrun.interop.mmengine.hook import EngineHook
 from devrun.interop.mmengine.schedulers import ParamSchedulerHook
 from devrun.metrics.base import StatefulMetric
+from devrun.models.engine import Stacked
 
 __all__ = ["ADAPTERS", "OWN"]
 
@@ -38,6 +39,8 @@ class EngineMetric(StatefulMetric):
 
     def update(self, outputs: Mapping[str, Any]) -> None:
         samples = outputs.get("predictions")
+        if isinstance(samples, Stacked):
+            samples = [samples.row(index) for index in range(len(samples))]
         if not isinstance(samples, (list, tuple)):
             raise ConfigError(
                 f"metric {self.name!r} is of MMEngine and takes the data samples that "

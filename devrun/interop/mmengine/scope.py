@@ -101,7 +101,7 @@ class EngineScope:
         """The package's registry and those it inherits from."""
         name = _REGISTRIES.get(kind, "")
         root = import_module("mmengine.registry")
-        registry = getattr(self._module, name, None) or getattr(root, name, None)
+        registry = getattr(self._module, name, getattr(root, name, None))
         while registry is not None:
             registry.import_from_location()
             yield registry
