@@ -43,6 +43,14 @@ def mmpretrain():
     _define_operators()
 
 
+@pytest.fixture(scope="session")
+def mmseg2():
+    """MMSegmentation 1.2 on MMEngine 0.10 is installed."""
+    _needs("mmengine", "mmengine", "0.10")
+    _needs("mmseg", "mmsegmentation", "1.2")
+    _define_operators()
+
+
 def _define_operators():
     if not _LIBRARY and not hasattr(torch.ops.torchvision, "nms"):
         # torchvision registers functions for operators that a CPU build may lack

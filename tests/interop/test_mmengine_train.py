@@ -190,6 +190,17 @@ def test_losses_rates_and_results_are_those_of_mmengines_own_runner(folder, name
             assert mine[key] == pytest.approx(value)
 
 
+def test_an_ipu_compiles_it_and_has_the_same_losses(folder):
+    text = classifier().replace("max_epochs=2", "max_epochs=1")
+    assert train(text) == 0
+    Path("cfg.py").write_text(text)
+    words = ("--device", "ipu", "--emulate", "--work-dir", "ipu", "--no-progress")
+    assert command("train", "cfg.py", *words) == 0
+    for mode, key in (("train", "loss"), ("val", "accuracy/top5")):
+        cpu, ipu = ([row[key] for row in rows(mode, work)] for work in ("out", "ipu"))
+        assert cpu == pytest.approx(ipu, rel=1e-4)
+
+
 SCHEDULES = {
     "multi-step": "dict(type='MultiStepLR', milestones=[2, 4], gamma=0.1)",
     "step": "dict(type='StepLR', step_size=2, gamma=0.5)",

@@ -14,6 +14,7 @@ from devrun.errors import ConfigError, DevrunError, UnknownNameError, nearest
 from devrun.importing import import_for_config
 from devrun.interop.mmengine.adapters import ADAPTERS, OWN
 from devrun.interop.mmengine.guard import check_section, harden
+from devrun.interop.mmengine.operators import stand_in
 from devrun.place import Place
 from devrun.text import cause_of
 
@@ -175,6 +176,7 @@ def attach(name: str) -> EngineScope:
         if not logger.check_instance_created("mmengine"):
             logger.get_instance("mmengine", log_level="WARNING")
         _imported(name, "mmengine.model")
+        stand_in()
         if name != "mmengine":
             for part in ("models", "datasets"):
                 _imported(name, f"{name}.{part}")

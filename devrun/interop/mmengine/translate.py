@@ -17,7 +17,7 @@ from collections.abc import Callable
 from devrun.config.config import Config
 from devrun.config.engine import ENGINE_KEYS, is_engine_style
 from devrun.config.origin import hint_for
-from devrun.config.schema import KEYS
+from devrun.config.schema import KEYS, USUAL_HELPERS
 from devrun.config.tree import ConfigDict, origin_of
 from devrun.interop.mmengine.hooks import custom_hooks, default_hooks, visualizer
 from devrun.interop.mmengine.parts import (
@@ -152,7 +152,7 @@ def _rest(work: Translation, helpers: frozenset[str]) -> None:
             work.unused.append(f"{key} ({origin}; not a section of MMEngine)")
         elif str(key).startswith(("x-", "_")):
             work.put(key, value, origin)
-        elif key not in helpers:
+        elif key not in helpers and not USUAL_HELPERS.fullmatch(str(key)):
             hint = hint_for(key, ENGINE_KEYS)
             if hint.startswith("did you mean"):
                 refuse(work.tree, key, f"unknown key; {hint}")
