@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,8 @@ def test_counts_of_iterations(write):
         ("drop_last=True", "dorp_last=True", "dorp_last", "drop_last"),
         ("momentum=4e-5", "ema_type='StochasticWeightAverage'", "ema_type", "Exp"),
         ("momentum=4e-5", "begin_epoch=3", "begin_epoch", "begin_iter"),
+        ("type='SimSiamHook'", "type='PreciseBNHook'", "type", "training data"),
+        ("type='SimSiamHook'", "type='SwitchRecipeHook'", "type", "data set"),
         ("save_best='auto'", "save_best=['a', 'b']", "save_best", "one"),
         ("interval=2", "save_begin=5", "save_begin", "5"),
         ("type='TensorboardVisBackend'", "type='AimVisBackend'", "type", "Wandb"),
@@ -356,3 +359,53 @@ def test_an_ema_over_several_updates_keeps_its_weight(write):
     text = "custom_hooks = [dict(type='EMAHook', momentum=0.1, interval=4)]"
     hook = translated(Config.fromfile(write(TINY + text))).custom_hooks[0]
     assert 1 - (1 - hook.momentum) ** 4 == pytest.approx(0.1)
+
+
+def test_a_base_of_a_package_is_read_and_the_package_is_not_imported(
+    write, capsys, tmp_path, monkeypatch
+):
+    configs = tmp_path / "site" / "somepackage" / ".mim" / "configs"
+    configs.mkdir(parents=True)
+    (configs.parents[1] / "__init__.py").write_text("raise SystemExit(77)")
+    (configs / "base.py").write_text(TINY)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    path = write("_base_ = 'somepackage::base.py'\ntrain_cfg = dict(max_epochs=9)")
+    made = translated(Config.fromfile(path))
+    assert made.runner.max_epochs == 9
+    assert made.optimizer.lr == 0.1
+    status, _, err = command(capsys, "convert", write("_base_ = 'nopackage::a.py'"))
+    assert status == 2
+    assert "cfg.py:1: _base_: 'nopackage::a.py' is of the package 'nopackage'" in err
+
+
+def test_an_import_that_nothing_uses_is_passed_over(write, capsys, tmp_path):
+    (tmp_path / "evil.py").write_text("open('owned', 'w')")
+    made = translated(Config.fromfile(write("import evil\n" + TINY)))
+    assert made.optimizer.lr == 0.1
+    for text in ("import evil\nx = evil\n", "from evil import *\n"):
+        status, _, err = command(capsys, "convert", write(text + TINY))
+        assert status == 2
+        assert "`import` is not read" in err
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["with read_base():\n    x = 1", "model = dict(type=print)", "import os\nos.x = 1"],
+)
+def test_what_a_lazy_config_has_is_refused_without_trust(write, capsys, line):
+    status, out, err = command(capsys, "convert", write(line + "\n" + TINY))
+    assert (status, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert "--trust-config" in err or "not defined" in err
+
+
+@pytest.mark.skipif(find_spec("mmpretrain") is not None, reason="MMPretrain is here")
+def test_a_package_that_is_missing_is_named_with_the_versions_that_fit(write, capsys):
+    path = write(WHOLE)
+    status, _, err = command(capsys, "train", path, "--device", "cpu", "--dry-run")
+    assert status == 2
+    error = err.splitlines()[-1]
+    assert "needs the package 'mmpretrain', which is not installed" in error
+    assert "mmpretrain 1.2" in error
+    assert "cfg.py:2: model.type: " in error

@@ -33,6 +33,10 @@ _VIS = {
     "WandbVisBackend": "WandbLoggerHook",
     "MLflowVisBackend": "MlflowLoggerHook",
 }
+_REFUSED = {
+    "PreciseBNHook": "it runs the model on more training data in the middle of a run",
+    "SwitchRecipeHook": "it changes the data set while the run reads it",
+}
 _OURS = ("EmptyCacheHook", "SyncBuffersHook")
 
 
@@ -76,6 +80,8 @@ def _hook(work: Translation, hook: Section) -> None:
     name = kind.rpartition(".")[2] if isinstance(kind, str) else ""
     if name in _NOTHING:
         return
+    if name in _REFUSED:
+        refuse_value(hook.node, "type", _REFUSED[name])
     if name in _TRANSLATED:
         hook.pop("type")
         _TRANSLATED[name](work, hook)
@@ -203,7 +209,7 @@ def visualizer(work: Translation) -> None:
             known = ", ".join(_VIS)
             node = backend if isinstance(backend, ConfigDict) else work.tree
             refuse(node, "type", f"of a vis backend: devrun translates {known}")
-        name, origin = _VIS[kind.rpartition(".")[2]], origin_of(backend, "type")
+        name, origin = _VIS[str(kind).rpartition(".")[2]], origin_of(backend, "type")
         if name is not None and log is not None:
             ours = new(origin, ("log_config", "hooks"))
             place(ours, "type", name, origin)

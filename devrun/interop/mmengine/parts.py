@@ -239,6 +239,12 @@ def evaluators(work: Translation) -> None:
         )
         evaluator.done()
     metrics = chosen if isinstance(chosen, (list, tuple)) else [chosen]
+    seen: list[Any] = []
+    for one in metrics:
+        kind = one.get("type") if isinstance(one, ConfigDict) else None
+        if kind in seen:  # devrun tells two of one class apart by their names
+            place(one, "name", f"{kind}_{seen.count(kind) + 1}", one._meta_.origin)
+        seen.append(kind)
     made = listed((work.scoped(one) for one in metrics), origin, ("evaluation",))
     place(work.within("evaluation", origin), "metric", made, origin)
 
