@@ -101,7 +101,8 @@ class Stacked:
     @classmethod
     def of(cls, samples: Sequence[Any], inputs: Any = None) -> Stacked:
         """`samples`, whose fields have one shape each; other fields are left out."""
-        first, columns = samples[0], {}
+        first = samples[0]
+        columns: dict[str, Any] = {}
         for name in first.keys():  # noqa: SIM118 - it is no dict
             values = [sample.get(name) for sample in samples]
             if all(isinstance(value, Tensor) for value in values):

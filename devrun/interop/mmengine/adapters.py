@@ -83,10 +83,11 @@ def _standing_for(kind: Any, base: type) -> type:
     """A class called as `kind` is, whose objects hold one of it in `base`."""
 
     def init(self: Any, **arguments: Any) -> None:
-        base.__init__(self, kind(**arguments))
+        super(made, self).__init__(kind(**arguments))
 
     facts = {"__init__": init, "__signature__": inspect.signature(kind)}
-    return type(kind.__name__, (base,), facts)
+    made: Any = type(kind.__name__, (base,), facts)
+    return made  # type: ignore[no-any-return]
 
 
 def _constructor(kind: Any) -> Buildable:
