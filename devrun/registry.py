@@ -2,6 +2,7 @@
 
     MODELS.build({"type": "ResNet", "depth": 18})                 a registered name
     MODELS.build({"type": "torchvision.models.resnet18"})         a dotted path
+    MODELS.build({"type": "mmcls.ImageClassifier", ...})          a scope's, see scopes
 
 A dotted path is taken only where the registry says what it must yield, and by the
 rules of `devrun.trust`, so that a config can name a model but can never call an
@@ -31,8 +32,8 @@ from devrun.errors import (
     ConfigTypeError,
     DevrunError,
     UnknownNameError,
-    nearest,
 )
+from devrun.scopes import foreign, hint
 from devrun.trust import accepted, import_path, takes_objects
 
 __all__ = [
@@ -138,10 +139,12 @@ class Registry:
         """The class or function that `type: name` selects.
 
         Raises:
-            UnknownNameError: neither a registered name nor a dotted path.
+            UnknownNameError: no registered name, no name of a scope, no dotted path.
             ConfigError: a dotted path that cannot be imported, or to something that
                 this registry does not hold.
         """
+        if (theirs := foreign(self.name, name)) is not None:
+            return theirs.target
         found = self.get(name)
         if found is None and "." in name and self._expects is not None:
             there = import_path(name)
@@ -150,9 +153,9 @@ class Registry:
                 found = accepted(there, self._expects(), self.name)
         if found is None:
             raise UnknownNameError(
-                f"{name!r} is not in the {self.name} registry; "
-                f"{nearest(name, self.module_dict) or 'it is empty'} (the module of "
-                f"your own class must be listed in custom_imports)"
+                f"{name!r} is not in the {self.name} registry"
+                f"{hint(self.name, name, self.module_dict)} (the module of your own "
+                f"class must be listed in custom_imports)"
             )
         return found
 
@@ -259,8 +262,8 @@ def build_from_cfg(
         UnknownNameError: (a KeyError) no `type`, or a name that nothing has.
         ConfigError: the constructor failed; its exception is the `__cause__`.
     """
-    for value, label in ((cfg, "cfg"), (default_args, "default_args")):
-        if not isinstance(value, dict) and not (value is None and label != "cfg"):
+    for value, label in ((cfg, "cfg"), (default_args or {}, "default_args")):
+        if not isinstance(value, dict):
             raise ConfigTypeError(f"{label} must be a dict, got {short(value)}")
     if not isinstance(registry, Registry):
         raise ConfigTypeError(f"registry must be a Registry, got {short(registry)}")
@@ -274,10 +277,13 @@ def build_from_cfg(
     wanted = args.pop("type")
     if isinstance(wanted, str):
         try:
-            target = registry.resolve(wanted)
+            theirs = foreign(registry.name, wanted)
+            target = registry.resolve(wanted) if theirs is None else theirs.target
         except DevrunError as error:
             error.locate(where(cfg, "type"))
             raise
+        if theirs is not None:
+            return theirs.scope.build(registry.name, theirs.name, args, cfg)
         if registry.get(wanted) is None:  # a dotted path
             return _build_named(target, args, cfg, registry)
     elif inspect.isclass(wanted) or inspect.isfunction(wanted):

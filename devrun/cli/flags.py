@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from devrun.cli.console import complain
-from devrun.config import DictAction
+from devrun.config import Config, DictAction
+from devrun.config.engine import is_engine_style, reads_bases_lazily
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.merge import DELETE
 from devrun.errors import ConfigError
@@ -141,6 +142,30 @@ def _repeated(dest: str, metavar: str) -> dict[str, Any]:
         "type": _word,
         "metavar": metavar,
     }
+
+
+def read_config(args: argparse.Namespace, split: str = "val") -> Config:
+    """The config that the command names, with `--cfg-options`, in devrun's sections.
+
+    Of an MMEngine-style one, `--cfg-options` has the keys of that style.
+
+    Args:
+        split: whose evaluator an MMEngine-style config is read for.
+    """
+    if args.trust_config and reads_bases_lazily(args.config):
+        from devrun.interop.mmengine.lazy import read_lazy
+
+        cfg = read_lazy(args.config)
+    else:
+        cfg = Config.fromfile(
+            args.config, import_custom_modules=False, trust=args.trust_config
+        )
+    cfg.merge_from_dict(args.cfg_options or {})
+    if not is_engine_style(cfg):
+        return cfg
+    from devrun.interop.mmengine.translate import translated
+
+    return translated(cfg, split)
 
 
 @contextmanager

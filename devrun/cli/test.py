@@ -20,12 +20,13 @@ from devrun.cli.flags import (
     add_weights_flags,
     import_modules,
     overrides,
+    read_config,
     trusted,
     use_mmcv,
 )
 from devrun.cli.summary import listed
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
-from devrun.config import Config, DictAction, check_config
+from devrun.config import DictAction, check_config
 from devrun.config.named_sets import named_sets
 from devrun.config.revisions import MODULE
 from devrun.devices.resolve import set_environment
@@ -145,10 +146,7 @@ def opened(
             "the CHECKPOINT"
         )
     use_mmcv(args)
-    cfg: Any = Config.fromfile(
-        args.config, import_custom_modules=False, trust=args.trust_config
-    )
-    cfg.merge_from_dict(args.cfg_options or {})
+    cfg: Any = read_config(args, args.split)
     cfg.merge_from_dict(overrides(args, cfg))
     check_config(cfg)
     places = places_of(cfg, _work_dir(cfg, args.config))

@@ -18,6 +18,7 @@ from devrun.cli.flags import (
     add_train_flags,
     import_modules,
     overrides,
+    read_config,
     trusted,
     use_mmcv,
 )
@@ -26,7 +27,7 @@ from devrun.cli.record import RunRecord, git_revision, versions
 from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, claim, keep_aside
-from devrun.config import Config, check_config
+from devrun.config import check_config
 from devrun.devices.resolve import set_environment
 from devrun.dist import launched
 from devrun.errors import DevrunError, StorageError
@@ -65,10 +66,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 def _plan(args: argparse.Namespace) -> Plan:
     use_mmcv(args)
-    cfg = Config.fromfile(
-        args.config, import_custom_modules=False, trust=args.trust_config
-    )
-    cfg.merge_from_dict(args.cfg_options or {})
+    cfg = read_config(args)
     cfg.merge_from_dict(overrides(args, cfg))
     check_config(cfg)
     for key in ("resume_from", "load_from"):

@@ -244,7 +244,7 @@ _MOVED = {
     "total_iters": "runner = dict(type='IterBasedRunner', max_iters=...)",
 }
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*(e[-+]?\d+)?", re.IGNORECASE)
-_USUAL_HELPERS = re.compile(
+USUAL_HELPERS = re.compile(
     r"(ann_file|data_root|dataset_type|img_norm_cfg|norm_cfg|classes|class_names"
     r"|CLASSES|crop_size|img_scale|img_size|\w+_pipeline)(_\w+)?"
 )
@@ -318,7 +318,7 @@ def check_config(cfg: Any) -> None:
         elif not (
             key == device
             or key in helpers
-            or _USUAL_HELPERS.fullmatch(str(key))
+            or USUAL_HELPERS.fullmatch(str(key))
             or str(key).startswith(("x-", "_"))
         ):
             _unknown(tree, key, KEYS, path, " (or remove it)")

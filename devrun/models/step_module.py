@@ -3,12 +3,14 @@
 Which of the contracts a model keeps is found once, when it is wrapped:
 
     train_step(batch, optimizer) -> {loss, log_vars, num_samples}        MMCV's
+    train_step(batch, optim_wrapper), val_step(batch) -> samples         MMEngine's
     forward(**batch) -> a dict or object with `loss`                     Hugging Face's
     forward(x) and a separate loss(output, target)                       plain PyTorch
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from devrun.errors import ConfigError, ConfigTypeError
+from devrun.models.engine import engine_step, is_of_engine, stacked_batch
 from devrun.models.items import shifts_labels
 from devrun.models.steps import (
     MODES,
@@ -65,6 +68,9 @@ class StepModule(nn.Module):
     """Whether the loss is a mean over targets; False where a `train_step` makes it."""
     may_update: bool
     """Whether a step may do the update itself, as a `train_step` of MMCV's may."""
+    stacked: Callable[[Any, str], Any] | None = None
+    """Makes tensors of a batch, `stacked(batch, mode)`, for a device that compiles a
+    step; None where its batches are tensors."""
     optimizer: Any
     """Handed to `train_step`; set by whoever prepares the pair."""
 
@@ -115,6 +121,9 @@ class StepModule(nn.Module):
         elif batch_processor is not None:
             _check_batch_processor(model, batch_processor)
             self.run = processor_step
+        elif is_of_engine(model):
+            self.run, own = engine_step, False
+            self.stacked = functools.partial(stacked_batch, self)
         elif own:
             self.run = own_step
         else:

@@ -23,6 +23,7 @@ LAYERS = {
     "construct": 1,
     "tensors": 1,
     "registry": 1,
+    "scopes": 1,
     "config": 1,
     "step": 1,
     "dist": 1,

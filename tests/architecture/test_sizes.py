@@ -127,6 +127,7 @@ FLAGS = {
         "-h",
         "-o",
     ],
+    "convert": ["--cfg-options", "--help", "--out", "--trust-config", "-h", "-o"],
     "devices": [
         "--allow-factory",
         "--bench",

@@ -100,8 +100,8 @@ def test_a_value_used_twice_becomes_two(load):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("import os", "`import`"),
-        ("from os import path", "`import`"),
+        ("import os; x = os", "`import`"),
+        ("from os import path; x = path", "`import`"),
         ("def f(): pass", "`def`"),
         ("class A: pass", "`class`"),
         ("while True: pass", "`while`"),

@@ -16,6 +16,7 @@ from devrun.errors import (
 )
 from devrun.hooks.evaluation.loop import length_of
 from devrun.metrics.build import build_metrics
+from devrun.metrics.kinds import StatefulMetric
 from devrun.ranks import require_same
 
 __all__ = [
@@ -125,4 +126,8 @@ def metrics_of(dataset: Any, kwargs: dict[str, Any], accepted: list[str]) -> lis
             f"`evaluate` takes others, {type(dataset).__name__} has none)",
             key=wrong,
         )
-    return build_metrics(metric)
+    metrics = build_metrics(metric)
+    for one in metrics:
+        if isinstance(one, StatefulMetric):
+            one.attach(dataset)
+    return metrics

@@ -81,6 +81,7 @@ class EvalHook(Hook):
         out_dir: of the best checkpoints; where the runner puts them by default.
         file_client_args: of MMCV's remote storage; must be None.
         max_keep_best: how many of the best are kept.
+        at_end: evaluate after the last epoch (or iteration) too, as MMEngine does.
         eval_kwargs: for the data set's `evaluate`.
 
     Raises:
@@ -111,6 +112,7 @@ class EvalHook(Hook):
         file_client_args: Mapping[str, Any] | None = None,
         *,
         max_keep_best: int = 1,
+        at_end: bool = False,
         **eval_kwargs: Any,
     ) -> None:
         check_schedule(start, interval, by_epoch, max_keep_best)
@@ -130,7 +132,7 @@ class EvalHook(Hook):
         datasets = [dataset_of(loader) for loader in sets.values()]
         self._set = next(iter(sets))
         self.start, self.interval, self.by_epoch = start, interval, by_epoch
-        self.save_best, self.test_fn = save_best, test_fn
+        self.save_best, self.test_fn, self.at_end = save_best, test_fn, at_end
         self.greater_keys = keys_of(
             "greater_keys", greater_keys, self._default_greater_keys
         )
@@ -174,9 +176,9 @@ class EvalHook(Hook):
             root = runner.checkpointer.root(self.best.out_dir)
             on_main(lambda: check_writable(root))
             self.best.adopt(runner.meta.setdefault("hook_msgs", {}), known)
-        limit = runner.max_epochs if self.by_epoch else runner.max_iters
+        limit = self._last(runner)
         first = self.interval if self.start is None else self.start
-        if self.test_fn is None and (limit is None or first <= limit):
+        if self.test_fn is None and (self.at_end or limit is None or first <= limit):
             for _ in self._each_set():
                 runner.expect_evaluation(self.dataloader, self._mode)
 
@@ -270,9 +272,14 @@ class EvalHook(Hook):
 
     def _should_evaluate(self, runner: Run) -> bool:
         done = (runner.epoch if self.by_epoch else runner.iter) + 1
+        if self.at_end and done == self._last(runner):
+            return True
         if self.start is None:
             return done % self.interval == 0
         return done >= self.start and (done - self.start) % self.interval == 0
+
+    def _last(self, runner: Run) -> int | None:
+        return runner.max_epochs if self.by_epoch else runner.max_iters
 
     def _evaluate(self, runner: Run, *, save: bool = True) -> None:
         began = perf_counter()

@@ -62,7 +62,9 @@ def evaluate_means(
     stateful = [metric for metric in metrics if isinstance(metric, StatefulMetric)]
     for state in stateful:
         state.reset()
+    samples = 0
     for outputs in steps:
+        samples += outputs["num_samples"]
         values = dict(outputs.get("log_vars") or {})
         if outputs.get("loss") is not None:
             values.setdefault("loss", outputs["loss"])
@@ -75,11 +77,12 @@ def evaluate_means(
             values[key] = value = metric.batch(outputs)
             if isinstance(value, tuple):
                 values[key], items[key] = value
-        buffer.update(values, outputs["num_samples"], items)
+        if values:
+            buffer.update(values, outputs["num_samples"], items)
         for state in stateful:
             state.update(outputs)
     found = weighted_means(buffer.totals())
-    if not found:
+    if not found and not any(gather_objects(samples)):
         raise DataError("the evaluation set yielded no batch; check it and drop_last")
     results = {k: v for k, v in found.items() if not k.startswith(_METRIC)}
     for metric in means:

@@ -1,0 +1,5 @@
+"""Packages of OpenMMLab on MMCV 1.x: their registries as scopes, configs and models."""
+
+from devrun.interop.openmmlab.scope import MmcvScope, attach
+
+__all__ = ["MmcvScope", "attach"]

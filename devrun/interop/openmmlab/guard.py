@@ -1,0 +1,228 @@
+"""What packages on MMCV 1.x would run or unpickle for a config, refused or made safe.
+
+Their registries select only what is registered, so a name runs nothing else. Beyond
+names there are these doors, each found by reading the code:
+
+- MMCV's file handlers unpickle a `.pkl` and build any object of a `.yaml`;
+- `CheckpointLoader` unpickles, and fetches from the network, for `init_cfg`,
+  `pretrained` and the like;
+- `FileClient` imports the client of a storage, from a folder that the config names;
+- MMCls' CIFAR sets unpickle and download, its MNIST sets download;
+- `Config.fromfile` executes a `.py` (a teacher's config of MMDet);
+- `Albu` takes any attribute of albumentations, `TIMMBackbone` passes arguments on.
+
+The first four get other code, which reads the same files without running anything;
+the rest is refused. `--trust-config` leaves the packages as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import yaml
+
+from devrun.checkpoint import CheckpointLoader
+from devrun.construct import where
+from devrun.data.datasets.cifar import ArrayUnpickler
+from devrun.errors import CheckpointError, ConfigError, DataError
+from devrun.trust import check_arguments, may_run_code
+
+__all__ = ["check_section", "guarded", "harden"]
+
+logger = logging.getLogger("devrun")
+
+_building: ContextVar[bool] = ContextVar("building", default=False)
+_BACKENDS = ("disk",)
+_REFUSED_TYPES = ("Albu",)
+_hardened: set[str] = set()
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Inside, their code acts for a config: files that are programs are not run."""
+    token = _building.set(not may_run_code())
+    try:
+        yield
+    finally:
+        _building.reset(token)
+
+
+def harden(name: str) -> None:
+    """Put readers that run nothing into MMCV and the package `name`, once."""
+    if may_run_code():
+        return
+    for part, change in (("mmcv", _harden_mmcv), (name, _CHANGES.get(name))):
+        if change is not None and part not in _hardened:
+            change()
+            _hardened.add(part)
+
+
+def check_section(args: Mapping[str, Any], cfg: Mapping[str, Any]) -> None:
+    """Refuse arguments, at any depth, that make their components run something.
+
+    Raises:
+        ConfigError: with the place of the key.
+    """
+    if may_run_code():
+        return
+    check_arguments(_component, args, lambda key: where(cfg, key))
+    _check(cfg)
+
+
+def _component() -> None:
+    """Stands for any component, which takes known packages' arguments too."""
+
+
+def _check(node: Any) -> None:
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            reason = _refusal(str(key), value)
+            if reason:
+                raise ConfigError(
+                    f"{key} is not given {value!r} by a config, {reason}; "
+                    "--trust-config allows it for a config that you would run",
+                    place=where(node, key),
+                )
+            _check(value)
+    elif isinstance(node, (list, tuple)):
+        for value in node:
+            _check(value)
+
+
+def _refusal(key: str, value: Any) -> str:
+    """Why this value is not for a config; empty where nothing is wrong with it."""
+    if key == "type" and value in _REFUSED_TYPES:
+        return "as it calls whatever albumentations has by that name"
+    if key in ("backend", "prefix") and isinstance(value, str):
+        if key == "backend" and value not in _BACKENDS and value in _storages():
+            return "as that storage imports or fetches what the config says"
+    if key == "sys_path" and value is not None:
+        return "as modules would be imported from there"
+    if key == "checkpoint_path" and value:
+        return "as it may be unpickled"
+    if key in ("teacher_config", "config") and str(value).endswith(".py"):
+        return "as that file would be executed"
+    return ""
+
+
+def _storages() -> tuple[str, ...]:
+    return ("ceph", "memcached", "petrel", "lmdb", "http")
+
+
+def _harden_mmcv() -> None:
+    mmcv: Any = sys.modules["mmcv"]
+    io: Any = import_module("mmcv.fileio.io")
+    base = import_module("mmcv.fileio").BaseFileHandler
+    plain = type("PlainHandler", (base,), {"load_from_fileobj": _yaml, **_NO_DUMP})
+    arrays = type("ArrayHandler", (base,), {"load_from_fileobj": _arrays, **_NO_DUMP})
+    arrays.str_like = False
+    for ending in ("yaml", "yml"):
+        io.file_handlers[ending] = plain()
+    for ending in ("pkl", "pickle"):
+        io.file_handlers[ending] = arrays()
+    loader: Any = import_module("mmcv.runner").CheckpointLoader
+    for prefix in list(loader._schemes):
+        reader = _checkpoint if prefix == "" else _not_fetched
+        loader.register_scheme(prefix, reader, force=True)
+    client: Any = mmcv.FileClient
+    client.__new__ = staticmethod(_local_client(client.__new__))
+    config: Any = mmcv.Config
+    config.fromfile = staticmethod(_not_executed(config.fromfile))
+
+
+def _yaml(self: Any, file: Any, **kwargs: Any) -> Any:
+    return yaml.safe_load(file)
+
+
+def _arrays(self: Any, file: Any, **kwargs: Any) -> Any:
+    try:
+        return ArrayUnpickler(file, encoding="latin1").load()
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            f"{getattr(file, 'name', 'a pickled file')} is not only numbers, text and "
+            f"arrays: {error}; --trust-config allows it for a config that you would run"
+        ) from error
+
+
+def _no_dump(self: Any, *args: Any, **kwargs: Any) -> Any:
+    raise DataError("configs write no files")
+
+
+_NO_DUMP = {"dump_to_fileobj": _no_dump, "dump_to_str": _no_dump}
+
+
+def _checkpoint(filename: str, map_location: Any = None) -> Any:
+    """By devrun's reader, which builds tensors and plain containers only."""
+    return CheckpointLoader.load_checkpoint(
+        os.path.expanduser(filename), map_location or "cpu"
+    )
+
+
+def _not_fetched(filename: str, map_location: Any = None, **_: Any) -> Any:
+    raise CheckpointError(
+        f"{filename!r} is not fetched for a config: download it, and give that "
+        "file in its place (init_cfg.checkpoint or pretrained; null for random weights)"
+    )
+
+
+def _local_client(make: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def local(cls: Any, backend: Any = None, prefix: Any = None, **options: Any) -> Any:
+        far = prefix is not None or backend not in (None, *_BACKENDS)
+        if far and not may_run_code():
+            raise ConfigError(
+                f"data is read from files that are here, not through "
+                f"{backend or prefix!r}: download it first"
+            )
+        return make(cls, backend, prefix, **options)
+
+    return local
+
+
+def _not_executed(read: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(read)
+    def fromfile(filename: Any, *args: Any, **kwargs: Any) -> Any:
+        if _building.get():
+            raise ConfigError(
+                f"a config does not name another to be executed, {str(filename)!r}; "
+                "--trust-config allows it"
+            )
+        return read(filename, *args, **kwargs)
+
+    return fromfile
+
+
+def _harden_mmcls() -> None:
+    cifar: Any = import_module("mmcls.datasets.cifar")
+    mnist: Any = import_module("mmcls.datasets.mnist")
+    cifar.pickle = SimpleNamespace(load=functools.partial(_arrays, None))
+    cifar.check_integrity = _is_there
+    for module in (cifar, mnist):
+        module.download_and_extract_archive = _not_downloaded
+
+
+def _is_there(path: str, md5: str | None = None) -> bool:
+    """Whether the file is there: what is in it runs nothing, whatever its sum."""
+    return os.path.isfile(path)
+
+
+def _not_downloaded(
+    url: str, download_root: str, *args: Any, filename: str | None = None, **_: Any
+) -> None:
+    raise DataError(
+        f"{download_root} lacks files of the data set: unpack "
+        f"{filename or url.rpartition('/')[2]} from {url} there"
+    )
+
+
+_CHANGES: dict[str, Callable[[], None]] = {"mmcls": _harden_mmcls}
