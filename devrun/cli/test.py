@@ -104,7 +104,9 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
     get_logger(log_level=cfg.get("log_level") or "INFO")
     with trusted(args):
-        training = build_training(cfg, progress=False if args.no_progress else None)
+        training = build_training(
+            cfg, initialise=False, progress=False if args.no_progress else None
+        )
     with closing(training.runner) as runner:
         unpickle = args.trusted_file is not None
         runner.load_checkpoint(checkpoint, strict=True, allow_pickle=unpickle)

@@ -91,6 +91,8 @@ UNUSED = (
     "mp_start_method",
     "opencv_num_threads",
     "sync_bn",
+    "test_cfg",
+    "train_cfg",
 )
 """MMCV's keys that are accepted so that its configs load, and do nothing here; a run
 that has one of them says so."""
@@ -98,6 +100,7 @@ that has one of them says so."""
 KEYS: dict[str, str | Section] = {
     # what is trained
     "model": "dict",
+    "sampler": "dict?",
     "loss": "dict?",
     "data": Section(
         {
@@ -190,6 +193,7 @@ KEYS: dict[str, str | Section] = {
     "evaluation": Section({"interval": "count", "start": "size?"}, open=True),
     "custom_hooks": "list?",
     "custom_imports": "dict?",
+    "default_scope": "text?",
     "timer_config": "dict?",
     "watchdog": Section({"timeout": "number", "first_timeout": "number?"}),
     # where it runs

@@ -79,7 +79,8 @@ def build_dataloader(
         round_up: must stay True: in training all processes get equally many batches.
         seed: chooses the order, instead of the run's own seed.
         timeout: seconds to wait for a batch from a worker; 0 waits for ever.
-        collate_fn: makes a batch of a list of samples; see `build_collate`.
+        collate_fn: makes a batch of a list of samples; see `build_collate`. By
+            default that of the data set, if it has a `collate_fn`, else torch's.
         sampler, sampler_cfg: whose order to use instead, as an object or a config with
             a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
         on_sample_error: `stop`, or `skip` and report; by default the data set's.
@@ -114,7 +115,9 @@ def build_dataloader(
         num_workers=workers,
         drop_last=drop_last,
         pin_memory=pin_memory,
-        collate_fn=build_collate(collate_fn),
+        collate_fn=build_collate(
+            getattr(dataset, "collate_fn", None) if collate_fn is None else collate_fn
+        ),
         worker_init_fn=_worker_init(worker_init_fn),
         **options,
     )
@@ -244,6 +247,7 @@ def _build_sampler(cfg: Mapping[str, Any], dataset: Dataset[Any], seed: Any) -> 
         "data_source": dataset,
         "num_replicas": world_size,
         "rank": rank,
+        "shuffle": True,
     }
     if seed is not None:
         offered["seed"] = seed

@@ -26,6 +26,7 @@ from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
 from devrun.errors import ConfigError, nearest
 from devrun.hooks.base import Priority
+from devrun.interop import init_weights, opened
 from devrun.models.build import build_loss, build_model
 from devrun.optim.build import build_optimizer
 from devrun.place import Place
@@ -72,6 +73,7 @@ def build_training(
     cfg: Mapping[str, Any],
     *,
     validate: bool = True,
+    initialise: bool = True,
     dry_run: bool = False,
     progress: bool | None = None,
     allow_pickle: str | None = None,
@@ -81,6 +83,7 @@ def build_training(
     Args:
         cfg: a checked config; it is not changed.
         validate: register the evaluation hook where there is a val data set.
+        initialise: give a model of MMCV's or MMEngine's kind its first weights.
         dry_run: two batches of each phase, one evaluation and one checkpoint, which
             are written to a temporary folder; `work_dir` is not touched.
         progress: show a progress bar; None decides by whether there is a terminal.
@@ -104,7 +107,14 @@ def build_training(
         if dry_run:
             scratch = tempfile.TemporaryDirectory(prefix="devrun-dry-")
             undo.callback(scratch.cleanup)
-        training = _built(cfg, adapter, validate=validate, scratch=scratch)
+        with opened(cfg) as own:
+            training = _built(
+                own,
+                adapter,
+                validate=validate,
+                initialise=initialise,
+                scratch=scratch,
+            )
         if progress is not False:
             bar = build_from_cfg({"type": "ProgressHook"}, HOOKS)
             training.runner.register_hook(bar, Priority.LOWEST)
@@ -118,12 +128,15 @@ def _built(
     adapter: DeviceAdapter,
     *,
     validate: bool,
+    initialise: bool,
     scratch: tempfile.TemporaryDirectory[str] | None,
 ) -> Training:
     dry_run = scratch is not None
     seed = shared_seed(cfg.get("seed"))
     seed_streams(seed, 0)  # the same first weights on every rank
     model = build_model(cfg["model"])
+    if initialise:
+        init_weights(model)
     loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
     loaders, val_loader = _loaders(cfg["data"], workflow, validate)
