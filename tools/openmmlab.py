@@ -249,7 +249,10 @@ def train(device: str, file: Path, options: dict[str, Any]) -> tuple[bool, str]:
     command += ["--no-progress", *(["--emulate"] if device != "cpu" else [])]
     options = {k: v for k, v in options.items() if k != "work_dir"}
     command += ["--work-dir", "work", "--cfg-options"]
-    command += [f"{key}={json.dumps(value)}" for key, value in options.items()]
+    command += [
+        f"{key}={'None' if value is None else json.dumps(value)}"
+        for key, value in options.items()
+    ]
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         status = devrun(command)

@@ -28,7 +28,7 @@ CONFIGS = (
     "lenet/lenet5_mnist",
     "resnet/resnet18_8xb16_cifar10",
     "resnet/resnet18_8xb32_in1k",
-    "resnet/resnet50_8xb16_cifar10_mixup",
+    "resnet/resnet50_8xb16-mixup_cifar10",
     "mobilenet_v2/mobilenet-v2_8xb32_in1k",
     "mobilenet_v3/mobilenet-v3-small_8xb32_in1k",
     "shufflenet_v1/shufflenet-v1-1x_16xb64_in1k",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module, util
 from pathlib import Path
@@ -19,7 +19,15 @@ from devrun.errors import ConfigError
 from devrun.registry import MODELS
 from devrun.scopes import SCOPES, Scope, within
 
-__all__ = ["attach", "init_weights", "installed", "opened", "scope_of", "whose"]
+__all__ = [
+    "attach",
+    "init_weights",
+    "installed",
+    "move_augments",
+    "opened",
+    "scope_of",
+    "whose",
+]
 
 _KINDS = {
     "openmmlab": {
@@ -158,6 +166,15 @@ def init_weights(model: Any) -> None:
             scope = import_module(f"devrun.interop.{_BASES[home]}")
             scope.init_weights(model)
             return
+
+
+def move_augments(model: Any, loaders: Iterable[Any]) -> None:
+    """Take out of the model what a compiled graph would freeze: its mixup and cutmix.
+
+    It is done where the batches of `loaders`, DataLoaders of the training, are made.
+    """
+    if "mmcls" in sys.modules:
+        import_module("devrun.interop.openmmlab").move_augments(model, loaders)
 
 
 def installed() -> list[str]:

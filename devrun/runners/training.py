@@ -26,7 +26,7 @@ from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
 from devrun.errors import ConfigError, nearest
 from devrun.hooks.base import Priority
-from devrun.interop import init_weights, opened
+from devrun.interop import init_weights, move_augments, opened
 from devrun.models.build import build_loss, build_model
 from devrun.optim.build import build_optimizer
 from devrun.place import Place
@@ -35,6 +35,7 @@ from devrun.runners.agreement import check_config
 from devrun.runners.build import build_runner
 from devrun.runners.checkpointer import CHECKPOINTS
 from devrun.runners.runner import BaseRunner
+from devrun.step import Capability
 
 __all__ = ["Training", "build_training"]
 
@@ -140,6 +141,9 @@ def _built(
     loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
     loaders, val_loader = _loaders(cfg["data"], workflow, validate)
+    if Capability.HOST_WEIGHTS not in adapter.capabilities:
+        phases = zip(workflow, loaders, strict=True)
+        move_augments(model, {one for (mode, _), one in phases if mode != "val"})
     _check_data(cfg["model"], model, [*loaders, val_loader])
     optimizer = build_optimizer(model, cfg["optimizer"])
     runner_cfg, workflow = _runner_section(cfg, workflow, dry_run)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from devrun.config.tree import ConfigDict
+from devrun.config.tree import ConfigDict, where
+from devrun.optim.constructor import OPTIONS
 
 __all__ = ["adapted"]
+
+logger = logging.getLogger("devrun")
 
 
 def adapted(cfg: Mapping[str, Any]) -> ConfigDict:
@@ -16,7 +20,7 @@ def adapted(cfg: Mapping[str, Any]) -> ConfigDict:
 
     - `data.val` and `data.test` are built with `test_mode`, as their tools do;
     - `sampler` at the top is that of the training loader;
-    - an empty or missing `workflow` trains.
+    - options of `paramwise_cfg` that nothing reads are left out, with a warning.
     """
     tree: ConfigDict = deepcopy(getattr(cfg, "_cfg_dict", cfg))
     if not isinstance(tree, ConfigDict):
@@ -28,7 +32,18 @@ def adapted(cfg: Mapping[str, Any]) -> ConfigDict:
         sampler = tree.get("sampler")
         if sampler is not None:
             data.setdefault("sampler_cfg", sampler)
+    optimizer = tree.get("optimizer")
+    if isinstance(optimizer, dict) and "constructor" not in optimizer:
+        _without_unread(optimizer.get("paramwise_cfg"))
     return tree
+
+
+def _without_unread(options: Any) -> None:
+    """MMCV's constructor takes any option; some configs have a misspelt one."""
+    if isinstance(options, dict):
+        for key in [key for key in options if key not in OPTIONS]:
+            logger.warning("%snot read, as in MMCV", where(options, key))
+            del options[key]
 
 
 def _in_test_mode(section: Any) -> None:
