@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import json
 import os
@@ -160,6 +161,7 @@ def work(stage: str, results: Path) -> None:
         except Exception as error:  # noqa: BLE001 - the table says why
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         known[key or name] = good, reason
+        gc.collect()  # models are full of circles
         write(results, stage, name, good, reason, time.monotonic() - began)
 
 
@@ -208,9 +210,15 @@ def changes(file: Path) -> tuple[str, dict[str, Any]]:
     for section in ("train_dataloader", "val_dataloader"):
         if section in cfg.data:
             options[f"data.{section}"] = {}
+    if URL.match(str(cfg.get("load_from"))):
+        options["load_from"] = None
     if cfg.get("sampler"):
         options["sampler.selected_round"] = 0
     options.update((path, None) for path in downloads(cfg.model, "model"))
+    if "options_cfg" in cfg.runner:  # of an IPU, which wants that many samples
+        path = "runner.options_cfg.train_cfg.Training.gradientAccumulation"
+        options[path], options["data.samples_per_gpu"] = FEW * 4, FEW
+        options["data.train"] = {"type": "RepeatDataset", "times": FEW * 4}
     return text, options
 
 

@@ -23,6 +23,8 @@ from typing import Any
 from openmmlab import downloads, find_configs, make_data, provide_operators
 
 UPDATES = 20
+SIZE = 64
+"""Height and width of the images, where the config crops them to a size."""
 SEED = 3
 CONFIGS = (
     "lenet/lenet5_mnist",
@@ -100,7 +102,12 @@ def overrides(cfg: Any, updates: int) -> dict[str, Any]:
         "runner.max_epochs": 1,
         **dict.fromkeys(downloads(cfg.model, "model")),
     }
-    data = copy.deepcopy(dict(cfg.data.train))
+    data = cfg.data.train.to_dict()
+    for step in data.get("pipeline", ()):
+        if step["type"] == "RandomResizedCrop":
+            step["size"] = SIZE
+            if "img_size" in cfg.model.backbone:
+                changes["model.backbone.img_size"] = SIZE
     repeated = {"type": "RepeatDataset", "times": updates, "dataset": data}
     changes["data.train"] = repeated
     changes["sampler"] = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from devrun.data.facts import data_facts
@@ -10,8 +10,10 @@ from devrun.dist import gather_objects
 from devrun.errors import ConfigError, ConfigTypeError, DataError
 from devrun.hooks.evaluation.loop import length_of
 from devrun.ranks import require_same
+from devrun.scopes import SCOPES
+from devrun.text import cause_of
 
-__all__ = ["check_schedule", "check_shares", "dataset_of", "keys_of"]
+__all__ = ["check_schedule", "check_shares", "dataset_of", "judged", "keys_of"]
 
 
 def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:
@@ -76,3 +78,23 @@ def keys_of(
             name, f"must be a name or a list of names, got {given!r}"
         )
     return tuple(keys)
+
+
+def judged(
+    dataset: Any, results: Any, logger: Any, options: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """`dataset.evaluate`; what a package's data set refuses of a config is in one line.
+
+    Raises:
+        ConfigError: the options of the evaluation are not those of the data set.
+    """
+    try:
+        found: Mapping[str, Any] = dataset.evaluate(results, logger=logger, **options)
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        if type(dataset).__module__.partition(".")[0] not in SCOPES:
+            raise  # the user's own code, whose traceback tells more
+        raise ConfigError(
+            f"evaluate of {type(dataset).__name__} failed: {cause_of(error)}; the "
+            f"evaluation gives it {', '.join(options) or 'no arguments'}"
+        ) from error
+    return found

@@ -29,6 +29,7 @@ from devrun.hooks.evaluation.checks import (
     check_schedule,
     check_shares,
     dataset_of,
+    judged,
     keys_of,
 )
 from devrun.hooks.evaluation.loop import (
@@ -212,9 +213,7 @@ class EvalHook(Hook):
                     f"test_fn gave {type(results).__name__}: return a dict of named "
                     f"results, or give {type(self.dataset).__name__} an `evaluate`"
                 )
-            return dict(
-                self.dataset.evaluate(results, logger=runner.logger, **self.eval_kwargs)
-            )
+            return dict(judged(self.dataset, results, runner.logger, self.eval_kwargs))
 
         return self._publish(runner, on_main(named))
 

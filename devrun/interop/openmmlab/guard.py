@@ -43,6 +43,7 @@ logger = logging.getLogger("devrun")
 
 _building: ContextVar[bool] = ContextVar("building", default=False)
 _BACKENDS = ("disk",)
+_STORAGES = ("ceph", "http", "lmdb", "memcached", "petrel")
 _REFUSED_TYPES = ("Albu",)
 _hardened: set[str] = set()
 
@@ -80,11 +81,21 @@ def check_section(args: Mapping[str, Any], cfg: Mapping[str, Any]) -> None:
 
 
 def _component() -> None:
-    """Stands for any component, which takes known packages' arguments too."""
+    """Stands for any component of theirs."""
+
+
+def _timm_backbone() -> None:
+    """Stands for `TIMMBackbone`, whose arguments go to timm's `create_model`."""
+
+
+_timm_backbone.__module__ = "timm.models"
 
 
 def _check(node: Any) -> None:
     if isinstance(node, Mapping):
+        if node.get("type") == "TIMMBackbone":
+            given = {key: value for key, value in node.items() if key != "type"}
+            check_arguments(_timm_backbone, given, lambda key: where(node, key))
         for key, value in node.items():
             reason = _refusal(str(key), value)
             if reason:
@@ -103,20 +114,13 @@ def _refusal(key: str, value: Any) -> str:
     """Why this value is not for a config; empty where nothing is wrong with it."""
     if key == "type" and value in _REFUSED_TYPES:
         return "as it calls whatever albumentations has by that name"
-    if key in ("backend", "prefix") and isinstance(value, str):
-        if key == "backend" and value not in _BACKENDS and value in _storages():
-            return "as that storage imports or fetches what the config says"
+    if key == "backend" and value in _STORAGES:
+        return "as that storage imports or fetches what the config says"
     if key == "sys_path" and value is not None:
         return "as modules would be imported from there"
-    if key == "checkpoint_path" and value:
-        return "as it may be unpickled"
     if key in ("teacher_config", "config") and str(value).endswith(".py"):
         return "as that file would be executed"
     return ""
-
-
-def _storages() -> tuple[str, ...]:
-    return ("ceph", "memcached", "petrel", "lmdb", "http")
 
 
 def _harden_mmcv() -> None:

@@ -83,7 +83,9 @@ class MmcvScope:
 
     def names(self, kind: str) -> Iterable[str]:
         registry = self._registries.get(kind)
-        return () if registry is None else sorted(registry.module_dict)
+        if kind == "hook" or registry is None:
+            return sorted(hooks.OWN) if kind == "hook" else ()
+        return sorted(registry.module_dict)
 
     def build(
         self, kind: str, name: str, args: dict[str, Any], cfg: Mapping[str, Any]
