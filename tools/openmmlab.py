@@ -218,7 +218,8 @@ def changes(file: Path) -> tuple[str, dict[str, Any]]:
     if "options_cfg" in cfg.runner:  # of an IPU, which wants that many samples
         path = "runner.options_cfg.train_cfg.Training.gradientAccumulation"
         options[path], options["data.samples_per_gpu"] = FEW * 4, FEW
-        options["data.train"] = {"type": "RepeatDataset", "times": FEW * 4}
+        repeated = {"type": "RepeatDataset", "times": FEW * 4, "_delete_": True}
+        options["data.train"] = {**repeated, "dataset": cfg.data.train.to_dict()}
     return text, options
 
 
