@@ -54,6 +54,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="evaluated: the averaged ones, where an EMAHook kept some",
     )
     add("--out", metavar="FILE", help="also write the results as JSON")
+    add(
+        "--metrics",
+        "--eval",
+        nargs="+",
+        metavar="NAME",
+        help="in place of the config's evaluation.metric",
+    )
+    add(
+        "--metric-options",
+        nargs="+",
+        action=DictAction,
+        metavar="KEY=VALUE",
+        help="in place of the config's evaluation.metric_options",
+    )
     add("--no-progress", action="store_true", help="no progress bar")
     add("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE")
     add(
@@ -84,6 +98,12 @@ def run(args: argparse.Namespace, session: Session) -> int:
     )
     cfg.merge_from_dict(args.cfg_options or {})
     cfg.merge_from_dict(overrides(args, cfg))
+    if args.metrics:
+        single = len(args.metrics) == 1
+        metric = args.metrics[0] if single else args.metrics
+        cfg.merge_from_dict({"evaluation.metric": metric})
+    if args.metric_options:
+        cfg.merge_from_dict({"evaluation.metric_options": args.metric_options})
     check_config(cfg)
     places = places_of(cfg, _work_dir(cfg, args.config))
     if args.checkpoint not in WORDS and not holds_run(Path(args.checkpoint)):

@@ -82,7 +82,6 @@ GRAD_CLIP = frozenset(_GRAD_CLIP)
 """What `grad_clip` of `optimizer_config` takes."""
 
 UNUSED = (
-    "auto_scale_lr",
     "diff_seed",
     "gpu_ids",
     "gpus",
@@ -152,6 +151,7 @@ KEYS: dict[str, str | Section] = {
             "partials_type": "text",
         }
     ),
+    "auto_scale_lr": Section({"enable": "flag", "base_batch_size": "count"}),
     "lr_config": Section({"policy": "text", "type": "text"}, open=True),
     "momentum_config": Section({"policy": "text", "type": "text"}, open=True),
     # how long, and what happens on the way

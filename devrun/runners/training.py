@@ -35,6 +35,7 @@ from devrun.runners.agreement import check_config
 from devrun.runners.build import build_runner
 from devrun.runners.checkpointer import CHECKPOINTS
 from devrun.runners.runner import BaseRunner
+from devrun.runners.scaling import scale_lr
 from devrun.step import Capability
 
 __all__ = ["Training", "build_training"]
@@ -163,6 +164,8 @@ def _built(
     runner.session.keeps_seed = cfg.get("seed") is not None
     runner.checkpointer.config = to_plain(cfg)
     _register_hooks(runner, cfg)
+    copies = runner.policy.accumulate * (_device_spec(cfg).get("replicas") or 1)
+    scale_lr(cfg, optimizer, loaders[0], copies)
     if cfg.get("watchdog") is not None:
         section = {"type": "WatchdogHook", **cfg["watchdog"]}
         runner.register_hook(build_from_cfg(section, HOOKS))
