@@ -5,7 +5,7 @@ Data of each set's own layout is made up in a folder where the paths of the conf
 to. A config then builds its model (`build`), or does one update and one evaluation
 through the command line on a device (`cpu`, `ipu` and `hpu` on their emulators), with a
 batch of 2 and sizes as they are. Each outcome is a line of a JSON-lines file, which a
-second start goes on with; `--table` turns that into docs/openmmlab.md's tables.
+second start goes on with; `--table` puts them into docs/openmmlab.md.
 
 A file under `_base_` is a part of a config: what it lacks comes from the bases of
 ResNet-18 on ImageNet.
@@ -18,10 +18,7 @@ import contextlib
 import gc
 import io
 import json
-import os
-import pickle
 import re
-import struct
 import subprocess
 import sys
 import tempfile
@@ -29,12 +26,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+from openmmlab_data import FEW, make_data
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-STAGES = ("build", "cpu", "ipu", "hpu")
+FLAGS: dict[str, list[str]] = {
+    "build": [],
+    "cpu": [],
+    "ipu": ["--emulate"],
+    "hpu": ["--emulate"],
+}
+STAGES = tuple(FLAGS)
 FILL = ("models/resnet18", "datasets/imagenet_bs32", "schedules/imagenet_bs256")
 URL = re.compile(r"https?://|open-mmlab://|torchvision://")
-FEW = 2
 
 
 def main() -> int:
@@ -44,7 +48,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a part of the paths to take")
     parser.add_argument("--limit", type=float, default=300, help="seconds a config")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="in all")
-    parser.add_argument("--table", action="store_true", help="print the tables, only")
+    parser.add_argument("--table", action="store_true", help="only write the tables")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     results = Path(args.results).absolute()
@@ -53,7 +57,10 @@ def main() -> int:
         return 0
     configs = find_configs()
     if args.table:
-        print(table(configs, read(results)))
+        insert("survey", table(configs, read(results)))
+        parity = results.with_name("openmmlab-parity.jsonl")
+        if parity.exists():
+            insert("parity", parity_table(parity))
         return 0
     results.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * args.minutes
@@ -114,7 +121,8 @@ def survey(
         process = subprocess.Popen([*command, "--worker", stage], cwd=folder)
         count, since = len(done), time.monotonic()
         while process.poll() is None:
-            time.sleep(1)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
             now = len(read(results))
             if now != count:
                 count, since = now, time.monotonic()
@@ -255,7 +263,7 @@ def train(device: str, file: Path, options: dict[str, Any]) -> tuple[bool, str]:
     from devrun.cli.main import main as devrun
 
     command = ["train", str(file), "--device", device, "--seed", "0", "--overwrite"]
-    command += ["--no-progress", *(["--emulate"] if device != "cpu" else [])]
+    command += ["--no-progress", *FLAGS[device]]
     options = {k: v for k, v in options.items() if k != "work_dir"}
     command += ["--work-dir", "work", "--cfg-options"]
     command += [
@@ -271,101 +279,6 @@ def train(device: str, file: Path, options: dict[str, Any]) -> tuple[bool, str]:
         return True, ""
     reason = next((x for x in reversed(lines) if "devrun: error" in x), lines[-1])
     return False, reason[:300] if status else "not evaluated"
-
-
-def make_data(folder: Path) -> None:
-    """Two images for training and two for evaluation of each data set."""
-    import numpy as np
-    from PIL import Image
-
-    draw = np.random.RandomState(0)
-
-    def image(*parts: str) -> None:
-        path = folder.joinpath("data", *parts)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draw.randint(0, 256, (96, 128, 3), np.uint8)).save(path)
-
-    def text(content: str, *parts: str) -> None:
-        path = folder.joinpath("data", *parts)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, "utf-8")
-
-    for name in ("imagenet", "imagenet21k"):
-        for number in range(FEW):
-            image(name, "train", f"n{number:04}", f"{number}.JPEG")
-            image(name, "val", f"v{number}.JPEG")
-        text("v0.JPEG 0\nv1.JPEG 1\n", name, "meta", "val.txt")
-        listed = "n0000/0.JPEG 0\nn0001/1.JPEG 1\n"
-        text(listed, name, "meta", "train.txt")
-    for number in range(FEW, 1000):  # a class each
-        folder.joinpath("data", "imagenet", "train", f"n{number:04}").mkdir()
-    for number in range(2 * FEW):
-        image("CUB_200_2011", "images", f"{number}.jpg")
-        image("VOCdevkit", "VOC2007", "JPEGImages", f"{number}.jpg")
-        obj = "<object><name>cat</name><difficult>0</difficult></object>"
-        other = "<object><name>dog</name><difficult>0</difficult></object>"
-        xml = f"<annotation>{obj if number % 2 else other}</annotation>"
-        text(xml, "VOCdevkit", "VOC2007", "Annotations", f"{number}.xml")
-    numbers = range(1, 2 * FEW + 1)
-    cub = {
-        "images": [f"{n} {n - 1}.jpg" for n in numbers],
-        "image_class_labels": [f"{n} {n}" for n in numbers],
-        "train_test_split": [f"{n} {n % 2}" for n in numbers],
-    }
-    for name, lines in cub.items():
-        text("\n".join(lines) + "\n", "CUB_200_2011", f"{name}.txt")
-    for split, ids in (("trainval", "0\n1\n"), ("test", "2\n3\n")):
-        text(ids, "VOCdevkit", "VOC2007", "ImageSets", "Main", f"{split}.txt")
-    make_cifar(folder / "data", draw)
-    make_mnist(folder / "data" / "mnist", draw)
-    make_cars(folder / "data" / "stanfordcars", image)
-
-
-def make_cifar(folder: Path, draw: Any) -> None:
-    batches = [f"data_batch_{number}" for number in range(1, 6)]
-    for name, inner, files, meta in (
-        ("cifar10", "cifar-10-batches-py", [*batches, "test_batch"], "batches.meta"),
-        ("cifar100", "cifar-100-python", ["train", "test"], "meta"),
-    ):
-        home = folder / name / inner
-        home.mkdir(parents=True)
-        key = "labels" if name == "cifar10" else "fine_labels"
-        for file in files:
-            count = FEW if file in ("test_batch", "test", "train", batches[0]) else 0
-            pixels = draw.randint(0, 256, (count, 3072)).astype("uint8")
-            content = {"data": pixels, key: [0, 1][:count]}
-            home.joinpath(file).write_bytes(pickle.dumps(content))
-        names = [str(number) for number in range(100)]
-        labels = {"label_names": names[:10], "fine_label_names": names}
-        home.joinpath(meta).write_bytes(pickle.dumps(labels))
-
-
-def make_mnist(folder: Path, draw: Any) -> None:
-    folder.mkdir(parents=True)
-    for split in ("train", "t10k"):
-        pixels = draw.randint(0, 256, (FEW, 28, 28)).astype("uint8").tobytes()
-        images = struct.pack(">IIII", 2051, FEW, 28, 28) + pixels
-        labels = struct.pack(">II", 2049, FEW) + bytes([1, 2])
-        folder.joinpath(f"{split}-images-idx3-ubyte").write_bytes(images)
-        folder.joinpath(f"{split}-labels-idx1-ubyte").write_bytes(labels)
-
-
-def make_cars(folder: Path, image: Any) -> None:
-    import numpy as np
-    from scipy import io as matlab
-
-    folder.joinpath("devkit").mkdir(parents=True)
-    names = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")
-    kind = [(name, object) for name in names]
-    for split, file in (
-        ("train", "cars_train_annos.mat"),
-        ("test", "cars_test_annos_withlabels.mat"),
-    ):
-        rows = np.zeros((1, FEW), kind)
-        for number in range(FEW):
-            image("stanfordcars", f"cars_{split}", f"{number}.jpg")
-            rows[0, number] = (1, 1, 2, 2, number + 1, f"{number}.jpg")
-        matlab.savemat(str(folder / "devkit" / file), {"annotations": rows})
 
 
 def table(
@@ -386,9 +299,29 @@ def table(
     lines += ["", "| config | on | why not |", "|---|---|---|"]
     for (stage, name), found in sorted(results.items(), key=lambda item: item[0][::-1]):
         if not found["good"]:
-            reason = found["reason"].replace("|", "/").replace(os.getcwd(), ".")
+            reason = re.sub(r"/\S*/\.mim/configs/", "", found["reason"])
+            reason = re.sub(r"[|<>]", "/", reason.replace("devrun: error: ", ""))
             lines.append(f"| {name} | {stage} | {reason} |")
     return "\n".join(lines)
+
+
+def parity_table(results: Path) -> str:
+    """The largest relative difference of each config."""
+    lines = ["| config | largest relative difference |", "|---|---|"]
+    for line in results.read_text("utf-8").splitlines():
+        found = json.loads(line)
+        lines.append(f"| {found['config']} | {found['difference']:.1e} |")
+    return "\n".join(lines)
+
+
+def insert(name: str, text: str) -> None:
+    """Replace the part of the page between the marks of `name`."""
+    page = Path(__file__).resolve().parents[1] / "docs" / "openmmlab.md"
+    old = page.read_text("utf-8")
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    head, _, rest = old.partition(begin)
+    tail = rest.partition(end)[2]
+    page.write_text(f"{head}{begin}\n{text}\n{end}{tail}", "utf-8")
 
 
 if __name__ == "__main__":
