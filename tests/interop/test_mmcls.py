@@ -197,6 +197,18 @@ def test_mixup_is_drawn_anew_for_each_update_of_a_compiled_device(
     assert len(set(losses(records))) > 1  # with the weights as they are
 
 
+def test_data_sets_in_a_list_are_evaluated_one_by_one(run, configs, tmp_path):
+    val = Config.fromfile(configs[LENET]).data.val.to_dict()
+    path = Path(tiny(tmp_path, configs))
+    cfg = json.loads(path.read_text())
+    cfg["data"]["val"] = [val, val]
+    path.write_text(json.dumps(cfg))
+    status, text, records = run(str(path))
+    assert status == 0, text
+    last = [r for r in records if r.get("mode") == "val"][-1]
+    assert {"0_accuracy_top-1", "1_accuracy_top-1"} <= last.keys()
+
+
 def test_a_metric_that_their_data_does_not_have_is_one_line(run, configs, tmp_path):
     status, text, _ = run(tiny(tmp_path, configs), "cpu", "evaluation.metric=mAQ")
     assert status == 2

@@ -18,6 +18,7 @@ logger = logging.getLogger("devrun")
 def adapted(cfg: Mapping[str, Any]) -> ConfigDict:
     """`cfg` as devrun reads it; `cfg` is not changed.
 
+    - data sets in a list are their ConcatDataset, which evaluates each by itself;
     - `data.val` and `data.test` are built with `test_mode`, as their tools do;
     - `sampler` at the top is that of the training loader;
     - options of `paramwise_cfg` that nothing reads are left out, with a warning.
@@ -27,8 +28,11 @@ def adapted(cfg: Mapping[str, Any]) -> ConfigDict:
         tree = ConfigDict(tree)
     data = tree.get("data")
     if isinstance(data, dict):
-        for mode in ("val", "test"):
-            _in_test_mode(data.get(mode))
+        for mode in ("train", "val", "test"):
+            if isinstance(data.get(mode), (list, tuple)):
+                data[mode] = {"type": "ConcatDataset", "datasets": data[mode]}
+            if mode != "train":
+                _in_test_mode(data.get(mode))
         sampler = tree.get("sampler")
         if sampler is not None:
             data.setdefault("sampler_cfg", sampler)
