@@ -268,7 +268,7 @@ def _runner_section(
 def _register_hooks(runner: BaseRunner, cfg: Mapping[str, Any]) -> None:
     runner.register_training_hooks(
         cfg.get("lr_config"),
-        _optimizer_section(cfg),
+        _optimizer_section(cfg, runner.adapter.name),
         cfg.get("checkpoint_config"),
         cfg.get("log_config") or {"hooks": [{"type": "TextLoggerHook"}]},
         cfg.get("momentum_config"),
@@ -277,8 +277,11 @@ def _register_hooks(runner: BaseRunner, cfg: Mapping[str, Any]) -> None:
     )
 
 
-def _optimizer_section(cfg: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """`optimizer_config` with MMCV's separate `fp16` section folded in."""
+def _optimizer_section(cfg: Mapping[str, Any], device: str) -> Mapping[str, Any] | None:
+    """`optimizer_config` with MMCV's separate `fp16` section folded in.
+
+    What that says of an IPU's arithmetic is for devices with options in `runner` only.
+    """
     fp16 = cfg.get("fp16") or (cfg.get("runner") or {}).get("fp16_cfg")
     if cfg.get("optimizer_config") is None and fp16 is None:
         return None
@@ -287,7 +290,9 @@ def _optimizer_section(cfg: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return section
     fp16 = dict(fp16)
     own = {name: fp16.pop(name) for name in _FP16_OPTIONS if name in fp16}
-    if own:
+    if own and not (device in FACTS and FACTS[device].runner_options):
+        logger.info("fp16: not for this device: %s", ", ".join(own))
+    elif own:
         section["options"] = {**(section.get("options") or {}), **own}
     kind = section.get("type", "OptimizerHook")
     if kind not in (*_FP32, *_FP16):

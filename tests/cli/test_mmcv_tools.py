@@ -98,3 +98,10 @@ def test_a_script_without_its_words_says_its_usage(script):
     done = subprocess.run([TOOLS / script], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("usage: ")
+
+
+def test_what_fp16_says_of_another_device_is_left_out_and_said(config, train):
+    fp16 = {"loss_scale": 256.0, "accum_type": "half", "velocity_accum_type": "half"}
+    status, _, text = train(config(fp16=fp16), "--work-dir", "w")
+    assert status == 0, text
+    assert "fp16: not for this device: accum_type, velocity_accum_type" in text
