@@ -45,7 +45,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--results", default="build/openmmlab.jsonl")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
-    parser.add_argument("--only", default="", help="a part of the paths to take")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="parts of paths, taken in this order"
+    )
     parser.add_argument("--limit", type=float, default=300, help="seconds a config")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="in all")
     parser.add_argument("--table", action="store_true", help="only write the tables")
@@ -67,7 +69,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder))
         for stage in args.stages:
-            wanted = [name for name in spread(configs) if args.only in name]
+            order = [n for part in args.only for n in spread(configs) if part in n]
+            wanted = list(dict.fromkeys(order))
             survey(stage, wanted, results, folder, args.limit, end)
     return 0
 
