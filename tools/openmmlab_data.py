@@ -89,9 +89,11 @@ def make_mnist(folder: Path, draw: Any) -> None:
 
 
 def make_cars(folder: Path, image: Any) -> None:
-    import numpy as np
-    from scipy import io as matlab
+    from importlib import import_module
 
+    import numpy as np
+
+    matlab: Any = import_module("scipy.io")
     folder.joinpath("devkit").mkdir(parents=True)
     names = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")
     kind = [(name, object) for name in names]

@@ -13,6 +13,7 @@ import torch
 from devrun.cli.main import main
 from devrun.errors import DevrunError
 from devrun.scopes import within
+from devrun.trust import granted
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::{kind}")
@@ -154,7 +155,18 @@ def test_their_files_are_read_without_running_them(trap):
             with pytest.raises(Exception, match="(?i)python/object|not only numbers"):
                 mmcv.load(name)
         assert mmcv.load("good.pkl") == {"a": [1, "b"]}
+        mmcv.dump([1], "own.pkl")
+        assert mmcv.load("own.pkl") == [1]
     assert not os.path.exists("PWNED")
+
+
+def test_a_trusted_config_has_their_own_readers(trap):
+    import mmcv
+
+    with within("mmcls"), granted(everything=True):
+        (trap / "x.pkl").write_bytes(pickle.dumps(Bomb()))
+        mmcv.load("x.pkl").close()
+    assert (trap / "PWNED").exists()
 
 
 def test_a_package_beside_the_config_is_not_imported(trap, capsys):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ def tensors_only(model: nn.Module) -> Iterator[None]:
         return
     changed: list[tuple[nn.Module, str]] = []
     heads = [m for m in model.modules() if callable(getattr(m, "post_process", None))]
+    methods: list[tuple[nn.Module, str, Callable[..., Any]]]
     methods = [(model, "_parse_losses", _parsed)]
     methods += [(head, "post_process", _kept) for head in heads]
     for owner, name, method in methods:

@@ -23,7 +23,7 @@ def adapted(cfg: Mapping[str, Any]) -> ConfigDict:
     - `sampler` at the top is that of the training loader;
     - options of `paramwise_cfg` that nothing reads are left out, with a warning.
     """
-    tree: ConfigDict = deepcopy(getattr(cfg, "_cfg_dict", cfg))
+    tree: Any = deepcopy(getattr(cfg, "_cfg_dict", cfg))
     if not isinstance(tree, ConfigDict):
         tree = ConfigDict(tree)
     data = tree.get("data")
