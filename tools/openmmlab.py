@@ -303,7 +303,8 @@ def table(
     for (stage, name), found in sorted(results.items(), key=lambda item: item[0][::-1]):
         if not found["good"]:
             reason = re.sub(r"/\S*/\.mim/configs/", "", found["reason"])
-            reason = re.sub(r"/\S*/(mmcls|mmcv)/|\(traceback: \S*", r"\1", reason)
+            reason = re.sub(r"/\S*/(mmcls|mmcv)/", r"\1/", reason)
+            reason = re.sub(r"/\S*/made.py|\(traceback: \S*", "", reason)
             reason = re.sub(r"[|<>]", "/", reason.replace("devrun: error: ", ""))
             lines.append(f"| {name} | {stage} | {reason} |")
     return "\n".join(lines)

@@ -17,6 +17,7 @@ import os
 import sys
 import tempfile
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -142,12 +143,11 @@ def devrun_losses(
 
 
 def mmcv_losses(file: Path, changes: dict[str, Any], batches: list[Any]) -> list[float]:
-    from mmcls.apis import set_random_seed
-    from mmcls.models import build_classifier
-    from mmcv import Config
-    from mmcv.runner import EpochBasedRunner, Hook, build_optimizer
-
-    cfg = Config.fromfile(str(file))
+    mmcv: Any = import_module("mmcv")
+    theirs: Any = import_module("mmcv.runner")
+    set_random_seed = import_module("mmcls.apis").set_random_seed
+    build_classifier = import_module("mmcls.models").build_classifier
+    cfg = mmcv.Config.fromfile(str(file))
     for path, value in changes.items():
         if path.startswith("model."):
             cfg.merge_from_dict({path: value})
@@ -157,11 +157,11 @@ def mmcv_losses(file: Path, changes: dict[str, Any], batches: list[Any]) -> list
     model.init_weights()
     quiet = logging.getLogger("parity")
     quiet.setLevel(logging.ERROR)
-    optimizer = build_optimizer(model, cfg.optimizer)
-    runner = EpochBasedRunner(model, None, optimizer, None, quiet, max_epochs=1)
+    optimizer = theirs.build_optimizer(model, cfg.optimizer)
+    runner = theirs.EpochBasedRunner(model, None, optimizer, None, quiet, max_epochs=1)
     losses: list[float] = []
 
-    class Record(Hook):
+    class Record(theirs.Hook):
         def after_train_iter(self, runner: Any) -> None:
             losses.append(float(runner.outputs["loss"]))
 

@@ -15,7 +15,7 @@ __all__ = ["adapted"]
 logger = logging.getLogger("devrun")
 
 
-def adapted(cfg: Mapping[str, Any]) -> ConfigDict:
+def adapted(cfg: Mapping[str, Any]) -> Any:
     """`cfg` as devrun reads it; `cfg` is not changed.
 
     - data sets in a list are their ConcatDataset, which evaluates each by itself;

@@ -124,7 +124,7 @@ class MmcvScope:
     def _theirs(self, kind: str, name: str) -> Buildable | None:
         registry = self._registries.get(kind)
         found = None if registry is None else registry.get(name)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _builder(self, kind: str) -> Callable[[Any], Any]:
         if kind in _BUILD and self.name != "mmcv":
