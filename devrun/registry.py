@@ -16,7 +16,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, TypeVar, overload
 
 from devrun.construct import (
     Buildable,
@@ -33,6 +33,7 @@ from devrun.errors import (
     DevrunError,
     UnknownNameError,
 )
+from devrun.protocols import Metric, Transform
 from devrun.scopes import foreign, hint
 from devrun.trust import accepted, import_path, takes_objects
 
@@ -339,20 +340,6 @@ def _part(key: str, value: Any, owner: Registry) -> Any:
             )
         return registry.build({"type": "Compose", "transforms": value})
     return [_part(key, entry, owner) for entry in value]
-
-
-@runtime_checkable
-class Metric(Protocol):
-    """What a metric does, in torchmetrics' words."""
-
-    def update(self, *args: Any, **kwargs: Any) -> None: ...
-    def compute(self) -> Any: ...
-    def reset(self) -> None: ...
-
-
-@runtime_checkable
-class Transform(Protocol):
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 def _lazily(module: str, name: str) -> Callable[[], type]:

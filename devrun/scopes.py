@@ -62,6 +62,10 @@ class Scope(Protocol):
         """
         ...
 
+    def adapted(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A config written for the package in devrun's words; `cfg` stays as it is."""
+        ...
+
 
 class Foreign(NamedTuple):
     """What a scope has for a `type`."""

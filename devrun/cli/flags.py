@@ -38,6 +38,13 @@ def add_device_flags(group: argparse._ArgumentGroup) -> None:
     )
     add("--ipu-replicas", type=_positive, metavar="N", help="ipu with N replicas")
     add("--gpu-id", type=_index, metavar="N", help="MMCV's flag: --device cuda:N")
+    add(
+        "--gpu-ids",
+        type=_index,
+        nargs="+",
+        metavar="N",
+        help="the same, of MMCV's older tools; the first is taken",
+    )
     add("--emulate", action="store_true", help="run on the device's emulator")
     add("--num-devices", type=_positive, default=1, metavar="N", help="only 1 yet")
     add("--launcher", choices=LAUNCHERS, help="who started the processes (none)")
@@ -100,6 +107,16 @@ def _run_flags(group: argparse._ArgumentGroup) -> None:
     add("--no-validate", action="store_true", help="do not evaluate while training")
     add("--seed", type=_index, metavar="N", help="of data order and random streams")
     add("--deterministic", action="store_true", help="only deterministic algorithms")
+    add(
+        "--diff-seed",
+        action="store_true",
+        help="MMCV's flag: each process draws its own numbers, which is always so",
+    )
+    add(
+        "--auto-scale-lr",
+        action="store_true",
+        help="lr times the samples of an update / auto_scale_lr.base_batch_size",
+    )
     add(
         "--cfg-options",
         nargs="+",
@@ -226,6 +243,8 @@ def overrides(args: argparse.Namespace, cfg: Any) -> dict[str, Any]:
         changes["allow_changes"] = True
     if args.deterministic:
         changes["deterministic"] = True
+    if getattr(args, "auto_scale_lr", False):
+        changes["auto_scale_lr.enable"] = True
     device = device_entry(args, cfg.get("device", "auto"))
     if device != cfg.get("device"):
         # it holds what stays of the configured device, and takes its place
@@ -279,6 +298,8 @@ def _implied(args: argparse.Namespace) -> list[tuple[str, str, dict[str, Any]]]:
         found.append((flag, "ipu", {"replicas": args.ipu_replicas}))
     if args.gpu_id is not None:
         found.append((f"--gpu-id {args.gpu_id}", f"cuda:{args.gpu_id}", {}))
+    if args.gpu_ids is not None:
+        found.append((f"--gpu-ids {args.gpu_ids[0]}", f"cuda:{args.gpu_ids[0]}", {}))
     return found
 
 

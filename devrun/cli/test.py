@@ -62,6 +62,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--out", metavar="FILE", help="also write the results as JSON")
     add(
+        "--metrics",
+        "--eval",
+        nargs="+",
+        metavar="NAME",
+        help="in place of the config's evaluation.metric",
+    )
+    add(
+        "--metric-options",
+        nargs="+",
+        action=DictAction,
+        metavar="KEY=VALUE",
+        help="in place of the config's evaluation.metric_options",
+    )
+    add(
         "--predictions",
         metavar="FILE",
         help="also write a row for each sample: .csv, .jsonl or .npz",
@@ -148,6 +162,7 @@ def opened(
     use_mmcv(args)
     cfg: Any = read_config(args, args.split)
     cfg.merge_from_dict(overrides(args, cfg))
+    _override_metrics(cfg, args)
     check_config(cfg)
     places = places_of(cfg, _work_dir(cfg, args.config))
     if args.checkpoint not in WORDS and not holds_run(Path(args.checkpoint)):
@@ -179,7 +194,9 @@ def opened(
     progress = False if args.no_progress else None
     with (
         trusted(args),
-        closing(build_training(cfg, progress=progress, only=only).runner) as runner,
+        closing(
+            build_training(cfg, initialise=False, progress=progress, only=only).runner
+        ) as runner,
     ):
         runner.load_checkpoint(
             checkpoint,
@@ -195,6 +212,16 @@ def opened(
                 runner.logger.info("evaluated are the averaged weights of its EMAHook")
         (hook,) = (hook for hook in runner.hooks if isinstance(hook, EvalHook))
         yield runner, hook, checkpoint
+
+
+def _override_metrics(cfg: Any, args: argparse.Namespace) -> None:
+    """`--metrics` and `--metric-options`, which `devrun predict` does not have."""
+    metrics = vars(args).get("metrics")
+    if metrics:
+        metric = metrics[0] if len(metrics) == 1 else metrics
+        cfg.merge_from_dict({"evaluation.metric": metric})
+    if options := vars(args).get("metric_options"):
+        cfg.merge_from_dict({"evaluation.metric_options": options})
 
 
 def _work_dir(cfg: Any, config: str) -> Path:

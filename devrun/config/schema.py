@@ -83,7 +83,6 @@ GRAD_CLIP = frozenset(_GRAD_CLIP)
 """What `grad_clip` of `optimizer_config` takes."""
 
 UNUSED = (
-    "auto_scale_lr",
     "diff_seed",
     "gpu_ids",
     "gpus",
@@ -92,6 +91,8 @@ UNUSED = (
     "mp_start_method",
     "opencv_num_threads",
     "sync_bn",
+    "test_cfg",
+    "train_cfg",
 )
 """MMCV's keys that are accepted so that its configs load, and do nothing here; a run
 that has one of them says so."""
@@ -99,6 +100,7 @@ that has one of them says so."""
 KEYS: dict[str, str | Section] = {
     # what is trained
     "model": "dict",
+    "sampler": "dict?",
     "loss": "dict?",
     "peft": "dict?",
     "freeze": "text|list?",
@@ -154,6 +156,7 @@ KEYS: dict[str, str | Section] = {
             "partials_type": "text",
         }
     ),
+    "auto_scale_lr": Section({"enable": "flag", "base_batch_size": "count"}),
     "lr_config": Section({"policy": "text", "type": "text"}, open=True),
     "momentum_config": Section({"policy": "text", "type": "text"}, open=True),
     # how long, and what happens on the way
@@ -195,6 +198,7 @@ KEYS: dict[str, str | Section] = {
     "evaluation": Section({"interval": "count", "start": "size?"}, open=True),
     "custom_hooks": "list?",
     "custom_imports": "dict?",
+    "default_scope": "text?",
     "timer_config": "dict?",
     "watchdog": Section({"timeout": "number", "first_timeout": "number?"}),
     # where it runs

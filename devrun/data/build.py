@@ -83,7 +83,8 @@ def build_dataloader(
             (`dist` False).
         round_up: must stay True: in training all processes get equally many batches.
         seed: chooses the order, instead of the run's own seed.
-        collate_fn: makes a batch of a list of samples; see `build_collate`.
+        collate_fn: makes a batch of a list of samples; see `build_collate`. By
+            default that of the data set, if it has a `collate_fn`, else torch's.
         batch_transform: of each batch, on the host; see `TransformedBatch`.
         sampler, sampler_cfg: whose order to use instead, as an object or a config with
             a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
@@ -107,7 +108,9 @@ def build_dataloader(
         dataset,
         extras=Extras(on_sample_error, max_skipped, mode, group_by_length),
         batch_size=samples_per_gpu * copies,
-        collate_fn=build_collate(collate_fn),
+        collate_fn=build_collate(
+            getattr(dataset, "collate_fn", None) if collate_fn is None else collate_fn
+        ),
         **_order(
             dataset, sampler if sampler_cfg is None else sampler_cfg, shuffle, seed
         ),
@@ -268,6 +271,7 @@ def _build_sampler(cfg: Mapping[str, Any], dataset: Dataset[Any], seed: Any) -> 
         "data_source": dataset,
         "num_replicas": world_size,
         "rank": rank,
+        "shuffle": True,
     }
     if seed is not None:
         offered["seed"] = seed

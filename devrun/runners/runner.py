@@ -68,9 +68,8 @@ class BaseRunner(ABC):
         device: a name (`cpu`, `cuda:1`, `auto`, ...), a mapping with `type` and
             options, or an adapter.
         loss: `f(output, target)` for a plain module.
-        seed: of the global random streams, the data order and the randomness of
-            samples. None leaves the streams as they are and takes torch's present
-            seed for the data.
+        seed: of the global random streams, the data order and the samples' randomness.
+            None leaves the streams alone and takes torch's present seed for the data.
         optimizer_config: as `register_optimizer_hook` takes it.
         limit_batches: iterations of an epoch, and of an evaluation, at the most.
 

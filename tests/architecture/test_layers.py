@@ -22,6 +22,7 @@ LAYERS = {
     "trust": 1,
     "construct": 1,
     "tensors": 1,
+    "protocols": 1,
     "registry": 1,
     "scopes": 1,
     "config": 1,

@@ -18,12 +18,15 @@ from devrun.hooks.evaluation.loop import length_of
 from devrun.metrics.build import build_metrics
 from devrun.metrics.kinds import StatefulMetric
 from devrun.ranks import require_same
+from devrun.scopes import SCOPES
+from devrun.text import cause_of
 
 __all__ = [
     "check_schedule",
     "check_set_names",
     "check_shares",
     "dataset_of",
+    "judged",
     "judges",
     "keys_of",
     "metrics_of",
@@ -131,3 +134,32 @@ def metrics_of(dataset: Any, kwargs: dict[str, Any], accepted: list[str]) -> lis
         if isinstance(one, StatefulMetric):
             one.attach(dataset)
     return metrics
+
+
+def judged(
+    dataset: Any, results: Any, logger: Any, options: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The named results, by `dataset.evaluate` or as a `test_fn` gave them.
+
+    What a package's data set refuses of a config is in one line.
+
+    Raises:
+        ConfigError: the options of the evaluation are not those of the data set.
+    """
+    if not judges(dataset):
+        if isinstance(results, Mapping):
+            return results
+        raise ConfigError(
+            f"test_fn gave {type(results).__name__}: return a dict of named "
+            f"results, or give {type(dataset).__name__} an `evaluate`"
+        )
+    try:
+        found: Mapping[str, Any] = dataset.evaluate(results, logger=logger, **options)
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        if type(dataset).__module__.partition(".")[0] not in SCOPES:
+            raise  # the user's own code, whose traceback tells more
+        raise ConfigError(
+            f"evaluate of {type(dataset).__name__} failed: {cause_of(error)}; the "
+            f"evaluation gives it {', '.join(options) or 'no arguments'}"
+        ) from error
+    return found

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.dist import broadcast_tensors, on_main
 from devrun.errors import (
-    ConfigError,
     ConfigTypeError,
     UnknownNameError,
     UnsupportedFeatureError,
@@ -22,6 +21,7 @@ from devrun.hooks.evaluation.best import (
     LESS_KEYS,
     BestCheckpoints,
     as_score,
+    first_score,
     infer_rule,
 )
 from devrun.hooks.evaluation.checks import (
@@ -29,6 +29,7 @@ from devrun.hooks.evaluation.checks import (
     check_set_names,
     check_shares,
     dataset_of,
+    judged,
     judges,
     keys_of,
     metrics_of,
@@ -184,11 +185,11 @@ class EvalHook(Hook):
 
     def before_train_epoch(self, runner: Run) -> None:
         if self.by_epoch:
-            self._evaluate_first(runner, runner.epoch)
+            self._evaluatefirst_score(runner, runner.epoch)
 
     def before_train_iter(self, runner: Run) -> None:
         if not self.by_epoch and self.initial_flag:
-            self._evaluate_first(runner, runner.iter)
+            self._evaluatefirst_score(runner, runner.iter)
 
     def after_train_epoch(self, runner: Run) -> None:
         if self.by_epoch and self._should_evaluate(runner):
@@ -225,16 +226,7 @@ class EvalHook(Hook):
 
     def named_results(self, runner: Run, results: Any) -> dict[str, Any]:
         """What the data set makes of `results`, on this rank alone."""
-        if not judges(self.dataset):
-            if isinstance(results, Mapping):
-                return dict(results)
-            raise ConfigError(
-                f"test_fn gave {type(results).__name__}: return a dict of named "
-                f"results, or give {type(self.dataset).__name__} an `evaluate`"
-            )
-        return dict(
-            self.dataset.evaluate(results, logger=runner.logger, **self.eval_kwargs)
-        )
+        return dict(judged(self.dataset, results, runner.logger, self.eval_kwargs))
 
     def state_dict(self) -> dict[str, Any]:
         """Scores and names of the best checkpoints, and the metric they go by."""
@@ -253,7 +245,7 @@ class EvalHook(Hook):
         self.best.entries = [(float(score), str(name)) for score, name in state["best"]]
         self.key_indicator, self.rule = state["key_indicator"], state["rule"]
 
-    def _evaluate_first(self, runner: Run, position: int) -> None:
+    def _evaluatefirst_score(self, runner: Run, position: int) -> None:
         """Evaluation before training; logged at once: an epoch clears the buffer."""
         due = self.initial_flag and self.start is not None and position >= self.start
         self.initial_flag = False
@@ -295,7 +287,7 @@ class EvalHook(Hook):
             score = self._do_evaluate(runner)
         else:
             scores = [evaluate_own(self, runner) for _ in self._each_set()]
-            score = _first(scores)
+            score = first_score(scores)
         # None also when there were no results; a warning said so
         if save and self.save_best is not None and score is not None:
             self._save_ckpt(runner, score)
@@ -309,7 +301,9 @@ class EvalHook(Hook):
                 found[name], count = self._results(runner)
                 batches += count
         runner.log_buffer.output["eval_iter_num"] = batches
-        return _first([self.evaluate(runner, found[name]) for name in self._each_set()])
+        return first_score(
+            [self.evaluate(runner, found[name]) for name in self._each_set()]
+        )
 
     def _results(self, runner: Run) -> tuple[Any, int]:
         """Of one pass over the set in turn, and its number of batches."""
@@ -399,8 +393,3 @@ class EvalHook(Hook):
             runner.logger.info(
                 "Best %s is %.4f at %s, saved as %s", metric, score, when, path
             )
-
-
-def _first(scores: Iterable[Any]) -> Any:
-    """The score of the set that `save_best` goes by, if any is there."""
-    return next((score for score in scores if score is not None), None)

@@ -68,8 +68,6 @@ class EngineScope:
     ) -> Any:
         """By their registry, so that parts are made by their code from their names.
 
-        A model gets the first weights that its own rules say, once, here.
-
         Raises:
             ConfigError: in one line, with the place of the part that is wrong.
         """
@@ -83,8 +81,6 @@ class EngineScope:
         def built(**_: Any) -> Any:
             with self._default():
                 made = target(**given)
-                if kind == "model" and hasattr(made, "init_weights"):
-                    made.init_weights()
                 if kind == "dataset" and hasattr(made, "full_init"):
                     made.full_init()
                 return made

@@ -43,6 +43,7 @@ logger = logging.getLogger("devrun")
 
 _building: ContextVar[bool] = ContextVar("building", default=False)
 _BACKENDS = ("disk",)
+_STORAGES = ("ceph", "http", "lmdb", "memcached", "petrel")
 _REFUSED_TYPES = ("Albu",)
 _hardened: set[str] = set()
 
@@ -58,9 +59,10 @@ def guarded() -> Iterator[None]:
 
 
 def harden(name: str) -> None:
-    """Put readers that run nothing into MMCV and the package `name`, once."""
-    if may_run_code():
-        return
+    """Put readers that run nothing into MMCV and the package `name`, once.
+
+    A config that may run code gets the package's own, at each call.
+    """
     for part, change in (("mmcv", _harden_mmcv), (name, _CHANGES.get(name))):
         if change is not None and part not in _hardened:
             change()
@@ -80,11 +82,21 @@ def check_section(args: Mapping[str, Any], cfg: Mapping[str, Any]) -> None:
 
 
 def _component() -> None:
-    """Stands for any component, which takes known packages' arguments too."""
+    """Stands for any component of theirs."""
+
+
+def _timm_backbone() -> None:
+    """Stands for `TIMMBackbone`, whose arguments go to timm's `create_model`."""
+
+
+_timm_backbone.__module__ = "timm.models"
 
 
 def _check(node: Any) -> None:
     if isinstance(node, Mapping):
+        if node.get("type") == "TIMMBackbone":
+            given = {key: value for key, value in node.items() if key != "type"}
+            check_arguments(_timm_backbone, given, lambda key: where(node, key))
         for key, value in node.items():
             reason = _refusal(str(key), value)
             if reason:
@@ -103,37 +115,43 @@ def _refusal(key: str, value: Any) -> str:
     """Why this value is not for a config; empty where nothing is wrong with it."""
     if key == "type" and value in _REFUSED_TYPES:
         return "as it calls whatever albumentations has by that name"
-    if key in ("backend", "prefix") and isinstance(value, str):
-        if key == "backend" and value not in _BACKENDS and value in _storages():
-            return "as that storage imports or fetches what the config says"
+    if key == "backend" and value in _STORAGES:
+        return "as that storage imports or fetches what the config says"
     if key == "sys_path" and value is not None:
         return "as modules would be imported from there"
-    if key == "checkpoint_path" and value:
-        return "as it may be unpickled"
     if key in ("teacher_config", "config") and str(value).endswith(".py"):
         return "as that file would be executed"
     return ""
 
 
-def _storages() -> tuple[str, ...]:
-    return ("ceph", "memcached", "petrel", "lmdb", "http")
+def _unless_trusted(safe: Callable[..., Any], own: Callable[..., Any]) -> Any:
+    """Calls `safe` for a config that is data, and the package's `own` for others."""
+
+    @functools.wraps(own)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return (own if may_run_code() else safe)(*args, **kwargs)
+
+    return chosen
 
 
 def _harden_mmcv() -> None:
     mmcv: Any = sys.modules["mmcv"]
     io: Any = import_module("mmcv.fileio.io")
-    base = import_module("mmcv.fileio").BaseFileHandler
-    plain = type("PlainHandler", (base,), {"load_from_fileobj": _yaml, **_NO_DUMP})
-    arrays = type("ArrayHandler", (base,), {"load_from_fileobj": _arrays, **_NO_DUMP})
-    arrays.str_like = False
-    for ending in ("yaml", "yml"):
-        io.file_handlers[ending] = plain()
-    for ending in ("pkl", "pickle"):
-        io.file_handlers[ending] = arrays()
+    for ending, read in (
+        ("yaml", _yaml),
+        ("yml", _yaml),
+        ("pkl", _arrays),
+        ("pickle", _arrays),
+    ):
+        kind: Any = type(io.file_handlers[ending])
+        method = _unless_trusted(read, kind.load_from_fileobj)
+        io.file_handlers[ending] = type(
+            kind.__name__, (kind,), {"load_from_fileobj": method}
+        )()
     loader: Any = import_module("mmcv.runner").CheckpointLoader
-    for prefix in list(loader._schemes):
+    for prefix, own in list(loader._schemes.items()):
         reader = _checkpoint if prefix == "" else _not_fetched
-        loader.register_scheme(prefix, reader, force=True)
+        loader.register_scheme(prefix, _unless_trusted(reader, own), force=True)
     client: Any = mmcv.FileClient
     client.__new__ = staticmethod(_local_client(client.__new__))
     config: Any = mmcv.Config
@@ -152,13 +170,6 @@ def _arrays(self: Any, file: Any, **kwargs: Any) -> Any:
             f"{getattr(file, 'name', 'a pickled file')} is not only numbers, text and "
             f"arrays: {error}; --trust-config allows it for a config that you would run"
         ) from error
-
-
-def _no_dump(self: Any, *args: Any, **kwargs: Any) -> Any:
-    raise DataError("configs write no files")
-
-
-_NO_DUMP = {"dump_to_fileobj": _no_dump, "dump_to_str": _no_dump}
 
 
 def _checkpoint(filename: str, map_location: Any = None) -> Any:
@@ -205,10 +216,12 @@ def _not_executed(read: Callable[..., Any]) -> Callable[..., Any]:
 def _harden_mmcls() -> None:
     cifar: Any = import_module("mmcls.datasets.cifar")
     mnist: Any = import_module("mmcls.datasets.mnist")
-    cifar.pickle = SimpleNamespace(load=functools.partial(_arrays, None))
-    cifar.check_integrity = _is_there
+    arrays = functools.partial(_arrays, None)
+    cifar.pickle = SimpleNamespace(load=_unless_trusted(arrays, pickle.load))
+    cifar.check_integrity = _unless_trusted(_is_there, cifar.check_integrity)
     for module in (cifar, mnist):
-        module.download_and_extract_archive = _not_downloaded
+        own = module.download_and_extract_archive
+        module.download_and_extract_archive = _unless_trusted(_not_downloaded, own)
 
 
 def _is_there(path: str, md5: str | None = None) -> bool:

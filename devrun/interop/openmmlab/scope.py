@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import re
 import warnings
@@ -13,7 +12,8 @@ from typing import Any
 from devrun.construct import Buildable, call, check_call, where
 from devrun.errors import ConfigError, DevrunError, UnknownNameError, nearest
 from devrun.importing import import_for_config
-from devrun.interop.openmmlab import hooks
+from devrun.interop.openmmlab import config, hooks
+from devrun.interop.openmmlab.data import collate
 from devrun.interop.openmmlab.guard import check_section, guarded, harden
 from devrun.place import Place
 from devrun.registry import HOOKS, OPTIMIZER_BUILDERS, RUNNER_BUILDERS, RUNNERS
@@ -55,6 +55,8 @@ for _name in ("mmseg", "mmdet"):
 """Scope -> registry of devrun's -> module and name of theirs."""
 _BUILD = {"dataset": "{}.datasets.builder:build_dataset"}
 """Registries that are built by another function than their own `build`."""
+_NESTED = ("model", "loss", "dataset", "transform")
+"""Registries whose sections have parts with a `type` of their own."""
 _OURS = {
     registry.name: registry
     for registry in (HOOKS, RUNNERS, RUNNER_BUILDERS, OPTIMIZER_BUILDERS)
@@ -81,7 +83,9 @@ class MmcvScope:
 
     def names(self, kind: str) -> Iterable[str]:
         registry = self._registries.get(kind)
-        return () if registry is None else sorted(registry.module_dict)
+        if kind == "hook" or registry is None:
+            return sorted(hooks.OWN) if kind == "hook" else ()
+        return sorted(registry.module_dict)
 
     def build(
         self, kind: str, name: str, args: dict[str, Any], cfg: Mapping[str, Any]
@@ -94,7 +98,7 @@ class MmcvScope:
         target = self.find(kind, name)
         if target is None:
             raise UnknownNameError(f"{self.name} has no {kind} {name!r}")
-        if target is not self._theirs(kind, name):
+        if kind not in _NESTED or target is not self._theirs(kind, name):
             return call(target, args, cfg)
         check_section(args, cfg)
         check_call(target, args, cfg)
@@ -107,14 +111,20 @@ class MmcvScope:
 
         built.__name__ = name
         try:
-            return call(built, args, cfg)
+            made = call(built, args, cfg)
         except DevrunError as error:
             raise self._explained(error, kind, cfg) from error.__cause__
+        if kind == "dataset" and not hasattr(made, "collate_fn"):
+            made.collate_fn = collate
+        return made
+
+    def adapted(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
+        return config.adapted(cfg)
 
     def _theirs(self, kind: str, name: str) -> Buildable | None:
         registry = self._registries.get(kind)
         found = None if registry is None else registry.get(name)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _builder(self, kind: str) -> Callable[[Any], Any]:
         if kind in _BUILD and self.name != "mmcv":
@@ -193,7 +203,7 @@ def _plain(section: Any) -> Any:
             if _exact(section)
             else [*map(_plain, section)]
         )
-    return copy.copy(section)
+    return section
 
 
 def _exact(section: Any) -> bool:
