@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from devrun.config.numbers import whole_number
 from devrun.construct import Buildable
 from devrun.data import streams
 from devrun.dist import allreduce_params
 from devrun.errors import ConfigError
 from devrun.hooks import ema
 from devrun.hooks.base import Hook
-from devrun.hooks.schedules.checks import positive_int
 from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import Capability, MicroBatches
@@ -57,8 +57,8 @@ class PreciseBNHook(Hook):
     """
 
     def __init__(self, num_samples: int = 8192, interval: int = 1) -> None:
-        self.num_samples = positive_int("num_samples", num_samples)
-        self.interval = positive_int("interval", interval)
+        self.num_samples = whole_number("num_samples", num_samples)
+        self.interval = whole_number("interval", interval)
 
     def before_run(self, runner: Run) -> None:
         if runner.max_epochs is None:

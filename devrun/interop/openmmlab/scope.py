@@ -119,7 +119,8 @@ class MmcvScope:
         return made
 
     def adapted(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
-        return config.adapted(cfg)
+        made: Mapping[str, Any] = config.adapted(cfg)
+        return made
 
     def _theirs(self, kind: str, name: str) -> Buildable | None:
         registry = self._registries.get(kind)
