@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -27,13 +26,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import yaml
 
-from devrun.checkpoint import CheckpointLoader
 from devrun.construct import where
-from devrun.data.datasets.cifar import ArrayUnpickler
-from devrun.errors import CheckpointError, ConfigError, DataError
+from devrun.errors import ConfigError, DataError
 from devrun.interop.openmmlab import guard
+from devrun.interop.readers import (
+    arrays_from,
+    checkpoint_from,
+    not_downloaded,
+    not_fetched,
+    unless_trusted,
+    yaml_from,
+)
 from devrun.scopes import SCOPES
 from devrun.trust import may_run_code
 
@@ -102,20 +106,22 @@ def _harden_mmengine() -> None:
     )
     registry.import_module = _registry_module
     handlers: Any = import_module("mmengine.fileio.handlers").file_handlers
-    base = import_module("mmengine.fileio.handlers").BaseFileHandler
-    for endings, load in ((("yaml", "yml"), _yaml), (("pkl", "pickle"), _arrays)):
-        methods = {
-            "load_from_fileobj": load,
-            "dump_to_fileobj": _no_dump,
-            "dump_to_str": _no_dump,
-            "str_like": load is _yaml,
-        }
+    for endings, read in (
+        (("yaml", "yml"), yaml_from),
+        (("pkl", "pickle"), arrays_from),
+    ):
         for ending in endings:
-            handlers[ending] = type("Handler", (base,), methods)()
+            kind: Any = type(handlers[ending])
+            methods = {
+                "load_from_fileobj": unless_trusted(read, kind.load_from_fileobj)
+            }
+            for name in ("dump_to_fileobj", "dump_to_str"):
+                methods[name] = unless_trusted(_no_dump, getattr(kind, name))
+            handlers[ending] = type(kind.__name__, (kind,), methods)()
     loader: Any = import_module("mmengine.runner").CheckpointLoader
-    for prefix in list(loader._schemes):
-        reader = _checkpoint if prefix == "" else _not_fetched
-        loader.register_scheme(prefix, reader, force=True)
+    for prefix, own in list(loader._schemes.items()):
+        reader = checkpoint_from if prefix == "" else not_fetched
+        loader.register_scheme(prefix, unless_trusted(reader, own), force=True)
     backends: Any = import_module("mmengine.fileio.backends")
     for table, kept in (
         (backends.backends, "local"),
@@ -145,21 +151,7 @@ def _registry_module(name: str, package: str | None = None) -> Any:
     return import_module(name, package)
 
 
-def _yaml(self: Any, file: Any, **_: Any) -> Any:
-    return yaml.safe_load(file)
-
-
-def _arrays(self: Any, file: Any, **_: Any) -> Any:
-    try:
-        return ArrayUnpickler(file, encoding="latin1").load()
-    except pickle.UnpicklingError as error:
-        raise DataError(
-            f"{getattr(file, 'name', 'a pickled file')} is not only numbers, text and "
-            f"arrays: {error}; --trust-config allows it for a config that you would run"
-        ) from error
-
-
-def _no_dump(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _no_dump(*args: Any, **kwargs: Any) -> Any:
     raise DataError("configs write no files of this format")
 
 
@@ -167,29 +159,16 @@ def _no_backend(*args: Any, **kwargs: Any) -> Any:
     raise ConfigError("data is read from files that are here: download it first")
 
 
-def _checkpoint(filename: str, map_location: Any = None, logger: Any = None) -> Any:
-    """By devrun's reader, which builds tensors and plain containers only."""
-    place = os.path.expanduser(filename)
-    return CheckpointLoader.load_checkpoint(place, map_location or "cpu")
-
-
-def _not_fetched(filename: str, map_location: Any = None, **_: Any) -> Any:
-    raise CheckpointError(
-        f"{filename!r} is not fetched for a config: download it, and give that "
-        "file in its place (init_cfg.checkpoint or pretrained; null for random weights)"
-    )
-
-
 def _harden_mmpretrain() -> None:
     cifar: Any = import_module("mmpretrain.datasets.cifar")
     mnist: Any = import_module("mmpretrain.datasets.mnist")
     transforms: Any = import_module("mmpretrain.datasets.transforms.processing")
     cifar.pickle = SimpleNamespace(
-        loads=lambda content, **_: _arrays(None, io.BytesIO(content))
+        loads=lambda content, **_: arrays_from(None, io.BytesIO(content))
     )
     cifar.check_md5 = lambda path, md5: os.path.isfile(path)
     for module in (cifar, mnist):
-        module.download_and_extract_archive = _not_downloaded
+        module.download_and_extract_archive = not_downloaded
     transforms._str_to_torch_dtype = _dtype
 
 
@@ -198,15 +177,6 @@ def _dtype(name: str) -> torch.dtype:
     if not isinstance(found, torch.dtype):
         raise ConfigError(f"{name!r} is no dtype of torch")
     return found
-
-
-def _not_downloaded(
-    url: str, download_root: str, *args: Any, filename: str | None = None, **_: Any
-) -> None:
-    raise DataError(
-        f"{download_root} lacks files of the data set: unpack "
-        f"{filename or url.rpartition('/')[2]} from {url} there"
-    )
 
 
 _CHANGES: dict[str, Callable[[], None]] = {"mmpretrain": _harden_mmpretrain}

@@ -29,12 +29,16 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-import yaml
-
-from devrun.checkpoint import CheckpointLoader
 from devrun.construct import where
-from devrun.data.datasets.cifar import ArrayUnpickler
-from devrun.errors import CheckpointError, ConfigError, DataError
+from devrun.errors import ConfigError
+from devrun.interop.readers import (
+    arrays_from,
+    checkpoint_from,
+    not_downloaded,
+    not_fetched,
+    unless_trusted,
+    yaml_from,
+)
 from devrun.trust import check_arguments, may_run_code
 
 __all__ = ["check_section", "guarded", "harden"]
@@ -124,66 +128,28 @@ def _refusal(key: str, value: Any) -> str:
     return ""
 
 
-def _unless_trusted(safe: Callable[..., Any], own: Callable[..., Any]) -> Any:
-    """Calls `safe` for a config that is data, and the package's `own` for others."""
-
-    @functools.wraps(own)
-    def chosen(*args: Any, **kwargs: Any) -> Any:
-        return (own if may_run_code() else safe)(*args, **kwargs)
-
-    return chosen
-
-
 def _harden_mmcv() -> None:
     mmcv: Any = sys.modules["mmcv"]
     io: Any = import_module("mmcv.fileio.io")
     for ending, read in (
-        ("yaml", _yaml),
-        ("yml", _yaml),
-        ("pkl", _arrays),
-        ("pickle", _arrays),
+        ("yaml", yaml_from),
+        ("yml", yaml_from),
+        ("pkl", arrays_from),
+        ("pickle", arrays_from),
     ):
         kind: Any = type(io.file_handlers[ending])
-        method = _unless_trusted(read, kind.load_from_fileobj)
+        method = unless_trusted(read, kind.load_from_fileobj)
         io.file_handlers[ending] = type(
             kind.__name__, (kind,), {"load_from_fileobj": method}
         )()
     loader: Any = import_module("mmcv.runner").CheckpointLoader
     for prefix, own in list(loader._schemes.items()):
-        reader = _checkpoint if prefix == "" else _not_fetched
-        loader.register_scheme(prefix, _unless_trusted(reader, own), force=True)
+        reader = checkpoint_from if prefix == "" else not_fetched
+        loader.register_scheme(prefix, unless_trusted(reader, own), force=True)
     client: Any = mmcv.FileClient
     client.__new__ = staticmethod(_local_client(client.__new__))
     config: Any = mmcv.Config
     config.fromfile = staticmethod(_not_executed(config.fromfile))
-
-
-def _yaml(self: Any, file: Any, **kwargs: Any) -> Any:
-    return yaml.safe_load(file)
-
-
-def _arrays(self: Any, file: Any, **kwargs: Any) -> Any:
-    try:
-        return ArrayUnpickler(file, encoding="latin1").load()
-    except pickle.UnpicklingError as error:
-        raise DataError(
-            f"{getattr(file, 'name', 'a pickled file')} is not only numbers, text and "
-            f"arrays: {error}; --trust-config allows it for a config that you would run"
-        ) from error
-
-
-def _checkpoint(filename: str, map_location: Any = None) -> Any:
-    """By devrun's reader, which builds tensors and plain containers only."""
-    return CheckpointLoader.load_checkpoint(
-        os.path.expanduser(filename), map_location or "cpu"
-    )
-
-
-def _not_fetched(filename: str, map_location: Any = None, **_: Any) -> Any:
-    raise CheckpointError(
-        f"{filename!r} is not fetched for a config: download it, and give that "
-        "file in its place (init_cfg.checkpoint or pretrained; null for random weights)"
-    )
 
 
 def _local_client(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,26 +182,17 @@ def _not_executed(read: Callable[..., Any]) -> Callable[..., Any]:
 def _harden_mmcls() -> None:
     cifar: Any = import_module("mmcls.datasets.cifar")
     mnist: Any = import_module("mmcls.datasets.mnist")
-    arrays = functools.partial(_arrays, None)
-    cifar.pickle = SimpleNamespace(load=_unless_trusted(arrays, pickle.load))
-    cifar.check_integrity = _unless_trusted(_is_there, cifar.check_integrity)
+    arrays = functools.partial(arrays_from, None)
+    cifar.pickle = SimpleNamespace(load=unless_trusted(arrays, pickle.load))
+    cifar.check_integrity = unless_trusted(_is_there, cifar.check_integrity)
     for module in (cifar, mnist):
         own = module.download_and_extract_archive
-        module.download_and_extract_archive = _unless_trusted(_not_downloaded, own)
+        module.download_and_extract_archive = unless_trusted(not_downloaded, own)
 
 
 def _is_there(path: str, md5: str | None = None) -> bool:
     """Whether the file is there: what is in it runs nothing, whatever its sum."""
     return os.path.isfile(path)
-
-
-def _not_downloaded(
-    url: str, download_root: str, *args: Any, filename: str | None = None, **_: Any
-) -> None:
-    raise DataError(
-        f"{download_root} lacks files of the data set: unpack "
-        f"{filename or url.rpartition('/')[2]} from {url} there"
-    )
 
 
 _CHANGES: dict[str, Callable[[], None]] = {"mmcls": _harden_mmcls}
