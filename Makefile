@@ -9,9 +9,10 @@ BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
 DOCS := $(VENV)/.docs
+MMCLS := build/openmmlab/.installed
 
 .NOTPARALLEL: # two targets may set up the same environment
-.PHONY: train test test-slow test-faults test-gpu outside lint types docs bench bench-gpu clean
+.PHONY: train test test-slow test-faults test-gpu outside openmmlab lint types docs bench bench-gpu clean
 
 train: $(DEMO)
 	$(BIN)/python tools/train.py $(CONFIG) $(ARGS)
@@ -29,10 +30,16 @@ test-faults: $(DEV)
 test-gpu: $(DEV)
 	$(BIN)/python -m pytest -m "cuda or multi_cuda" $(ARGS)
 
-# Other people's suites on the emulators, from checkouts: make outside MMCV=DIR POPTORCH=DIR
+# Other people's suites, from checkouts of theirs: make outside MMCV=DIR RUNNER=DIR POPTORCH=DIR
 outside: $(DEV)
-	$(BIN)/python tools/outside.py $(if $(MMCV),--mmcv $(MMCV)) \
+	$(BIN)/python tools/outside.py $(if $(MMCV),--mmcv $(MMCV)) $(if $(RUNNER),--runner $(RUNNER)) \
 	    $(if $(POPTORCH),--poptorch $(POPTORCH)) $(if $(GAUDI),--gaudi $(GAUDI)) $(ARGS)
+
+# Every config of MMClassification 0.25, and losses beside those of MMCV's own runner.
+openmmlab: $(MMCLS)
+	$(MMCLS:.installed=bin/python) tools/openmmlab.py $(ARGS)
+	$(MMCLS:.installed=bin/python) tools/openmmlab_parity.py
+	$(MMCLS:.installed=bin/python) tools/openmmlab.py --table
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -76,6 +83,15 @@ $(DEV): $(SOURCES)
 $(DOCS): $(SOURCES)
 	$(call install,docs)
 	touch $(DOCS)
+
+$(MMCLS): $(SOURCES)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install torch==2.13.0 torchvision==0.28.0 numpy scipy \
+	    'setuptools<81' wheel opencv-python-headless
+	MMCV_WITH_OPS=0 $(@D)/bin/python -m pip install --no-build-isolation mmcv==1.7.2
+	$(@D)/bin/python -m pip install mmcls==0.25.0
+	$(@D)/bin/python -m pip install --no-build-isolation --editable ".[images]"
+	touch $@
 
 # The build back end is pinned too, hence installed first and used without isolation.
 define install

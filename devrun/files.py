@@ -1,4 +1,4 @@
-"""Text files that are whole or as they were."""
+"""Files that are whole or as they were."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from contextlib import suppress
 
 
 def replace_text(path: str | os.PathLike[str], text: str) -> None:
-    """Put `text`, in UTF-8, in the place of what the file holds, or change nothing.
+    """`replace_file` with `text` in UTF-8."""
+    replace_file(path, text.encode("utf-8"))
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Put `content` in the place of what the file holds, or change nothing.
 
     It is written beside the file and renamed. A link stays one; what is no regular
     file, such as `/dev/stdout`, is written as it is.
@@ -18,14 +23,14 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
     """
     path = os.path.realpath(path)
     if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with open(path, "wb") as stream:
+            stream.write(content)
         return
     folder, name = os.path.split(path)
     aside = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")
     try:
-        with open(aside, "x", encoding="utf-8") as stream:
-            stream.write(text)
+        with open(aside, "xb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(aside, path)

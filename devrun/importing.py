@@ -18,6 +18,8 @@ from types import ModuleType
 
 from devrun.errors import ConfigError
 
+_FOR_PROGRAMS = "devrun.interop.mmcv"
+"""What changes imports: one of these modules does it by being imported itself."""
 _opened: set[str] = set()
 """Folders that are on sys.path for the modules that the user named, and no others."""
 
@@ -36,6 +38,11 @@ def import_for_config(name: str) -> ModuleType:
         raise _standard(name)
     if any(part.startswith("__") for part in (top, *rest)):
         raise ConfigError(f"{name!r} is not for a config: a part begins with '__'")
+    if name.startswith(_FOR_PROGRAMS):
+        raise ConfigError(
+            f"{name!r} changes what is imported, which a config cannot ask for: give "
+            "the flag --mmcv"
+        )
     if name not in sys.modules:
         _check_place(name, top)
     return importlib.import_module(name)

@@ -2,6 +2,7 @@
 
     MODELS.build({"type": "ResNet", "depth": 18})                 a registered name
     MODELS.build({"type": "torchvision.models.resnet18"})         a dotted path
+    MODELS.build({"type": "mmcls.ImageClassifier", ...})          a scope's, see scopes
 
 A dotted path is taken only where the registry says what it must yield, and by the
 rules of `devrun.trust`, so that a config can name a model but can never call an
@@ -15,7 +16,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, TypeVar, overload
 
 from devrun.construct import (
     Buildable,
@@ -31,8 +32,9 @@ from devrun.errors import (
     ConfigTypeError,
     DevrunError,
     UnknownNameError,
-    nearest,
 )
+from devrun.protocols import Metric, Transform
+from devrun.scopes import foreign, hint
 from devrun.trust import accepted, import_path, takes_objects
 
 __all__ = [
@@ -84,6 +86,8 @@ class Registry:
         self.module_dict: dict[str, Buildable] = {}
         self.children: dict[str, Registry] = {}
         self.parent: Registry | None = None
+        self.yielding: set[str] = set()
+        """Names whose next registration replaces the first, without `force`."""
         self._expects = expects
         self._home = home
         if parent is not None:
@@ -94,6 +98,8 @@ class Registry:
             build_func = build_func or parent.build_func
             self._expects = expects or parent._expects
         self.build_func: Buildable = build_func or build_from_cfg
+
+    _module_dict = property(lambda self: self.module_dict)  # as code for MMCV reads it
 
     def __len__(self) -> int:
         return len(self.module_dict)
@@ -134,10 +140,12 @@ class Registry:
         """The class or function that `type: name` selects.
 
         Raises:
-            UnknownNameError: neither a registered name nor a dotted path.
+            UnknownNameError: no registered name, no name of a scope, no dotted path.
             ConfigError: a dotted path that cannot be imported, or to something that
                 this registry does not hold.
         """
+        if (theirs := foreign(self.name, name)) is not None:
+            return theirs.target
         found = self.get(name)
         if found is None and "." in name and self._expects is not None:
             there = import_path(name)
@@ -146,9 +154,9 @@ class Registry:
                 found = accepted(there, self._expects(), self.name)
         if found is None:
             raise UnknownNameError(
-                f"{name!r} is not in the {self.name} registry; "
-                f"{nearest(name, self.module_dict) or 'it is empty'} (the module of "
-                f"your own class must be listed in custom_imports)"
+                f"{name!r} is not in the {self.name} registry"
+                f"{hint(self.name, name, self.module_dict)} (the module of your own "
+                f"class must be listed in custom_imports)"
             )
         return found
 
@@ -222,12 +230,13 @@ class Registry:
                 f"only a class or a function can be registered, got {module!r}"
             )
         for name in [module.__name__] if names is None else names:
-            if not force and name in self.module_dict:
+            if not force and name in self.module_dict and name not in self.yielding:
                 raise UnknownNameError(
                     f"{name!r} is already registered in the {self.name} registry, by "
                     f"{self.module_dict[name].__module__}; force=True replaces it"
                 )
             self.module_dict[name] = module
+            self.yielding.discard(name)
 
     def _add_child(self, child: Registry) -> None:
         if child.scope in self.children:
@@ -254,8 +263,8 @@ def build_from_cfg(
         UnknownNameError: (a KeyError) no `type`, or a name that nothing has.
         ConfigError: the constructor failed; its exception is the `__cause__`.
     """
-    for value, label in ((cfg, "cfg"), (default_args, "default_args")):
-        if not isinstance(value, dict) and not (value is None and label != "cfg"):
+    for value, label in ((cfg, "cfg"), (default_args or {}, "default_args")):
+        if not isinstance(value, dict):
             raise ConfigTypeError(f"{label} must be a dict, got {short(value)}")
     if not isinstance(registry, Registry):
         raise ConfigTypeError(f"registry must be a Registry, got {short(registry)}")
@@ -269,10 +278,13 @@ def build_from_cfg(
     wanted = args.pop("type")
     if isinstance(wanted, str):
         try:
-            target = registry.resolve(wanted)
+            theirs = foreign(registry.name, wanted)
+            target = registry.resolve(wanted) if theirs is None else theirs.target
         except DevrunError as error:
             error.locate(where(cfg, "type"))
             raise
+        if theirs is not None:
+            return theirs.scope.build(registry.name, theirs.name, args, cfg)
         if registry.get(wanted) is None:  # a dotted path
             return _build_named(target, args, cfg, registry)
     elif inspect.isclass(wanted) or inspect.isfunction(wanted):
@@ -328,20 +340,6 @@ def _part(key: str, value: Any, owner: Registry) -> Any:
             )
         return registry.build({"type": "Compose", "transforms": value})
     return [_part(key, entry, owner) for entry in value]
-
-
-@runtime_checkable
-class Metric(Protocol):
-    """What a metric does, in torchmetrics' words."""
-
-    def update(self, *args: Any, **kwargs: Any) -> None: ...
-    def compute(self) -> Any: ...
-    def reset(self) -> None: ...
-
-
-@runtime_checkable
-class Transform(Protocol):
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 def _lazily(module: str, name: str) -> Callable[[], type]:

@@ -19,8 +19,12 @@ REVIEWED: dict[str, tuple[str, ...]] = {
         "devrun.optim",
         "devrun.runners",
     ),
+    # models and data for demonstrations; those of users are in their own modules
+    "lightning": (),
+    "lightning_fabric": (),
     "numpy": (),
     "peft": ("peft",),
+    "pytorch_lightning": (),
     "timm": (
         "timm.data",
         "timm.layers",
@@ -122,7 +126,9 @@ LOADERS = ("from_config", "from_pretrained")
 LOADED = frozenset(
     {
         "AutoConfig",
+        "AutoImageProcessor",
         "AutoTokenizer",
+        "ImageProcessingMixin",
         "PreTrainedConfig",
         "PreTrainedModel",
         "PreTrainedTokenizerBase",
@@ -150,6 +156,14 @@ def _no_word(value: Any) -> bool:
 def _text(pattern: str) -> Callable[[Any], bool]:
     found = re.compile(pattern, re.IGNORECASE)
     return lambda value: isinstance(value, str) and found.search(value) is not None
+
+
+def _other_than(pattern: str) -> Callable[[Any], bool]:
+    """Of a class that a folder names by its name."""
+    known = re.compile(pattern)
+    return lambda value: (
+        value is not None and not (isinstance(value, str) and known.fullmatch(value))
+    )
 
 
 REFUSED: dict[str, Callable[[Any], bool]] = {
@@ -191,8 +205,12 @@ REFUSED_IN_REVIEWED: dict[str, Callable[[Any], bool]] = {
     "attn_implementation": _no_word,
     "config": lambda value: isinstance(value, str),  # of another folder
     "experts_implementation": _no_word,
+    "feature_extractor_type": _other_than(r"\w*(ImageProcessor|FeatureExtractor)\w*"),
+    "image_processor_type": _other_than(r"\w*(ImageProcessor|FeatureExtractor)\w*"),
     "kernel_config": _present,
     "subfolder": bool,
+    # of a tokenizer made of others, each in a folder that was not looked at
+    "tokenizer_class": _other_than(r"(?!Rag)\w*(Tokenizer|TokenizerFast|Backend)"),
     "use_kernels": bool,
 }
 

@@ -174,6 +174,8 @@ class Run(Protocol):
     timestamp: str
     eval_contexts: list[Callable[[Any], AbstractContextManager[Any]]]
     """Called with the run and entered while it evaluates."""
+    eval_metrics: list[Any]
+    """What the model brings to evaluations, beside their own metrics."""
 
     @property
     def state(self) -> RunState: ...

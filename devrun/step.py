@@ -28,6 +28,7 @@ class Capability(enum.Enum):
     DYNAMIC_SHAPES = "batches of changing shape run without recompilation"
     CLIP_VALUE = "gradients can be clipped by value, not only by norm"
     GRAD_NORM = "the norm before clipping is reported, as grad_norm"
+    RECOMPUTATION = "activations can be computed again (gradient_checkpointing)"
     FINITE_CHECKS = "losses are checked for NaN and infinity"
 
 

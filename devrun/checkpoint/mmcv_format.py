@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,6 +177,7 @@ def export_weights(
     form: str = "mmcv",
     layout: str | None = None,
     averaged: bool = False,
+    merge: Callable[[Any, Any], Any] | None = None,
 ) -> None:
     """Write the devrun checkpoint `source` as a file for other programs.
 
@@ -190,6 +191,8 @@ def export_weights(
             of as they are. The optimizer is left out then: its state is by position,
             and another package's model may have its parameters in another order.
         averaged: take the weights that an EMAHook evaluated with, without optimizer.
+        merge: makes of the config and the weights of a run with adapters what to
+            write; the optimizer's state, which is of the adapters, is left out.
 
     Raises:
         CheckpointError: damaged, without weights or averaged ones, or its weights have
@@ -205,6 +208,11 @@ def export_weights(
                 f"{str(source)!r} has no averaged weights: its run had no EMAHook"
             )
         weights = {**weights, **kept}
+    trainer = found.get("trainer", {})
+    cfg = trainer.get("config") or {}
+    merged = merge is not None and cfg.get("peft")
+    if merge is not None and merged:
+        weights = merge(cfg, weights)
     if layout is not None:
         try:
             weights = relaid(weights, layout)
@@ -217,7 +225,6 @@ def export_weights(
         save_pickled(weights, target)
         return
     optimizer: Any = None
-    if "optimizer" in found and not averaged and layout is None:
+    if "optimizer" in found and not (averaged or merged or layout is not None):
         optimizer = positional_optimizer_state(found["optimizer"])
-    trainer = found.get("trainer", {})
     write_mmcv_checkpoint(target, weights, optimizer, trainer.get("meta", {}))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from devrun.cli.chosen import chosen_checkpoint
 from devrun.cli.console import say
 from devrun.cli.exits import Session
+from devrun.cli.flags import add_trust_flags, import_modules, trusted
+from devrun.config import Config
 from devrun.errors import CheckpointError
 
 FORMATS = ("mmcv", "torch", "safetensors")
@@ -38,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="evaluated: the averaged ones, where an EMAHook kept some",
     )
     add("--overwrite", action="store_true", help="replace FILE if it exists")
+    add_trust_flags(parser)
+    parser.set_defaults(config=".")  # beside which `--import` looks too
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -56,12 +62,33 @@ def run(args: argparse.Namespace, session: Session) -> int:
         raise CheckpointError(
             f"{str(target)!r} exists; give --overwrite or another --output"
         )
-    export_weights(
-        source,
-        target,
-        form=args.format,
-        layout=args.layout,
-        averaged=args.weights == "evaluated",
-    )
+    averaged = args.weights == "evaluated"
+    with trusted(args):
+        export_weights(
+            source,
+            target,
+            form=args.format,
+            layout=args.layout,
+            averaged=averaged,
+            merge=_merger(args, source),
+        )
     say(f"written: {target}")
     return 0
+
+
+def _merger(args: argparse.Namespace, source: Path) -> Callable[[Any, Any], Any]:
+    """What merges the adapters of a run into its weights: it needs the model."""
+
+    def merge(cfg: Any, weights: Any) -> Any:
+        import_modules(args, Config(cfg))
+        from devrun.checkpoint.fitting import load_state_dict
+        from devrun.models.build import build_model
+        from devrun.models.peft import adapt, merge_adapters
+
+        model = build_model(cfg["model"])
+        adapt(model, cfg["peft"])
+        load_state_dict(model, weights, strict=True, source=str(source))
+        merge_adapters(model)
+        return model.state_dict()
+
+    return merge

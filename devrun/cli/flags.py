@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from devrun.config import DictAction
+from devrun.cli.console import complain
+from devrun.config import Config, DictAction
+from devrun.config.engine import is_engine_style, reads_bases_lazily
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.merge import DELETE
 from devrun.errors import ConfigError
@@ -36,6 +38,13 @@ def add_device_flags(group: argparse._ArgumentGroup) -> None:
     )
     add("--ipu-replicas", type=_positive, metavar="N", help="ipu with N replicas")
     add("--gpu-id", type=_index, metavar="N", help="MMCV's flag: --device cuda:N")
+    add(
+        "--gpu-ids",
+        type=_index,
+        nargs="+",
+        metavar="N",
+        help="the same, of MMCV's older tools; the first is taken",
+    )
     add("--emulate", action="store_true", help="run on the device's emulator")
     add("--num-devices", type=_positive, default=1, metavar="N", help="only 1 yet")
     add("--launcher", choices=LAUNCHERS, help="who started the processes (none)")
@@ -99,6 +108,16 @@ def _run_flags(group: argparse._ArgumentGroup) -> None:
     add("--seed", type=_index, metavar="N", help="of data order and random streams")
     add("--deterministic", action="store_true", help="only deterministic algorithms")
     add(
+        "--diff-seed",
+        action="store_true",
+        help="MMCV's flag: each process draws its own numbers, which is always so",
+    )
+    add(
+        "--auto-scale-lr",
+        action="store_true",
+        help="lr times the samples of an update / auto_scale_lr.base_batch_size",
+    )
+    add(
         "--cfg-options",
         nargs="+",
         action=DictAction,
@@ -106,6 +125,7 @@ def _run_flags(group: argparse._ArgumentGroup) -> None:
         help="change the config: data.samples_per_gpu=8 model.depth=18",
     )
     add("--dry-run", action="store_true", help="two iterations of each phase, no files")
+    add("--find-lr", action="store_true", help="try learning rates, train nothing")
     add("--no-progress", action="store_true", help="plain lines, no progress bar")
     add_trust_flags(group)
 
@@ -124,6 +144,11 @@ def add_trust_flags(group: argparse._ActionsContainer) -> None:
         action="store_true",
         help="let the config run code: a .py as Python, any type, modules beside it",
     )
+    add(
+        "--mmcv",
+        action="store_true",
+        help="`from mmcv.runner import ...` in modules of yours gives devrun's names",
+    )
 
 
 def _repeated(dest: str, metavar: str) -> dict[str, Any]:
@@ -136,6 +161,30 @@ def _repeated(dest: str, metavar: str) -> dict[str, Any]:
     }
 
 
+def read_config(args: argparse.Namespace, split: str = "val") -> Config:
+    """The config that the command names, with `--cfg-options`, in devrun's sections.
+
+    Of an MMEngine-style one, `--cfg-options` has the keys of that style.
+
+    Args:
+        split: whose evaluator an MMEngine-style config is read for.
+    """
+    if args.trust_config and reads_bases_lazily(args.config):
+        from devrun.interop.mmengine.lazy import read_lazy
+
+        cfg = read_lazy(args.config)
+    else:
+        cfg = Config.fromfile(
+            args.config, import_custom_modules=False, trust=args.trust_config
+        )
+    cfg.merge_from_dict(args.cfg_options or {})
+    if not is_engine_style(cfg):
+        return cfg
+    from devrun.interop.mmengine.translate import translated
+
+    return translated(cfg, split)
+
+
 @contextmanager
 def trusted(args: argparse.Namespace) -> Iterator[None]:
     """Within, configs may name what the flags allow."""
@@ -144,6 +193,14 @@ def trusted(args: argparse.Namespace) -> Iterator[None]:
         downloads_allowed(vars(args).get("allow_download", False)),
     ):
         yield
+
+
+def use_mmcv(args: argparse.Namespace) -> None:
+    """What `--mmcv` asks for; before anything of the user's is imported or read."""
+    if args.mmcv:
+        from devrun.interop.mmcv_finder import install
+
+        complain(install().described(), "note")
 
 
 def import_modules(args: argparse.Namespace, cfg: Any) -> None:
@@ -186,6 +243,8 @@ def overrides(args: argparse.Namespace, cfg: Any) -> dict[str, Any]:
         changes["allow_changes"] = True
     if args.deterministic:
         changes["deterministic"] = True
+    if getattr(args, "auto_scale_lr", False):
+        changes["auto_scale_lr.enable"] = True
     device = device_entry(args, cfg.get("device", "auto"))
     if device != cfg.get("device"):
         # it holds what stays of the configured device, and takes its place
@@ -239,6 +298,8 @@ def _implied(args: argparse.Namespace) -> list[tuple[str, str, dict[str, Any]]]:
         found.append((flag, "ipu", {"replicas": args.ipu_replicas}))
     if args.gpu_id is not None:
         found.append((f"--gpu-id {args.gpu_id}", f"cuda:{args.gpu_id}", {}))
+    if args.gpu_ids is not None:
+        found.append((f"--gpu-ids {args.gpu_ids[0]}", f"cuda:{args.gpu_ids[0]}", {}))
     return found
 
 

@@ -34,8 +34,12 @@ COMMANDS = {
     "test": Command("devrun.cli.test", "evaluate a checkpoint"),
     "compare": Command("devrun.cli.compare", "find where two trainings part"),
     "report": Command("devrun.cli.report", "show what runs did on one page"),
+    "predict": Command("devrun.cli.predict", "write what a checkpoint predicts"),
     "devices": Command("devrun.cli.devices", "list the devices that are here"),
     "export": Command("devrun.cli.export", "write a checkpoint in another format"),
+    "convert": Command(
+        "devrun.cli.convert", "write an MMEngine-style config as one of devrun's"
+    ),
     "emulate": Command("devrun.cli.emulate", "run a program on the SDKs' emulators"),
 }
 

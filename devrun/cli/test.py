@@ -6,7 +6,8 @@ import argparse
 import copy
 import json
 import os
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,29 @@ from devrun.cli.flags import (
     add_weights_flags,
     import_modules,
     overrides,
+    read_config,
     trusted,
+    use_mmcv,
 )
 from devrun.cli.summary import listed
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
-from devrun.config import Config, DictAction, check_config
+from devrun.config import DictAction, check_config
+from devrun.config.named_sets import named_sets
 from devrun.config.revisions import MODULE
 from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
 from devrun.files import replace_text
 from devrun.log.jsonlines import strict_line
 
-__all__ = ["add_arguments", "run"]
+__all__ = [
+    "FORMATS",
+    "add_arguments",
+    "add_shared_arguments",
+    "check_out",
+    "opened",
+    "run",
+    "say_written",
+]
 
 SPLITS = ("test", "val")
 WEIGHTS = ("evaluated", "trained")
@@ -38,8 +50,40 @@ OF_TRAINING = ("save_best", "rule", "start", "interval", "max_keep_best", "out_d
 """Arguments of an `evaluation` that say when to evaluate and what to keep."""
 
 
+FORMATS = (".csv", ".jsonl", ".npz")
+"""Of predictions, by the end of the file's name."""
+ORDER = ("shuffle", "drop_last", "sampler", "sampler_cfg", "group_by_length")
+"""Options by which a loader may leave out samples or read them in another order."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `devrun test`; those of `train` about devices are the same."""
+    add_shared_arguments(parser)
+    add = parser.add_argument
+    add("--out", metavar="FILE", help="also write the results as JSON")
+    add(
+        "--metrics",
+        "--eval",
+        nargs="+",
+        metavar="NAME",
+        help="in place of the config's evaluation.metric",
+    )
+    add(
+        "--metric-options",
+        nargs="+",
+        action=DictAction,
+        metavar="KEY=VALUE",
+        help="in place of the config's evaluation.metric_options",
+    )
+    add(
+        "--predictions",
+        metavar="FILE",
+        help="also write a row for each sample: .csv, .jsonl or .npz",
+    )
+
+
+def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those that say what is evaluated, and where."""
     add = parser.add_argument
     add("config", metavar="CONFIG", help="the config that it was trained with")
     add(
@@ -55,7 +99,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="evaluated",
         help="evaluated: the averaged ones, where an EMAHook kept some",
     )
-    add("--out", metavar="FILE", help="also write the results as JSON")
     add("--no-progress", action="store_true", help="no progress bar")
     add("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE")
     add(
@@ -75,23 +118,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
-    """Evaluate as the training did, once, and write nothing but `--out`."""
+    """Evaluate as the training did, once, and write nothing but what flags name."""
+    check_out("--out", args.out)
+    check_out("--predictions", args.predictions, FORMATS)
+    whole = args.predictions is not None
+    with opened(args, every_sample=whole) as (runner, hook, checkpoint):
+        from devrun.hooks.evaluation.predictions import Kept, write_predictions
+
+        kept: dict[str, Kept] = {}
+        if whole:
+            kept = {name: Kept(runner, hook.loaders[name]) for name in hook.loaders}
+            hook.watch = lambda name, steps: kept[name].watching(steps)
+        found = hook.evaluate_now(runner)
+        rows = {name: one.rows() for name, one in kept.items()}
+        if runner.rank == 0:
+            say(f"{args.split}: {listed(found)}")
+            _write(args, checkpoint, found)
+            if whole:
+                say_written(write_predictions(args.predictions, rows))
+    return 0
+
+
+def say_written(files: dict[str, int]) -> None:
+    """Where predictions are now."""
+    for path, count in files.items():
+        say(f"written: {path} ({count} rows)")
+
+
+@contextmanager
+def opened(
+    args: argparse.Namespace, *, every_sample: bool
+) -> Iterator[tuple[Any, Any, str]]:
+    """The runner with the saved weights, its EvalHook, and the checkpoint's path.
+
+    Args:
+        every_sample: read the data sets in their order, and whole.
+    """
     if args.trusted_file not in (None, args.checkpoint):
         raise ConfigError(
             f"--allow-pickle {args.trusted_file} is not the file that is loaded; name "
             "the CHECKPOINT"
         )
-    _check_out(args.out)
-    cfg: Any = Config.fromfile(
-        args.config, import_custom_modules=False, trust=args.trust_config
-    )
-    cfg.merge_from_dict(args.cfg_options or {})
+    use_mmcv(args)
+    cfg: Any = read_config(args, args.split)
     cfg.merge_from_dict(overrides(args, cfg))
+    _override_metrics(cfg, args)
     check_config(cfg)
     places = places_of(cfg, _work_dir(cfg, args.config))
     if args.checkpoint not in WORDS and not holds_run(Path(args.checkpoint)):
         check_checkpoint("CHECKPOINT", args.checkpoint)
-    _reduce(cfg, args.split)
+    only = _reduce(cfg, args.split)
+    if every_sample:
+        if only is not None:
+            raise ConfigError(
+                "a data module reads in an order of its own; predictions take data "
+                "sets that are named in the config"
+            )
+        for section in (cfg["data"], cfg["data"]["val_dataloader"]):
+            for name in ORDER:
+                section.pop(name, None)
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     set_environment()
@@ -109,7 +194,9 @@ def run(args: argparse.Namespace, session: Session) -> int:
     progress = False if args.no_progress else None
     with (
         trusted(args),
-        closing(build_training(cfg, progress=progress).runner) as runner,
+        closing(
+            build_training(cfg, initialise=False, progress=progress, only=only).runner
+        ) as runner,
     ):
         runner.load_checkpoint(
             checkpoint,
@@ -124,11 +211,17 @@ def run(args: argparse.Namespace, session: Session) -> int:
                 runner.model.load_state_dict(averaged, strict=False)
                 runner.logger.info("evaluated are the averaged weights of its EMAHook")
         (hook,) = (hook for hook in runner.hooks if isinstance(hook, EvalHook))
-        found = hook.evaluate_now(runner)
-        if runner.rank == 0:
-            say(f"{args.split}: {listed(found)}")
-            _write(args, checkpoint, found)
-    return 0
+        yield runner, hook, checkpoint
+
+
+def _override_metrics(cfg: Any, args: argparse.Namespace) -> None:
+    """`--metrics` and `--metric-options`, which `devrun predict` does not have."""
+    metrics = vars(args).get("metrics")
+    if metrics:
+        metric = metrics[0] if len(metrics) == 1 else metrics
+        cfg.merge_from_dict({"evaluation.metric": metric})
+    if options := vars(args).get("metric_options"):
+        cfg.merge_from_dict({"evaluation.metric_options": options})
 
 
 def _work_dir(cfg: Any, config: str) -> Path:
@@ -138,23 +231,26 @@ def _work_dir(cfg: Any, config: str) -> Path:
     )
 
 
-def _reduce(cfg: Any, split: str) -> None:
+def _reduce(cfg: Any, split: str) -> str | None:
     """Leave of `cfg` what an evaluation of `split` needs.
 
-    The data set of the split stands for all, so that no other has to be there.
+    The data set of the split stands for all, so that no other has to be there; of a
+    data module, what is returned does.
     """
     data = cfg["data"]
-    if data.get(split) is None:
+    own = "type" in data
+    if not own and data.get(split) is None:
         there = [name for name in SPLITS if data.get(name) is not None]
         raise ConfigError(
             f"the config has no data.{split}; "
             + (f"choose --split {there[0]}" if there else nearest(split, data))
         )
     section = f"{split}_dataloader"
-    data["val_dataloader"] = copy.deepcopy(data.get(section) or {})
-    data["train_dataloader"] = {}
-    for name in ("val", "train"):
-        data[name] = copy.deepcopy(data[split])
+    if not own:
+        data["val_dataloader"] = copy.deepcopy(data.get(section) or {})
+        data["train_dataloader"] = {}
+        data["val"] = copy.deepcopy(data[split])
+        data["train"] = next(iter(named_sets(copy.deepcopy(data[split])).values()))
     evaluation = cfg.get("evaluation") or {}
     for name in OF_TRAINING:
         evaluation.pop(name, None)
@@ -164,16 +260,22 @@ def _reduce(cfg: Any, split: str) -> None:
         cfg[name] = None
     for name in ("checkpoint_config", "custom_hooks", "lr_config", "momentum_config"):
         cfg[name] = None
+    return split if own else None
 
 
-def _check_out(out: str | None) -> None:
+def check_out(flag: str, out: str | None, formats: tuple[str, ...] = ()) -> None:
     """Refuse a file that could not be written once the evaluation is over."""
     if out is None:
         return
     place = Path(out).expanduser()
+    if formats and place.suffix not in formats:
+        raise ConfigError(
+            f"{flag} {out!r} must end in one of {', '.join(formats)}, which is how its "
+            "format is chosen"
+        )
     if place.is_dir() or not os.access(place.absolute().parent, os.W_OK | os.X_OK):
         raise StorageError(
-            f"--out {out!r} cannot be written: give a file in a folder that exists "
+            f"{flag} {out!r} cannot be written: give a file in a folder that exists "
             "and is writable"
         )
 

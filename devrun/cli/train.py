@@ -13,13 +13,21 @@ from typing import Any
 
 from devrun.cli.console import complain, say
 from devrun.cli.exits import Session
-from devrun.cli.flags import add_train_flags, import_modules, overrides, trusted
+from devrun.cli.find_lr import check_flags, find_lr
+from devrun.cli.flags import (
+    add_train_flags,
+    import_modules,
+    overrides,
+    read_config,
+    trusted,
+    use_mmcv,
+)
 from devrun.cli.lost import crash_stacks
 from devrun.cli.record import RunRecord, git_revision, versions
 from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, claim, keep_aside
-from devrun.config import Config, check_config
+from devrun.config import check_config
 from devrun.devices.resolve import set_environment
 from devrun.dist import launched
 from devrun.errors import DevrunError, StorageError
@@ -43,7 +51,11 @@ class Plan:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Train; the config is checked before anything slow is imported."""
+    if args.find_lr:
+        check_flags(args)
     plan = _plan(args)
+    if args.find_lr:
+        return _find_lr(args, plan)
     with StopSignals() as signals, trusted(args):
         try:
             return _train(args, plan, session, signals)
@@ -53,10 +65,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    cfg = Config.fromfile(
-        args.config, import_custom_modules=False, trust=args.trust_config
-    )
-    cfg.merge_from_dict(args.cfg_options or {})
+    use_mmcv(args)
+    cfg = read_config(args)
     cfg.merge_from_dict(overrides(args, cfg))
     check_config(cfg)
     for key in ("resume_from", "load_from"):
@@ -66,7 +76,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         cfg.get("work_dir"),
         Path(args.config).stem,
         resume_from=cfg.get("resume_from"),
-        overwrite=args.overwrite or args.dry_run,
+        overwrite=args.overwrite or args.dry_run or args.find_lr,
     )
     cfg.merge_from_dict({"work_dir": str(work_dir)})
     cfg.freeze()
@@ -74,6 +84,19 @@ def _plan(args: argparse.Namespace) -> Plan:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     main = not launched() or os.environ.get("RANK", "0") == "0"
     return Plan(cfg, work_dir, time.strftime("%Y%m%d_%H%M%S"), main)
+
+
+def _find_lr(args: argparse.Namespace, plan: Plan) -> int:
+    from devrun.log.logger import get_logger
+
+    get_logger(log_level=plan.cfg.get("log_level") or "INFO" if plan.main else "ERROR")
+    set_environment()
+    with trusted(args):
+        import_modules(args, plan.cfg)
+        progress = False if args.no_progress else None
+        options = {"progress": progress, "allow_pickle": args.allow_pickle}
+        find_lr(plan.cfg, plan.work_dir, main=plan.main, **options)
+    return 0
 
 
 def _train(

@@ -16,12 +16,13 @@ from devrun.config.merge import begin_lists, merge, nested, replace_other_types
 from devrun.config.origin import describe
 from devrun.config.redact import redacted, remember_secrets
 from devrun.config.schema import KEYS
-from devrun.config.source import LIMITS, extension
+from devrun.config.source import LIMITS, extension, read_text
 from devrun.config.tree import ConfigDict, children, guard, origin_of, rehome
 from devrun.errors import ConfigError, ConfigTypeError, StorageError, UnknownNameError
 from devrun.files import replace_text
 from devrun.place import COMMAND_LINE, Origin, dotted
 from devrun.text import escape
+from devrun.trust import may_run_code
 
 _OWN = ("_cfg_dict", "_filename", "_text", "_helpers", "_files")
 
@@ -37,7 +38,7 @@ class Config:
         self,
         cfg_dict: dict[Any, Any] | None = None,
         cfg_text: str | None = None,
-        filename: str | None = None,
+        filename: str | os.PathLike[str] | None = None,
     ) -> None:
         if cfg_dict is None:
             cfg_dict = {}
@@ -50,8 +51,10 @@ class Config:
         if tree._meta_.path is None:
             rehome(tree, (), tree._meta_.origin)
         self._set("_cfg_dict", tree)
-        self._set("_filename", filename)
-        self._set("_text", cfg_text or "")
+        if cfg_text is None:
+            cfg_text = "" if filename is None else read_text(os.fspath(filename))
+        self._set("_filename", None if filename is None else os.fspath(filename))
+        self._set("_text", cfg_text)
         self._set("_helpers", frozenset())
         self._set("_files", ())
 
@@ -70,7 +73,8 @@ class Config:
     ) -> Config:
         """The configuration in a .py, .json, .yaml or .yml file.
 
-        A Python file is read, not run, unless `trust`. `use_predefined_variables`
+        A Python file is read, not run, unless `trust` or `--trust-config` was given
+        to the process. `use_predefined_variables`
         replaces `{{ fileDirname }}` and its kin.
 
         Raises:
@@ -78,7 +82,7 @@ class Config:
             ConfigError: anything else that is wrong, in one line.
         """
         path = os.path.expanduser(os.fspath(filename))
-        loader = Loader(use_predefined_variables, trust)
+        loader = Loader(use_predefined_variables, trust or may_run_code())
         tree, text = loader.load(path)
         return _loaded(loader, tree, text, path, import_custom_modules)
 
@@ -101,7 +105,7 @@ class Config:
             raise ConfigError(f"file_format must be one of {accepted}, not {given}")
         if "\0" in cfg_str or len(cfg_str) > LIMITS[file_format]:
             raise ConfigError("the text has a NUL character or is too large")
-        loader = Loader(use_variables=False, trust=trust)
+        loader = Loader(use_variables=False, trust=trust or may_run_code())
         path = f"<string>{file_format}"
         tree = loader.load_text(cfg_str, path)
         config = _loaded(loader, tree, cfg_str, path, import_custom_modules)

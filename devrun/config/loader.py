@@ -6,9 +6,11 @@ import logging
 import os
 import warnings
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from devrun.config import environment
+from devrun.config.engine import ENGINE_KEYS, is_engine_style
 from devrun.config.json_reader import read_json
 from devrun.config.limits import Budget, Copier, TooMuch
 from devrun.config.merge import DELETE, merge
@@ -117,6 +119,8 @@ class Loader:
         """A helper set again here does not reach the base's values made from it."""
         base = source.bases or ConfigDict()
         stale = source.base_helpers - source.own_read - KEYS.keys()
+        if is_engine_style(base):
+            stale -= ENGINE_KEYS
         for name in own.keys() & base.keys() & stale:
             if own[name] == base[name]:
                 continue
@@ -230,7 +234,7 @@ class _Source:
         self._loader.helpers.clear()
         self.bases = ConfigDict()
         for name in names:
-            path = _beside(self._template.file, name)
+            path = _packaged(name, origin) or _beside(self._template.file, name)
             self._add(self._loader.load_base(path, origin, self._chain), origin)
         self.base_helpers = set(self._loader.helpers)
         self._loader.helpers |= before
@@ -251,6 +255,21 @@ class _Source:
 def _file_of(tree: ConfigDict, key: str) -> str | None:
     origin = origin_of(tree, key)
     return origin.file if origin else None
+
+
+def _packaged(name: str, origin: Origin) -> str | None:
+    """The file that `package::path` stands for, in the configs of that package.
+
+    The package is looked up, and not imported.
+    """
+    package, found, path = name.partition("::")
+    if not found:
+        return None
+    spec = find_spec(package) if package.isidentifier() else None
+    for folder in (spec and spec.submodule_search_locations) or ():
+        return os.path.normpath(os.path.join(folder, ".mim", "configs", path))
+    reason = f"{describe(name)} is of the package {package!r}, which is not installed"
+    raise config_error(reason, origin, [BASE])
 
 
 def _beside(file: str, name: str) -> str:

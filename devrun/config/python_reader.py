@@ -7,6 +7,7 @@ Assignments, `for`, `if`, `del` and calls that change a list or a dict are follo
 from __future__ import annotations
 
 import ast
+import logging
 import re
 import warnings
 from collections.abc import Callable
@@ -22,8 +23,8 @@ from devrun.errors import ConfigError
 from devrun.place import Origin
 
 _REFUSED = {
-    "Import": "`import`", "ImportFrom": "`import`", "FunctionDef": "`def`",
-    "AsyncFunctionDef": "`async def`", "ClassDef": "`class`", "While": "`while`",
+    "FunctionDef": "`def`", "AsyncFunctionDef": "`async def`",
+    "ClassDef": "`class`", "While": "`while`",
     "With": "`with`", "Try": "`try`", "TryStar": "`try`", "Raise": "`raise`",
     "Assert": "`assert`", "Global": "`global`", "Match": "`match`",
 }  # fmt: skip
@@ -99,10 +100,11 @@ def read_python(
         ConfigError: what is no configuration, or asks for too much work.
     """
     tree = parse(text, file, budget)
-    reader = _Statements(Expressions(file, budget, fill, base))
+    read = names_read(tree)
+    reader = _Statements(Expressions(file, budget, fill, base), read)
     reader.bases(tree, load_bases)
     reader.run_file(tree.body)
-    return PythonFile(reader.result(), names_read(tree))
+    return PythonFile(reader.result(), read)
 
 
 class _Jump(Exception):  # noqa: N818 - control flow, not an error
@@ -110,8 +112,9 @@ class _Jump(Exception):  # noqa: N818 - control flow, not an error
 
 
 class _Statements:
-    def __init__(self, expressions: Expressions) -> None:
+    def __init__(self, expressions: Expressions, read: set[str]) -> None:
         self._of = expressions
+        self._read = read
         self._lines: dict[str, Origin] = {}
         self._base_line: Origin | None = None
 
@@ -240,6 +243,19 @@ class _Statements:
 
     def _run_continue(self, node: ast.Continue) -> None:
         raise _Jump("continue")
+
+    def _run_import(self, node: ast.Import | ast.ImportFrom) -> None:
+        """An import of what nothing in the file uses is passed over, not done."""
+        names = {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        if names & (self._read | {"*"}):
+            self._of.refuse(node, "`import`")
+        logging.getLogger("devrun").warning(
+            "%s: an import that the file does not use is passed over; a module that "
+            "registers something belongs into custom_imports",
+            self._of.origin(node),
+        )
+
+    _run_importfrom = _run_import
 
     def _run_pass(self, node: ast.Pass) -> None:
         pass

@@ -119,6 +119,8 @@ def _changed(budget: Budget, text: str, *wanted: Any) -> None:
 
 def _joined(budget: Budget, text: str, parts: Any) -> None:
     nodes, chars = weigh(parts)
+    if isinstance(parts, str):  # its characters are the parts
+        nodes = len(parts)
     budget.charge(nodes)
     budget.text(chars + len(text) * nodes)
 

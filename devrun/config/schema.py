@@ -65,6 +65,7 @@ _LOADER: dict[str, str | Section] = {
     "buckets": "dict|list?",
     "group_by_length": "flag",
     "collate_fn": "any",
+    "batch_transform": "dict|list?",
     "worker_init_fn": "any",
 }
 _DATASET = "dict|list?"
@@ -80,7 +81,6 @@ GRAD_CLIP = frozenset(_GRAD_CLIP)
 """What `grad_clip` of `optimizer_config` takes."""
 
 UNUSED = (
-    "auto_scale_lr",
     "diff_seed",
     "gpu_ids",
     "gpus",
@@ -89,6 +89,8 @@ UNUSED = (
     "mp_start_method",
     "opencv_num_threads",
     "sync_bn",
+    "test_cfg",
+    "train_cfg",
 )
 """MMCV's keys that are accepted so that its configs load, and do nothing here; a run
 that has one of them says so."""
@@ -96,7 +98,11 @@ that has one of them says so."""
 KEYS: dict[str, str | Section] = {
     # what is trained
     "model": "dict",
+    "sampler": "dict?",
     "loss": "dict?",
+    "peft": "dict?",
+    "freeze": "text|list?",
+    "gradient_checkpointing": "flag|text|list?",
     "data": Section(
         {
             **_LOADER,
@@ -107,6 +113,7 @@ KEYS: dict[str, str | Section] = {
             "val_dataloader": Section(_LOADER),
             "test_dataloader": Section(_LOADER),
         },
+        types=("",),  # one with a `type` is a data module, which judges the rest
         optional=False,
     ),
     # how it is optimised
@@ -147,6 +154,7 @@ KEYS: dict[str, str | Section] = {
             "partials_type": "text",
         }
     ),
+    "auto_scale_lr": Section({"enable": "flag", "base_batch_size": "count"}),
     "lr_config": Section({"policy": "text", "type": "text"}, open=True),
     "momentum_config": Section({"policy": "text", "type": "text"}, open=True),
     # how long, and what happens on the way
@@ -188,6 +196,7 @@ KEYS: dict[str, str | Section] = {
     "evaluation": Section({"interval": "count", "start": "size?"}, open=True),
     "custom_hooks": "list?",
     "custom_imports": "dict?",
+    "default_scope": "text?",
     "timer_config": "dict?",
     "watchdog": Section({"timeout": "number", "first_timeout": "number?"}),
     # where it runs
@@ -237,7 +246,7 @@ _MOVED = {
     "total_iters": "runner = dict(type='IterBasedRunner', max_iters=...)",
 }
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*(e[-+]?\d+)?", re.IGNORECASE)
-_USUAL_HELPERS = re.compile(
+USUAL_HELPERS = re.compile(
     r"(ann_file|data_root|dataset_type|img_norm_cfg|norm_cfg|classes|class_names"
     r"|CLASSES|crop_size|img_scale|img_size|\w+_pipeline)(_\w+)?"
 )
@@ -311,7 +320,7 @@ def check_config(cfg: Any) -> None:
         elif not (
             key == device
             or key in helpers
-            or _USUAL_HELPERS.fullmatch(str(key))
+            or USUAL_HELPERS.fullmatch(str(key))
             or str(key).startswith(("x-", "_"))
         ):
             _unknown(tree, key, KEYS, path, " (or remove it)")

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from devrun.config.named_sets import named_sets
 from devrun.config.numbers import MOST_WORKERS
 from devrun.config.origin import describe
 from devrun.construct import short, where
 from devrun.data.bucketing import with_buckets
-from devrun.data.collate import build_collate
+from devrun.data.collate import TransformedBatch, build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
 from devrun.data.spec import ERROR_POLICIES, ConfiguredLoader, Extras, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
@@ -63,6 +64,7 @@ def build_dataloader(
     round_up: bool = True,
     seed: int | None = None,
     collate_fn: Callable[[Any], Any] | Mapping[str, Any] | str | None = None,
+    batch_transform: Any = None,
     sampler: Iterable[Any] | Mapping[str, Any] | None = None,
     sampler_cfg: Mapping[str, Any] | None = None,
     on_sample_error: str | None = None,
@@ -81,7 +83,9 @@ def build_dataloader(
             (`dist` False).
         round_up: must stay True: in training all processes get equally many batches.
         seed: chooses the order, instead of the run's own seed.
-        collate_fn: makes a batch of a list of samples; see `build_collate`.
+        collate_fn: makes a batch of a list of samples; see `build_collate`. By
+            default that of the data set, if it has a `collate_fn`, else torch's.
+        batch_transform: of each batch, on the host; see `TransformedBatch`.
         sampler, sampler_cfg: whose order to use instead, as an object or a config with
             a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
         on_sample_error: `stop`, or `skip` and report; by default the data set's.
@@ -104,23 +108,29 @@ def build_dataloader(
         dataset,
         extras=Extras(on_sample_error, max_skipped, mode, group_by_length),
         batch_size=samples_per_gpu * copies,
-        collate_fn=build_collate(collate_fn),
+        collate_fn=build_collate(
+            getattr(dataset, "collate_fn", None) if collate_fn is None else collate_fn
+        ),
         **_order(
             dataset, sampler if sampler_cfg is None else sampler_cfg, shuffle, seed
         ),
         **_reading(options, workers_per_gpu * copies),
     )
-    return with_buckets(loader, buckets)
+    made = with_buckets(loader, buckets)
+    if batch_transform is not None:
+        made.collate_fn = TransformedBatch(made.collate_fn, batch_transform)
+    return made
 
 
 def build_loaders(
     data: Mapping[str, Any], modes: Iterable[str] = ("train", "val"), **defaults: Any
-) -> dict[str, DataLoader[Any]]:
+) -> dict[str, Any]:
     """The loaders of `modes` (of train, val, test) from the `data` section.
 
     Loader options are `defaults`, overlaid by the keys of `data` itself, overlaid by
     its `train_dataloader`, `val_dataloader` or `test_dataloader`; validation and test
-    loaders do not shuffle, drop or resample unless these say so.
+    loaders do not shuffle, drop or resample unless these say so. Several sets for
+    validation or testing, `{name: data set, ...}`, give a dict of loaders.
 
     Raises:
         ConfigError: a mode without a data set, or an unknown key.
@@ -130,28 +140,35 @@ def build_loaders(
 
 def _build_loader(
     data: Mapping[str, Any], mode: str, defaults: Mapping[str, Any]
-) -> DataLoader[Any]:
+) -> Any:
     if mode not in MODES:
         raise ConfigError(f"no data set is called {mode!r}; {nearest(mode, MODES)}")
     options = {**defaults, **loader_options(data, mode)}
     if data.get(mode) is None:
         raise ConfigError(f"no data set in data.{mode}", place=where(data))
-    dataset = build_dataset(data[mode])
-    try:
-        return build_dataloader(dataset, **options)
-    except DevrunError as error:
-        error.locate(_place(data, mode, error.key))
-        raise
+    sets = named_sets(data[mode]) if mode != "train" else {"": data[mode]}
+    loaders = {}
+    for name, cfg in sets.items():
+        dataset = build_dataset(cfg)
+        try:
+            loaders[name] = build_dataloader(dataset, **options)
+        except DevrunError as error:
+            found = _place(data, mode, error.key)
+            error.locate(
+                found or where(*((data[mode], name) if name else (data, mode)))
+            )
+            raise
+    return loaders.get("", loaders)
 
 
 def _place(data: Mapping[str, Any], mode: str, option: str | None) -> Place:
-    """Where the loader's `option` was given, else where its data set was."""
+    """Where the loader's `option` was given; empty where it was not."""
     names = [option, *(alias for alias, own in _ALIASES.items() if own == option)]
     for section in (data.get(f"{mode}_dataloader") or {}, data):
         for name in names:
             if name in section:
                 return where(section, name)
-    return where(data, mode)
+    return Place()
 
 
 def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
@@ -175,7 +192,7 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
                 )
     if mode != "train":
         common.update(shuffle=False, sampler=None, sampler_cfg=None, drop_last=False)
-        common.update(group_by_length=False)
+        common.update(group_by_length=False, batch_transform=None)
     options: dict[str, Any] = {}
     for keys in (common, own):
         options.update((_ALIASES.get(key, key), value) for key, value in keys.items())
@@ -254,6 +271,7 @@ def _build_sampler(cfg: Mapping[str, Any], dataset: Dataset[Any], seed: Any) -> 
         "data_source": dataset,
         "num_replicas": world_size,
         "rank": rank,
+        "shuffle": True,
     }
     if seed is not None:
         offered["seed"] = seed

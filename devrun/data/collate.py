@@ -1,20 +1,22 @@
-"""`collate_fn` from a config: what makes a batch of a list of samples."""
+"""`collate_fn` and `batch_transform`: what makes a batch of a list of samples."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import default_collate, default_convert
+from torch.utils.data import DataLoader, default_collate, default_convert
 
 from devrun.construct import short, where
+from devrun.data.transforms import build_pipeline
 from devrun.errors import ConfigTypeError, DevrunError
 from devrun.registry import COLLATE_FUNCTIONS
 from devrun.trust import check_arguments
 
-__all__ = ["COLLATE_FUNCTIONS", "build_collate"]
+__all__ = ["COLLATE_FUNCTIONS", "TransformedBatch", "build_collate", "softens"]
 
 for _function in (default_collate, default_convert):
     COLLATE_FUNCTIONS.register_module(module=_function)
@@ -52,3 +54,38 @@ def build_collate(spec: Any) -> Callable[[Any], Any] | None:
     except TypeError as error:
         raise ConfigTypeError(f"collate_fn: {error}", place=where(cfg)) from None
     return functools.partial(target, **args) if args else target
+
+
+class TransformedBatch:
+    """`collate_fn`, then `transform` of its batch: what `batch_transform` asks for.
+
+    What it draws depends on the seed, the epoch and the first sample of the batch, as
+    for any collate function: neither workers nor a resume change it.
+
+    Args:
+        collate_fn: of the loader.
+        transform: a dict with a `type` in TRANSFORMS or a dotted path, or a list of
+            them to apply in turn; it takes the batch as one argument.
+    """
+
+    def __init__(self, collate_fn: Callable[[Any], Any], transform: Any) -> None:
+        self.collate_fn = collate_fn
+        self.transform = build_pipeline(transform)
+
+    def __call__(self, samples: Any) -> Any:
+        return self.transform(self.collate_fn(samples))
+
+
+def softens(loader: DataLoader[Any]) -> bool:
+    """Whether the batches of `loader` have labels that torchvision mixed."""
+    v2: Any = sys.modules.get("torchvision.transforms.v2")
+    if v2 is None or not isinstance(loader.collate_fn, TransformedBatch):
+        return False
+    given = loader.collate_fn.transform
+    waiting = [given]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, (v2.MixUp, v2.CutMix)):
+            return True
+        waiting += getattr(part, "transforms", ())
+    return False

@@ -39,6 +39,14 @@ from devrun.step import Capability, StepOutput, UpdatePolicy
 logger = logging.getLogger("devrun")
 
 
+def bare_module(model: Any) -> Any:
+    """The module that a script has wrapped in `DataParallel`, or the like, itself."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while isinstance(model, wrappers):
+        model = model.module
+    return model
+
+
 @dataclass(frozen=True)
 class DeviceInfo:
     """One device as `devrun devices` lists it."""

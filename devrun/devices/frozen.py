@@ -43,6 +43,12 @@ _NO_STATE = (
 )
 _HIDDEN = ("torch", "numpy", *EMULATED_PACKAGES)
 _ABSENT = object()
+_watching: list[Any] = []
+
+
+def captured() -> bool:
+    """Whether the code that runs is being captured as a graph, and never runs again."""
+    return bool(_watching)
 
 
 @dataclass(frozen=True)
@@ -125,9 +131,11 @@ class CaptureWatch:
         if self._lines and sys.gettrace() is None:
             self._tracer = _LineTracer(self._streams, self._kept)
             sys.settrace(self._tracer)
+        _watching.append(self)
         return self
 
     def __exit__(self, *details: Any) -> None:
+        _watching.remove(self)
         sites: Mapping[Any, list[str]] = {}
         if self._tracer is not None:
             sys.settrace(None)

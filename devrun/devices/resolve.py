@@ -10,7 +10,7 @@ import functools
 import importlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,8 @@ FACTS: Mapping[str, DeviceFacts] = {
 }
 
 _registered: dict[str, Any] = {}
+_auto_rule: list[Callable[[Any], Any]] = []
+"""What `define_auto` was given."""
 
 logger = logging.getLogger("devrun")
 
@@ -119,6 +121,19 @@ def resolve_device(spec: Any) -> DeviceAdapter:
     if reason is not None:
         raise DeviceUnavailableError(reason, subject=f"device {name!r} is not here")
     return adapter.from_config(options)
+
+
+def define_auto(rule: Callable[[Any], Any]) -> None:
+    """Let a runner's `auto` mean `rule(model)` in this process, not the best device.
+
+    For programs that put their model somewhere themselves, or never name a device.
+    """
+    _auto_rule[:] = [rule]
+
+
+def device_for(model: Any, spec: Any) -> Any:
+    """`spec`, or what the rule of `define_auto` makes of `auto` for `model`."""
+    return _auto_rule[0](model) if _auto_rule and spec == "auto" else spec
 
 
 def set_environment() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,3 +42,13 @@ class Determinism:
             enabled, warn_only = self._before
             torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
             self._before = None
+
+
+def own_streams(adapter: Any) -> Any:
+    """`adapter`, where `torch.utils.checkpoint` passes over its random streams.
+
+    That looks at those of a device whose module in torch says that it is initialized.
+    """
+    kind = getattr(getattr(adapter, "device", None), "type", "cpu")
+    known = kind == "cpu" or hasattr(getattr(torch, kind, None), "_initialized")
+    return None if known else adapter

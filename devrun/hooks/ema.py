@@ -35,6 +35,8 @@ class EMAHook(Hook):
         interval: updates from one averaging to the next.
         warm_up: as in the formula above.
         resume_from: checkpoint to resume the whole run from when it starts.
+        begin_iter: if given, the average is a copy of the weights until that update
+            and at least after the first, as in MMEngine (which has no `warm_up`: 1).
         buffers: `copy` leaves the model's own buffers (BatchNorm statistics) in use;
             `average` averages those of floating point too.
     """
@@ -46,6 +48,7 @@ class EMAHook(Hook):
         warm_up: int = 100,
         resume_from: str | None = None,
         *,
+        begin_iter: int | None = None,
         buffers: str = "copy",
     ) -> None:
         if not 0 < momentum < 1:
@@ -60,7 +63,7 @@ class EMAHook(Hook):
         self.momentum = momentum if interval == 1 else 1 - (1 - momentum) ** interval
         self.warm_up = warm_up
         self.resume_from = resume_from
-        self.buffers = buffers
+        self.begin_iter, self.buffers = begin_iter, buffers
         self._averaged: AveragedModel | None = None
         self._saved: dict[str, Any] | None = None
         self._weight = self.momentum
@@ -96,6 +99,8 @@ class EMAHook(Hook):
         self._weight = min(
             self.momentum, (1 + runner.iter) / (self.warm_up + runner.iter)
         )
+        if self.begin_iter is not None and runner.iter < max(self.begin_iter, 1):
+            self._weight = 1.0
         self._fetch(runner)
         self._averaged.update_parameters(runner.model)
 

@@ -74,7 +74,7 @@ def build_metric(spec: Any) -> BuiltMetric:
     if inspect.isfunction(target):
         return _function(name, target, args)
     metric = METRICS.build(cfg)
-    if isinstance(metric, MeanMetric):
+    if isinstance(metric, (MeanMetric, StatefulMetric)):
         metric.name = name
         return metric
     if callable(getattr(metric, "compute", None)):

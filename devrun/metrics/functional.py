@@ -39,9 +39,11 @@ def accuracy(
     Args:
         predictions: class scores `[N, C]`, `[N, C, ...]` or `[N, ..., C]`, or class
             numbers shaped like `targets`.
-        targets: class numbers `[N]` or `[N, ...]`.
+        targets: class numbers `[N]` or `[N, ...]`; or the probability of each class,
+            `[N, C]` or `[N, C, ...]`, of which the largest counts.
         ignore_index: positions with this target are left out.
     """
+    targets = _hard(predictions, targets)
     if predictions.shape == targets.shape and not predictions.is_floating_point():
         hits = predictions == targets
     else:
@@ -58,12 +60,20 @@ def topk_accuracy(
 
     The names `top1`, `top5` and `accuracy_top-5` stand for it.
     """
+    targets = _hard(predictions, targets)
     scores = _scores_last(predictions, targets)
     if not 1 <= k <= scores.shape[-1]:
         raise ConfigError(f"top{k} of {scores.shape[-1]} classes; k must be 1 to that")
     best = scores.topk(k, dim=-1).indices
     hits = (best == targets.unsqueeze(-1)).any(dim=-1)
     return _mean_where(hits, targets != ignore_index)
+
+
+def _hard(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Class numbers of soft targets, such as mixup makes; others as they are."""
+    soft = targets.is_floating_point() and targets.dim() > 1
+    soft = soft and predictions.is_floating_point()
+    return targets.argmax(1) if soft and predictions.shape == targets.shape else targets
 
 
 def _scores_last(predictions: Tensor, targets: Tensor) -> Tensor:

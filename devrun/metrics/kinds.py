@@ -91,6 +91,9 @@ class StatefulMetric:
             if getattr(part, "dist_sync_fn", self) is None:
                 part.dist_sync_fn = _gathered
 
+    def attach(self, dataset: Any) -> None:
+        """Be told of the data set, before its first evaluation."""
+
     def reset(self) -> None:
         self.metric.reset()
 

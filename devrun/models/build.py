@@ -9,7 +9,10 @@ import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
 
-from devrun.errors import ConfigTypeError
+from devrun.config.numbers import is_finite
+from devrun.config.origin import describe
+from devrun.construct import where
+from devrun.errors import ConfigError, ConfigTypeError
 from devrun.registry import LOSSES, MODELS
 
 __all__ = ["LOSSES", "MODELS", "build_loss", "build_model"]
@@ -43,8 +46,25 @@ def build_loss(cfg: Mapping[str, Any] | str) -> nn.Module:
         cfg = cfg.copy()
         for key in listed:
             if isinstance(cfg.get(key), list):
-                dict.__setitem__(cfg, key, torch.tensor(cfg[key], dtype=torch.float32))
-    return _module(LOSSES.build(cfg), "loss")
+                dict.__setitem__(cfg, key, _weights(cfg, key))
+    loss = _module(LOSSES.build(cfg), "loss")
+    smoothing = getattr(loss, "label_smoothing", 0.0)
+    if isinstance(loss, _Loss) and not (is_finite(smoothing) and 0 <= smoothing <= 1):
+        raise ConfigError(
+            f"label_smoothing must be a number from 0 to 1, got {describe(smoothing)}",
+            place=where(cfg, "label_smoothing"),
+        )
+    return loss
+
+
+def _weights(cfg: Any, key: str) -> torch.Tensor:
+    try:
+        return torch.tensor(cfg[key], dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ConfigTypeError(
+            f"{key} of a loss takes a list of numbers, got {describe(cfg[key])}",
+            place=where(cfg, key),
+        ) from None
 
 
 def _module(built: Any, what: str) -> nn.Module:

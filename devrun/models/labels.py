@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from devrun.errors import DataError
+from devrun.errors import ConfigError, DataError, DevrunError
 
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
 
 
-def label_fault(loss: Any, predictions: Any, targets: Any) -> DataError | None:
-    """Why `loss(predictions, targets)` failed, if the labels are why.
+def label_fault(loss: Any, predictions: Any, targets: Any) -> DevrunError | None:
+    """Why `loss(predictions, targets)` failed, if labels or class weights are why.
 
     Told from what they are, never from the words of the failure.
     """
@@ -34,8 +34,15 @@ def label_fault(loss: Any, predictions: Any, targets: Any) -> DataError | None:
             f"{given}, {beside}: {name} takes both alike; let the data set give labels "
             "of that type and shape"
         )
+    weight = loss.weight
+    if weight is not None and len(expected) > 1 and len(weight) != expected[1]:
+        return ConfigError(
+            f"weight of {name} has {len(weight)} numbers, and the model {expected[1]} "
+            "classes: give one for each"
+        )
     classes = (expected[0], *expected[2:]) if len(expected) > 1 else ()
-    probabilities = shape == expected and targets.is_floating_point()
+    soft = isinstance(loss, nn.CrossEntropyLoss) and targets.is_floating_point()
+    probabilities = soft and shape == expected
     if probabilities or (shape == classes and not targets.is_floating_point()):
         return None
     return DataError(

@@ -3,12 +3,14 @@
 Which of the contracts a model keeps is found once, when it is wrapped:
 
     train_step(batch, optimizer) -> {loss, log_vars, num_samples}        MMCV's
+    train_step(batch, optim_wrapper), val_step(batch) -> samples         MMEngine's
     forward(**batch) -> a dict or object with `loss`                     Hugging Face's
     forward(x) and a separate loss(output, target)                       plain PyTorch
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from devrun.errors import ConfigError, ConfigTypeError
+from devrun.models.engine import engine_step, is_of_engine, stacked_batch
 from devrun.models.items import shifts_labels
 from devrun.models.steps import (
     MODES,
@@ -49,6 +52,7 @@ class StepModule(nn.Module):
         model: the user's module, kept as `.module`; its `state_dict` is canonical.
         loss: `loss(output, target)`, for models that compute none themselves.
         batch_processor: MMCV's `f(model, data, train_mode)`; deprecated.
+        guest: what runs a model of another framework: its `step` becomes `run`.
 
     Raises:
         ConfigError: the parts contradict each other, or (from `forward`) the model
@@ -64,6 +68,9 @@ class StepModule(nn.Module):
     """Whether the loss is a mean over targets; False where a `train_step` makes it."""
     may_update: bool
     """Whether a step may do the update itself, as a `train_step` of MMCV's may."""
+    stacked: Callable[[Any, str], Any] | None = None
+    """Makes tensors of a batch, `stacked(batch, mode)`, for a device that compiles a
+    step; None where its batches are tensors."""
     optimizer: Any
     """Handed to `train_step`; set by whoever prepares the pair."""
 
@@ -72,12 +79,13 @@ class StepModule(nn.Module):
         model: nn.Module,
         loss: Callable[..., Any] | None = None,
         batch_processor: Callable[..., Any] | None = None,
+        guest: Any = None,
     ) -> None:
         super().__init__()
         name = type(model).__name__
         if not isinstance(model, nn.Module):
             raise ConfigTypeError(f"a model must be a torch.nn.Module, got {name}")
-        own = callable(getattr(model, "train_step", None))
+        own = guest is None and callable(getattr(model, "train_step", None))
         if loss is not None and (own or batch_processor is not None):
             source = "train_step" if own else "batch_processor"
             raise ConfigError(
@@ -86,11 +94,14 @@ class StepModule(nn.Module):
         if loss is not None and not callable(loss):
             raise ConfigTypeError(f"loss must be callable, got {type(loss).__name__}")
         self.module = model
+        self.guest = guest
         self.loss = loss
         # the same two, past nn.Module's slow lookup, as each step does it
         vars(self).update(model=model, call_loss=loss)
         self.batch_processor = batch_processor
         self.model_name = name
+        self.still: list[nn.Module] = []
+        """Modules that stay in evaluation mode, such as frozen norms."""
         self.optimizer = None
         self.step_kwargs: dict[str, Any] = {}
         """What `runner.run(..., **kwargs)` was given: for the model's own step."""
@@ -103,15 +114,28 @@ class StepModule(nn.Module):
         """A torch.nn loss takes a tensor: the `logits` where the output has more."""
         self.call_forms: dict[Any, Any] = {}
         """How each layout of batch is passed to `forward`, found at its first use."""
-        if batch_processor is not None:
+        self.flops: int | None = None
+        """Of one update, as the run counted its first; None where it did not."""
+        if guest is not None:
+            self.run = guest.step
+        elif batch_processor is not None:
             _check_batch_processor(model, batch_processor)
             self.run = processor_step
+        elif is_of_engine(model):
+            self.run, own = engine_step, False
+            self.stacked = functools.partial(stacked_batch, self)
         elif own:
             self.run = own_step
         else:
             self.run = self_loss_step if loss is None else separate_loss_step
         self.may_update = own or batch_processor is not None
-        self.counts_items = not self.may_update
+        self.counts_items = not self.may_update and guest is None
+
+    def train(self, mode: bool = True) -> StepModule:
+        super().train(mode)
+        for module in self.still:
+            module.eval()
+        return self
 
     def forward(self, batch: Any, mode: str = "train") -> dict[str, Any]:
         if mode not in MODES:

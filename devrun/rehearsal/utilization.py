@@ -38,7 +38,8 @@ def utilization(session: Any, seconds: float, updates: int) -> Utilization | Non
 
     None where the FLOPs were not counted, or this device not measured.
     """
-    if session.flops is None or seconds <= 0 or updates < 1:
+    flops = session.step_module.flops
+    if flops is None or seconds <= 0 or updates < 1:
         return None
     peaks = load(session.adapter)
     if peaks is None:
@@ -50,7 +51,7 @@ def utilization(session: Any, seconds: float, updates: int) -> Utilization | Non
     peak = peaks.peak(dtype)
     if peak is None:
         return None
-    gflops = session.flops * updates / seconds / 1e9
+    gflops = flops * updates / seconds / 1e9
     return Utilization(gflops, peak, dtype, gflops / peak)
 
 

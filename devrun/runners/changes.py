@@ -24,9 +24,10 @@ from devrun.runners.workflow import Workflow
 ALLOW = "go back to what it was, or give --allow-changes (allow_changes=True)"
 
 _FATAL = re.compile(
-    r"model\b|loss\b|optimizer\.(type|constructor|paramwise_cfg)\b"
-    r"|data\.(train|shuffle|drop_last|sampler|sampler_cfg|seed)\b"
-    r"|data\.train_dataloader\.(shuffle|drop_last|sampler|sampler_cfg|seed)\b"
+    r"(model|loss|peft|freeze)\b|optimizer\.(type|constructor|paramwise_cfg)\b"
+    r"|data\.train\b"
+    r"|data(\.train_dataloader)?"
+    r"\.(shuffle|drop_last|sampler|sampler_cfg|seed|batch_transform)\b"
     r"|runner\.(type|constructor)\b"
 )
 _FREE = re.compile(
@@ -34,7 +35,7 @@ _FREE = re.compile(
     r"|seed"  # the run's own seed is compared itself
     r"|checkpoint_config|evaluation|launcher|dist_params|timer_config|watchdog"
     r"|device|cpu|cuda|hpu|ipu|ipu_replicas|cudnn_benchmark|omp_num_threads"
-    r"|custom_imports|data\.(val|test|val_dataloader|test_dataloader)"
+    r"|custom_imports|gradient_checkpointing|data\.(val|test|val_dataloader|test_dataloader)"
     r"|data(\.train_dataloader)?\.(num_workers|workers_per_gpu|pin_memory"
     r"|persistent_workers|prefetch_factor|timeout|multiprocessing_context"
     r"|batch_size|samples_per_gpu))\b"  # the size of an update is compared itself

@@ -72,7 +72,9 @@ def counted(runner: Owner, step: Callable[..., StepOutput]) -> Callable[..., Any
     def first(*args: Any) -> StepOutput:
         with _Count() as count:
             outputs = step(*args)
-        runner.session.flops = None if count.unknown else count.total or None
+        runner.session.step_module.flops = (
+            None if count.unknown else count.total or None
+        )
         runner.logger.info("FLOPs: %s", _summary(count, outputs["num_samples"]))
         return outputs
 

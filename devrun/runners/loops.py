@@ -220,6 +220,7 @@ def _planned(
     flow = Workflow(workflow, data_loaders)
     check_phases(flow.flow, type(run))
     check_run(run, flow)
+    run.session.meet(flow.loaders, flow.flow)
     _take_loaders(run, flow, data_loaders)
     for loader, (mode, _) in zip(data_loaders, flow.flow, strict=True):
         if mode == "val":

@@ -68,9 +68,8 @@ class BaseRunner(ABC):
         device: a name (`cpu`, `cuda:1`, `auto`, ...), a mapping with `type` and
             options, or an adapter.
         loss: `f(output, target)` for a plain module.
-        seed: of the global random streams, the data order and the randomness of
-            samples. None leaves the streams as they are and takes torch's present
-            seed for the data.
+        seed: of the global random streams, the data order and the samples' randomness.
+            None leaves the streams alone and takes torch's present seed for the data.
         optimizer_config: as `register_optimizer_hook` takes it.
         limit_batches: iterations of an epoch, and of an evaluation, at the most.
 
@@ -126,10 +125,13 @@ class BaseRunner(ABC):
         self.outputs: StepOutput = StepOutput(loss=None, log_vars={}, num_samples=0)
         self.data_loader: Any = None
         self.eval_contexts: list[Callable[[Any], Any]] = []
+        self.eval_metrics: list[Any] = []
         self.on_grads: Callable[[], None] | None = None
         self.not_finite: str | None = None
         self.count_flops = False
         self.register_optimizer_hook(optimizer_config)
+        if self.session.guest is not None:
+            self.session.guest.join(self, optimizer, loss)
         if self.world_size > 1:
             self.register_hook(StopTogetherHook())
 
@@ -223,6 +225,8 @@ class BaseRunner(ABC):
     def model_name(self) -> str:
         """Class name of the model."""
         return type(self.model).__name__
+
+    _model_name = model_name
 
     @property
     def own_loop(self) -> bool:
@@ -377,6 +381,7 @@ class BaseRunner(ABC):
         )
 
     hooks: list[Hook] = _of("table.hooks", "All hooks in the order they are called.")
+    _hooks = hooks
 
     def get_hook_info(self) -> str:
         """The stage table as text."""

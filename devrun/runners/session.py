@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,13 @@ from torch import nn
 
 from devrun.checkpoint import host_rng_state, set_host_rng_state
 from devrun.data.prepared import PreparedLoader
-from devrun.devices.base import DeviceAdapter
-from devrun.devices.resolve import resolve_device
+from devrun.devices.base import DeviceAdapter, bare_module
+from devrun.devices.resolve import device_for, resolve_device
 from devrun.devices.seeding import seed_streams
 from devrun.dist import broadcast_object, get_dist_info
 from devrun.errors import ConfigError
 from devrun.hooks.base import Hook
+from devrun.interop.lightning import LightningHook, lightning_hook
 from devrun.models.fp16 import wrap_fp16_model
 from devrun.models.step_module import StepModule
 from devrun.runners.arguments import describe_loader, length
@@ -58,14 +59,14 @@ class Session:
         needs_length: bool = False,
     ) -> None:
         self.loss, self.batch_processor = loss, batch_processor
-        self.optimizer = optimizer
+        self._optimizer = optimizer
         self.prepared = False
         self.model = model
         self.policy = UpdatePolicy()
         self.limit_batches, self.needs_length = limit_batches, needs_length
         self.keeps_seed = seed is not None
         """Whether a resumed run keeps its own seed, not that of its checkpoint."""
-        self.adapter: DeviceAdapter = resolve_device(device)
+        self.adapter: DeviceAdapter = resolve_device(device_for(model, device))
         self.adapter.ensure_setup()
         self.rank, self.world_size = get_dist_info()
         if seed is not None:
@@ -77,8 +78,6 @@ class Session:
         """Training steps that the adapter did."""
         self.eval_steps = 0
         """Evaluation steps, also those of hooks."""
-        self.flops: int | None = None
-        """Of one update, as its first one was counted; None where it was not."""
         self._loaders: dict[tuple[int, bool, int], tuple[Any, PreparedLoader]] = {}
 
     @property
@@ -93,10 +92,30 @@ class Session:
                 "the model is on the device already and cannot be replaced; assign "
                 "runner.model before run(), or change its parts in place"
             )
-        self.step_module = StepModule(model, self.loss, self.batch_processor)
+        model = bare_module(model)  # the adapter wraps it as its device wants it
+        self.step_module = StepModule(
+            model, self.loss, self.batch_processor, lightning_hook(model)
+        )
         self.wrapped: Any = self.step_module
         """The step module as the adapter wrapped it: what a step is given."""
         self._model = model
+
+    @property
+    def guest(self) -> LightningHook | None:
+        """What runs a model of another framework, if it is one."""
+        guest: LightningHook | None = self.step_module.guest
+        return guest
+
+    @property
+    def optimizer(self) -> Any:
+        """The one that was given, else what the model brings, asked for once."""
+        if self._optimizer is None and self.guest is not None:
+            self._optimizer = self.guest.optimizer()
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
 
     def prepare(self, adapter_state: Mapping[str, Any]) -> list[Hook]:
         """Put model and optimizer on the device; the hooks that the adapter brings."""
@@ -111,6 +130,12 @@ class Session:
             self.adapter.load_state_dict(adapter_state)
         self.prepared = True
         return self.adapter.hooks()
+
+    def meet(self, loaders: Sequence[Any], flow: Sequence[tuple[str, int]]) -> None:
+        """Tell a model of another framework of its data, before it is prepared."""
+        for loader, (mode, _) in zip(loaders, flow, strict=True):
+            if self.guest is not None and mode != "val":
+                self.guest.batches = length(loader, needed=False)
 
     def loader(self, data_loader: Any, *, training: bool) -> PreparedLoader:
         """`data_loader` as the device wants it; the same one each time for one seed.

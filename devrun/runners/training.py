@@ -21,19 +21,25 @@ from devrun.config.tree import where
 from devrun.data.build import build_dataloader, build_loaders, loader_options
 from devrun.data.labels import check_labels
 from devrun.devices.base import DeviceAdapter
-from devrun.devices.resolve import FACTS, resolve_device
+from devrun.devices.resolve import FACTS
 from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
-from devrun.errors import ConfigError, nearest
+from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
+from devrun.interop import init_weights, move_augments, opened
+from devrun.interop.lightning import names_guest
+from devrun.interop.lightning_data import module_loaders
 from devrun.models.build import build_loss, build_model
 from devrun.optim.build import build_optimizer
-from devrun.place import Place
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.agreement import check_config
 from devrun.runners.checkpointer import CHECKPOINTS
 from devrun.runners.constructor import build_runner
+from devrun.runners.device_section import adapter_of, device_sections, device_spec
 from devrun.runners.runner import BaseRunner
+from devrun.runners.scaling import scale_lr
+from devrun.runners.tuning import check_targets, tune
+from devrun.step import Capability
 
 __all__ = ["Training", "build_training"]
 
@@ -42,8 +48,6 @@ logger = logging.getLogger("devrun")
 _FP32 = ("OptimizerHook", "GradientCumulativeOptimizerHook")
 _FP16 = ("Fp16OptimizerHook", "GradientCumulativeFp16OptimizerHook")
 _FP16_OPTIONS = ("accum_type", "velocity_accum_type", "partials_type")
-_GROUP = ("backend", "timeout")
-"""Device options that MMCV keeps in `dist_params`."""
 
 DRY_BATCHES = 2
 """Batches of each phase and of the evaluation in a dry run."""
@@ -68,7 +72,7 @@ class Training:
             # what only the loaders or the model could show to be wrong
             for owner in (
                 self.cfg,
-                *_device_sections(self.cfg, self.runner.adapter.name),
+                *device_sections(self.cfg, self.runner.adapter.name),
             ):
                 if error.key in owner:
                     error.locate(where(owner, error.key))
@@ -82,21 +86,25 @@ def build_training(
     cfg: Mapping[str, Any],
     *,
     validate: bool = True,
+    initialise: bool = True,
     dry_run: bool = False,
     dry_batches: int = DRY_BATCHES,
     progress: bool | None = None,
     allow_pickle: str | None = None,
+    only: str | None = None,
 ) -> Training:
     """Build what `cfg` describes; the device is claimed before anything is loaded.
 
     Args:
         cfg: a checked config; it is not changed.
         validate: register the evaluation hook where there is a val data set.
+        initialise: give a model of MMCV's or MMEngine's kind its first weights.
         dry_run: a few batches of each phase, one evaluation and one checkpoint, which
             are written to a temporary folder; `work_dir` is not touched.
         dry_batches: how many, in a dry run.
         progress: show a progress bar; None decides by whether there is a terminal.
         allow_pickle: a file among `resume_from` and `load_from` whose code may run.
+        only: the split of a data module that is evaluated, and nothing else read.
 
     Raises:
         DevrunError: one line for whatever in `cfg` cannot be used.
@@ -107,7 +115,7 @@ def build_training(
     if cfg.get("omp_num_threads"):
         torch.set_num_threads(cfg["omp_num_threads"])
     check_launcher(cfg.get("launcher") or "none")
-    adapter = _adapter(cfg)
+    adapter = adapter_of(cfg)
     with ExitStack() as undo:
         undo.callback(adapter.teardown)
         adapter.ensure_setup()  # the ranks must be joined to agree on a seed
@@ -117,7 +125,16 @@ def build_training(
             scratch = tempfile.TemporaryDirectory(prefix="devrun-dry-")
             undo.callback(scratch.cleanup)
         limit = None if scratch is None else dry_batches
-        training = _built(cfg, adapter, limit, validate=validate, scratch=scratch)
+        with opened(cfg) as own:
+            training = _built(
+                own,
+                adapter,
+                limit,
+                validate=validate,
+                initialise=initialise,
+                scratch=scratch,
+                only=only,
+            )
         if progress is not False:
             bar = build_from_cfg({"type": "ProgressHook"}, HOOKS)
             training.runner.register_hook(bar, Priority.LOWEST)
@@ -132,17 +149,31 @@ def _built(
     limit: int | None,
     *,
     validate: bool,
+    initialise: bool,
     scratch: tempfile.TemporaryDirectory[str] | None,
+    only: str | None,
 ) -> Training:
     dry_run = scratch is not None
     seed = shared_seed(cfg.get("seed"))
     seed_streams(seed, 0)  # the same first weights on every rank
     model = build_model(cfg["model"])
+    if initialise:
+        init_weights(model)
+    still = tune(model, cfg, adapter)
     loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
-    loaders, val_loader = _loaders(cfg["data"], workflow, validate)
+    if "type" in cfg["data"]:
+        modes = [only or ("val" if mode == "val" else "train") for mode, _ in workflow]
+        judged = (only or "val") if validate else None
+        loaders, val_loader = module_loaders(cfg["data"], modes, judged)
+    else:
+        loaders, val_loader = _loaders(cfg["data"], workflow, validate)
+    if Capability.HOST_WEIGHTS not in adapter.capabilities:
+        phases = zip(workflow, loaders, strict=True)
+        move_augments(model, {one for (mode, _), one in phases if mode != "val"})
     _check_data(cfg["model"], model, [*loaders, val_loader])
-    optimizer = build_optimizer(model, cfg["optimizer"])
+    check_targets(model, loss, loaders, cfg["data"])
+    optimizer = cfg.get("optimizer") and build_optimizer(model, cfg["optimizer"])
     runner_cfg, workflow = _runner_section(cfg, workflow, limit)
     runner = build_runner(
         runner_cfg,
@@ -157,9 +188,13 @@ def _built(
             "limit_batches": limit,
         },
     )
+    runner.session.step_module.still = still
     runner.session.keeps_seed = cfg.get("seed") is not None
     runner.checkpointer.config = to_plain(cfg)
     _register_hooks(runner, cfg)
+    runner.session.meet(loaders, workflow)
+    copies = runner.policy.accumulate * (device_spec(cfg).get("replicas") or 1)
+    scale_lr(cfg, optimizer, loaders[0], copies)
     if cfg.get("watchdog") is not None:
         section = {"type": "WatchdogHook", **cfg["watchdog"]}
         runner.register_hook(build_from_cfg(section, HOOKS))
@@ -173,91 +208,12 @@ def _built(
 
 def _check_sections(cfg: Mapping[str, Any]) -> None:
     for name in ("model", "data", "optimizer", "runner"):
-        if cfg.get(name) is None:
+        missing = cfg.get(name) is None
+        if missing and (name != "optimizer" or not names_guest(cfg["model"])):
             raise ConfigError(
                 f"the config has no section {name!r}, which training needs; there "
                 f"are: {', '.join(key for key in cfg if cfg[key] is not None)}"
             )
-
-
-def _adapter(cfg: Mapping[str, Any]) -> DeviceAdapter:
-    """The device's adapter; an error in its options has the place of the option."""
-    spec = _device_spec(cfg)
-    try:
-        return resolve_device(spec)
-    except ConfigError as error:
-        name = str(spec.get("type")).partition(":")[0]
-        error.locate(_option_place(cfg, name, error.key or ""))
-        raise
-
-
-def _option_place(cfg: Mapping[str, Any], device: str, option: str) -> Place:
-    """Where an option of `device` was given: by its name, or in a section of it.
-
-    Else the place of the device's own section.
-    """
-    owners = _device_sections(cfg, device)
-    owners += [v for each in owners for v in each.values() if isinstance(v, Mapping)]
-    for name in (option, option.partition(".")[0]):
-        for owner in (*owners, cfg):
-            if name in owner:
-                return where(owner, name)
-    section = next((key for key in (device, "device") if cfg.get(key)), None)
-    return Place() if section is None else where(cfg, section)
-
-
-def _device_sections(cfg: Mapping[str, Any], device: str) -> list[Mapping[str, Any]]:
-    sections = [cfg.get(key) for key in ("device", device, "runner", "dist_params")]
-    return [each for each in sections if isinstance(each, Mapping)]
-
-
-def _device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """The `device` key with the options that MMCV keeps at the top level."""
-    device = cfg.get("device") or "auto"
-    spec = dict(device) if isinstance(device, Mapping) else {"type": device}
-    for kind, facts in FACTS.items():
-        for key, option in facts.top_level_options.items():
-            if cfg.get(key) and spec.get("type") in ("auto", kind):
-                given = {option: cfg[key]}
-                spec = {**_agreeing(spec, given, where(cfg, key)), "type": kind}
-    name = str(spec.get("type")).split(":")[0]
-    own = cfg.get(name)
-    if isinstance(own, Mapping):  # a section such as `ipu:`
-        spec = _agreeing(spec, own, where(cfg, name))
-    runner = cfg.get("runner") or {}
-    for key in FACTS[name].runner_options if name in FACTS else ():
-        if runner.get(key) is not None:
-            spec.setdefault(key, runner[key])
-    for name in ("find_unused_parameters", "cudnn_benchmark", "deterministic"):
-        if cfg.get(name):
-            spec.setdefault(name, cfg[name])
-    group = cfg.get("dist_params") or {}
-    for key, value in group.items():
-        if key not in _GROUP:
-            raise ConfigError(
-                f"dist_params takes {' and '.join(_GROUP)}; "
-                f"{nearest(str(key), _GROUP)}",
-                place=where(group, key),
-            )
-        # MMCV's configs all say nccl: what CUDA takes anyway, and no other device can
-        if (key, value) != ("backend", "nccl"):
-            spec.setdefault(key, value)
-    return spec
-
-
-def _agreeing(
-    spec: dict[str, Any], section: Mapping[str, Any], place: Place
-) -> dict[str, Any]:
-    """Both together, if a flag or `device:` does not contradict the section."""
-    for key, value in section.items():
-        # a flag asks for emulation whatever the section says
-        if key not in ("type", "emulate") and spec.get(key, value) != value:
-            raise ConfigError(
-                f"{key} is {value!r}, but {spec[key]!r} was given for the "
-                "device (device: in the config, or a flag): give one of the two",
-                place=place,
-            )
-    return {**section, **spec}
 
 
 def _runner_section(
@@ -281,7 +237,7 @@ def _runner_section(
 def _register_hooks(runner: BaseRunner, cfg: Mapping[str, Any]) -> None:
     runner.register_training_hooks(
         cfg.get("lr_config"),
-        _optimizer_section(cfg),
+        _optimizer_section(cfg, runner.adapter.name),
         cfg.get("checkpoint_config"),
         cfg.get("log_config") or {"hooks": [{"type": "TextLoggerHook"}]},
         cfg.get("momentum_config"),
@@ -290,8 +246,11 @@ def _register_hooks(runner: BaseRunner, cfg: Mapping[str, Any]) -> None:
     )
 
 
-def _optimizer_section(cfg: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """`optimizer_config` with MMCV's separate `fp16` section folded in."""
+def _optimizer_section(cfg: Mapping[str, Any], device: str) -> Mapping[str, Any] | None:
+    """`optimizer_config` with MMCV's separate `fp16` section folded in.
+
+    What that says of an IPU's arithmetic is for devices with options in `runner` only.
+    """
     fp16 = cfg.get("fp16") or (cfg.get("runner") or {}).get("fp16_cfg")
     if cfg.get("optimizer_config") is None and fp16 is None:
         return None
@@ -300,7 +259,9 @@ def _optimizer_section(cfg: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return section
     fp16 = dict(fp16)
     own = {name: fp16.pop(name) for name in _FP16_OPTIONS if name in fp16}
-    if own:
+    if own and not (device in FACTS and FACTS[device].runner_options):
+        logger.info("fp16: not for this device: %s", ", ".join(own))
+    elif own:
         section["options"] = {**(section.get("options") or {}), **own}
     kind = section.get("type", "OptimizerHook")
     if kind not in (*_FP32, *_FP16):
@@ -372,6 +333,13 @@ def _loaders(
         return loaders, None
     if "val" not in built:
         return loaders, build_loaders(data, ["val"])["val"]
+    if isinstance(built["val"], dict):
+        raise ConfigError(
+            "a val phase of the workflow reads one data set, and data.val has "
+            f"{', '.join(built['val'])}: leave the phase out; an evaluation "
+            "reads each",
+            place=where(data, "val"),
+        )
     options = loader_options(data, "val")
     return loaders, build_dataloader(built["val"].dataset, **options)
 
@@ -381,6 +349,7 @@ def _check_data(cfg: Mapping[str, Any], model: Any, loaders: list[Any]) -> None:
     num_classes = getattr(model, "num_classes", cfg.get("num_classes"))
     if type(num_classes) is not int:
         return
-    for loader in loaders:
-        if loader is not None:
-            check_labels(loader.dataset, num_classes)
+    for given in loaders:
+        for loader in given.values() if isinstance(given, dict) else [given]:
+            if loader is not None:
+                check_labels(loader.dataset, num_classes)

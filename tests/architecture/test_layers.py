@@ -22,7 +22,9 @@ LAYERS = {
     "trust": 1,
     "construct": 1,
     "tensors": 1,
+    "protocols": 1,
     "registry": 1,
+    "scopes": 1,
     "config": 1,
     "step": 1,
     "dist": 1,
@@ -38,12 +40,13 @@ LAYERS = {
     "run": 3,
     "hooks": 4,
     "devices": 5,
-    "runners": 6,
-    "rehearsal": 7,
-    "cli": 8,
-    "testing": 8,
-    "": 9,  # devrun/__init__.py, a table of names
-    "__main__": 9,
+    "interop": 6,
+    "runners": 7,
+    "rehearsal": 8,
+    "cli": 9,
+    "testing": 9,
+    "": 10,  # devrun/__init__.py, a table of names
+    "__main__": 10,
 }
 VERSION_ONLY = ("devrun", "devrun.__version__")
 """The front is a table of names that loads nothing, so its version is for all."""

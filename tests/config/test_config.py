@@ -7,6 +7,7 @@ import pytest
 
 from devrun.config import Config, ConfigDict
 from devrun.errors import ConfigError, StorageError
+from devrun.trust import granted
 
 
 def test_a_config_has_mmcvs_face(load):
@@ -209,3 +210,25 @@ def test_nothing_of_torch_is_imported(root_dir):
         [sys.executable, "-c", code], cwd=root_dir, capture_output=True, text=True
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_config_made_from_a_dict_has_the_text_of_its_file(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text("a = 1\n")
+    assert Config({"a": 1}, filename=path).text == "a = 1\n"
+    assert Config({"a": 1}, filename=path).filename == str(path)
+    assert Config({"a": 1}, "other", path).text == "other"
+    with pytest.raises(FileNotFoundError):
+        Config({}, filename=tmp_path / "nowhere.py")
+
+
+def test_a_process_that_trusts_its_configs_runs_them(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text("import os\na = len(os.sep)\n")
+    with pytest.raises(ConfigError, match="--trust-config"):
+        Config.fromfile(path)
+    with granted(everything=True):
+        assert Config.fromfile(path).a == 1
+        assert Config.fromstring(path.read_text(), ".py").a == 1
+    with pytest.raises(ConfigError):
+        Config.fromfile(path)

@@ -19,8 +19,15 @@ ROOT = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(
     path.relative_to(ROOT).as_posix()
     for path in ROOT.rglob("*.*")
-    if path.suffix in (".py", ".yaml") and "_base_" not in path.parts
+    if path.suffix in (".py", ".yaml")
+    and not {"_base_", "huggingface", "timm", "torchvision"} & {*path.parts}
 )
+FOREIGN = sorted(
+    path.relative_to(ROOT).as_posix()
+    for package in ("huggingface", "timm", "torchvision")
+    for path in (ROOT / package).iterdir()
+)
+"""Configs of models of other packages; `tests/interop` runs them."""
 EXPECTED = {  # parameters, shape of a sample (None: many)
     "digits/resnet8_digits.yaml": (77_754, (1, 8, 8)),
     "gpt/gpt_tiny_stdlib.yaml": (842_496, (128,)),
@@ -96,7 +103,7 @@ def test_the_vit_is_evaluated_on_the_middle_of_an_image_as_published() -> None:
     torch.testing.assert_close(build_pipeline(cfg.data.val.pipeline)(image), expected)
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", [*EXPECTED, *FOREIGN])
 def test_the_head_names_the_recipe_and_lists_what_differs(name: str) -> None:
     lines = (ROOT / name).read_text().splitlines()
     head = "\n".join(itertools.takewhile(lambda line: line.startswith("#"), lines))

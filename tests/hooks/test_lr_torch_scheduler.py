@@ -334,3 +334,16 @@ def test_torch_does_not_warn_where_the_device_does_the_update() -> None:
     for loop.runner.state.iter in range(3):  # no optimizer.step in between
         hook.before_train_iter(loop.runner)
     assert loop.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.8**2)
+
+
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        {"policy": "StepLR", "step_size": 1, "frequency": 0},
+        {"policy": "StepLR", "step_size": 1, "frequency": 1.5},
+        {"policy": "ReduceLROnPlateau", "monitor": "loss", "frequency": 2},
+    ],
+)
+def test_a_frequency_that_nothing_could_follow_is_refused(cfg):
+    with pytest.raises(ConfigError, match="frequency must be an int of 1 to"):
+        build_lr_hook(cfg)

@@ -42,7 +42,7 @@ def test_topk_counts_a_class_among_the_best():
         topk_accuracy(SCORES, TARGETS, k=4)
 
 
-@pytest.mark.parametrize("targets", [torch.zeros(3, 3), torch.zeros(4).long()])
+@pytest.mark.parametrize("targets", [torch.zeros(3, 2), torch.zeros(4).long()])
 def test_shapes_that_do_not_fit_are_refused(targets):
     with pytest.raises(ConfigError, match=r"predictions|class scores"):
         accuracy(SCORES, targets)

@@ -31,9 +31,10 @@ PICKLES = {"pickle.load", "pickle.loads", "torch.load", "joblib.load", "dill.loa
 def registries():
     from devrun import registry
     from devrun.data.build import SAMPLERS
+    from devrun.data.datasets.huggingface import PROCESSORS
 
     found = [r for r in vars(registry).values() if isinstance(r, registry.Registry)]
-    return [r for r in [*found, SAMPLERS] if r.expected() is not object]
+    return [r for r in [*found, PROCESSORS, SAMPLERS] if r.expected() is not object]
 
 
 def modules_of(package, whole):

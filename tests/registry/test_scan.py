@@ -26,6 +26,7 @@ BASES = {
     "loss": MODULE,
     "model": MODULE,
     "optimizer": "torch.optim.optimizer.Optimizer",
+    "processor": "transformers.image_processing_base.ImageProcessingMixin",
     "optimizer constructor": "devrun.optim.constructor.DefaultOptimizerConstructor",
     "runner": "devrun.runners.runner.BaseRunner",
     "sampler": "torch.utils.data.sampler.Sampler",

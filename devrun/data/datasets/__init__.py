@@ -3,6 +3,7 @@
 from devrun.data.datasets.cifar import CIFAR10
 from devrun.data.datasets.digits import DigitsDataset
 from devrun.data.datasets.folder import ImageFolder
+from devrun.data.datasets.huggingface import HuggingFaceDataset
 from devrun.data.datasets.idx import MNIST, IDXDataset, read_idx
 from devrun.data.datasets.synthetic import (
     SyntheticClassification,
@@ -17,6 +18,7 @@ __all__ = [
     "MNIST",
     "ConcatDataset",
     "DigitsDataset",
+    "HuggingFaceDataset",
     "IDXDataset",
     "ImageFolder",
     "RepeatDataset",

@@ -120,14 +120,14 @@ def _from_python(content: bytes, path: Path, checksum: str | None) -> np.ndarray
             "pickle and is not opened. Unpack it anew, or use the binary version"
         )
     try:
-        batch = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
+        batch = ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
         pixels, labels = batch["data"], batch["labels"]
         return np.hstack([np.array(labels, np.uint8)[:, None], pixels])
     except (pickle.UnpicklingError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: not a CIFAR-10 batch: {error}") from error
 
 
-class _ArrayUnpickler(pickle.Unpickler):
+class ArrayUnpickler(pickle.Unpickler):
     """Builds dicts, lists, numbers, strings and numpy arrays, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:

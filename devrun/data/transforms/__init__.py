@@ -18,6 +18,7 @@ from devrun.data.transforms.geometry import (
     RandomResizedCrop,
     Resize,
 )
+from devrun.data.transforms.of_timm import TimmTransform
 from devrun.data.transforms.values import ColorJitter, Normalize, ToTensor
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Resize",
+    "TimmTransform",
     "ToTensor",
     "build_pipeline",
 ]

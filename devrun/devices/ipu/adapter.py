@@ -179,7 +179,7 @@ class IPUAdapter(DeviceAdapter):
                 "to the host: remove the hook"
             )
         executors, twin = self._training()
-        flat = self._flat(batch)
+        flat = self._flat(batch, "train")
         trainer = executors.trainer
         first = trainer is None
         if trainer is not None and executors.outdated(trainer):
@@ -209,7 +209,7 @@ class IPUAdapter(DeviceAdapter):
     def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
         executors = self._prepared()
         step: StepModule = executors.module.step  # type: ignore[assignment]
-        flat = self._flat(batch)
+        flat = self._flat(batch, mode)
         if self.settings.evaluate_on == "host":
             executors.to_host()
             return on_host(step, rebuild(flat.template, flat.tensors), mode)
@@ -322,8 +322,11 @@ class IPUAdapter(DeviceAdapter):
             raise ConfigError("there is no optimizer, so an IPU has nothing to train")
         return executors, self._optimizer
 
-    def _flat(self, batch: Any) -> Flat:
-        return flatten(whole(batch), half=self._policy.precision == "fp16")
+    def _flat(self, batch: Any, mode: str) -> Flat:
+        step: Any = self._prepared().module.step
+        stacked = step.stacked
+        batch = whole(batch) if stacked is None else stacked(whole(batch), mode)
+        return flatten(batch, half=self._policy.precision == "fp16")
 
     def _compile_training(self, flat: Flat) -> Executor:
         executors, twin = self._training()

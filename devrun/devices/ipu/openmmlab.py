@@ -1,8 +1,8 @@
-"""OpenMMLab's models turn log values into numbers, which a compiled graph has not."""
+"""OpenMMLab's models turn values into numbers, which a compiled graph has not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,23 +10,35 @@ from torch import Tensor, nn
 
 from devrun.errors import ConfigTypeError
 
-_METHOD = "_parse_losses"
-
 
 @contextmanager
-def tensor_losses(model: nn.Module) -> Iterator[None]:
-    """Have `model` keep its losses as tensors, if it has OpenMMLab's `_parse_losses`.
+def tensors_only(model: nn.Module) -> Iterator[None]:
+    """Have `model` keep its losses and predictions as tensors, if it is OpenMMLab's.
 
-    Only inside this context, and only of this object.
+    Those have `_parse_losses`, and their heads a `post_process` that makes lists of
+    numbers. Only inside this context, and only of these objects.
     """
-    if not callable(getattr(model, _METHOD, None)) or _METHOD in vars(model):
+    if not callable(getattr(model, "_parse_losses", None)):
         yield
         return
-    vars(model)[_METHOD] = _parsed
+    changed: list[tuple[nn.Module, str]] = []
+    heads = [m for m in model.modules() if callable(getattr(m, "post_process", None))]
+    methods: list[tuple[nn.Module, str, Callable[..., Any]]]
+    methods = [(model, "_parse_losses", _parsed)]
+    methods += [(head, "post_process", _kept) for head in heads]
+    for owner, name, method in methods:
+        if name not in vars(owner):
+            vars(owner)[name] = method
+            changed.append((owner, name))
     try:
         yield
     finally:
-        del vars(model)[_METHOD]
+        for owner, name in changed:
+            del vars(owner)[name]
+
+
+def _kept(predictions: Any) -> Any:
+    return predictions
 
 
 def _parsed(losses: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from devrun.devices.frozen import CaptureWatch, Finding
 from devrun.devices.ipu.batch import Flat, flatten, rebuild
-from devrun.devices.ipu.openmmlab import tensor_losses
+from devrun.devices.ipu.openmmlab import tensors_only
 from devrun.devices.ipu.record import Recorder
 from devrun.devices.ipu.split import in_order
 from devrun.errors import ConfigError, UnsupportedFeatureError
@@ -79,7 +79,7 @@ class DeviceStep(nn.Module):
         watched = recorder.watching(step.module) if recorder else nullcontext({})
         parts = [m for m in (step.module, step.loss) if isinstance(m, nn.Module)]
         with (
-            tensor_losses(step.module),
+            tensors_only(step.module),
             in_order(step.module),
             watched as seen,
             CaptureWatch(*parts) as frozen,

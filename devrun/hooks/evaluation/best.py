@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from devrun.checkpoint.catalog import remove_checkpoint
@@ -39,7 +39,7 @@ def infer_rule(
     """`greater` or `less`: given, or inferred from the metric's name, in any case.
 
     As in MMCV: a name equal to a key decides before a name that contains one, and
-    the greater keys are looked at first.
+    the greater keys are looked at first. Of `SET/RESULT` the result decides, if it can.
 
     Raises:
         UnknownNameError: (a KeyError) `rule` is neither of the two.
@@ -52,17 +52,18 @@ def infer_rule(
                 "rule", f"must be 'greater' or 'less', got {rule!r}; {hint}"
             )
         return rule
-    name = metric.lower()
     greater = [key.lower() for key in greater_keys]
     less = [key.lower() for key in less_keys]
-    if name in greater:
-        return "greater"
-    if name in less:
-        return "less"
-    if any(key in name for key in greater):
-        return "greater"
-    if any(key in name for key in less):
-        return "less"
+    whole = metric.lower()
+    for name in dict.fromkeys((whole.rpartition("/")[2], whole)):
+        if name in greater:
+            return "greater"
+        if name in less:
+            return "less"
+        if any(key in name for key in greater):
+            return "greater"
+        if any(key in name for key in less):
+            return "less"
     raise ConfigError(
         f"cannot tell from the name {metric!r} whether more is better; give "
         "rule='greater' or rule='less'",
@@ -182,3 +183,8 @@ def _replace(root: str, first: str, done: int, outdated: list[str]) -> None:
 def _file_name(metric: str) -> str:
     """`metric` as a part of a file name."""
     return re.sub(r"[^\w.@+-]", "_", metric)[:100]
+
+
+def first_score(scores: Iterable[Any]) -> Any:
+    """The score of the set that `save_best` goes by, if any is there."""
+    return next((score for score in scores if score is not None), None)

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from devrun.data.facts import data_facts
 from devrun.dist import gather_objects
-from devrun.errors import ConfigError, ConfigTypeError, DataError
+from devrun.errors import (
+    ConfigError,
+    ConfigTypeError,
+    DataError,
+    UnknownNameError,
+    nearest,
+)
 from devrun.hooks.evaluation.loop import length_of
+from devrun.metrics.build import build_metrics
+from devrun.metrics.kinds import StatefulMetric
 from devrun.ranks import require_same
+from devrun.scopes import SCOPES
+from devrun.text import cause_of
 
-__all__ = ["check_schedule", "check_shares", "dataset_of", "keys_of"]
+__all__ = [
+    "check_schedule",
+    "check_set_names",
+    "check_shares",
+    "dataset_of",
+    "judged",
+    "judges",
+    "keys_of",
+    "metrics_of",
+]
 
 
 def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:
@@ -29,6 +48,27 @@ def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:
             )
     if not isinstance(by_epoch, bool):
         raise ConfigTypeError.of("by_epoch", f"must be True or False, got {by_epoch!r}")
+
+
+def check_set_names(sets: Mapping[str, Any], save_best: Any) -> None:
+    """Refuse a `save_best` that names none of several evaluation sets."""
+    if not sets:
+        raise ConfigError("the evaluation has no data set")
+    if save_best in (None, "auto") or "" in sets:
+        return
+    name, slash, result = str(save_best).partition("/")
+    if not slash or name not in sets:
+        hint = nearest(str(save_best), [f"{known}/{result or name}" for known in sets])
+        raise UnknownNameError.of(
+            "save_best",
+            f"must name one of the evaluation sets {', '.join(sets)} and its result, "
+            f"got {save_best!r}; {hint}",
+        )
+
+
+def judges(dataset: Any) -> bool:
+    """Whether it computes its results itself, by MMCV's `evaluate`."""
+    return callable(getattr(dataset, "evaluate", None))
 
 
 def check_shares(loader: Any) -> None:
@@ -76,3 +116,50 @@ def keys_of(
             name, f"must be a name or a list of names, got {given!r}"
         )
     return tuple(keys)
+
+
+def metrics_of(dataset: Any, kwargs: dict[str, Any], accepted: list[str]) -> list[Any]:
+    """The metrics of an `evaluation`, whose other keys only a data set can take."""
+    metric = kwargs.pop("metric", None)
+    if kwargs:
+        wrong = next(iter(kwargs))
+        raise ConfigTypeError(
+            f"evaluation got an unexpected {wrong!r}; "
+            f"{nearest(wrong, ['metric', *accepted])} (only a data set with "
+            f"`evaluate` takes others, {type(dataset).__name__} has none)",
+            key=wrong,
+        )
+    metrics = build_metrics(metric)
+    for one in metrics:
+        if isinstance(one, StatefulMetric):
+            one.attach(dataset)
+    return metrics
+
+
+def judged(
+    dataset: Any, results: Any, logger: Any, options: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The named results, by `dataset.evaluate` or as a `test_fn` gave them.
+
+    What a package's data set refuses of a config is in one line.
+
+    Raises:
+        ConfigError: the options of the evaluation are not those of the data set.
+    """
+    if not judges(dataset):
+        if isinstance(results, Mapping):
+            return results
+        raise ConfigError(
+            f"test_fn gave {type(results).__name__}: return a dict of named "
+            f"results, or give {type(dataset).__name__} an `evaluate`"
+        )
+    try:
+        found: Mapping[str, Any] = dataset.evaluate(results, logger=logger, **options)
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        if type(dataset).__module__.partition(".")[0] not in SCOPES:
+            raise  # the user's own code, whose traceback tells more
+        raise ConfigError(
+            f"evaluate of {type(dataset).__name__} failed: {cause_of(error)}; the "
+            f"evaluation gives it {', '.join(options) or 'no arguments'}"
+        ) from error
+    return found

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NoReturn
 
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.dist import broadcast_tensors, on_main
 from devrun.errors import (
-    ConfigError,
     ConfigTypeError,
     UnknownNameError,
     UnsupportedFeatureError,
-    nearest,
 )
 from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.hooks.evaluation.best import (
@@ -23,13 +21,18 @@ from devrun.hooks.evaluation.best import (
     LESS_KEYS,
     BestCheckpoints,
     as_score,
+    first_score,
     infer_rule,
 )
 from devrun.hooks.evaluation.checks import (
     check_schedule,
+    check_set_names,
     check_shares,
     dataset_of,
+    judged,
+    judges,
     keys_of,
+    metrics_of,
 )
 from devrun.hooks.evaluation.loop import (
     Steps,
@@ -37,11 +40,12 @@ from devrun.hooks.evaluation.loop import (
     evaluate_means,
     length_of,
 )
+from devrun.hooks.evaluation.own import evaluate_own
 from devrun.hooks.logger.hook import LoggerHook, plain_number
 from devrun.hooks.timer import exclude_time
-from devrun.metrics.build import build_metrics
 from devrun.metrics.kinds import StatefulMetric
 from devrun.run import Run
+from devrun.step import StepOutput
 
 __all__ = ["EvalHook"]
 
@@ -64,8 +68,12 @@ class EvalHook(Hook):
        `metric=`: a name in METRICS such as `accuracy` or `top5`, a dict with a `type`
        such as `torchmetrics.F1Score`, or a list of these.
 
+    Several sets are evaluated one after the other. Their results are named
+    `SET/RESULT`; `dataloader` and `dataset` are those of the set in turn.
+
     Args:
-        dataloader: a DataLoader; on several ranks each takes its share of it.
+        dataloader: a DataLoader, or a dict of them by the names of their sets; on
+            several ranks each takes its share.
         start, interval, by_epoch: see above.
         save_best: name of the result by which the best checkpoint
             `best_NAME_epoch_N` (or `_iter_N`) is kept, or `auto` for the first one.
@@ -74,6 +82,7 @@ class EvalHook(Hook):
         out_dir: of the best checkpoints; where the runner puts them by default.
         file_client_args: of MMCV's remote storage; must be None.
         max_keep_best: how many of the best are kept.
+        at_end: evaluate after the last epoch (or iteration) too, as MMEngine does.
         eval_kwargs: for the data set's `evaluate`.
 
     Raises:
@@ -104,6 +113,7 @@ class EvalHook(Hook):
         file_client_args: Mapping[str, Any] | None = None,
         *,
         max_keep_best: int = 1,
+        at_end: bool = False,
         **eval_kwargs: Any,
     ) -> None:
         check_schedule(start, interval, by_epoch, max_keep_best)
@@ -117,18 +127,22 @@ class EvalHook(Hook):
             )
         if test_fn is not None and not callable(test_fn):
             raise ConfigTypeError.of("test_fn", f"must be a function, got {test_fn!r}")
-        self.dataset = dataset_of(dataloader)
-        self.dataloader = dataloader
+        sets = dataloader if isinstance(dataloader, Mapping) else {"": dataloader}
+        check_set_names(sets, save_best)
+        self.loaders: dict[str, Any] = dict(sets)
+        datasets = [dataset_of(loader) for loader in sets.values()]
+        self._set = next(iter(sets))
         self.start, self.interval, self.by_epoch = start, interval, by_epoch
-        self.save_best, self.test_fn = save_best, test_fn
+        self.save_best, self.test_fn, self.at_end = save_best, test_fn, at_end
         self.greater_keys = keys_of(
             "greater_keys", greater_keys, self._default_greater_keys
         )
         self.less_keys = keys_of("less_keys", less_keys, self._default_less_keys)
         self.eval_kwargs = eval_kwargs
         self.metrics: list[Any] = []
-        if test_fn is None and not callable(getattr(self.dataset, "evaluate", None)):
-            self.metrics = self._built_metrics(dict(eval_kwargs))
+        if test_fn is None and not all(map(judges, datasets)):
+            accepted = list(inspect.signature(EvalHook).parameters)[1:-1]
+            self.metrics = metrics_of(self.dataset, dict(eval_kwargs), accepted)
         self.key_indicator = save_best
         self.rule = rule
         if save_best is not None and (save_best != "auto" or rule is not None):
@@ -140,6 +154,8 @@ class EvalHook(Hook):
         self.initial_flag = start is not None
         self.evaluated_at: tuple[int, int] | None = None
         """(epoch, iter) of the runner at the last evaluation."""
+        self.watch: Callable[[str, Steps], Iterable[StepOutput]] | None = None
+        """Given a set's name and its steps, the same steps, looked at on the way."""
 
     def get_triggered_stages(self) -> list[str]:
         idle = "iter" if self.by_epoch else "epoch"
@@ -161,22 +177,23 @@ class EvalHook(Hook):
             root = runner.checkpointer.root(self.best.out_dir)
             on_main(lambda: check_writable(root))
             self.best.adopt(runner.meta.setdefault("hook_msgs", {}), known)
-        limit = runner.max_epochs if self.by_epoch else runner.max_iters
+        limit = self._last(runner)
         first = self.interval if self.start is None else self.start
-        if self.test_fn is None and (limit is None or first <= limit):
-            runner.expect_evaluation(self.dataloader, self._mode)
+        if self.test_fn is None and (self.at_end or limit is None or first <= limit):
+            for _ in self._each_set():
+                runner.expect_evaluation(self.dataloader, self._mode)
 
     def before_train_epoch(self, runner: Run) -> None:
         if self.by_epoch:
-            self._evaluate_first(runner, runner.epoch)
+            self._evaluatefirst_score(runner, runner.epoch)
 
     def before_train_iter(self, runner: Run) -> None:
         if not self.by_epoch and self.initial_flag:
-            self._evaluate_first(runner, runner.iter)
+            self._evaluatefirst_score(runner, runner.iter)
 
     def after_train_epoch(self, runner: Run) -> None:
         if self.by_epoch and self._should_evaluate(runner):
-            self._do_evaluate(runner)
+            self._evaluate(runner)
 
     def after_train_iter(self, runner: Run) -> None:
         if self.by_epoch or not self._should_evaluate(runner):
@@ -186,12 +203,12 @@ class EvalHook(Hook):
             if isinstance(hook, LoggerHook):
                 hook.after_train_iter(runner)
         runner.log_buffer.clear()
-        self._do_evaluate(runner)
+        self._evaluate(runner)
 
     def evaluate_now(self, runner: Run) -> dict[str, Any]:
         """The named results of one evaluation outside of a run; nothing is logged."""
         self._check_shares(runner)
-        self._do_evaluate(runner, save=False)
+        self._evaluate(runner, save=False)
         named = dict(runner.log_buffer.output)
         runner.log_buffer.clear_output()
         named.pop("eval_iter_num", None)
@@ -203,20 +220,13 @@ class EvalHook(Hook):
         `results` may also be the named values themselves. On several ranks, those of
         rank 0 count.
         """
+        return self.publish(
+            runner, on_main(lambda: self.named_results(runner, results))
+        )
 
-        def named() -> dict[str, Any]:
-            if not callable(getattr(self.dataset, "evaluate", None)):
-                if isinstance(results, Mapping):
-                    return dict(results)
-                raise ConfigError(
-                    f"test_fn gave {type(results).__name__}: return a dict of named "
-                    f"results, or give {type(self.dataset).__name__} an `evaluate`"
-                )
-            return dict(
-                self.dataset.evaluate(results, logger=runner.logger, **self.eval_kwargs)
-            )
-
-        return self._publish(runner, on_main(named))
+    def named_results(self, runner: Run, results: Any) -> dict[str, Any]:
+        """What the data set makes of `results`, on this rank alone."""
+        return dict(judged(self.dataset, results, runner.logger, self.eval_kwargs))
 
     def state_dict(self) -> dict[str, Any]:
         """Scores and names of the best checkpoints, and the metric they go by."""
@@ -235,13 +245,13 @@ class EvalHook(Hook):
         self.best.entries = [(float(score), str(name)) for score, name in state["best"]]
         self.key_indicator, self.rule = state["key_indicator"], state["rule"]
 
-    def _evaluate_first(self, runner: Run, position: int) -> None:
+    def _evaluatefirst_score(self, runner: Run, position: int) -> None:
         """Evaluation before training; logged at once: an epoch clears the buffer."""
         due = self.initial_flag and self.start is not None and position >= self.start
         self.initial_flag = False
         if not due:
             return
-        self._do_evaluate(runner, save=False)
+        self._evaluate(runner, save=False)
         for hook in runner.hooks:
             if isinstance(hook, LoggerHook) and runner.log_buffer.ready:
                 hook.log_now(runner, step=runner.iter, mode="val", epoch=runner.epoch)
@@ -249,16 +259,23 @@ class EvalHook(Hook):
 
     def _check_shares(self, runner: Run) -> None:
         if runner.world_size > 1:
-            check_shares(runner.prepare_eval_loader(self.dataloader))
+            for loader in self.loaders.values():
+                check_shares(runner.prepare_eval_loader(loader))
 
     def _should_evaluate(self, runner: Run) -> bool:
         done = (runner.epoch if self.by_epoch else runner.iter) + 1
+        if self.at_end and done == self._last(runner):
+            return True
         if self.start is None:
             return done % self.interval == 0
         return done >= self.start and (done - self.start) % self.interval == 0
 
-    def _do_evaluate(self, runner: Run, *, save: bool = True) -> None:
+    def _last(self, runner: Run) -> int | None:
+        return runner.max_epochs if self.by_epoch else runner.max_iters
+
+    def _evaluate(self, runner: Run, *, save: bool = True) -> None:
         began = perf_counter()
+        self.metrics += [m for m in runner.eval_metrics if m not in self.metrics]
         if self.broadcast_bn_buffer:  # a rank's own ones saw only its samples
             broadcast_tensors(
                 buffer
@@ -266,41 +283,68 @@ class EvalHook(Hook):
                 if getattr(module, "track_running_stats", False)
                 for buffer in module.buffers(recurse=False)
             )
-        score = self._score(runner)
+        if type(self)._do_evaluate is EvalHook._do_evaluate:
+            score = self._do_evaluate(runner)
+        else:
+            scores = [evaluate_own(self, runner) for _ in self._each_set()]
+            score = first_score(scores)
         # None also when there were no results; a warning said so
         if save and self.save_best is not None and score is not None:
             self._save_ckpt(runner, score)
         exclude_time(runner, perf_counter() - began, "evaluation")
 
-    def _score(self, runner: Run) -> Any:
+    def _do_evaluate(self, runner: Run) -> Any:
+        """The score; MMCV's name, under which subclasses have their own."""
+        found, batches = {}, 0
         with runner.evaluating():
-            if self.test_fn is not None:
-                results = self._call_test_fn(runner, self.test_fn)
-                batches = length_of(self.dataloader) or 0
-            else:
-                steps = Steps(runner, self.dataloader, self._mode)
-                if self._mode == "predict":
-                    results = collect_predictions(steps, length_of(self.dataset))
-                else:
-                    results = evaluate_means(steps, self.metrics, self._check_names)
-                batches = steps.batches
+            for name in self._each_set():
+                found[name], count = self._results(runner)
+                batches += count
         runner.log_buffer.output["eval_iter_num"] = batches
-        return self.evaluate(runner, results)
+        return first_score(
+            [self.evaluate(runner, found[name]) for name in self._each_set()]
+        )
+
+    def _results(self, runner: Run) -> tuple[Any, int]:
+        """Of one pass over the set in turn, and its number of batches."""
+        if self.test_fn is not None:
+            results = self._call_test_fn(runner, self.test_fn)
+            return results, length_of(self.dataloader) or 0
+        steps = Steps(runner, self.dataloader, self._mode)
+        seen = steps if self.watch is None else self.watch(self._set, steps)
+        if self._mode == "predict":
+            results = collect_predictions(seen, length_of(self.dataset))
+        else:
+            results = evaluate_means(seen, self.metrics, self._check_names)
+        return results, steps.batches
+
+    def _each_set(self) -> Iterator[str]:
+        for name in self.loaders:
+            self._set = name
+            yield name
+
+    @property
+    def dataloader(self) -> Any:
+        return self.loaders[self._set]
+
+    @property
+    def dataset(self) -> Any:
+        return self.dataloader.dataset
 
     @property
     def _mode(self) -> str:
         """A data set that judges for itself gets predictions, without a loss."""
-        judges = callable(getattr(self.dataset, "evaluate", None))
-        return "predict" if judges else "val"
+        return "predict" if judges(self.dataset) else "val"
 
     def _call_test_fn(self, runner: Run, test_fn: Callable[..., Any]) -> Any:
         return test_fn(runner.model, runner.prepare_eval_loader(self.dataloader))
 
-    def _publish(self, runner: Run, named: Mapping[str, Any]) -> Any:
+    def publish(self, runner: Run, named: Mapping[str, Any]) -> Any:
+        """Put the named results into the log; the one that `save_best` goes by."""
         self.evaluated_at = (runner.epoch, runner.iter)
         output = runner.log_buffer.output
-        for name, value in named.items():
-            output[name] = plain_number(value)
+        named = {self._named(name): value for name, value in named.items()}
+        output.update((name, plain_number(value)) for name, value in named.items())
         runner.log_buffer.ready = True
         if self.save_best is None:
             return None
@@ -314,14 +358,23 @@ class EvalHook(Hook):
             self.rule = infer_rule(
                 self.key_indicator, self.rule, self.greater_keys, self.less_keys
             )
-        if self.key_indicator not in named:
+        if self.key_indicator not in named and self._scores_here():
             self._refuse(set(named))
-        return named[str(self.key_indicator)]
+        return named.get(str(self.key_indicator))
+
+    def _named(self, result: str) -> str:
+        return f"{self._set}/{result}" if self._set else result
+
+    def _scores_here(self) -> bool:
+        """Whether `save_best` is a result of the set in turn."""
+        return str(self.key_indicator).startswith(self._named(""))
 
     def _check_names(self, names: set[str]) -> None:
         """Refuse early a `save_best` that cannot be among the results."""
-        open_ended = any(isinstance(metric, StatefulMetric) for metric in self.metrics)
-        if not open_ended and self.key_indicator not in (None, "auto", *names):
+        if any(isinstance(metric, StatefulMetric) for metric in self.metrics):
+            return
+        names = {self._named(name) for name in names}
+        if self.key_indicator not in (None, "auto", *names) and self._scores_here():
             self._refuse(names)
 
     def _refuse(self, names: set[str]) -> NoReturn:
@@ -340,16 +393,3 @@ class EvalHook(Hook):
             runner.logger.info(
                 "Best %s is %.4f at %s, saved as %s", metric, score, when, path
             )
-
-    def _built_metrics(self, kwargs: dict[str, Any]) -> list[Any]:
-        metric = kwargs.pop("metric", None)
-        if kwargs:
-            wrong = next(iter(kwargs))
-            accepted = list(inspect.signature(EvalHook).parameters)[1:-1]
-            raise ConfigTypeError(
-                f"evaluation got an unexpected {wrong!r}; "
-                f"{nearest(wrong, ['metric', *accepted])} (only a data set with "
-                f"`evaluate` takes others, {type(self.dataset).__name__} has none)",
-                key=wrong,
-            )
-        return build_metrics(metric)

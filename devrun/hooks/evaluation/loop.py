@@ -62,7 +62,9 @@ def evaluate_means(
     stateful = [metric for metric in metrics if isinstance(metric, StatefulMetric)]
     for state in stateful:
         state.reset()
+    samples = 0
     for outputs in steps:
+        samples += outputs["num_samples"]
         values = dict(outputs.get("log_vars") or {})
         if outputs.get("loss") is not None:
             values.setdefault("loss", outputs["loss"])
@@ -75,11 +77,12 @@ def evaluate_means(
             values[key] = value = metric.batch(outputs)
             if isinstance(value, tuple):
                 values[key], items[key] = value
-        buffer.update(values, outputs["num_samples"], items)
+        if values:
+            buffer.update(values, outputs["num_samples"], items)
         for state in stateful:
             state.update(outputs)
     found = weighted_means(buffer.totals())
-    if not found:
+    if not found and not any(gather_objects(samples)):
         raise DataError("the evaluation set yielded no batch; check it and drop_last")
     results = {k: v for k, v in found.items() if not k.startswith(_METRIC)}
     for metric in means:
@@ -113,10 +116,10 @@ def collect_predictions(
                 f"{', '.join(map(str, outputs))}: return them, or give test_fn"
             )
         if waiting is not None:  # read one step late, while the device works on this
-            mine.extend(_per_sample(*waiting))
+            mine.extend(per_sample(*waiting))
         waiting = outputs["predictions"], outputs["num_samples"]
     if waiting is not None:
-        mine.extend(_per_sample(*waiting))
+        mine.extend(per_sample(*waiting))
     parts = gather_objects(mine)
     if get_dist_info()[0] != 0:
         return None
@@ -134,7 +137,7 @@ def _in_order(parts: list[list[Any]], size: int | None) -> list[Any]:
     return merged if size is None else merged[:size]
 
 
-def _per_sample(value: Any, count: int) -> list[Any]:
+def per_sample(value: Any, count: int) -> list[Any]:
     """A batch of predictions as a list with one entry for each sample."""
     if hasattr(value, "detach"):
         host = value.detach().cpu()
@@ -142,10 +145,10 @@ def _per_sample(value: Any, count: int) -> list[Any]:
             host = host.float()
         value = list(host.numpy())
     elif isinstance(value, dict):
-        columns = {key: _per_sample(entry, count) for key, entry in value.items()}
+        columns = {key: per_sample(entry, count) for key, entry in value.items()}
         return [{key: columns[key][i] for key in columns} for i in range(count)]
     elif isinstance(value, tuple):
-        return list(zip(*(_per_sample(entry, count) for entry in value), strict=True))
+        return list(zip(*(per_sample(entry, count) for entry in value), strict=True))
     elif not isinstance(value, list) and hasattr(value, "__len__"):
         value = list(value)
     if not isinstance(value, list) or len(value) != count:

@@ -6,7 +6,7 @@ from typing import Any
 
 from devrun.errors import ConfigError, nearest
 from devrun.hooks.base import HOOKS, Hook, Priority, get_priority
-from devrun.hooks.schedules.torch_names import build_scheduler
+from devrun.hooks.schedules.torch_names import build_scheduler, moved
 from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
 from devrun.run import Run
 
@@ -34,7 +34,7 @@ class PlateauSchedulerHook(TorchSchedulerHook):
         self,
         monitor: str,
         by_epoch: bool = True,
-        policy: str = "ReduceLROnPlateau",
+        policy: Any = "ReduceLROnPlateau",
         **arguments: Any,
     ) -> None:
         super().__init__(policy, by_epoch, **arguments)
@@ -83,6 +83,8 @@ class PlateauSchedulerHook(TorchSchedulerHook):
         return stages
 
     def _started(self, optimizer: Any) -> Any:
+        if self.given is not None:
+            return moved(self.given, optimizer)
         # Its past cannot be stepped through: it goes on from the present rate.
         return build_scheduler(self._kind, optimizer, self.arguments)
 

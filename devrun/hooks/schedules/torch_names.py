@@ -96,6 +96,14 @@ def build_scheduler(
         ) from error
 
 
+def moved(scheduler: Any, optimizer: Optimizer) -> Any:
+    """`scheduler`, and those in it, for `optimizer`, which a device may have made of
+    the one that it was made for."""
+    for part in (scheduler, *getattr(scheduler, "_schedulers", ())):
+        part.optimizer = optimizer
+    return scheduler
+
+
 def _given(kind: type[Scheduler], optimizer: Any) -> dict[str, Any]:
     """`optimizer` as an argument, where `kind` takes one."""
     takes_it = "optimizer" in inspect.signature(kind).parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch.optim import lr_scheduler
@@ -13,6 +14,7 @@ from devrun.hooks.schedules.torch_names import (
     build_scheduler,
     check_arguments,
     find_scheduler,
+    moved,
     scheduler_names,
 )
 from devrun.hooks.schedules.torch_state import encode, overlay
@@ -31,8 +33,10 @@ class TorchSchedulerHook(Hook):
     run is; else its state is restored.
 
     Args:
-        policy: name of the class: torch's, one in LR_SCHEDULERS, or a dotted path.
+        policy: name of the class: torch's, one in LR_SCHEDULERS, or a dotted path; or
+            a scheduler that was made already.
         by_epoch: step after each epoch, else after each update.
+        frequency: step after each so many of them.
         arguments: the scheduler's own, without `optimizer`. For SequentialLR and
             ChainedScheduler `schedulers` is a list of dicts with a `policy` each.
 
@@ -43,10 +47,18 @@ class TorchSchedulerHook(Hook):
 
     priority: Any = Priority.VERY_HIGH
 
-    def __init__(self, policy: str, by_epoch: bool = True, **arguments: Any) -> None:
-        kind = find_scheduler(policy)
+    def __init__(
+        self,
+        policy: str | lr_scheduler.LRScheduler,
+        by_epoch: bool = True,
+        *,
+        frequency: int = 1,
+        **arguments: Any,
+    ) -> None:
+        self.given = None if isinstance(policy, str) else policy
+        kind = find_scheduler(policy) if isinstance(policy, str) else type(policy)
         if kind is None:
-            hint = nearest(policy, scheduler_names())
+            hint = nearest(str(policy), scheduler_names())
             raise UnknownNameError(
                 f"no torch scheduler {policy!r}; {hint}", key="policy"
             )
@@ -56,9 +68,15 @@ class TorchSchedulerHook(Hook):
                 "policy picks the right hook",
                 key="policy",
             )
-        check_arguments(kind, arguments)
-        self.policy = policy
-        self.by_epoch = by_epoch
+        if self.given is None:
+            check_arguments(kind, arguments)
+        most = 1 if self._takes_metric else math.inf  # it looks after each evaluation
+        if type(frequency) is not int or not 1 <= frequency <= most:
+            raise ConfigError.of(
+                "frequency", f"must be an int of 1 to {most}, got {frequency!r}"
+            )
+        self.policy = policy if isinstance(policy, str) else kind.__name__
+        self.by_epoch, self.frequency = by_epoch, frequency
         self.arguments = arguments
         self.schedulers: dict[str, Any] = {}
         self.steps = 0
@@ -156,12 +174,14 @@ class TorchSchedulerHook(Hook):
 
     def _started(self, optimizer: Any) -> Any:
         """A scheduler at its beginning."""
+        if self.given is not None:
+            return moved(self.given, optimizer)
         for group in optimizer.param_groups:
             write(group, "lr", float(group.get("initial_lr", group["lr"])))
         return build_scheduler(self._kind, optimizer, self.arguments)
 
     def _step_to(self, progress: int) -> None:
-        while self.steps < progress:
+        while self.steps < progress // self.frequency:
             for scheduler in self.schedulers.values():
                 # An update was done, on some devices not by `optimizer.step`, of which
                 # torch would warn.

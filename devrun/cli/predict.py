@@ -1,0 +1,43 @@
+"""`devrun predict CONFIG CHECKPOINT --out FILE`: what saved weights predict.
+
+`devrun test --predictions FILE` writes the same rows on its way, and needs labels, as
+a loss does. Here none is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from devrun.cli.exits import Session
+from devrun.cli.test import (
+    FORMATS,
+    add_shared_arguments,
+    check_out,
+    opened,
+    say_written,
+)
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `devrun predict`."""
+    add_shared_arguments(parser)
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        required=True,
+        help="a row for each sample: .csv, .jsonl or .npz",
+    )
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """One pass over the data set; nothing but the file is written."""
+    check_out("--out", args.out, FORMATS)
+    with opened(args, every_sample=True) as (runner, hook, _):
+        from devrun.hooks.evaluation.predictions import predict, write_predictions
+
+        rows = predict(runner, hook.loaders)
+        if runner.rank == 0:
+            say_written(write_predictions(args.out, rows))
+    return 0

@@ -1,0 +1,200 @@
+"""What a model predicts for each sample of a data set, as rows of a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from devrun.dist import gather_objects
+from devrun.errors import ConfigError, DataError, StorageError
+from devrun.files import replace_file
+from devrun.hooks.evaluation.loop import Steps, length_of, per_sample
+from devrun.run import Run
+from devrun.step import StepOutput
+
+__all__ = ["Kept", "predict", "write_predictions"]
+
+
+class Kept:
+    """The predictions, and the labels, of the steps over one loader.
+
+    Args:
+        loader: reads the data set in its order, each rank its share.
+    """
+
+    def __init__(self, runner: Run, loader: Any) -> None:
+        self._runner, self._loader = runner, loader
+        self._mine: list[tuple[Any, Any]] = []
+
+    def watching(self, steps: Iterable[StepOutput]) -> Iterator[StepOutput]:
+        """The same steps; each is read when the device works on the next."""
+        waiting: StepOutput | None = None
+        for outputs in steps:
+            yield outputs
+            if waiting is not None:
+                self._take(waiting)
+            waiting = outputs
+        if waiting is not None:
+            self._take(waiting)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each sample that was read, in the order of the data set.
+
+        `index` is its place there; `prediction` the class number where there are class
+        scores, else what the model gave; `scores` those of one class a sample;
+        `label` where there is one. All ranks must call it together.
+
+        Raises:
+            DataError: there are other samples than the data set has.
+        """
+        prepared = self._runner.prepare_eval_loader(self._loader)
+        size, world = length_of(prepared.dataset), self._runner.world_size
+        own = range(self._runner.rank, size or 0, world)
+        places = [place for place in own if place not in prepared.skipped]
+        if size is None and world == 1:
+            places = list(range(len(self._mine)))
+        found = gather_objects(list(zip(places, self._mine, strict=False)))
+        if not all(gather_objects(len(places) == len(self._mine))):
+            raise DataError(
+                f"the loader gave {len(self._mine)} samples, {len(places)} were "
+                "expected: predictions need a data set with a length, each of whose "
+                "samples is read once and in order"
+            )
+        pairs = sorted(chain(*found), key=lambda pair: pair[0])
+        return [{"index": place, **_row(*pair)} for place, pair in pairs]
+
+    def _take(self, outputs: StepOutput) -> None:
+        predictions, count = outputs.get("predictions"), outputs["num_samples"]
+        if predictions is None:
+            raise ConfigError(
+                "the model's evaluation step returned no `predictions`, only "
+                f"{', '.join(map(str, outputs))}: return them, or use `devrun predict`"
+            )
+        made = per_sample(predictions, count)
+        labels: Any = outputs.get("targets")
+        known = hasattr(labels, "detach") and labels.dim() and len(labels) == count
+        given = per_sample(labels, count) if known else [None] * count
+        self._mine += zip(made, given, strict=True)
+
+
+def predict(runner: Run, loaders: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each of `loaders`; the model is asked for no loss."""
+    kept = {name: Kept(runner, loader) for name, loader in loaders.items()}
+    with runner.evaluating():
+        for name, loader in loaders.items():
+            for _ in kept[name].watching(Steps(runner, loader, "predict")):
+                pass
+    return {name: one.rows() for name, one in kept.items()}
+
+
+def write_predictions(
+    path: str, sets: Mapping[str, list[dict[str, Any]]]
+) -> dict[str, int]:
+    """Write the rows of each set; path -> number of rows.
+
+    One set without a name goes to `path`; of several, each goes to a file that has its
+    name before the suffix. A file is whole, or what it was.
+
+    Raises:
+        ConfigError: rows of different shapes in an `.npz`.
+        StorageError: the disk refused.
+    """
+    place = Path(path).expanduser()
+    write = {".csv": _as_csv, ".jsonl": _as_lines, ".npz": _as_arrays}[place.suffix]
+    encoded = {
+        str(place.with_name(f"{place.stem}-{name}{place.suffix}") if name else place): (
+            write(rows),
+            len(rows),
+        )
+        for name, rows in sets.items()
+    }
+    for target, (content, _) in encoded.items():
+        try:
+            replace_file(target, content)
+        except OSError as error:
+            raise StorageError(f"cannot write {target!r}: {error.strerror}") from error
+    return {target: count for target, (_, count) in encoded.items()}
+
+
+def _row(made: Any, label: Any) -> dict[str, Any]:
+    axis = _class_axis(made, label)
+    row = {"prediction": made if axis is None else made.argmax(axis)}
+    if axis is not None and made.ndim == 1:
+        row["scores"] = made
+    return row if label is None else {**row, "label": label}
+
+
+def _class_axis(made: Any, label: Any) -> int | None:
+    """Where in the scores of one sample the classes are; None if they are no scores."""
+    if getattr(getattr(made, "dtype", None), "kind", "") != "f" or made.ndim == 0:
+        return None
+    if label is None:
+        return 0 if made.ndim == 1 and len(made) > 1 else None
+    if label.dtype.kind not in "iu" or label.ndim != made.ndim - 1:
+        # a soft label is as long as the scores
+        soft = label.dtype.kind == "f" and label.shape == made.shape == (made.size,)
+        return 0 if soft and made.size > 1 and abs(label.sum() - 1) < 1e-3 else None
+    if made.shape[:-1] == label.shape:
+        return int(made.ndim) - 1
+    return 0 if made.shape[1:] == label.shape else None
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it; a number it has none for is text that `float()` reads."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if callable(getattr(value, "tolist", None)):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"nan": "NaN", "inf": "Infinity"}.get(str(value), "-Infinity")
+    return value if isinstance(value, (str, int, float, type(None))) else str(value)
+
+
+def _as_lines(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(f"{json.dumps(_plain(row))}\n" for row in rows).encode()
+
+
+def _as_csv(rows: list[dict[str, Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    flat = [_flat(row) for row in rows]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    table = csv.DictWriter(text, names, lineterminator="\n")
+    table.writeheader()
+    table.writerows(flat)
+    return text.getvalue().encode()
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """`scores` as a column each; what is no single value as JSON."""
+    cells = {name: _plain(value) for name, value in row.items()}
+    for number, score in enumerate(cells.pop("scores", ())):
+        cells[f"score_{number}"] = score
+    nested = (list, dict)
+    return {k: json.dumps(v) if isinstance(v, nested) else v for k, v in cells.items()}
+
+
+def _as_arrays(rows: list[dict[str, Any]]) -> bytes:
+    import numpy
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns: dict[str, Any] = {}
+    for name in names:
+        values = [numpy.asarray(row.get(name)) for row in rows]
+        shapes = {value.shape for value in values}
+        if len(shapes) > 1 or any(value.dtype == object for value in values):
+            raise ConfigError(
+                f"an .npz file has arrays, and the column {name!r} has values of "
+                "different shapes or kinds: write .jsonl"
+            )
+        columns[name] = numpy.stack(values)
+    content = io.BytesIO()
+    numpy.savez(content, **columns)
+    return content.getvalue()

@@ -1,0 +1,237 @@
+"""Other packages' registries, models, data and configs; each imported when named.
+
+`attach` is what `devrun.scopes` asks for a scope. A package of OpenMMLab has one of two
+kinds: of MMCV 1.x, or of MMEngine; which one it is says the installed version.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module, util
+from pathlib import Path
+from typing import Any
+
+from devrun.config.tree import where
+from devrun.errors import ConfigError
+from devrun.registry import MODELS
+from devrun.scopes import SCOPES, Scope, within
+
+__all__ = [
+    "attach",
+    "init_weights",
+    "installed",
+    "move_augments",
+    "opened",
+    "scope_of",
+    "whose",
+]
+
+_KINDS = {
+    "openmmlab": {
+        "mmcv": ("mmcv", "1"),
+        "mmcls": ("mmcls", "0"),
+        "mmseg": ("mmsegmentation", "0"),
+        "mmdet": ("mmdet", "2"),
+        "mmpose": ("mmpose", "0"),
+    },
+    "mmengine": {
+        "mmengine": ("mmengine", "0"),
+        "mmpretrain": ("mmpretrain", "1"),
+        "mmseg": ("mmsegmentation", "1"),
+        "mmdet": ("mmdet", "3"),
+        "mmpose": ("mmpose", "1"),
+    },
+}
+"""Kind of scope (a module here) -> scope -> distribution and its major version."""
+_BASES = {
+    "mmcv.runner.base_module": "openmmlab",
+    "mmengine.model.base_module": "mmengine",
+}
+"""Module of `BaseModule` -> module here with the `init_weights` of such models."""
+_FITS = {
+    "openmmlab": "mmcv 1.7.2 with mmcls 0.25, mmseg 0.30, mmdet 2.28 or mmpose 0.29",
+    "mmengine": "mmengine 0.10 with mmcv 2.1, mmpretrain 1.2 or mmseg 1.2",
+}
+_OTHER_NAMES = {"mmcv": ("mmcv", "mmcv-full", "mmcv-lite")}
+_KNOWN = {
+    "ImageClassifier": ("mmcls", "mmpretrain"),
+    **dict.fromkeys(("EncoderDecoder", "CascadeEncoderDecoder"), ("mmseg",)),
+    **dict.fromkeys(("TopDown", "AssociativeEmbedding"), ("mmpose",)),
+    **dict.fromkeys(
+        ("FasterRCNN", "MaskRCNN", "CascadeRCNN", "RetinaNet", "FCOS", "YOLOX", "DETR"),
+        ("mmdet",),
+    ),
+}
+"""Models that configs begin with -> the packages that have them."""
+
+
+@functools.cache
+def attach(name: str) -> Scope:
+    """The scope `name`, with its package imported.
+
+    Raises:
+        ConfigError: the package is missing or of another generation.
+    """
+    kind = _kind_of(name)
+    scope: Scope = import_module(f"devrun.interop.{kind}").attach(name)
+    return scope
+
+
+@contextmanager
+def opened(cfg: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Inside, names of `cfg` are those of its scope; gives `cfg` in devrun's words."""
+    name = scope_of(cfg)
+    if name is None:
+        yield cfg
+        return
+    with within(name):
+        yield attach(name).adapted(cfg)
+
+
+def scope_of(cfg: Mapping[str, Any]) -> str | None:
+    """The scope that `cfg` was written for; None for devrun.
+
+    `default_scope` says so, else the tree of files that it or its model comes from,
+    else the name of its model, where one scope alone has it and devrun does not.
+
+    Raises:
+        ConfigError: two installed packages have a model of that name.
+    """
+    given = cfg.get("default_scope")
+    if given is not None:
+        if given != "devrun" and given not in SCOPES:
+            raise ConfigError(
+                f"default_scope must be one of {', '.join(('devrun', *SCOPES))}, got "
+                f"{given!r}",
+                place=where(cfg, "default_scope"),
+            )
+        return None if given == "devrun" else str(given)
+    model = cfg.get("model")
+    kind = model.get("type") if isinstance(model, Mapping) else None
+    if not isinstance(kind, str):
+        return None
+    written = where(model, "type").origin
+    for file in (getattr(cfg, "filename", None), written and written.file):
+        name = _owner(file) if file else None
+        if name is not None:
+            return name
+    if "." in kind or kind in MODELS:
+        return None
+    return _only_owner(kind, model)
+
+
+def _owner(file: str) -> str | None:
+    """The package whose configs `file` is one of: installed ones, or a checkout's."""
+    for folder in Path(file).absolute().parents:
+        if folder.name == ".mim" and folder.parent.name in SCOPES:
+            return folder.parent.name
+        if folder.name == "configs":
+            beside = [n for n in SCOPES if (folder.parent / n / "__init__.py").exists()]
+            if len(beside) == 1:
+                return beside[0]
+    return None
+
+
+def _only_owner(kind: str, model: Any) -> str | None:
+    there = installed()
+    owners = [name for name in _KNOWN.get(kind, ()) if name in there]
+    if not owners:
+        for name in there:
+            try:
+                if attach(name).find("model", kind) is not None:
+                    owners.append(name)
+            except ConfigError:  # it does not fit, or lacks something itself
+                continue
+    if len(owners) > 1:
+        raise ConfigError(
+            f"{kind!r} is a model of the scopes {' and '.join(owners)}: write "
+            f"default_scope: {owners[0]}, or {owners[0]}.{kind}",
+            place=where(model, "type"),
+        )
+    return owners[0] if owners else None
+
+
+def init_weights(model: Any) -> None:
+    """The first weights by MMCV's or MMEngine's rules, for a model of their kind.
+
+    Their models are built with torch's own and get theirs in a second step, `init_cfg`
+    of each part, which may read files.
+    """
+    for home in ("mmcv.runner.base_module", "mmengine.model.base_module"):
+        base = getattr(sys.modules.get(home), "BaseModule", None)
+        if base is not None and isinstance(model, base):
+            scope = import_module(f"devrun.interop.{_BASES[home]}")
+            scope.init_weights(model)
+            return
+
+
+def move_augments(model: Any, loaders: Iterable[Any]) -> None:
+    """Take out of the model what a compiled graph would freeze: its mixup and cutmix.
+
+    It is done where the batches of `loaders`, DataLoaders of the training, are made.
+    """
+    if "mmcls" in sys.modules:
+        import_module("devrun.interop.openmmlab").move_augments(model, loaders)
+
+
+def installed() -> list[str]:
+    """The scopes whose package can be imported, found out without importing it."""
+    names = dict.fromkeys(name for scopes in _KINDS.values() for name in scopes)
+    return [name for name in names if util.find_spec(name) is not None]
+
+
+def whose(kind: str, name: str) -> str:
+    """A clause that says which package would have `name`; empty where none is known."""
+    owners = _KNOWN.get(name, ()) if kind == "model" else ()
+    if not owners:
+        return ""
+    there = [owner for owner in owners if owner in installed()]
+    if there:
+        return f"{there[0]} has it: write default_scope: {there[0]}"
+    return f"{' or '.join(owners)} has it, which is not installed"
+
+
+def version_of(name: str) -> str | None:
+    """The version of the distribution that brings the package `name`."""
+    known = [scopes[name][0] for scopes in _KINDS.values() if name in scopes]
+    from importlib import metadata  # slow, and seldom needed
+
+    for distribution in _OTHER_NAMES.get(name, known):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _kind_of(name: str) -> str:
+    """Which module here makes the scope: by the version that is installed.
+
+    Raises:
+        ConfigError: the package is missing, or its foundation does not fit.
+    """
+    kinds = {kind: scopes[name] for kind, scopes in _KINDS.items() if name in scopes}
+    fits = " or ".join(_FITS[kind] for kind in kinds)
+    if util.find_spec(name) is None:
+        raise ConfigError(
+            f"the scope {name!r} needs the package {name!r}, which is not installed: "
+            f"{fits}"
+        )
+    version = version_of(name) or ""
+    fitting = [k for k, (_, major) in kinds.items() if version.split(".")[0] == major]
+    if not fitting and version:
+        raise ConfigError(
+            f"the scope {name!r} is known of {fits}; {name} {version} is installed"
+        )
+    kind = (fitting or list(kinds))[0]  # a checkout that nothing installed
+    base, major = ("mmcv", "1") if kind == "openmmlab" else ("mmengine", "0")
+    found = version_of(base)
+    if found is not None and found.split(".")[0] != major:
+        raise ConfigError(
+            f"{name} {version} needs {base} {major}.x, {base} {found} is installed: "
+            f"{_FITS[kind]}, each generation in an environment of its own"
+        )
+    return kind

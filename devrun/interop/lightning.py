@@ -1,0 +1,377 @@
+"""A `LightningModule` as the model of a run, without Lightning's Trainer.
+
+The package supplies the base class alone, as `lightning` or `pytorch_lightning`; which
+one is seen from the model, so that neither is imported here.
+
+    training_step, validation_step, predict_step   the step of the model
+    configure_optimizers                           `devrun.interop.lightning_optimizers`
+    self.log, self.log_dict                        `devrun.interop.lightning_log`
+    self.trainer                                   `devrun.interop.lightning_trainer`
+    on_train_epoch_start and its like              called; others are refused
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from devrun.data.batch import batch_size_of
+from devrun.devices.frozen import captured
+from devrun.dist import weighted_means
+from devrun.errors import (
+    ConfigError,
+    ConfigTypeError,
+    DevrunError,
+    UnsupportedFeatureError,
+)
+from devrun.hooks.base import Hook
+from devrun.interop.lightning_log import ModelLog
+from devrun.interop.lightning_optimizers import configured
+from devrun.interop.lightning_trainer import Trainer, Unknown
+from devrun.metrics.kinds import StatefulMetric
+from devrun.models.calls import Wrapped, target_in
+from devrun.models.steps import separate_loss_step
+from devrun.registry import MODELS
+from devrun.run import Run
+
+__all__ = ["LightningHook", "lightning_class", "lightning_hook"]
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+NOT_CALLED = {
+    "backward": "change the loss in training_step",
+    "configure_callbacks": "write a hook and list it in custom_hooks",
+    "configure_gradient_clipping": "set grad_clip in optimizer_config",
+    "configure_sharded_model": "write configure_model",
+    "lr_scheduler_step": "return a scheduler of torch's kind",
+    "on_after_batch_transfer": "transform batches in the collate_fn of the data loader",
+    "on_before_backward": "write on_train_batch_end, or a hook",
+    "on_before_batch_transfer": "transform batches in the collate_fn",
+    "on_before_optimizer_step": "write on_after_backward",
+    "on_before_zero_grad": "write on_train_batch_start or on_train_batch_end",
+    "on_validation_model_eval": "write on_validation_start",
+    "on_validation_model_train": "write on_validation_end",
+    "on_validation_model_zero_grad": "write on_validation_start",
+    "optimizer_step": "set up updates in optimizer_config",
+    "optimizer_zero_grad": "set up updates in optimizer_config",
+    "transfer_batch_to_device": "return tensors in dicts, lists or tuples",
+}
+"""Lightning's hooks that no device here has a place for -> what does that instead."""
+
+
+def lightning_class(name: str) -> tuple[type, ...]:
+    """The class `name` of those of Lightning's packages that were imported."""
+    loaded = (sys.modules.get(package) for package in PACKAGES)
+    return tuple(getattr(module, name) for module in loaded if hasattr(module, name))
+
+
+def lightning_hook(model: nn.Module) -> LightningHook | None:
+    """What runs `model` where it is a LightningModule, else None."""
+    kinds = lightning_class("LightningModule")
+    return LightningHook(model) if isinstance(model, kinds) else None
+
+
+def names_guest(cfg: Mapping[str, Any]) -> bool:
+    """Whether the `model` section is of a LightningModule, which brings an optimizer.
+
+    Also where it is of nothing that can be built, which building it explains.
+    """
+    kind = cfg.get("type")
+    try:
+        kind = MODELS.resolve(kind) if isinstance(kind, str) else kind
+    except DevrunError:
+        return True
+    kinds = lightning_class("LightningModule")
+    return inspect.isclass(kind) and issubclass(kind, kinds)
+
+
+class LightningHook(Hook):
+    """Runs a LightningModule: its step, its hooks, its log, its optimizer.
+
+    Raises:
+        UnsupportedFeatureError: the model overrides what no device has a place for,
+            or optimizes by itself.
+    """
+
+    # Behind evaluation (LOW, 70), whose results on_train_epoch_end may read, and before
+    # the loggers, which clear them (90).
+    priority: Any = 80
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model: Any = model
+        self.run: Any = None
+        """The run that the model is joined to."""
+        self.batch_idx = 0
+        """Of the next step of the phase in progress."""
+        self.batches: int | None = None
+        """Of an epoch of all processes, once the loader is known."""
+        self.schedulers: list[Any] = []
+        self._log = ModelLog()
+        self._kept: dict[str, Any] = {}
+        """Metrics of the training that an evaluation interrupts."""
+
+    def __deepcopy__(self, memo: Any) -> LightningHook:
+        return self  # a copy of the model logs to the same run
+
+    def join(self, run: Any, optimizer: Any, loss: Any) -> None:
+        """Make `run` what the model sees as its Trainer; `setup` is called.
+
+        Raises:
+            ConfigError: `optimizer` or `loss` was given beside the model's own.
+        """
+        name = type(self.model).__name__
+        if loss is not None:
+            raise ConfigError(
+                f"{name} is a LightningModule, whose loss training_step returns: "
+                "remove the separate loss"
+            )
+        if optimizer is not None and self._overrides("configure_optimizers"):
+            raise ConfigError(
+                f"{name} has configure_optimizers, and an optimizer is given: remove "
+                "one of the two"
+            )
+        self._refuse()
+        self.run = run
+        run.eval_metrics.append(LightningResults(self))
+        run.register_hook(self)
+        own = {"_trainer": Trainer(run, self), "log": self._log.log}
+        for module in self._modules():  # in place of what asks Lightning's Trainer
+            vars(module).update(own, optimizers=lambda *args, **kwargs: run.optimizer)
+        for method, args in (("configure_model", ()), ("setup", ("fit",))):
+            self._call(method, *args)
+
+    def _refuse(self) -> None:
+        name = type(self.model).__name__
+        if not self.model.automatic_optimization:
+            raise UnsupportedFeatureError(
+                f"{name} sets automatic_optimization = False: return the loss from "
+                "training_step instead, or write MMCV's train_step(batch, optimizer), "
+                "which may update by itself"
+            )
+        for method, instead in NOT_CALLED.items():
+            if self._overrides(method):
+                raise UnsupportedFeatureError(
+                    f"{name} has {method}, which is not called here: {instead}"
+                )
+
+    def _overrides(self, name: str) -> bool:
+        kinds = lightning_class("LightningModule")
+        base = next(kind for kind in type(self.model).__mro__ if kind in kinds)
+        own = getattr(type(self.model), name, None)
+        return own is not None and own is not getattr(base, name, None)
+
+    def _modules(self) -> list[Any]:
+        kinds = lightning_class("LightningModule")
+        return [part for part in self.model.modules() if isinstance(part, kinds)]
+
+    def optimizer(self) -> Any:
+        """What `configure_optimizers` gives; its schedulers become hooks of the run."""
+        if not self._overrides("configure_optimizers"):
+            return None
+        optimizer, self.schedulers = configured(self.model)
+        for hook in self.schedulers:
+            self.run.register_hook(hook)
+        return optimizer
+
+    # the step
+
+    def step(self, step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
+        """One step of the model, as `devrun.models.step_module` wants it."""
+        model: Any = step.model
+        index = Unknown("batch_idx") if captured() else self.batch_idx
+        self.batch_idx += 1
+        if mode == "predict":
+            return self._predict(step, batch, index)
+        self._log.training = mode == "train"
+        method = "training_step" if self._log.training else "validation_step"
+        if not self._overrides(method):
+            raise ConfigError(
+                f"{step.model_name} has no {method}: write it"
+                + ("" if self._log.training else ", or leave data.val out")
+            )
+        with self._log.taking() as logged:
+            if not self._log.training and not captured():
+                self._call("on_validation_batch_start", batch, index)
+            output = _called(getattr(model, method), batch, index)
+            if not self._log.training and not captured():
+                self._call("on_validation_batch_end", output, batch, index)
+        fields = dict(output) if isinstance(output, Mapping) else {"loss": output}
+        loss = fields.pop("loss", None)
+        if loss is not None and not isinstance(loss, Tensor):
+            raise ConfigTypeError(
+                f"{method} of {step.model_name} must return the loss, a dict with it, "
+                f"or, when validating, nothing; got {type(loss).__name__}"
+            )
+        if self._log.training and (loss is None or loss.dim()):
+            shape = "nothing" if loss is None else f"the shape {tuple(loss.shape)}"
+            raise ConfigError(
+                f"training_step of {step.model_name} must return a loss of one number, "
+                f"got {shape}"
+            )
+        if loss is not None and loss.dim():
+            loss = None
+        size = self._log.batch_size or batch_size_of(batch)
+        result = {"loss": loss, "log_vars": logged, "num_samples": size}
+        if not self._log.training:
+            given = {"predictions": fields.get("logits"), "targets": target_in(batch)}
+            result.update({k: v for k, v in given.items() if v is not None})
+        return {**fields, **result}
+
+    def _predict(self, step: Wrapped, batch: Any, index: Any) -> dict[str, Any]:
+        if not self._overrides("predict_step"):
+            return separate_loss_step(step, batch, "predict")
+        model: Any = step.model
+        return {
+            "loss": None,
+            "log_vars": {},
+            "num_samples": batch_size_of(batch),
+            "predictions": _called(model.predict_step, batch, index),
+        }
+
+    def _call(self, name: str, *args: Any) -> Any:
+        if self._overrides(name):
+            return _called(getattr(self.model, name), *args)
+        return None
+
+    def _publish(self, run: Run, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            run.log_buffer.output[name] = float(value)
+            run.log_buffer.ready = True
+
+    # the stages of the run
+
+    def get_triggered_stages(self) -> list[str]:
+        stages = super().get_triggered_stages()
+        if not self._overrides("on_after_backward"):
+            stages.remove("after_backward")
+        return stages
+
+    def before_run(self, runner: Run) -> None:
+        self._place()
+        for name in ("on_fit_start", "on_train_start"):
+            self._call(name)
+
+    def before_train_epoch(self, runner: Run) -> None:
+        self._call("on_train_epoch_start")
+
+    def before_train_iter(self, runner: Run) -> None:
+        index = runner.inner_iter
+        self.batch_idx = index * runner.policy.accumulate
+        if self._call("on_train_batch_start", runner.data_batch, index) == -1:
+            raise UnsupportedFeatureError(
+                f"on_train_batch_start of {runner.model_name} returned -1, which skips "
+                "the rest of an epoch: call self.trainer.should_stop = True to end the "
+                "run"
+            )
+
+    def after_backward(self, runner: Run) -> None:
+        self._call("on_after_backward")
+
+    def after_train_iter(self, runner: Run) -> None:
+        outputs = runner.outputs
+        self._log.add(outputs)
+        if self._overrides("on_train_batch_end"):
+            self._log.training = True
+            with self._log.taking() as logged:
+                args = (outputs, runner.data_batch, runner.inner_iter)
+                self._call("on_train_batch_end", *args)
+            runner.log_buffer.update(logged, outputs["num_samples"])
+
+    def after_train_epoch(self, runner: Run) -> None:
+        self._publish(runner, self._log.means())
+        self._publish(runner, self._log.computed())
+        with self._log.taking() as logged:
+            self._call("on_train_epoch_end")
+        self._publish(runner, logged)
+
+    def before_val_epoch(self, runner: Run) -> None:
+        self._begin_validation()
+
+    def after_val_epoch(self, runner: Run) -> None:
+        self._publish(runner, self._end_validation())
+
+    def after_run(self, runner: Run) -> None:
+        for name, args in (("on_train_end", ()), ("on_fit_end", ())):
+            self._call(name, *args)
+        self._call("teardown", "fit")
+
+    def _begin_validation(self) -> None:
+        self._place()
+        self.batch_idx, self._log.training = 0, False
+        self._kept, self._log.metrics = self._log.metrics, {}
+        for name in ("on_validation_start", "on_validation_epoch_start"):
+            self._call(name)
+
+    def _end_validation(self) -> dict[str, float]:
+        """What the model logged at the end, the mean of all ranks, and its metrics."""
+        self._log.training = False
+        with self._log.taking() as logged:
+            self._call("on_validation_epoch_end")
+        found = {**self._log.computed(), **{k: float(v) for k, v in logged.items()}}
+        self._call("on_validation_end")
+        self._log.metrics, self._log.training = self._kept, True
+        return weighted_means({name: (found[name], 1) for name in sorted(found)})
+
+    def _place(self) -> None:
+        """Let `self.device` and `self.dtype` be those of the weights."""
+        first = next(self.model.parameters(), None)
+        if first is None:
+            return
+        for module in self._modules():
+            vars(module).update(_device=first.device, _dtype=first.dtype)
+
+    # what is saved
+
+    def state_dict(self) -> dict[str, Any]:
+        """What on_save_checkpoint adds, and the sums of the epoch in progress."""
+        tree: dict[str, Any] = {}
+        try:
+            self._call("on_save_checkpoint", tree)
+        except KeyError as error:
+            raise UnsupportedFeatureError(
+                f"on_save_checkpoint of {type(self.model).__name__} reads "
+                f"checkpoint[{error}]: it is given an empty dict here, to which it may "
+                "add what on_load_checkpoint will get"
+            ) from error
+        own = {"checkpoint": tree} if tree else {}
+        return {**own, **self._log.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        if "sums" in state:
+            self._log.load_state_dict(state)
+        if "checkpoint" in state:
+            self._call("on_load_checkpoint", state["checkpoint"])
+
+
+class LightningResults(StatefulMetric):
+    """The part of an evaluation that the model does at its beginning and end."""
+
+    def __init__(self, hook: LightningHook) -> None:
+        self.name, self._hook = "validation", hook
+
+    def reset(self) -> None:
+        self._hook._begin_validation()
+
+    def update(self, outputs: Mapping[str, Any]) -> None:
+        """Nothing: each step logs its own values."""
+
+    def compute(self) -> dict[str, float]:
+        return self._hook._end_validation()
+
+
+def _called(method: Callable[..., Any], *args: Any) -> Any:
+    """`method` with as many of the arguments as it takes, as Lightning calls it."""
+    parameters = inspect.signature(method).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return method(*args)
+    if "dataloader_idx" in {p.name for p in parameters if p.default is p.empty}:
+        args = (*args, 0)  # there is one loader
+    places = sum(
+        p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters
+    )
+    return method(*args[:places])

@@ -1,0 +1,78 @@
+"""A `LightningDataModule` as the `data` section of a config.
+
+data: {type: my_data.Digits, batch_size: 64}
+"""
+
+from __future__ import annotations
+
+from abc import ABCMeta
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from devrun.dist import on_main
+from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.interop.lightning import lightning_class
+from devrun.registry import Registry
+
+__all__ = ["DATA_MODULES", "module_loaders"]
+
+
+class _Kind(ABCMeta):
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, lightning_class("LightningDataModule"))
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return issubclass(type(value), cls)
+
+
+class LightningDataModule(metaclass=_Kind):
+    """That of either package, without importing one."""
+
+    __module__ = "lightning.pytorch"  # as a message names it
+
+
+DATA_MODULES = Registry("data module", expects=lambda: LightningDataModule)
+
+
+def module_loaders(
+    data: Mapping[str, Any], modes: Sequence[str], evaluated: str | None
+) -> tuple[list[Any], Any]:
+    """Of the module in `data`: a loader for each of `modes`, and one to evaluate on.
+
+    `prepare_data` is called on rank 0 alone, `setup` on each.
+
+    Args:
+        modes: of train, val and test.
+        evaluated: the mode to evaluate; None, or one that the module has no loader
+            for, gives None.
+
+    Raises:
+        ConfigError: no such module, or it makes no loader of one of `modes`.
+    """
+    module = DATA_MODULES.build(data)
+    on_main(module.prepare_data)
+    module.setup("test" if evaluated == "test" else "fit")
+    loaders = [_loader(module, mode) for mode in modes]
+    judged = evaluated is not None and _has(module, evaluated)
+    return loaders, _loader(module, str(evaluated)) if judged else None
+
+
+def _has(module: Any, mode: str) -> bool:
+    method = f"{mode}_dataloader"
+    bases = lightning_class("LightningDataModule")
+    own = getattr(type(module), method)
+    return all(own is not getattr(base, method) for base in bases)
+
+
+def _loader(module: Any, mode: str) -> Any:
+    name, method = type(module).__name__, f"{mode}_dataloader"
+    if not _has(module, mode):
+        raise ConfigError(f"{name} has no {method}: write it")
+    made = getattr(module, method)()
+    if isinstance(made, (list, tuple)) and len(made) == 1:
+        (made,) = made
+    if not hasattr(made, "dataset"):
+        raise UnsupportedFeatureError(
+            f"{method} of {name} gave {type(made).__name__}: give one DataLoader"
+        )
+    return made

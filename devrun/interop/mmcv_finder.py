@@ -1,0 +1,157 @@
+"""The finder that answers `import mmcv...` in a process that asked for it.
+
+Modules of the table are devrun's. The rest is MMCV's own, where MMCV 1.x is installed:
+its packages, whose `__init__` then imports ours among its other modules, `mmcv.cnn`,
+`mmcv.image` and so on. Without it the packages are made of the table.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from devrun.errors import ConfigError
+from devrun.interop.mmcv_names import COMPLETED, OURS, PACKAGES, names_below
+from devrun.registry import Registry
+
+INSTALL = "pip install mmcv==1.7.2 (with MMCV_WITH_OPS=0 it needs no compiler)"
+
+
+class Finder(MetaPathFinder, Loader):
+    """Finds and fills the modules of the table.
+
+    Args:
+        installed: the folder of the package `mmcv`, or None.
+    """
+
+    def __init__(self, installed: Path | None) -> None:
+        self.installed = installed
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        parent = fullname.rpartition(".")[0]
+        if fullname in OURS or (fullname in PACKAGES and not self.installed):
+            return ModuleSpec(fullname, self, is_package=True)
+        if fullname.partition(".")[0] != "mmcv" or (self.installed and path != []):
+            return None
+        # `from parent import name` arrives here too, once parent has no such name. An
+        # error that has the name would be passed over there.
+        raise ModuleNotFoundError(_lacking(fullname, parent, self.installed))
+
+    def described(self) -> str:
+        """What imports of `mmcv` give now, in one line."""
+        beside = f"the rest of mmcv is that in {self.installed}"
+        return "imports of mmcv.runner and mmcv.utils give devrun's names; " + (
+            beside if self.installed else f"mmcv itself is not installed: {INSTALL}"
+        )
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        homes = OURS.get(name) or names_below(name)
+        ours = {n: getattr(import_module(home), n) for n, home in homes.items()}
+        for value in ours.values():
+            if isinstance(value, Registry):
+                _leave_room(value)
+        vars(module).update(ours, __all__=[n for n in ours if not n.startswith("_")])
+        if name in COMPLETED and self.installed:
+            vars(module)["__getattr__"] = _Completion(name, self.installed)
+        elif name == "mmcv":
+            vars(module)["__version__"] = "1.7.2"  # whose names these are
+
+
+def _leave_room(registry: Registry) -> None:
+    """Let those who write for MMCV use the names of ours that MMCV does not have."""
+    own = {n for n, m in registry.module_dict.items() if _is_ours(m)}
+    registry.yielding |= own - {n for names in OURS.values() for n in names}
+
+
+def _is_ours(registered: Any) -> bool:
+    return str(registered.__module__).startswith("devrun.")
+
+
+def _lacking(name: str, parent: str, installed: Path | None) -> str:
+    if parent in OURS and installed:
+        return f"{name} is not in devrun's {parent}; see docs/from-mmcv.md"
+    return f"{name} is not in devrun; it needs MMCV beside it: {INSTALL}"
+
+
+class _Completion:
+    """`__getattr__` of a module: what MMCV's own file of that name has besides.
+
+    The file runs when it is first needed, as a module that nobody else sees: those who
+    look for an attribute everywhere, as some do, must not start it.
+    """
+
+    def __init__(self, name: str, installed: Path) -> None:
+        file = installed.joinpath(*name.split(".")[1:]).with_suffix(".py")
+        self._name, self._file = name, file
+        self._source = file.read_text(encoding="utf-8") if file.exists() else ""
+        self._theirs: ModuleType | None = None
+
+    def __call__(self, name: str) -> Any:
+        if name.startswith("__") or name not in self._source:
+            raise AttributeError(f"module {self._name!r} has no attribute {name!r}")
+        if self._theirs is None:
+            loader = SourceFileLoader(self._name, str(self._file))
+            spec = importlib.util.spec_from_loader(self._name, loader)
+            theirs = importlib.util.module_from_spec(cast(ModuleSpec, spec))
+            loader.exec_module(theirs)
+            self._theirs = theirs
+        return getattr(self._theirs, name)
+
+
+def install() -> Finder:
+    """Answer imports of `mmcv` from now on, in this process; a second time changes
+    nothing.
+
+    Raises:
+        ConfigError: the real package is imported already, or is not of MMCV 1.x.
+    """
+    for finder in sys.meta_path:
+        if isinstance(finder, Finder):
+            return finder
+    if "mmcv" in sys.modules:
+        raise ConfigError(
+            f"the real mmcv is imported already, from {_origin(sys.modules['mmcv'])}; "
+            "ask for devrun's before anything imports mmcv: import "
+            "devrun.interop.mmcv first, or start with python -m devrun.interop.mmcv"
+        )
+    found = Finder(_installed())
+    sys.meta_path.insert(0, found)
+    return found
+
+
+def _origin(module: ModuleType) -> str:
+    return getattr(module, "__file__", None) or "somewhere"
+
+
+def _installed() -> Path | None:
+    """The folder of an installed MMCV.
+
+    Raises:
+        ConfigError: it is one that has no runner, so MMCV 2.
+    """
+    spec = importlib.util.find_spec("mmcv")
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent
+    if not (folder / "runner").is_dir():
+        raise ConfigError(
+            f"the mmcv in {folder} is not MMCV 1.x, whose names devrun stands for; "
+            "use an environment without it, or with mmcv==1.7.2"
+        )
+    return folder

@@ -1,0 +1,41 @@
+"""MMEngine and its libraries: their configs, registries, models and evaluation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from devrun.errors import ConfigError, DevrunError
+from devrun.text import cause_of
+
+if TYPE_CHECKING:
+    from devrun.interop.mmengine.scope import EngineScope
+
+__all__ = ["attach", "init_weights"]
+
+
+def attach(name: str) -> EngineScope:
+    """The scope of the package `name`, imported and made safe for configs.
+
+    Raises:
+        ConfigError: importing it fails.
+    """
+    from devrun.interop.mmengine.scope import attach
+
+    return attach(name)
+
+
+def init_weights(model: Any) -> None:
+    """Give `model` the first weights that its own rules say.
+
+    Raises:
+        ConfigError: a file that `init_cfg` names is missing or does not fit.
+    """
+    try:
+        model.init_weights()
+    except DevrunError:
+        raise
+    except Exception as error:
+        name = type(model).__name__
+        raise ConfigError(
+            f"the first weights of {name} failed: {cause_of(error)}"
+        ) from error

@@ -1,0 +1,275 @@
+"""Loaders, loops, optimizer, schedules and evaluation of an MMEngine-style config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from devrun.config.tree import ConfigDict, ConfigList, origin_of, place
+from devrun.interop.mmengine.section import (
+    Section,
+    Translation,
+    listed,
+    new,
+    refuse,
+    refuse_value,
+)
+
+__all__ = [
+    "evaluators",
+    "loaders",
+    "optim_wrapper",
+    "schedulers",
+    "train_cfg",
+    "val_cfg",
+]
+
+_LOOPS = {"EpochBasedTrainLoop": True, "IterBasedTrainLoop": False}
+_LOADER = {
+    "batch_size": "samples_per_gpu",
+    "num_workers": "workers_per_gpu",
+    **{
+        name: name
+        for name in (
+            "drop_last",
+            "persistent_workers",
+            "pin_memory",
+            "prefetch_factor",
+            "timeout",
+            "multiprocessing_context",
+        )
+    },
+}
+_SAMPLERS = ("DefaultSampler", "InfiniteSampler")
+_PRECISIONS = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+_TORCH_OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta")
+
+
+def train_cfg(work: Translation) -> None:
+    """`train_cfg`: how long, and when it is evaluated."""
+    section = work.section("train_cfg")
+    if section is None:
+        return
+    if _bare(section.node.get("type")) not in (None, *_LOOPS):
+        refuse_value(section.node, "type", f"known are {', '.join(_LOOPS)}")
+    kind = section.pop("type")
+    by_epoch = section.pop("by_epoch", "max_epochs" in section.node)
+    work.by_epoch = by_epoch if kind is None else _LOOPS[_bare(kind)]
+    word = "max_epochs" if work.by_epoch else "max_iters"
+    runner = new(section.origin, ("runner",))
+    name = "EpochBasedRunner" if work.by_epoch else "IterBasedRunner"
+    place(runner, "type", name, section.origin)
+    if word not in section.node:
+        refuse(section.node, word, "is needed: how long the training lasts")
+    section.move(word, runner)
+    work.put("runner", runner, section.origin)
+    if section.node.get("dynamic_intervals"):
+        refuse_value(section.node, "dynamic_intervals", "give one val_interval")
+    section.pop("dynamic_intervals")
+    _when(work, section, runner[word])
+    section.done()
+
+
+def _when(work: Translation, section: Section, last: Any) -> None:
+    """At multiples of the interval from `val_begin` on, and at the end."""
+    if work.tree.get("val_dataloader") is None:
+        section.pop("val_interval")
+        section.pop("val_begin")
+        return
+    evaluation = work.within("evaluation", section.origin)
+    if not work.by_epoch and "val_interval" not in section.node:
+        place(evaluation, "interval", 1000, section.origin)
+    section.move("val_interval", evaluation, "interval")
+    begin = origin_of(section.node, "val_begin"), section.pop("val_begin", 1)
+    interval = evaluation.get("interval", 1)
+    if not (isinstance(interval, int) and isinstance(begin[1], int) and interval > 0):
+        return  # the check of the configuration says so
+    if begin[1] > interval:
+        first = -(-begin[1] // interval) * interval
+        place(evaluation, "start", first, begin[0])
+    if isinstance(last, int) and last % interval:
+        place(evaluation, "at_end", True, section.origin)
+
+
+def val_cfg(work: Translation) -> None:
+    """`val_cfg` and `test_cfg` name a loop; only MMEngine's own are known."""
+    for key, loop in (("val_cfg", "ValLoop"), ("test_cfg", "TestLoop")):
+        section = work.section(key)
+        if section is None:
+            continue
+        if _bare(section.node.get("type", loop)) != loop:
+            refuse_value(section.node, "type", f"an evaluation is a {loop} here")
+        if section.node.get("fp16"):
+            refuse_value(
+                section.node, "fp16", "optimizer_config.precision holds for both"
+            )
+        section.pop("type")
+        section.pop("fp16")
+        section.done()
+
+
+def loaders(work: Translation) -> None:
+    """`*_dataloader`: a data set and how it is read."""
+    for mode in ("train", "val", "test"):
+        section = work.section(f"{mode}_dataloader")
+        if section is None:
+            continue
+        data = work.within("data", section.origin)
+        if "dataset" not in section.node:
+            refuse(section.node, "dataset", "is needed: what is read")
+        if section.node.get("num_batch_per_epoch"):
+            refuse_value(section.node, "num_batch_per_epoch", "an epoch is all data")
+        work.scoped(section.node["dataset"])
+        section.move("dataset", data, mode)
+        options = new(section.origin, ("data", f"{mode}_dataloader"))
+        for name, ours in _LOADER.items():
+            section.move(name, options, ours)
+        _sampler(work, section, options, mode)
+        _collate(work, section, options)
+        section.pop("num_batch_per_epoch")
+        section.done()
+        place(data, f"{mode}_dataloader", options, section.origin)
+
+
+def _sampler(
+    work: Translation, section: Section, options: ConfigDict, mode: str
+) -> None:
+    if section.node.get("batch_sampler"):
+        reason = "give data.train_dataloader its sampler or buckets in devrun's words"
+        refuse_value(section.node, "batch_sampler", reason)
+    section.pop("batch_sampler")
+    origin, sampler = origin_of(section.node, "sampler"), section.pop("sampler")
+    if not isinstance(sampler, ConfigDict):
+        return
+    kind = _bare(sampler.get("type"))
+    if kind in _SAMPLERS or (kind == "SequentialSampler" and mode != "train"):
+        # order and shares of the ranks are devrun's: a resume finds its place in them
+        shuffle = sampler.get("shuffle", kind in _SAMPLERS)
+        place(options, "shuffle", shuffle, origin_of(sampler, "shuffle") or origin)
+        return
+    place(options, "sampler", work.scoped(sampler), origin)
+
+
+def _collate(work: Translation, section: Section, options: ConfigDict) -> None:
+    """MMEngine's default leaves samples unstacked: its preprocessor stacks them."""
+    origin = origin_of(section.node, "collate_fn") or section.origin
+    collate = section.pop("collate_fn")
+    if collate is None:
+        collate = new(origin, ("data", "collate_fn"))
+        place(collate, "type", "mmengine.pseudo_collate", origin)
+    place(options, "collate_fn", work.scoped(collate), origin)
+
+
+def optim_wrapper(work: Translation) -> None:
+    """`optim_wrapper`: the optimizer, its groups, and how an update is done."""
+    section = work.section("optim_wrapper")
+    if section is None:
+        return
+    if not isinstance(section.node.get("optimizer"), ConfigDict):
+        reason = "needs the key optimizer; several optimizers are not translated"
+        refuse(section.node, None, reason)
+    update = work.within("optimizer_config", section.origin)
+    _precision(section, update)
+    clip = section.section("clip_grad")
+    if clip is not None:
+        clip.pop("type")  # by max_norm or by clip_value: the arguments say it
+        place(update, "grad_clip", clip.node, clip.origin)
+    section.move("accumulative_counts", update, "cumulative_iters")
+    if update.get("cumulative_iters", 1) != 1 and not work.by_epoch:
+        refuse(
+            update,
+            "cumulative_iters",
+            "accumulative_counts with max_iters is not translated: MMEngine counts "
+            "batches and devrun updates; write the sections in devrun's words",
+        )
+    _optimizer(work, section)
+    section.done()
+
+
+def _precision(section: Section, update: ConfigDict) -> None:
+    origin = origin_of(section.node, "type") or section.origin
+    kind = _bare(section.node.get("type", "OptimWrapper"))
+    if kind not in ("OptimWrapper", "AmpOptimWrapper"):
+        refuse_value(section.node, "type", "OptimWrapper and AmpOptimWrapper are known")
+    section.pop("type")
+    if kind == "OptimWrapper":
+        return
+    origin = origin_of(section.node, "dtype") or origin
+    if (section.node.get("dtype") or "float16") not in _PRECISIONS:
+        refuse_value(section.node, "dtype", f"one of {', '.join(_PRECISIONS)}")
+    given = section.pop("dtype") or "float16"
+    place(update, "precision", _PRECISIONS[given], origin)
+    section.pop("use_fsdp")
+    if given == "float16":
+        section.move("loss_scale", update)
+    section.pop("loss_scale")
+
+
+def _optimizer(work: Translation, section: Section) -> None:
+    inner = Section(section.node["optimizer"], origin_of(section.node, "optimizer"))
+    section.pop("optimizer")
+    kind = inner.node.get("type")
+    if kind not in _TORCH_OPTIMIZERS:
+        work.scoped(inner.node)
+    for key in ("constructor", "paramwise_cfg"):
+        section.move(key, inner.node)
+    if "constructor" in inner.node or inner.node.get("paramwise_cfg"):
+        origin = origin_of(inner.node, "constructor") or inner.origin
+        name = inner.node.get("constructor", "DefaultOptimWrapperConstructor")
+        if isinstance(name, str) and "." not in name:
+            scope = work.scope if "constructor" in inner.node else "mmengine"
+            place(inner.node, "constructor", f"{scope}.{name}", origin)
+    work.put("optimizer", inner.node, inner.origin)
+
+
+def evaluators(work: Translation) -> None:
+    """`val_evaluator`, or `test_evaluator` where `devrun test` asks for that split."""
+    origin = origin_of(work.tree, f"{work.split}_evaluator")
+    chosen = work.tree.get(f"{work.split}_evaluator")
+    for key in ("val_evaluator", "test_evaluator"):
+        work.tree.pop(key, None)
+    if chosen is None or work.out.get("data", {}).get(work.split) is None:
+        return
+    if isinstance(chosen, ConfigDict) and "metrics" in chosen:
+        evaluator = Section(chosen, origin)
+        if _bare(evaluator.pop("type", "Evaluator")) != "Evaluator":
+            refuse(chosen, None, "an evaluator of another type is not translated")
+        origin, chosen = (
+            origin_of(chosen, "metrics") or origin,
+            evaluator.pop("metrics"),
+        )
+        evaluator.done()
+    metrics = chosen if isinstance(chosen, (list, tuple)) else [chosen]
+    seen: list[Any] = []
+    for one in metrics:
+        kind = one.get("type") if isinstance(one, ConfigDict) else None
+        if kind in seen:  # devrun tells two of one class apart by their names
+            place(one, "name", f"{kind}_{seen.count(kind) + 1}", one._meta_.origin)
+        seen.append(kind)
+    made = listed((work.scoped(one) for one in metrics), origin, ("evaluation",))
+    place(work.within("evaluation", origin), "metric", made, origin)
+
+
+def schedulers(work: Translation) -> None:
+    """`param_scheduler`: one hook, which steps MMEngine's own classes."""
+    origin = origin_of(work.tree, "param_scheduler")
+    given = work.tree.pop("param_scheduler", None)
+    if not given or not work.schedules:
+        return
+    parts = list(given) if isinstance(given, (list, tuple)) else [given]
+    for part in parts:
+        if not isinstance(part, ConfigDict) or "type" not in part:
+            place(work.tree, "param_scheduler", given, origin)
+            refuse_value(work.tree, "param_scheduler", "it takes dicts with a type")
+        if "ReduceOnPlateau" in str(part["type"]):
+            refuse_value(part, "type", "use lr_config: {policy: ReduceLROnPlateau}")
+        work.scoped(part)
+    hook = new(origin, ("custom_hooks", 0))
+    place(hook, "type", "mmengine.ParamSchedulerHook", origin)
+    place(hook, "schedulers", listed(parts, origin, ("param_scheduler",)), origin)
+    hooks = work.out.get("custom_hooks", ConfigList())
+    work.put("custom_hooks", listed([hook, *hooks], origin, ("custom_hooks",)), origin)
+
+
+def _bare(kind: Any) -> Any:
+    """The name without its scope."""
+    return kind.rpartition(".")[2] if isinstance(kind, str) else kind

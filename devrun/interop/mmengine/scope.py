@@ -1,0 +1,219 @@
+"""A package on MMEngine as a scope: its registries, built by their own code."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+from devrun.construct import Buildable, call, check_call, where
+from devrun.errors import ConfigError, DevrunError, UnknownNameError, nearest
+from devrun.importing import import_for_config
+from devrun.interop.mmengine.adapters import ADAPTERS, OWN
+from devrun.interop.mmengine.guard import check_section, harden
+from devrun.interop.mmengine.operators import stand_in
+from devrun.place import Place
+from devrun.text import cause_of
+
+__all__ = ["EngineScope", "attach"]
+
+_REGISTRIES = {
+    "model": "MODELS",
+    "loss": "MODELS",
+    "dataset": "DATASETS",
+    "transform": "TRANSFORMS",
+    "sampler": "DATA_SAMPLERS",
+    "collate function": "FUNCTIONS",
+    "metric": "METRICS",
+    "optimizer": "OPTIMIZERS",
+    "optimizer constructor": "OPTIM_WRAPPER_CONSTRUCTORS",
+    "hook": "HOOKS",
+    "learning-rate scheduler": "PARAM_SCHEDULERS",
+}
+"""Registry of devrun's -> that of MMEngine and of each package on it."""
+_HINTS = (
+    (r"mmcv\._ext|No module named 'mmcv\.", "it needs MMCV's compiled operators: mmcv"),
+    (r"MMCV==\S+ is used", "mmcv 2.1 fits (mmcv-lite has no compiled operators)"),
+    (r"No module named '(\S+?)'", r"install \1"),
+)
+
+
+class EngineScope:
+    """The registries of a package on MMEngine."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._module = import_module(f"{name}.registry")
+
+    def find(self, kind: str, name: str) -> Buildable | None:
+        """The class itself, or what stands for it on devrun's runner."""
+        own = OWN.get((kind, name))
+        if own is not None:
+            return own
+        found = self._theirs(kind, name)
+        adapt = ADAPTERS.get(kind)
+        return found if adapt is None or found is None else adapt(found)
+
+    def names(self, kind: str) -> Iterable[str]:
+        known = [name for of, name in OWN if of == kind]
+        for registry in self._chain(kind):
+            known += registry.module_dict
+        return sorted(set(known))
+
+    def build(
+        self, kind: str, name: str, args: dict[str, Any], cfg: Mapping[str, Any]
+    ) -> Any:
+        """By their registry, so that parts are made by their code from their names.
+
+        Raises:
+            ConfigError: in one line, with the place of the part that is wrong.
+        """
+        target = self.find(kind, name)
+        if target is None:
+            raise UnknownNameError(f"{self.name} has no {kind} {name!r}")
+        check_section(args, cfg)
+        check_call(target, args, cfg)
+        given = {key: plain(value) for key, value in args.items()}
+
+        def built(**_: Any) -> Any:
+            with self._default():
+                made = target(**given)
+                if kind == "dataset" and hasattr(made, "full_init"):
+                    made.full_init()
+                return made
+
+        built.__name__ = name
+        try:
+            return call(built, args, cfg)
+        except DevrunError as error:
+            told = _unknown(error, cfg)
+            if told is not None:
+                raise told from None
+            raise
+
+    def _chain(self, kind: str) -> Iterable[Any]:
+        """The package's registry and those it inherits from."""
+        name = _REGISTRIES.get(kind, "")
+        root = import_module("mmengine.registry")
+        registry = getattr(self._module, name, getattr(root, name, None))
+        while registry is not None:
+            registry.import_from_location()
+            yield registry
+            registry = registry.parent
+
+    def registers(self, kind: Any) -> bool:
+        """Whether one of the registries has the class or function by its own name."""
+        name = getattr(kind, "__name__", "")
+        return any(
+            registry.module_dict.get(name) is kind
+            for of in _REGISTRIES
+            for registry in self._chain(of)
+        )
+
+    def _theirs(self, kind: str, name: str) -> Buildable | None:
+        for registry in self._chain(kind):
+            if name in registry.module_dict:
+                return registry.module_dict[name]  # type: ignore[no-any-return]
+        return None
+
+    def _default(self) -> Any:
+        """Inside, names without a scope are those of this package, as in its runner."""
+        scope: Any = import_module("mmengine.registry").DefaultScope
+        if not scope.check_instance_created(f"devrun-{self.name}"):
+            # it stays: what is built later, by a pipeline or metric, is theirs too
+            scope.get_instance(f"devrun-{self.name}", scope_name=self.name)
+        return scope.overwrite_default_scope(self.name)
+
+
+def _unknown(error: DevrunError, cfg: Mapping[str, Any]) -> DevrunError | None:
+    """The unknown name of a part, in devrun's words and with where it was written."""
+    found = _asked(error.__cause__)
+    if found is None:
+        return None
+    name, registry = found
+    known = [*registry.module_dict, *getattr(registry.parent, "module_dict", ())]
+    told = UnknownNameError(
+        f"{name!r} is not in the {registry.name} registry of {registry.scope}; "
+        f"{nearest(name, known)}"
+    )
+    told.locate(_place_of(name, cfg) or where(cfg))
+    return told
+
+
+def _asked(error: BaseException | None) -> tuple[str, Any] | None:
+    """The name and the registry of theirs that does not have it, where that failed."""
+    registries: Any = import_module("mmengine.registry").Registry
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            facts = trace.tb_frame.f_locals
+            owner = facts.get("self")
+            if trace.tb_frame.f_code.co_name == "get" and isinstance(owner, registries):
+                return str(facts.get("key")), owner
+            trace = trace.tb_next
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def attach(name: str) -> EngineScope:
+    """The scope of the package `name`, imported and made safe for configs.
+
+    Raises:
+        ConfigError: importing it fails.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages that are no longer maintained
+        for module in ("mmengine", "mmengine.registry", f"{name}.registry"):
+            _imported(name, module)
+        logger: Any = import_module("mmengine.logging").MMLogger
+        if not logger.check_instance_created("mmengine"):
+            logger.get_instance("mmengine", log_level="WARNING")
+        _imported(name, "mmengine.model")
+        stand_in()
+        if name != "mmengine":
+            for part in ("models", "datasets"):
+                _imported(name, f"{name}.{part}")
+        harden(name)
+    logging.getLogger("mmengine").setLevel(logging.WARNING)
+    return EngineScope(name)
+
+
+def _imported(scope: str, module: str) -> None:
+    try:
+        import_for_config(module)
+    except ConfigError:
+        raise
+    except Exception as error:
+        text = str(error)
+        found = ((re.search(p, text), said) for p, said in _HINTS)
+        hint = next((match.expand(said) for match, said in found if match), "")
+        raise ConfigError(
+            f"the scope {scope!r}: importing {module} failed: {cause_of(error)}"
+            f"{'; ' if hint else ''}{hint}"
+        ) from error
+
+
+def plain(value: Any) -> Any:
+    """A copy in MMEngine's own dict, whose keys are attributes too."""
+    config_dict: Callable[..., Any] = import_module("mmengine.config").ConfigDict
+    if isinstance(value, dict):
+        return config_dict({key: plain(child) for key, child in value.items()})
+    if isinstance(value, list):
+        return [plain(child) for child in value]
+    if type(value) is tuple:
+        return tuple(plain(child) for child in value)
+    return value
+
+
+def _place_of(name: str, node: Any) -> Place | None:
+    """Where `type: name` was written in the section."""
+    if isinstance(node, Mapping):
+        if node.get("type") == name:
+            return where(node, "type")
+        node = node.values()
+    elif not isinstance(node, (list, tuple)):
+        return None
+    return next((p for part in node if (p := _place_of(name, part)) is not None), None)

@@ -1,0 +1,173 @@
+"""MMEngine-style configurations, translated into devrun's sections.
+
+    translated(Config.fromfile("resnet18_8xb16_cifar10.py"))
+
+What a section says is said in devrun's words, and every value keeps the file and line
+it was written on. A `type` becomes `scope.Name`, the scope being `default_scope`; what
+stands inside of it is left to that package. A key that cannot be said is refused by
+name; one that changes nothing here is named once, in a warning.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+
+from devrun.config.config import Config
+from devrun.config.engine import ENGINE_KEYS, is_engine_style
+from devrun.config.origin import hint_for
+from devrun.config.schema import KEYS, USUAL_HELPERS
+from devrun.config.tree import ConfigDict, origin_of
+from devrun.interop.mmengine.hooks import custom_hooks, default_hooks, visualizer
+from devrun.interop.mmengine.parts import (
+    evaluators,
+    loaders,
+    optim_wrapper,
+    schedulers,
+    train_cfg,
+    val_cfg,
+)
+from devrun.interop.mmengine.section import Translation, refuse
+from devrun.scopes import SCOPES
+
+__all__ = ["is_engine_style", "translated"]
+
+_SAME = (
+    "auto_scale_lr",
+    "custom_imports",
+    "find_unused_parameters",
+    "launcher",
+    "load_from",
+    "log_level",
+    "sync_bn",
+    "work_dir",
+)
+"""Keys with one name and one meaning in both."""
+_WITHOUT_EFFECT = ("experiment_name", "log_processor", "tta_model", "tta_pipeline")
+_OVERRIDDEN = (
+    "data",
+    "optimizer",
+    "lr_config",
+    "momentum_config",
+    "runner",
+    "workflow",
+    "fp16",
+    "custom_hooks",
+    "resume_from",
+)
+"""devrun's sections that MMEngine's say already; MMEngine does not read them."""
+
+
+def translated(config: Config, split: str = "val") -> Config:
+    """`config` in devrun's words; one that is in them already is returned as it is.
+
+    Args:
+        split: `val` or `test`: whose evaluator `evaluation` has.
+
+    Raises:
+        ConfigError: a value that devrun has no word for, with its file, line and key.
+    """
+    tree = config._cfg_dict
+    if not is_engine_style(tree):
+        return config
+    work = Translation(copy.deepcopy(tree), split=split)
+    for step in _STEPS:
+        step(work)
+    _rest(work, config._helpers)
+    made = config._with(work.out)
+    made._set("_helpers", frozenset())
+    if work.unused:
+        logging.getLogger("devrun").warning(
+            "not used by devrun: %s", ", ".join(work.unused)
+        )
+    return made
+
+
+def _model(work: Translation) -> None:
+    work.scope = work.tree.get("default_scope") or "mmengine"
+    if work.scope not in SCOPES:
+        reason = f"no scope {work.scope!r}; {hint_for(work.scope, SCOPES)}"
+        refuse(work.tree, "default_scope", reason)
+    work.tree.pop("default_scope", None)
+    model = work.section("model")
+    if model is None:
+        return
+    if "data_preprocessor" in work.tree and "data_preprocessor" not in model.node:
+        model.node["data_preprocessor"] = work.tree["data_preprocessor"]
+    work.tree.pop("data_preprocessor", None)
+    work.put("model", work.scoped(model.node), model.origin)
+
+
+def _process(work: Translation) -> None:
+    """`env_cfg`, `randomness`, `resume` and the kinds of run there are not."""
+    if env := work.section("env_cfg"):
+        env.move("cudnn_benchmark", work.out)
+        env.pop("resource_limit")
+        env.pop("mp_cfg")
+        env.move("dist_cfg", work.out, "dist_params")
+        env.done()
+    if randomness := work.section("randomness"):
+        for key, name in (("deterministic",) * 2, ("diff_rank_seed", "diff_seed")):
+            randomness.move(key, work.out, name)
+        if randomness.node.get("seed") is not None:
+            randomness.move("seed", work.out)
+        randomness.pop("seed")
+        randomness.done()
+    origin = origin_of(work.tree, "resume")
+    if work.tree.pop("resume", None):
+        start = work.tree.pop("load_from", None)
+        work.put("resume_from", start or "auto", origin)
+    scale = work.tree.get("auto_scale_lr")
+    if isinstance(scale, ConfigDict) and not scale.get("enable"):
+        del work.tree["auto_scale_lr"]
+    for key, plain in (("strategy", None), ("runner_type", "Runner"), ("compile", 0)):
+        given = work.tree.get(key)
+        if given and given != plain:
+            reason = "is not translated; remove it, devrun has its own"
+            hints = {"compile": "", "runner_type": ""}
+            refuse(work.tree, key, reason + hints.get(key, " (--launcher pytorch)"))
+        work.tree.pop(key, None)
+    wrapper = work.section("model_wrapper_cfg")
+    if wrapper is not None:
+        if wrapper.pop("type", "") not in ("", "MMDistributedDataParallel"):
+            refuse(wrapper.node, None, "only MMDistributedDataParallel is translated")
+        wrapper.move("find_unused_parameters", work.out)
+        wrapper.done()
+
+
+def _rest(work: Translation, helpers: frozenset[str]) -> None:
+    """What is the same in both, devrun's own keys, variables, and the rest."""
+    for key in list(work.tree):
+        origin = origin_of(work.tree, key)
+        value = work.tree[key]
+        if key in _SAME or (key in KEYS and key not in (*_OVERRIDDEN, *ENGINE_KEYS)):
+            if isinstance(value, dict) and isinstance(work.out.get(key), dict):
+                value = ConfigDict({**work.out[key], **value})
+            work.put(key, value, origin)
+        elif key in _WITHOUT_EFFECT:
+            if value:
+                work.unused.append(f"{key} ({origin})")
+        elif key in _OVERRIDDEN:
+            work.unused.append(f"{key} ({origin}; not a section of MMEngine)")
+        elif str(key).startswith(("x-", "_")):
+            work.put(key, value, origin)
+        elif key not in helpers and not USUAL_HELPERS.fullmatch(str(key)):
+            hint = hint_for(key, ENGINE_KEYS)
+            if hint.startswith("did you mean"):
+                refuse(work.tree, key, f"unknown key; {hint}")
+
+
+_STEPS: tuple[Callable[[Translation], None], ...] = (
+    _model,
+    _process,
+    train_cfg,
+    val_cfg,
+    loaders,
+    optim_wrapper,
+    evaluators,
+    default_hooks,
+    custom_hooks,
+    schedulers,
+    visualizer,
+)

@@ -1,0 +1,63 @@
+"""Configs of packages on MMCV 1.x in devrun's words, as far as they differ."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from devrun.config.tree import ConfigDict, where
+from devrun.optim.constructor import OPTIONS
+
+__all__ = ["adapted"]
+
+logger = logging.getLogger("devrun")
+
+
+def adapted(cfg: Mapping[str, Any]) -> Any:
+    """`cfg` as devrun reads it; `cfg` is not changed.
+
+    - data sets in a list are their ConcatDataset, which evaluates each by itself;
+    - `data.val` and `data.test` are built with `test_mode`, as their tools do;
+    - `sampler` at the top is that of the training loader;
+    - options of `paramwise_cfg` that nothing reads are left out, with a warning.
+    """
+    tree: Any = deepcopy(getattr(cfg, "_cfg_dict", cfg))
+    if not isinstance(tree, ConfigDict):
+        tree = ConfigDict(tree)
+    data = tree.get("data")
+    if isinstance(data, dict):
+        for mode in ("train", "val", "test"):
+            if isinstance(data.get(mode), (list, tuple)):
+                data[mode] = {"type": "ConcatDataset", "datasets": data[mode]}
+            if mode != "train":
+                _in_test_mode(data.get(mode))
+        sampler = tree.get("sampler")
+        if sampler is not None:
+            data.setdefault("sampler_cfg", sampler)
+    optimizer = tree.get("optimizer")
+    if isinstance(optimizer, dict) and "constructor" not in optimizer:
+        _without_unread(optimizer.get("paramwise_cfg"))
+    return tree
+
+
+def _without_unread(options: Any) -> None:
+    """MMCV's constructor takes any option; some configs have a misspelt one."""
+    if isinstance(options, dict):
+        for key in [key for key in options if key not in OPTIONS]:
+            logger.warning("%snot read, as in MMCV", where(options, key))
+            del options[key]
+
+
+def _in_test_mode(section: Any) -> None:
+    """Set `test_mode` where the data itself is named, inside of what wraps it."""
+    if isinstance(section, (list, tuple)):
+        for part in section:
+            _in_test_mode(part)
+    elif isinstance(section, dict):
+        inner = section.get("dataset", section.get("datasets"))
+        if inner is not None:
+            _in_test_mode(inner)
+        else:
+            section.setdefault("test_mode", True)

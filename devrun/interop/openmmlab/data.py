@@ -1,0 +1,32 @@
+"""Samples of packages on MMCV 1.x as batches: the one place that knows DataContainer.
+
+A `DataContainer` says how its values become a batch: stacked and padded, or kept as a
+list. MMCV unwraps it when a batch is scattered to devices. One process of devrun has
+one device, so the whole batch is one chunk and its parts are unwrapped at once: models
+and adapters see tensors, lists and dicts only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = ["collate", "unwrapped"]
+
+
+def collate(samples: list[Any]) -> Any:
+    """A batch by MMCV's own `collate`, without its containers."""
+    parallel: Any = import_module("mmcv.parallel")
+    return unwrapped(parallel.collate(samples, samples_per_gpu=len(samples)))
+
+
+def unwrapped(batch: Any) -> Any:
+    """`batch` with the only chunk of each `DataContainer` in the place of it."""
+    if isinstance(batch, Mapping):
+        return {key: unwrapped(value) for key, value in batch.items()}
+    if type(batch) in (list, tuple):
+        return type(batch)(map(unwrapped, batch))
+    if type(batch).__name__ == "DataContainer":
+        return batch.data[0]
+    return batch

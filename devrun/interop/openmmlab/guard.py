@@ -1,0 +1,198 @@
+"""What packages on MMCV 1.x would run or unpickle for a config, refused or made safe.
+
+Their registries select only what is registered, so a name runs nothing else. Beyond
+names there are these doors, each found by reading the code:
+
+- MMCV's file handlers unpickle a `.pkl` and build any object of a `.yaml`;
+- `CheckpointLoader` unpickles, and fetches from the network, for `init_cfg`,
+  `pretrained` and the like;
+- `FileClient` imports the client of a storage, from a folder that the config names;
+- MMCls' CIFAR sets unpickle and download, its MNIST sets download;
+- `Config.fromfile` executes a `.py` (a teacher's config of MMDet);
+- `Albu` takes any attribute of albumentations, `TIMMBackbone` passes arguments on.
+
+The first four get other code, which reads the same files without running anything;
+the rest is refused. `--trust-config` leaves the packages as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+from devrun.construct import where
+from devrun.errors import ConfigError
+from devrun.interop.readers import (
+    arrays_from,
+    checkpoint_from,
+    not_downloaded,
+    not_fetched,
+    unless_trusted,
+    yaml_from,
+)
+from devrun.trust import check_arguments, may_run_code
+
+__all__ = ["check_section", "guarded", "harden"]
+
+logger = logging.getLogger("devrun")
+
+_building: ContextVar[bool] = ContextVar("building", default=False)
+_BACKENDS = ("disk",)
+_STORAGES = ("ceph", "http", "lmdb", "memcached", "petrel")
+_REFUSED_TYPES = ("Albu",)
+_hardened: set[str] = set()
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Inside, their code acts for a config: files that are programs are not run."""
+    token = _building.set(not may_run_code())
+    try:
+        yield
+    finally:
+        _building.reset(token)
+
+
+def harden(name: str) -> None:
+    """Put readers that run nothing into MMCV and the package `name`, once.
+
+    A config that may run code gets the package's own, at each call.
+    """
+    for part, change in (("mmcv", _harden_mmcv), (name, _CHANGES.get(name))):
+        if change is not None and part not in _hardened:
+            change()
+            _hardened.add(part)
+
+
+def check_section(args: Mapping[str, Any], cfg: Mapping[str, Any]) -> None:
+    """Refuse arguments, at any depth, that make their components run something.
+
+    Raises:
+        ConfigError: with the place of the key.
+    """
+    if may_run_code():
+        return
+    check_arguments(_component, args, lambda key: where(cfg, key))
+    _check(cfg)
+
+
+def _component() -> None:
+    """Stands for any component of theirs."""
+
+
+def _timm_backbone() -> None:
+    """Stands for `TIMMBackbone`, whose arguments go to timm's `create_model`."""
+
+
+_timm_backbone.__module__ = "timm.models"
+
+
+def _check(node: Any) -> None:
+    if isinstance(node, Mapping):
+        if node.get("type") == "TIMMBackbone":
+            given = {key: value for key, value in node.items() if key != "type"}
+            check_arguments(_timm_backbone, given, lambda key: where(node, key))
+        for key, value in node.items():
+            reason = _refusal(str(key), value)
+            if reason:
+                raise ConfigError(
+                    f"{key} is not given {value!r} by a config, {reason}; "
+                    "--trust-config allows it for a config that you would run",
+                    place=where(node, key),
+                )
+            _check(value)
+    elif isinstance(node, (list, tuple)):
+        for value in node:
+            _check(value)
+
+
+def _refusal(key: str, value: Any) -> str:
+    """Why this value is not for a config; empty where nothing is wrong with it."""
+    if key == "type" and value in _REFUSED_TYPES:
+        return "as it calls whatever albumentations has by that name"
+    if key == "backend" and value in _STORAGES:
+        return "as that storage imports or fetches what the config says"
+    if key == "sys_path" and value is not None:
+        return "as modules would be imported from there"
+    if key in ("teacher_config", "config") and str(value).endswith(".py"):
+        return "as that file would be executed"
+    return ""
+
+
+def _harden_mmcv() -> None:
+    mmcv: Any = sys.modules["mmcv"]
+    io: Any = import_module("mmcv.fileio.io")
+    for ending, read in (
+        ("yaml", yaml_from),
+        ("yml", yaml_from),
+        ("pkl", arrays_from),
+        ("pickle", arrays_from),
+    ):
+        kind: Any = type(io.file_handlers[ending])
+        method = unless_trusted(read, kind.load_from_fileobj)
+        io.file_handlers[ending] = type(
+            kind.__name__, (kind,), {"load_from_fileobj": method}
+        )()
+    loader: Any = import_module("mmcv.runner").CheckpointLoader
+    for prefix, own in list(loader._schemes.items()):
+        reader = checkpoint_from if prefix == "" else not_fetched
+        loader.register_scheme(prefix, unless_trusted(reader, own), force=True)
+    client: Any = mmcv.FileClient
+    client.__new__ = staticmethod(_local_client(client.__new__))
+    config: Any = mmcv.Config
+    config.fromfile = staticmethod(_not_executed(config.fromfile))
+
+
+def _local_client(make: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def local(cls: Any, backend: Any = None, prefix: Any = None, **options: Any) -> Any:
+        far = prefix is not None or backend not in (None, *_BACKENDS)
+        if far and not may_run_code():
+            raise ConfigError(
+                f"data is read from files that are here, not through "
+                f"{backend or prefix!r}: download it first"
+            )
+        return make(cls, backend, prefix, **options)
+
+    return local
+
+
+def _not_executed(read: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(read)
+    def fromfile(filename: Any, *args: Any, **kwargs: Any) -> Any:
+        if _building.get():
+            raise ConfigError(
+                f"a config does not name another to be executed, {str(filename)!r}; "
+                "--trust-config allows it"
+            )
+        return read(filename, *args, **kwargs)
+
+    return fromfile
+
+
+def _harden_mmcls() -> None:
+    cifar: Any = import_module("mmcls.datasets.cifar")
+    mnist: Any = import_module("mmcls.datasets.mnist")
+    arrays = functools.partial(arrays_from, None)
+    cifar.pickle = SimpleNamespace(load=unless_trusted(arrays, pickle.load))
+    cifar.check_integrity = unless_trusted(_is_there, cifar.check_integrity)
+    for module in (cifar, mnist):
+        own = module.download_and_extract_archive
+        module.download_and_extract_archive = unless_trusted(not_downloaded, own)
+
+
+def _is_there(path: str, md5: str | None = None) -> bool:
+    """Whether the file is there: what is in it runs nothing, whatever its sum."""
+    return os.path.isfile(path)
+
+
+_CHANGES: dict[str, Callable[[], None]] = {"mmcls": _harden_mmcls}

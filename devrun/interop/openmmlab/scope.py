@@ -1,0 +1,226 @@
+"""A package on MMCV 1.x as a scope: its registries, built by their own code."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+from devrun.construct import Buildable, call, check_call, where
+from devrun.errors import ConfigError, DevrunError, UnknownNameError, nearest
+from devrun.importing import import_for_config
+from devrun.interop.openmmlab import config, hooks
+from devrun.interop.openmmlab.data import collate
+from devrun.interop.openmmlab.guard import check_section, guarded, harden
+from devrun.place import Place
+from devrun.registry import HOOKS, OPTIMIZER_BUILDERS, RUNNER_BUILDERS, RUNNERS
+from devrun.text import cause_of
+
+__all__ = ["MmcvScope", "attach"]
+
+_MODULES = {
+    "mmcv": ("mmcv.cnn", "mmcv.runner"),
+    "mmcls": ("mmcls.models", "mmcls.datasets", "mmcls.core"),
+    "mmseg": ("mmseg.models", "mmseg.datasets", "mmseg.core"),
+    "mmdet": ("mmdet.models", "mmdet.datasets", "mmdet.core"),
+    "mmpose": ("mmpose.models", "mmpose.datasets", "mmpose.core"),
+}
+"""What is imported so that the registries are full."""
+_SHARED = {
+    "model": "mmcv.cnn:MODELS",
+    "optimizer": "mmcv.runner:OPTIMIZERS",
+    "optimizer constructor": "mmcv.runner.optimizer:OPTIMIZER_BUILDERS",
+    "hook": "mmcv.runner:HOOKS",
+}
+_REGISTRIES = {
+    "mmcv": _SHARED,
+    **{
+        name: {
+            **_SHARED,
+            "model": f"{name}.models.builder:MODELS",
+            "loss": f"{name}.models.builder:MODELS",
+            "dataset": f"{name}.datasets.builder:DATASETS",
+            "transform": f"{name}.datasets.builder:PIPELINES",
+        }
+        for name in ("mmcls", "mmseg", "mmdet", "mmpose")
+    },
+}
+_REGISTRIES["mmcls"]["sampler"] = "mmcls.datasets.builder:SAMPLERS"
+for _name in ("mmseg", "mmdet"):
+    _own = f"{_name}.core.builder:OPTIMIZER_BUILDERS"
+    _REGISTRIES[_name]["optimizer constructor"] = _own
+"""Scope -> registry of devrun's -> module and name of theirs."""
+_BUILD = {"dataset": "{}.datasets.builder:build_dataset"}
+"""Registries that are built by another function than their own `build`."""
+_NESTED = ("model", "loss", "dataset", "transform")
+"""Registries whose sections have parts with a `type` of their own."""
+_OURS = {
+    registry.name: registry
+    for registry in (HOOKS, RUNNERS, RUNNER_BUILDERS, OPTIMIZER_BUILDERS)
+}
+"""The runner is devrun's, so what works on it is too, where devrun has that name."""
+
+_UNKNOWN = re.compile(r"(\w+) is not in the (\w+) registry")
+
+
+class MmcvScope:
+    """The registries of a package on MMCV 1.x."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._registries: dict[str, Any] = {
+            kind: _named(path) for kind, path in _REGISTRIES[name].items()
+        }
+
+    def find(self, kind: str, name: str) -> Buildable | None:
+        if kind == "hook":
+            return hooks.find(name, self._theirs(kind, name))
+        own = _OURS[kind].get(name) if kind in _OURS else None
+        return own or self._theirs(kind, name)
+
+    def names(self, kind: str) -> Iterable[str]:
+        registry = self._registries.get(kind)
+        if kind == "hook" or registry is None:
+            return sorted(hooks.OWN) if kind == "hook" else ()
+        return sorted(registry.module_dict)
+
+    def build(
+        self, kind: str, name: str, args: dict[str, Any], cfg: Mapping[str, Any]
+    ) -> Any:
+        """By their `build`, so that parts are made by their code from their names.
+
+        Raises:
+            ConfigError: in one line, with the place of the part that is wrong.
+        """
+        target = self.find(kind, name)
+        if target is None:
+            raise UnknownNameError(f"{self.name} has no {kind} {name!r}")
+        if kind not in _NESTED or target is not self._theirs(kind, name):
+            return call(target, args, cfg)
+        check_section(args, cfg)
+        check_call(target, args, cfg)
+        make = self._builder(kind)
+        section = _plain({"type": name, **args})
+
+        def built(**_: Any) -> Any:
+            with guarded():
+                return make(section)
+
+        built.__name__ = name
+        try:
+            made = call(built, args, cfg)
+        except DevrunError as error:
+            raise self._explained(error, kind, cfg) from error.__cause__
+        if kind == "dataset" and not hasattr(made, "collate_fn"):
+            made.collate_fn = collate
+        return made
+
+    def adapted(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
+        made: Mapping[str, Any] = config.adapted(cfg)
+        return made
+
+    def _theirs(self, kind: str, name: str) -> Buildable | None:
+        registry = self._registries.get(kind)
+        found = None if registry is None else registry.get(name)
+        return found
+
+    def _builder(self, kind: str) -> Callable[[Any], Any]:
+        if kind in _BUILD and self.name != "mmcv":
+            made: Callable[[Any], Any] = _named(_BUILD[kind].format(self.name))
+            return made
+        build: Callable[[Any], Any] = self._registries[kind].build
+        return build
+
+    def _explained(
+        self, error: DevrunError, kind: str, cfg: Mapping[str, Any]
+    ) -> DevrunError:
+        """An unknown name of a part in devrun's words, with where it was written."""
+        found = _UNKNOWN.search(str(error.__cause__ or ""))
+        if found is None:
+            return error
+        name, group = found.groups()
+        registry = self._registries.get(_kind_named(group, kind))
+        known = registry.module_dict if registry is not None else ()
+        told = UnknownNameError(
+            f"{name!r} is not in the {group} registry of {self.name}; "
+            f"{nearest(name, known)}"
+        )
+        told.locate(_place_of(name, cfg) or where(cfg))
+        return told
+
+
+def attach(name: str) -> MmcvScope:
+    """The scope of the package `name`, imported and made safe for configs.
+
+    Raises:
+        ConfigError: importing it fails.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages that are no longer maintained
+        for module in ("mmcv", *_MODULES[name]):
+            try:
+                import_for_config(module)
+            except ConfigError:
+                raise
+            except Exception as error:
+                raise ConfigError(
+                    f"the scope {name!r}: importing {module} failed: {cause_of(error)}"
+                    f"{_advice(error)}"
+                ) from error
+        harden(name)
+    logging.getLogger("mmcv").setLevel(logging.WARNING)
+    return MmcvScope(name)
+
+
+def _advice(error: Exception) -> str:
+    if "mmcv._ext" in str(error):
+        return "; it needs MMCV's compiled operators (mmcv-full)"
+    return ""
+
+
+def _named(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _kind_named(group: str, kind: str) -> str:
+    """Our name for a registry of theirs, such as `pipeline`."""
+    return {"models": "model", "pipeline": "transform", "dataset": "dataset"}.get(
+        group, kind
+    )
+
+
+def _plain(section: Any) -> Any:
+    """A copy in MMCV's own dict, whose keys are attributes too."""
+    config_dict: Any = import_module("mmcv").ConfigDict
+    if isinstance(section, dict):
+        return config_dict({key: _plain(value) for key, value in section.items()})
+    if isinstance(section, (list, tuple)):
+        return (
+            type(section)(map(_plain, section))
+            if _exact(section)
+            else [*map(_plain, section)]
+        )
+    return section
+
+
+def _exact(section: Any) -> bool:
+    return type(section) in (list, tuple)
+
+
+def _place_of(name: str, node: Any) -> Place | None:
+    """Where `type: name` was written in the section."""
+    if isinstance(node, Mapping):
+        if node.get("type") == name:
+            return where(node, "type")
+        node = node.values()
+    elif not isinstance(node, (list, tuple)):
+        return None
+    for part in node:
+        found = _place_of(name, part)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,79 @@
+"""Readers for packages of other frameworks that run, unpickle and fetch nothing.
+
+They stand where MMCV 1.x and MMEngine have their own, for a config that is data.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+from devrun.checkpoint import CheckpointLoader
+from devrun.data.datasets.cifar import ArrayUnpickler
+from devrun.errors import CheckpointError, DataError
+from devrun.trust import may_run_code
+
+__all__ = [
+    "arrays_from",
+    "checkpoint_from",
+    "not_downloaded",
+    "not_fetched",
+    "unless_trusted",
+    "yaml_from",
+]
+
+
+def unless_trusted(safe: Callable[..., Any], own: Callable[..., Any]) -> Any:
+    """Calls `safe` for a config that is data, and the package's `own` for others."""
+
+    @functools.wraps(own)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return (own if may_run_code() else safe)(*args, **kwargs)
+
+    return chosen
+
+
+def yaml_from(self: Any, file: Any, **kwargs: Any) -> Any:
+    """A file handler's method: plain values only."""
+    return yaml.safe_load(file)
+
+
+def arrays_from(self: Any, file: Any, **kwargs: Any) -> Any:
+    """A file handler's method: of a pickle numbers, text and arrays, else an error."""
+    try:
+        return ArrayUnpickler(file, encoding="latin1").load()
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            f"{getattr(file, 'name', 'a pickled file')} is not only numbers, text and "
+            f"arrays: {error}; --trust-config allows it for a config that you would run"
+        ) from error
+
+
+def checkpoint_from(filename: str, map_location: Any = None, logger: Any = None) -> Any:
+    """By devrun's reader, which builds tensors and plain containers only."""
+    return CheckpointLoader.load_checkpoint(
+        os.path.expanduser(filename), map_location or "cpu"
+    )
+
+
+def not_fetched(filename: str, map_location: Any = None, **_: Any) -> Any:
+    """In place of what downloads a checkpoint."""
+    raise CheckpointError(
+        f"{filename!r} is not fetched for a config: download it, and give that "
+        "file in its place (init_cfg.checkpoint or pretrained; null for random weights)"
+    )
+
+
+def not_downloaded(
+    url: str, download_root: str, *args: Any, filename: str | None = None, **_: Any
+) -> None:
+    """In place of what downloads and unpacks a data set."""
+    raise DataError(
+        f"{download_root} lacks files of the data set: unpack "
+        f"{filename or url.rpartition('/')[2]} from {url} there"
+    )

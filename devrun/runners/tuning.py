@@ -1,0 +1,79 @@
+"""What a config changes in a model before it is trained."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from devrun.config.tree import where
+from devrun.data.collate import softens
+from devrun.devices.base import DeviceAdapter
+from devrun.devices.seeding import own_streams
+from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
+from devrun.models.freeze import freeze, frozen_norms
+from devrun.models.peft import adapt
+from devrun.models.recompute import checkpoint_blocks
+from devrun.step import Capability
+
+__all__ = ["check_targets", "tune"]
+
+logger = logging.getLogger("devrun")
+
+
+def tune(
+    model: nn.Module, cfg: Mapping[str, Any], adapter: DeviceAdapter
+) -> list[nn.Module]:
+    """`peft`, `freeze`, `gradient_checkpointing`; norms that stay in evaluation mode.
+
+    Raises:
+        ConfigError: a section does not fit the model.
+        UnsupportedFeatureError: the device cannot do it.
+    """
+    still: list[nn.Module] = []
+    key = ""
+    try:
+        if cfg.get(key := "peft"):
+            adapt(model, cfg[key])
+        if cfg.get(key := "freeze"):
+            still = freeze(model, cfg[key])
+        if cfg.get("peft") or cfg.get("freeze"):
+            still = [*still, *(n for n in frozen_norms(model) if n not in still)]
+            trained = [p for p in model.parameters() if p.requires_grad]
+            logger.info(
+                "trained: %d of %d parameters; %d norms keep their statistics",
+                sum(parameter.numel() for parameter in trained),
+                sum(parameter.numel() for parameter in model.parameters()),
+                len(still),
+            )
+        if cfg.get(key := "gradient_checkpointing"):
+            if Capability.RECOMPUTATION not in adapter.capabilities:
+                raise UnsupportedFeatureError.of(
+                    key,
+                    f"is not done on {adapter.name}, which plans the memory of a whole "
+                    "graph: leave it out (an IPU has train_ckpt_nodes in a pipeline)",
+                )
+            done = checkpoint_blocks(model, cfg[key], own_streams(adapter))
+            logger.info("computed again: %s", done)
+    except DevrunError as error:
+        error.locate(where(cfg, key))
+        raise
+    return still
+
+
+def check_targets(
+    model: nn.Module, loss: Any, loaders: Iterable[Any], data: Mapping[str, Any]
+) -> None:
+    """Refuse mixed labels for a model that makes its own loss of them.
+
+    Hugging Face's, for one, would take them for several labels at once.
+    """
+    if loss is None and any(map(softens, loaders)):
+        raise ConfigError(
+            f"batch_transform mixes labels, which the own loss of "
+            f"{type(model).__name__} may read otherwise: give the config a `loss` "
+            "such as CrossEntropyLoss, or leave MixUp and CutMix out",
+            place=where(data, "batch_transform"),
+        )

@@ -1,0 +1,264 @@
+"""`freeze`, `layer_decay` and `gradient_checkpointing` in a config."""
+
+import copy
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from devrun.checkpoint import find_latest, read_checkpoint
+from devrun.models import GPT, ResNet, VisionTransformer
+from devrun.models.blocks import depths_of
+from devrun.models.recompute import checkpoint_blocks
+from tests.support.packages import vision
+
+RESNET = {
+    "type": "ResNet",
+    "stage_blocks": [1, 1],
+    "base_channels": 4,
+    "stem": "cifar",
+    "num_classes": 4,
+}
+VIT = {
+    "type": "VisionTransformer",
+    "img_size": 8,
+    "patch_size": 4,
+    "embed_dim": 16,
+    "depth": 3,
+    "num_heads": 2,
+    "dropout": 0.2,
+    "num_classes": 4,
+}
+IMAGES = {"type": "SyntheticImages", "shape": [3, 8, 8], "num_classes": 4}
+DATA = {
+    "samples_per_gpu": 8,
+    "train": {**IMAGES, "num_samples": 32},
+    "val": {**IMAGES, "num_samples": 16, "offset": 32},
+}
+DEVICES = [["cpu"], ["ipu", "--emulate"]]
+
+
+@pytest.fixture
+def run(config, train):
+    """`run(work_dir, *words, **config)` trains; the saved weights."""
+
+    def go(work_dir, *words, **changes):
+        path = config(f"{work_dir}.yaml", **{"data": copy.deepcopy(DATA), **changes})
+        status, _, err = train(path, "--work-dir", work_dir, "--seed", "1", *words)
+        assert status == 0, err
+        newest = find_latest(Path(work_dir) / "checkpoints")
+        return read_checkpoint(newest)["model"]
+
+    return go
+
+
+def losses(work_dir):
+    (log,) = Path(work_dir).glob("*.log.json")
+    lines = map(json.loads, log.read_text().splitlines())
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_frozen_weights_and_statistics_stay(run, device):
+    words = ("--device", *device)
+    start = run("start", model=RESNET)  # frozen weights are those that are loaded
+    load = ("--load-from", find_latest(Path("start/checkpoints")), *words)
+    decay = {"type": "SGD", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+    patterns = ["conv1", "bn1", "layer1.*.conv1.weight", "re:^layer2.*bn2"]
+    tuned = run("tuned", *load, model=RESNET, freeze=patterns, optimizer=decay)
+    frozen = re.compile(r"(conv1|bn1)\.|layer1\.0\.conv1\.weight|layer2\.0\.bn2")
+    kept = {name for name in start if frozen.match(name)}
+    assert {"bn1.running_mean", "layer2.0.bn2.num_batches_tracked"} <= kept
+    same = {name for name in start if torch.equal(start[name], tuned[name])}
+    assert same == kept
+    free = run("free", *load, model=RESNET, optimizer=decay)
+    assert not any(torch.equal(start[name], free[name]) for name in start)
+
+
+def test_a_frozen_run_resumes_to_the_same_bits(run, train):
+    one = {"type": "EpochBasedRunner", "max_epochs": 1}
+    whole = run("whole", model=RESNET, freeze=["layer1"])
+    run("parts", model=RESNET, freeze=["layer1"], runner=one)
+    more = ("--resume-from", "auto")
+    parts = run("parts", *more, model=RESNET, freeze=["layer1"])
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    status, _, err = train(
+        "parts.yaml", "--work-dir", "parts", *more, "--cfg-options", "freeze=[layer2]"
+    )
+    assert status == 3
+    assert "freeze" in err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (
+            "freeze",
+            ["layer3"],
+            "'layer3', which matches nothing; did you mean 'layer2'",
+        ),
+        ("freeze", ["*"], "leaves no parameter of ResNet to train"),
+        ("freeze", ["re:(a+)+$"], "freeze has a pattern that cannot be used"),
+        ("freeze", ["re:("], "freeze has a pattern that cannot be used"),
+        ("freeze", [1], "takes a list of patterns"),
+        ("freeze", {"layer1": True}, "not a dict"),
+        ("gradient_checkpointing", ["layr1"], "did you mean 'layer1'?"),
+        ("gradient_checkpointing", 2, "gradient_checkpointing: takes true or false"),
+        ("paramwise", {"layer_decay": 0}, "above 0 and at most 1, got 0"),
+        ("paramwise", {"layer_decay": "0.5"}, "above 0 and at most 1, got '0.5'"),
+        ("paramwise", {"layer_decay": True}, "above 0 and at most 1, got True"),
+        ("paramwise", {"layer_decay": math.nan}, "nan"),
+        ("paramwise", {"layer_decey": 0.5}, "did you mean 'layer_decay'?"),
+    ],
+)
+def test_bad_values_are_one_line(config, train, key, value, said):
+    changes = {key: value}
+    if key == "paramwise":
+        changes = {"optimizer": {"type": "SGD", "lr": 0.1, "paramwise_cfg": value}}
+    status, _, err = train(config(model=RESNET, data=DATA, **changes))
+    assert status == 2, err
+    (line,) = [line for line in err.splitlines() if line.startswith("devrun: error")]
+    assert said in line, line
+    assert "small.yaml:" in line
+
+
+def test_what_has_no_blocks_is_refused(config, train):
+    for changes in (
+        {"gradient_checkpointing": True},
+        {"optimizer": {"type": "SGD", "lr": 1, "paramwise_cfg": {"layer_decay": 0.5}}},
+    ):
+        status, _, err = train(config(**changes))
+        assert status == 2, err
+        assert "finds no numbered blocks" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rates_fall_towards_the_input(run, capsys, device):
+    plain = {"type": "SGD", "lr": 0.1}
+    decayed = {**plain, "paramwise_cfg": {"layer_decay": 0.5}}
+    one = {
+        "model": {**VIT, "dropout": 0.0},
+        "runner": {"type": "IterBasedRunner", "max_iters": 1},
+    }
+    words = ("--device", *device)
+    start = run("start", "--cfg-options", "optimizer.lr=1e-30", **one)
+    moved = run("plain", *words, optimizer=plain, **one)
+    less = run("decayed", *words, optimizer=decayed, **one)
+    scales = {"pos_embed": 0.5**4, "patch_embed.proj.weight": 0.5**4}
+    scales |= {f"blocks.{i}.mlp.fc1.weight": 0.5 ** (3 - i) for i in range(3)}
+    scales |= {"norm.bias": 1.0, "head.weight": 1.0}
+    for name, scale in scales.items():
+        step, smaller = moved[name] - start[name], less[name] - start[name]
+        torch.testing.assert_close(smaller, step * scale, rtol=1e-3, atol=1e-7)
+
+
+def test_a_dry_run_shows_the_depths(config, train, caplog):
+    optimizer = {"type": "AdamW", "lr": 0.1, "paramwise_cfg": {"layer_decay": 0.5}}
+    path = config(model=VIT, data=DATA, optimizer=optimizer)
+    status, _, err = train(path, "--dry-run", "--no-progress")
+    assert status == 0, err
+    rows = re.findall(r"depth (\d) of 4, lr x ([\d.]+): (\d+) parameters", err)
+    assert rows[0] == ("0", "0.0625", "4")
+    assert rows[-1] == ("4", "1", "4")
+    assert len(rows) == 5
+
+
+def test_depths_are_those_of_timm():
+    timm = vision("timm")
+    from timm.optim import param_groups_layer_decay
+
+    for name in ("beit_base_patch16_224", "swin_tiny_patch4_window7_224"):
+        model = timm.create_model(name)
+        depths = depths_of(model)
+        names = {id(p): n for n, p in model.named_parameters()}
+        groups = param_groups_layer_decay(model, layer_decay=0.5)
+        theirs = {names[id(p)]: g["lr_scale"] for g in groups for p in g["params"]}
+        ours = {n: 0.5 ** (max(depths.values()) - depths[n]) for n in theirs}
+        # of Swin's last norm timm says: of the last block; BEiT and MMCls: of the head
+        differ = {n for n in theirs if ours[n] != theirs[n]}
+        assert differ <= {"norm.weight", "norm.bias"}
+
+
+@pytest.mark.parametrize("model", [VIT, RESNET])
+def test_checkpointing_changes_no_bit(run, model):
+    which = [True] if model is VIT else [True, ["layer1", "layer2.0"]]
+    plain = run("plain", model=model)
+    for number, value in enumerate(which):
+        same = run(f"again{number}", model=model, gradient_checkpointing=value)
+        assert losses(f"again{number}") == losses("plain")
+        assert all(torch.equal(plain[name], same[name]) for name in plain)
+
+
+def saved_bytes(model, *batch):
+    """Of the tensors that the backward pass of `model` keeps."""
+    seen = {}
+
+    def pack(tensor):
+        seen[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = model(*batch)
+    own = {p.data_ptr() for p in model.parameters()}
+    return sum(n for place, n in seen.items() if place not in own), output
+
+
+@pytest.mark.parametrize("kind", ["vit", "resnet", "gpt"])
+def test_checkpointing_keeps_less(kind):
+    make, batch = {
+        "vit": (
+            lambda: VisionTransformer(16, 4, 32, 6, 4, num_classes=4),
+            torch.randn(4, 3, 16, 16),
+        ),
+        "resnet": (lambda: ResNet(18, 4, stem="cifar"), torch.randn(2, 3, 16, 16)),
+        "gpt": (
+            lambda: GPT(vocab_size=32, block_size=16, n_layer=6, n_head=4, n_embd=32),
+            torch.zeros(4, 16, dtype=torch.long),
+        ),
+    }[kind]
+    torch.manual_seed(0)
+    model = make()
+    before, _ = saved_bytes(model, batch)
+    checkpoint_blocks(model, True)
+    after, output = saved_bytes(model, batch)
+    assert after < before / 2
+    copied = copy.deepcopy(model)  # a copy computes with its own weights
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.fill_(0.5)
+    if torch.is_tensor(output):
+        assert not torch.equal(copied.eval()(batch), model.eval()(batch))
+
+
+def test_a_hugging_face_model_uses_its_own_switch(run):
+    vision("transformers")
+    config = {
+        "type": "transformers.ViTConfig",
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "image_size": 8,
+        "patch_size": 4,
+        "num_labels": 4,
+        "hidden_dropout_prob": 0.2,
+    }
+    model = {"type": "transformers.ViTForImageClassification", "config": config}
+    plain = run("plain", model=model)
+    same = run("again", model=model, gradient_checkpointing=True)
+    assert all(torch.equal(plain[name], same[name]) for name in plain)
+    log = next(Path("again").glob("*.log")).read_text()
+    assert "ViTForImageClassification, by its own switch" in log
+
+
+def test_an_ipu_refuses_checkpointing_by_name(config, train):
+    path = config(model=VIT, data=DATA, gradient_checkpointing=True)
+    status, _, err = train(path, "--device", "ipu", "--emulate")
+    assert status == 2
+    line = err.splitlines()[-1]
+    assert "gradient_checkpointing is not done on ipu" in line
+    assert "train_ckpt_nodes" in line

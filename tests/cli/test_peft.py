@@ -1,0 +1,146 @@
+"""LoRA by the config key `peft`."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+
+from devrun.checkpoint import find_latest, read_checkpoint
+from devrun.cli.main import main
+from devrun.models import VisionTransformer
+from tests.support.packages import vision
+
+VIT = {
+    "type": "VisionTransformer",
+    "img_size": 8,
+    "patch_size": 4,
+    "embed_dim": 16,
+    "depth": 2,
+    "num_heads": 2,
+    "num_classes": 4,
+}
+IMAGES = {"type": "SyntheticImages", "shape": [3, 8, 8], "num_classes": 4}
+DATA = {
+    "samples_per_gpu": 8,
+    "train": {**IMAGES, "num_samples": 32},
+    "val": {**IMAGES, "num_samples": 16, "offset": 32},
+}
+LORA = {
+    "type": "LoraConfig",
+    "r": 2,
+    "target_modules": ["qkv", "fc1"],
+    "modules_to_save": ["head"],
+}
+
+
+@pytest.fixture(autouse=True)
+def package():
+    vision("peft")
+
+
+@pytest.fixture
+def run(config, train):
+    def go(work_dir, *words, **changes):
+        changes = {"model": VIT, "data": copy.deepcopy(DATA), **changes}
+        path = config(f"{work_dir}.yaml", **changes)
+        status, _, err = train(path, "--work-dir", work_dir, "--seed", "1", *words)
+        assert status == 0, err
+        return read_checkpoint(newest(work_dir))["model"]
+
+    return go
+
+
+def newest(work_dir):
+    return find_latest(Path(work_dir) / "checkpoints")
+
+
+def evaluated(capsys, *words):
+    capsys.readouterr()
+    assert main(["test", *map(str, words), "--split", "val"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", [["cpu"], ["ipu", "--emulate"]])
+def test_only_the_adapters_learn_and_an_export_merges_them(run, capsys, device):
+    words = ("--device", *device)
+    base = run("base")
+    load = ("--load-from", newest("base"), *words)
+    fast = {"type": "AdamW", "lr": 0.05, "weight_decay": 0.1}
+    tuned = run("tuned", *load, peft=LORA, optimizer=fast)
+    for name, value in base.items():
+        where, _, leaf = name.rpartition(".")
+        if where == "head":
+            assert not torch.equal(tuned[f"head.modules_to_save.default.{leaf}"], value)
+            name = f"head.original_module.{leaf}"
+        elif where.endswith(("qkv", "fc1")):
+            name = f"{where}.base_layer.{leaf}"
+            assert tuned[f"{where}.lora_B.default.weight"].abs().max() > 0
+        assert torch.equal(tuned[name], value), name
+    log = next(Path("tuned").glob("*.log")).read_text()
+    assert "does not fit" not in log.split("missing: ")[0] or "unexpected" not in log
+    assert main(["export", "tuned", "--output", "merged.pth"]) == 0
+    merged = torch.load("merged.pth", weights_only=True)["state_dict"]
+    assert merged.keys() == base.keys()
+    model = VisionTransformer(**{k: v for k, v in VIT.items() if k != "type"})
+    model.load_state_dict(merged)
+    found = evaluated(capsys, "tuned.yaml", "tuned")
+    assert evaluated(capsys, "base.yaml", "merged.pth") == found
+    assert evaluated(capsys, "base.yaml", newest("base")) != found
+
+
+def test_a_resumed_run_has_the_same_bits(run, train):
+    one = {"type": "EpochBasedRunner", "max_epochs": 1}
+    whole = run("whole", peft=LORA)
+    run("parts", peft=LORA, runner=one)
+    parts = run("parts", "--resume-from", "auto", peft=LORA)
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    words = (
+        "--work-dir",
+        "parts",
+        "--resume-from",
+        "auto",
+        "--cfg-options",
+        "peft.r=4",
+    )
+    status, _, err = train("parts.yaml", *words)
+    assert status == 3
+    assert "peft.r" in err
+
+
+def test_norms_of_the_rest_keep_their_statistics(run):
+    resnet = {"type": "ResNet", "stage_blocks": [1, 1], "base_channels": 4}
+    model = {**resnet, "stem": "cifar", "num_classes": 4}
+    lora = {"type": "LoraConfig", "r": 2, "target_modules": ["conv1", "fc"]}
+    tuned = run("tuned", model=model, peft=lora)
+    assert all(
+        torch.equal(value, torch.zeros_like(value))
+        for name, value in tuned.items()
+        if name.endswith("running_mean")
+    )
+
+
+@pytest.mark.parametrize(
+    ("peft", "said"),
+    [
+        ({"r": 2}, "no 'type' for the adapter"),
+        ({**LORA, "target_modules": ["qvk"]}, "peft cannot adapt VisionTransformer"),
+        ({"type": "LoraConfg"}, "did you mean 'LoraConfig'"),
+        ({**LORA, "rr": 2}, "did you mean 'r'"),
+        ({**LORA, "r": 0}, "r"),
+        ({"type": "PromptTuningConfig"}, "peft cannot adapt VisionTransformer"),
+        ({"type": "os.system"}, "standard library"),
+        ({"type": "peft.get_peft_model"}, "get_peft_model needs 'model'"),
+        ({"type": "torch.nn.Linear"}, "cannot be the type of an adapter"),
+        ({"type": 3}, "type must be a name"),
+        ({**LORA, "target_modules": "(a|a)*b"}, "repetition"),
+        ({**LORA, "eva_config": {}}, "eva_config"),
+        ([1], "takes a dict, not"),
+    ],
+)
+def test_bad_values_are_one_line(config, train, peft, said):
+    status, _, err = train(config(model=VIT, data=DATA, peft=peft))
+    assert status == 2, err
+    (line,) = [line for line in err.splitlines() if line.startswith("devrun: error")]
+    assert said in line, line
+    assert "small.yaml:" in line

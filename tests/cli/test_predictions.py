@@ -1,0 +1,231 @@
+"""`devrun test --predictions FILE` and `devrun predict --out FILE`."""
+
+import csv
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from devrun.cli.main import main
+from devrun.data.datasets import SyntheticClassification
+from devrun.errors import ConfigError
+from devrun.hooks.evaluation.predictions import write_predictions
+from devrun.models import MLP
+from tests.support import zygote
+
+VAL = {"type": "SyntheticClassification", "num_samples": 13, "offset": 32}
+WORDS = ("--split", "val", "--no-progress")
+
+
+@pytest.fixture
+def trained(config, train):
+    """A config of a data set that divides by nothing, and its trained run."""
+
+    def make(**changes):
+        data = {
+            "samples_per_gpu": 4,
+            "train": {"type": "SyntheticClassification", "num_samples": 32},
+            "val": VAL,
+            "val_dataloader": {"shuffle": True, "drop_last": True},
+            **changes.pop("data", {}),
+        }
+        path = config(data=data, **changes)
+        status, _, err = train(path, "--work-dir", "out", "--seed", "1")
+        assert status == 0, err
+        return path
+
+    return make
+
+
+def expected():
+    """Scores and labels of each sample, by the saved weights themselves."""
+    from devrun.checkpoint import find_latest, read_checkpoint
+
+    model = MLP(in_features=16, hidden=[8], num_classes=4)
+    newest = find_latest(Path("out/checkpoints"))
+    model.load_state_dict(read_checkpoint(newest)["model"])
+    samples = SyntheticClassification(num_samples=13, offset=32)
+    x = torch.stack([samples[i][0] for i in range(13)])
+    return model(x).detach(), [int(samples[i][1]) for i in range(13)]
+
+
+def read_back(path):
+    """(index, prediction, label, scores) of each row, from any of the formats."""
+    if path.endswith(".csv"):
+        rows = list(csv.DictReader(Path(path).read_text().splitlines()))
+        return [
+            (
+                int(r["index"]),
+                int(r["prediction"]),
+                r.get("label") and int(r["label"]),
+                [float(r[f"score_{i}"]) for i in range(4)],
+            )
+            for r in rows
+        ]
+    if path.endswith(".npz"):
+        arrays = numpy.load(path)
+        return list(
+            zip(
+                *(arrays[n].tolist() for n in ("index", "prediction", "label")),
+                arrays["scores"].tolist(),
+                strict=True,
+            )
+        )
+    rows = map(json.loads, Path(path).read_text().splitlines())
+    return [(r["index"], r["prediction"], r.get("label"), r["scores"]) for r in rows]
+
+
+def check(rows):
+    scores, labels = expected()
+    assert [r[0] for r in rows] == list(range(13))
+    assert [r[1] for r in rows] == scores.argmax(1).tolist()
+    assert [r[2] for r in rows] == labels
+    torch.testing.assert_close(torch.tensor([r[3] for r in rows]), scores)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".npz"])
+def test_each_sample_once_and_in_order(trained, capsys, suffix):
+    path, out = trained(), f"found{suffix}"
+    assert main(["test", path, "out", *WORDS, "--predictions", out]) == 0
+    said = capsys.readouterr().out
+    assert f"written: {out} (13 rows)" in said
+    check(read_back(out))
+    assert main(["predict", path, "out", *WORDS, "--out", f"again{suffix}"]) == 0
+    assert read_back(f"again{suffix}") == read_back(out)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_padded_batch_and_replicas_add_no_rows(trained, workers):
+    path = trained(data={"workers_per_gpu": workers})
+    words = ["--device", "ipu", "--emulate", "--ipu-replicas", "2"]
+    for command, flag in (("test", "--predictions"), ("predict", "--out")):
+        assert main([command, path, "out", *WORDS, *words, flag, "ipu.jsonl"]) == 0
+        check(read_back("ipu.jsonl"))
+
+
+def test_several_processes_write_one_file(trained):
+    path = trained()
+    program = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "devrun"]
+    words = ["test", path, "out", *WORDS, "--launcher", "pytorch", "--device", "cpu"]
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "OMP_NUM_THREADS": "1",
+    }
+    words += ["--predictions", "two.csv"]
+    done = zygote.run([*program, *words], env, os.getcwd(), timeout=120)
+    assert done.returncode == 0, done.stderr
+    check(read_back("two.csv"))
+
+
+class Half(torch.utils.data.Dataset):
+    """Without labels; one sample cannot be read."""
+
+    def __init__(self, whole: bool = True) -> None:
+        self.whole = whole
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, index):
+        if index == 3 and not self.whole:
+            raise OSError("unreadable")
+        return torch.full((16,), float(index))
+
+
+def test_without_labels_and_without_a_sample(trained, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    path = trained()
+    kind = {"type": f"{Path(__file__).stem}.Half", "whole": False}
+    words = ["--cfg-options", f"data.val={kind}", "data.on_sample_error=skip"]
+    assert main(["predict", path, "out", *WORDS, *words, "--out", "half.jsonl"]) == 0
+    rows = [json.loads(line) for line in Path("half.jsonl").read_text().splitlines()]
+    assert [row["index"] for row in rows] == [0, 1, 2, 4, 5, 6]
+    assert "label" not in rows[0]
+    assert all(max(r["scores"]) == r["scores"][r["prediction"]] for r in rows)
+
+
+def test_each_named_set_has_a_file(trained):
+    sets = {"a": VAL, "b": {**VAL, "num_samples": 5}}
+    path = trained(data={"val": sets}, evaluation={"metric": "accuracy"})
+    words = [*WORDS, "--predictions", "p.jsonl"]
+    assert main(["test", path, "out", *words]) == 0
+    check(read_back("p-a.jsonl"))
+    assert len(read_back("p-b.jsonl")) == 5
+    assert not Path("p.jsonl").exists()
+
+
+def test_what_is_no_class_score_is_written_as_it_is(trained):
+    model = {"type": "MLP", "in_features": 16, "hidden": [8], "num_classes": 1}
+    kind = {"type": f"{Path(__file__).stem}.Regression"}
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        path = trained(
+            model=model,
+            loss={"type": "MSELoss"},
+            evaluation={},
+            data={"train": kind, "val": kind},
+        )
+        words = ["test", path, "out", *WORDS, "--predictions"]
+        assert main([*words, "p.csv"]) == 0
+        assert main([*words, "p.npz"]) == 0
+    finally:
+        sys.path.pop(0)
+    rows = list(csv.DictReader(Path("p.csv").read_text().splitlines()))
+    assert list(rows[0]) == ["index", "prediction", "label"]
+    assert json.loads(rows[2]["label"]) == [2.0]
+    assert numpy.load("p.npz")["prediction"].shape == (8, 1)
+
+
+class Regression(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.full((16,), index / 8), torch.tensor([float(index)])
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--predictions", "p.txt"], 2, "must end in one of .csv, .jsonl, .npz"),
+        (["--predictions", "no/p.csv"], 8, "cannot be written"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_before_the_work(
+    config, capsys, words, status, said
+):
+    assert main(["test", config(), "absent", *WORDS, *words]) == status
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_failure_leaves_the_file_as_it_was(trained, monkeypatch, capsys):
+    path = trained()
+    Path("p.csv").write_text("before")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert main(["test", path, "out", *WORDS, "--predictions", "p.csv"]) == 8
+    assert Path("p.csv").read_text() == "before"
+    assert [p.name for p in Path().iterdir() if "tmp" in p.name] == []
+
+
+def test_rows_that_no_array_holds_are_refused_and_nan_is_kept(tmp_path):
+    rows = [
+        {"index": 0, "prediction": numpy.array([1, 2])},
+        {"index": 1, "prediction": numpy.array([float("nan")])},
+    ]
+    with pytest.raises(ConfigError, match=r"'prediction' .* write \.jsonl"):
+        write_predictions("p.npz", {"": rows})
+    assert not Path("p.npz").exists()
+    assert write_predictions("p.jsonl", {"": rows}) == {"p.jsonl": 2}
+    last = json.loads(Path("p.jsonl").read_text().splitlines()[-1])
+    assert last == {"index": 1, "prediction": ["NaN"]}

@@ -1,0 +1,208 @@
+"""Mixup and cutmix as a transform of batches, label smoothing, class weights."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from devrun.checkpoint import find_latest, read_checkpoint
+from devrun.metrics.functional import accuracy, topk_accuracy
+from tests.support.packages import vision
+
+IMAGES = {"type": "SyntheticImages", "shape": [3, 8, 8], "num_classes": 4}
+MODEL = {
+    "type": "ResNet",
+    "stage_blocks": [1, 1],
+    "base_channels": 4,
+    "stem": "cifar",
+    "num_classes": 4,
+}
+V2 = "torchvision.transforms.v2"
+MIXUP = {"type": f"{V2}.MixUp", "alpha": 0.8, "num_classes": 4}
+EITHER = {
+    "type": f"{V2}.RandomChoice",
+    "transforms": [MIXUP, {"type": f"{V2}.CutMix", "num_classes": 4}],
+}
+SMOOTH = {
+    "type": "CrossEntropyLoss",
+    "label_smoothing": 0.2,
+    "weight": [1.0, 2.0, 0.5, 4.0],
+}
+
+
+def data(transform=None, **changes):
+    return {
+        "samples_per_gpu": 8,
+        "train": {**IMAGES, "num_samples": 32},
+        "val": {**IMAGES, "num_samples": 16, "offset": 32},
+        **({} if transform is None else {"batch_transform": transform}),
+        **changes,
+    }
+
+
+@pytest.fixture
+def run(config, train):
+    def go(work_dir, *words, **changes):
+        path = config(f"{work_dir}.yaml", **{"model": MODEL, **changes})
+        status, _, err = train(path, "--work-dir", work_dir, "--seed", "1", *words)
+        assert status == 0, err
+        return read_checkpoint(find_latest(Path(work_dir) / "checkpoints"))["model"]
+
+    return go
+
+
+def same(one, two):
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+def losses(work_dir, mode="train"):
+    (log,) = Path(work_dir).glob("*.log.json")
+    lines = map(json.loads, log.read_text().splitlines())
+    return [line["loss"] for line in lines if line.get("mode") == mode]
+
+
+@pytest.mark.parametrize("transform", [MIXUP, EITHER, [MIXUP, EITHER["transforms"][1]]])
+def test_neither_workers_nor_a_resume_change_what_is_mixed(run, train, transform):
+    vision("torchvision")
+    whole = run("whole", data=data(transform))
+    assert not same(whole, run("plain", data=data()))
+    assert same(whole, run("workers", data=data(transform, workers_per_gpu=2)))
+    iters = {
+        "runner": {"type": "IterBasedRunner", "max_iters": 3},
+        "evaluation": {"metric": "accuracy", "interval": 3},
+    }
+    run("parts", data=data(transform), **iters)  # 3 of the 4 updates of an epoch
+    iters["runner"] = {"type": "IterBasedRunner", "max_iters": 8}
+    more = ("--resume-from", "auto")
+    parts = run("parts", *more, data=data(transform), **iters)
+    assert same(parts, run("once", data=data(transform), **iters))
+    status, _, err = train(
+        "parts.yaml",
+        "--work-dir",
+        "parts",
+        *more,
+        "--cfg-options",
+        "data.batch_transform=None",
+    )
+    assert status == 3
+    assert "batch_transform" in err
+
+
+@pytest.mark.parametrize("transform", [None, MIXUP])
+@pytest.mark.parametrize("loss", [{}, {"label_smoothing": 0.2}])
+def test_an_ipu_has_the_losses_of_the_cpu(run, loss, transform):
+    if transform is not None:
+        vision("torchvision")
+    every = {"interval": 1, "hooks": [{"type": "TextLoggerHook"}]}
+    loss = {"type": "CrossEntropyLoss", **loss}
+    changes = {"data": data(transform), "loss": loss, "log_config": every}
+    run("cpu", **changes)
+    run("ipu", "--device", "ipu", "--emulate", **changes)
+    for mode in ("train", "val"):
+        torch.testing.assert_close(
+            torch.tensor(losses("ipu", mode)),
+            torch.tensor(losses("cpu", mode)),
+            rtol=1e-4,
+            atol=1e-4,
+        )
+
+
+def test_an_ipu_refuses_class_weights_by_name(config, train):
+    path = config(model=MODEL, data=data(), loss=SMOOTH)
+    status, _, err = train(path, "--device", "ipu", "--emulate")
+    assert status == 2
+    assert "the argument weight is not supported on the IPU" in err.splitlines()[-1]
+
+
+def test_smoothing_and_weights_are_torchs(run):
+    from devrun.data.datasets import SyntheticImages
+    from devrun.models import ResNet
+
+    run("out", loss=SMOOTH, data=data(), optimizer={"type": "SGD", "lr": 1e-30})
+    saved = read_checkpoint(find_latest(Path("out/checkpoints")))["model"]
+    model = ResNet(**{k: v for k, v in MODEL.items() if k != "type"}).eval()
+    model.load_state_dict(saved)
+    samples = SyntheticImages(16, (3, 8, 8), 4, offset=32)
+    x = torch.stack([samples[i][0] for i in range(16)])
+    y = torch.stack([torch.as_tensor(samples[i][1]) for i in range(16)])
+    arguments = {**SMOOTH, "weight": torch.tensor(SMOOTH["weight"])}
+    arguments.pop("type")
+    expected = torch.nn.functional.cross_entropy(model(x), y, **arguments)
+    assert losses("out", "val")[-1] == pytest.approx(expected.item(), abs=1e-4)
+
+
+HF = {
+    "type": "transformers.ViTForImageClassification",
+    "config": {
+        "type": "transformers.ViTConfig",
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "image_size": 8,
+        "patch_size": 4,
+        "num_labels": 4,
+    },
+}
+
+
+def test_a_model_with_a_loss_of_its_own_needs_another_for_mixed_labels(
+    config, train, run
+):
+    vision("torchvision")
+    pytest.importorskip("transformers")
+    path = config(model=HF, data=data(MIXUP), loss=None)
+    status, _, err = train(path)
+    assert status == 2
+    line = err.splitlines()[-1]
+    assert "the own loss of ViTForImageClassification may read otherwise" in line
+    assert "small.yaml:" in line
+    run("given", model=HF, data=data(MIXUP), loss=SMOOTH)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data": data(3)}, "batch_transform: takes a dict or a list, not 3"),
+        ({"data": data({"type": "MixUp"})}, "'MixUp' is not in the transform"),
+        ({"data": data({"type": "os.system"})}, "standard library"),
+        ({"data": data({**MIXUP, "alpa": 1})}, "alpa"),
+        ({"data": data({"type": f"{V2}.MixUp"})}, "num_classes must be passed"),
+        ({"data": data(MIXUP), "loss": {"type": "NLLLoss"}}, "NLLLoss takes class num"),
+        ({"loss": {**SMOOTH, "weight": [1.0]}}, "has 1 numbers, and the model 4"),
+        ({"loss": {**SMOOTH, "weight": ["a"]}}, "takes a list of numbers"),
+        ({"loss": {**SMOOTH, "label_smoothing": 2}}, "from 0 to 1, got 2"),
+        ({"loss": {**SMOOTH, "label_smoothing": "a"}}, "from 0 to 1, got 'a'"),
+    ],
+)
+def test_bad_values_are_one_line(config, train, changes, said):
+    if V2 in str(changes):
+        vision("torchvision")
+    status, _, err = train(config(**{"model": MODEL, "data": data(), **changes}))
+    assert status in (2, 4), err
+    (line,) = [line for line in err.splitlines() if line.startswith("devrun: error")]
+    assert said in line, line
+
+
+def test_without_torchvision_it_says_what_to_install(config):
+    path = config(model=MODEL, data=data(MIXUP))
+    program = (
+        "import sys; sys.modules['torchvision'] = None\n"
+        "from devrun.cli.main import main; sys.exit(main(['train', sys.argv[1]]))"
+    )
+    words = [sys.executable, "-c", program, path]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert "torchvision" in line
+    assert "pip install 'devrun[torchvision]'" in line
+
+
+def test_accuracy_takes_the_likeliest_of_soft_targets():
+    scores = torch.tensor([[0.1, 2.0, 0.0], [3.0, 0.0, 1.0]])
+    soft = torch.tensor([[0.2, 0.7, 0.1], [0.1, 0.3, 0.6]])
+    assert accuracy(scores, soft) == accuracy(scores, soft.argmax(1)) == 0.5
+    assert topk_accuracy(scores, soft, k=2) == 1.0

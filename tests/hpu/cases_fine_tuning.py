@@ -1,0 +1,134 @@
+"""The keys for fine-tuning on the emulated Gaudi: what the CPU does."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import torch
+import yaml
+
+from devrun.checkpoint import find_latest, read_checkpoint
+from devrun.cli.main import main
+from tests.hpu.runs import MODE
+
+MODES = ("lazy", "eager")
+
+VIT = {
+    "type": "VisionTransformer",
+    "img_size": 8,
+    "patch_size": 4,
+    "embed_dim": 16,
+    "depth": 2,
+    "num_heads": 2,
+    "num_classes": 4,
+    "dropout": 0.0,
+}
+RESNET = {
+    "type": "ResNet",
+    "stage_blocks": [1, 1],
+    "base_channels": 4,
+    "stem": "cifar",
+    "num_classes": 4,
+}
+IMAGES = {"type": "SyntheticImages", "shape": [3, 8, 8], "num_classes": 4}
+
+
+def run(folder, device, *words, status=0, command="train", **changes):
+    """Train, or another command, in `folder`; the weights saved in `device`'s."""
+    os.chdir(folder)
+    data = {
+        "samples_per_gpu": 8,
+        "train": {**IMAGES, "num_samples": 32},
+        "val": {
+            "near": {**IMAGES, "num_samples": 11, "offset": 32},
+            "far": {**IMAGES, "num_samples": 8, "offset": 64},
+        },
+        **changes.pop("data", {}),
+    }
+    where = {"type": "hpu", "emulate": True, **MODE} if device == "hpu" else device
+    cfg = {
+        "model": VIT,
+        "loss": {"type": "CrossEntropyLoss"},
+        "data": data,
+        "optimizer": {"type": "SGD", "lr": 0.1, "momentum": 0.9},
+        "runner": {"type": "EpochBasedRunner", "max_epochs": 1},
+        "checkpoint_config": {"interval": 1},
+        "evaluation": {"metric": "accuracy", "save_best": "near/accuracy"},
+        "device": where,
+        **changes,
+    }
+    Path(f"{device}.yaml").write_text(yaml.safe_dump(cfg))
+    flags = ["--work-dir", device, "--seed", "1"] if command == "train" else []
+    assert main([command, f"{device}.yaml", *flags, "--no-progress", *words]) == status
+    newest = find_latest(Path(device) / "checkpoints")
+    return None if newest is None else read_checkpoint(newest)["model"]
+
+
+def both(folder, **changes):
+    """The weights after the same training on the Gaudi, close to those of the CPU."""
+    mine, theirs = (run(folder, device, **changes) for device in ("hpu", "cpu"))
+    assert mine.keys() == theirs.keys()
+    for name, value in theirs.items():
+        torch.testing.assert_close(mine[name], value, rtol=1e-3, atol=2e-4)
+    return mine
+
+
+def test_named_sets_and_predictions(tmp_path):
+    both(tmp_path)
+    metrics = json.loads(Path("hpu/run.json").read_text())["metrics"]
+    assert {"near/accuracy", "far/loss"} <= metrics.keys()
+    words = ("hpu", "--split", "val", "--out", "found.jsonl")
+    run(tmp_path, "hpu", *words, command="predict")
+    rows = Path("found-near.jsonl").read_text().splitlines()
+    assert [json.loads(row)["index"] for row in rows] == list(range(11))
+
+
+def test_freezing_and_rates_by_depth(tmp_path):
+    frozen = both(_made(tmp_path, "f"), model=RESNET, freeze=["bn1", "layer1"])
+    norms = [v for n, v in frozen.items() if n.endswith("num_batches_tracked")]
+    assert sorted(int(value) for value in norms)[0] == 0 < max(map(int, norms))
+    decay = {"type": "SGD", "lr": 0.1, "paramwise_cfg": {"layer_decay": 0.5}}
+    both(_made(tmp_path, "d"), optimizer=decay)
+
+
+def test_checkpointing_changes_no_bit(tmp_path):
+    model = {**VIT, "dropout": 0.2}
+    plain = run(_made(tmp_path, "p"), "hpu", model=model)
+    again = run(_made(tmp_path, "a"), "hpu", model=model, gradient_checkpointing=True)
+    assert all(torch.equal(plain[name], again[name]) for name in plain)
+    if MODE["mode"] == "lazy":
+        MODE["graphs"] = True
+        try:
+            graphs = run(_made(tmp_path, "g"), "hpu", gradient_checkpointing=True)
+            without = run(_made(tmp_path, "w"), "hpu")
+        finally:
+            del MODE["graphs"]
+        assert all(torch.equal(graphs[name], without[name]) for name in graphs)
+    both(_made(tmp_path, "r"), model=RESNET, gradient_checkpointing=True)
+
+
+def test_smoothing_and_weights(tmp_path):
+    loss = {"type": "CrossEntropyLoss", "label_smoothing": 0.2, "weight": [1, 2, 3, 4]}
+    both(tmp_path, loss=loss)
+
+
+def test_a_rate_is_found(tmp_path):
+    run(tmp_path, "hpu", "--find-lr")
+    facts = json.loads(Path("hpu/lr_find.json").read_text())
+    assert facts["suggestion"] > 1e-5
+
+
+def mixup(folder):
+    mixed = {"type": "torchvision.transforms.v2.MixUp", "num_classes": 4}
+    both(folder, data={"batch_transform": mixed})
+
+
+def lora(folder):
+    both(folder, peft={"type": "LoraConfig", "r": 2, "target_modules": ["qkv"]})
+
+
+def _made(folder, name):
+    (folder / name).mkdir()
+    return folder / name

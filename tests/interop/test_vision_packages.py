@@ -1,0 +1,118 @@
+"""timm and torchvision: the examples learn, and the shipped configs run as they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from devrun.cli.main import main
+from devrun.errors import ConfigError
+from devrun.registry import TRANSFORMS
+from tests.registry.scanning import let_torchvision_load
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def packages():
+    for package in ("PIL", "sklearn"):
+        pytest.importorskip(package)
+    let_torchvision_load()
+    pytest.importorskip("torchvision")
+
+
+@pytest.fixture
+def timm():
+    return pytest.importorskip("timm")
+
+
+@pytest.mark.filterwarnings("ignore")  # of their own old calls
+@pytest.mark.parametrize(("name", "least"), [("timm", 0.9), ("torchvision", 0.6)])
+def test_an_example_learns_the_digits(tmp_path, name, least):
+    pytest.importorskip(name)
+    config = str(ROOT / "examples" / f"{name}_digits.yaml")
+    words = ["--device", "cpu", "--work-dir", str(tmp_path), "--no-progress"]
+    assert main(["train", config, *words]) == 0
+    assert json.loads((tmp_path / "run.json").read_text())["best"]["score"] > least
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    """A few images below data/imagenet, in the layout of the configs."""
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for name in ("n01440764", "n01443537"):
+            folder = tmp_path / "data" / "imagenet" / split / name
+            folder.mkdir(parents=True)
+            for number in range(4):
+                pixels = rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)
+                image.fromarray(pixels).save(folder / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")  # of their own old calls
+@pytest.mark.parametrize(
+    "name",
+    ["timm/resnet50_imagefolder_a3.yaml", "torchvision/resnet50_imagefolder_v2.yaml"],
+)
+def test_a_shipped_config_runs_on_folders_of_images(timm, pictures, capsys, name):
+    words = ["train", str(ROOT / "configs" / name), "--dry-run", "--device", "cpu"]
+    small = ["data.samples_per_gpu=4", "data.workers_per_gpu=0"]
+    small += ["optimizer_config.cumulative_iters=1"]
+    assert main([*words, "--cfg-options", *small]) == 0
+    assert "nothing was written" in capsys.readouterr().out
+
+
+def normalized(transform):
+    """(mean, deviation, size) of what a transform makes of an image."""
+    image = pytest.importorskip("PIL.Image")
+    white = transform(image.new("RGB", (300, 300), (255, 255, 255)))
+    black = transform(image.new("RGB", (300, 300)))
+    scale = 1 / (white - black)[:, 0, 0]
+    return -black[:, 0, 0] * scale, scale, tuple(white.shape[1:])
+
+
+def test_the_transform_of_timm_is_that_of_the_models_own_data_config(timm):
+    built = {}
+    for model in ("resnet50.a3_in1k", "vit_base_patch16_224.augreg_in21k"):
+        cfg = {"type": "TimmTransform", "model": model}
+        built[model] = normalized(TRANSFORMS.build(cfg))
+        facts = timm.get_pretrained_cfg(model)
+        torch.testing.assert_close(built[model][0], torch.tensor(facts.mean))
+        torch.testing.assert_close(built[model][1], torch.tensor(facts.std))
+    assert [size for *_, size in built.values()] == [(160, 160), (224, 224)]
+
+
+@pytest.mark.filterwarnings("ignore")  # of their own old calls
+def test_its_options_are_those_of_create_transform(timm):
+    cfg = {"type": "TimmTransform", "model": "resnet18", "is_training": True}
+    options = {
+        "auto_augment": "rand-m9",
+        "re_prob": 0.25,
+        "input_size": [3, 8, 8],
+    }
+    built = TRANSFORMS.build({**cfg, **options})
+    assert {"RandAugment", "RandomErasing"} <= {
+        type(step).__name__ for step in built.transform.transforms
+    }
+    assert normalized(lambda image: torch.as_tensor(built(image)))[2] == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": "resnet51"}, "model 'resnet51' is not one of timm; did you mean"),
+        ({"model": "resnet18", "re_porb": 0.1}, "timm refuses it: .*re_porb"),
+        ({"model": "resnet18.nothing"}, "timm refuses it"),
+        ({"model": "hf-hub:evil/model"}, "is not one of timm"),
+    ],
+)
+def test_what_timm_has_not_is_one_line(timm, given, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        TRANSFORMS.build({"type": "TimmTransform", **given})
+    assert "\n" not in str(error.value)

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# dist_train.sh CONFIG PROCESSES [FLAGS OF TRAIN...]: as in MMCV, one process a device.
+# For several machines, on each: NNODES, NODE_RANK, MASTER_ADDR and PORT.
+set -euo pipefail
+if [ $# -lt 2 ]; then
+    echo "usage: $0 CONFIG PROCESSES [FLAGS OF TRAIN...]" >&2
+    exit 2
+fi
+config=$1 processes=$2
+shift 2
+exec "${PYTHON:-python3}" -m torch.distributed.run \
+    --nnodes "${NNODES:-1}" \
+    --node-rank "${NODE_RANK:-0}" \
+    --master-addr "${MASTER_ADDR:-127.0.0.1}" \
+    --master-port "${PORT:-29500}" \
+    --nproc-per-node "$processes" \
+    "$(dirname "$0")/train.py" "$config" --launcher pytorch "$@"

@@ -1,0 +1,333 @@
+#!/usr/bin/env python3
+"""Every config of MMClassification 0.25, unmodified, on devrun: `make openmmlab`.
+
+Data of each set's own layout is made up in a folder where the paths of the configs lead
+to. A config then builds its model (`build`), or does one update and one evaluation
+through the command line on a device (`cpu`, `ipu` and `hpu` on their emulators), with a
+batch of 2 and sizes as they are. Each outcome is a line of a JSON-lines file, which a
+second start goes on with; `--table` puts them into docs/openmmlab.md.
+
+A file under `_base_` is a part of a config: what it lacks comes from the bases of
+ResNet-18 on ImageNet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from openmmlab_data import FEW, make_data
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+FLAGS: dict[str, list[str]] = {
+    "build": [],
+    "cpu": [],
+    "ipu": ["--emulate"],
+    "hpu": ["--emulate"],
+}
+STAGES = tuple(FLAGS)
+FILL = ("models/resnet18", "datasets/imagenet_bs32", "schedules/imagenet_bs256")
+URL = re.compile(r"https?://|open-mmlab://|torchvision://")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--results", default="build/openmmlab.jsonl")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="parts of paths, taken in this order"
+    )
+    parser.add_argument("--limit", type=float, default=300, help="seconds a config")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="in all")
+    parser.add_argument("--table", action="store_true", help="only write the tables")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    results = Path(args.results).absolute()
+    if args.worker:
+        work(args.worker, results)
+        return 0
+    configs = find_configs()
+    if args.table:
+        insert("survey", table(configs, read(results)))
+        parity = results.with_name("openmmlab-parity.jsonl")
+        if parity.exists():
+            insert("parity", parity_table(parity))
+        return 0
+    results.parent.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + 60 * args.minutes
+    with tempfile.TemporaryDirectory() as folder:
+        make_data(Path(folder))
+        for stage in args.stages:
+            order = [n for part in args.only for n in spread(configs) if part in n]
+            wanted = list(dict.fromkeys(order))
+            survey(stage, wanted, results, folder, args.limit, end)
+    return 0
+
+
+def find_configs() -> dict[str, Path]:
+    """Name -> file, of the installed package."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("mmcls")
+    if spec is None or spec.origin is None:
+        sys.exit("mmcls is not installed: make openmmlab installs it")
+    root = Path(spec.origin).parent / ".mim" / "configs"
+    files = sorted(root.rglob("*.py"))
+    return {file.relative_to(root).as_posix(): file for file in files}
+
+
+def family(name: str) -> str:
+    parts = name.split("/")
+    return "/".join(parts[:2]) if parts[0] == "_base_" else parts[0]
+
+
+def spread(configs: dict[str, Path]) -> list[str]:
+    """One of each family, then a second one of each, ...; parts of configs last."""
+    place: dict[str, int] = {}
+    keys = {}
+    for name in configs:
+        place[family(name)] = place.get(family(name), -1) + 1
+        keys[name] = (name.startswith("_base_"), place[family(name)], name)
+    return sorted(configs, key=keys.__getitem__)
+
+
+def read(results: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    if not results.exists():
+        return {}
+    lines = map(json.loads, results.read_text("utf-8").splitlines())
+    return {(line["stage"], line["config"]): line for line in lines}
+
+
+def survey(
+    stage: str, names: list[str], results: Path, folder: str, limit: float, end: float
+) -> None:
+    """Run what has no outcome yet; a process that hangs or dies costs one config."""
+    while time.monotonic() < end:
+        done = read(results)
+        left = [name for name in names if (stage, name) not in done]
+        if not left:
+            return
+        todo = Path(folder, "todo")
+        todo.write_text("\n".join(left), "utf-8")
+        command = [sys.executable, __file__, "--results", str(results)]
+        process = subprocess.Popen([*command, "--worker", stage], cwd=folder)
+        count, since = len(done), time.monotonic()
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+            now = len(read(results))
+            if now != count:
+                count, since = now, time.monotonic()
+            late = time.monotonic() - since > limit
+            if late or time.monotonic() > end:
+                process.kill()
+                process.wait()
+                if late:
+                    break
+                return
+        done = read(results)
+        first = next((name for name in left if (stage, name) not in done), None)
+        if first is not None:
+            reason = f"ended with {process.returncode}, or after {limit:.0f} s"
+            write(results, stage, first, False, reason, limit)
+
+
+def write(
+    results: Path, stage: str, name: str, good: bool, reason: str, seconds: float
+) -> None:
+    line = {"stage": stage, "config": name, "good": good}
+    line.update(reason=reason, seconds=round(seconds, 1))
+    with results.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def work(stage: str, results: Path) -> None:
+    """The configs in the file `todo` of this folder, one after the other."""
+    provide_operators()
+    configs = find_configs()
+    known: dict[str, tuple[bool, str]] = {}
+    for name in Path("todo").read_text("utf-8").splitlines():
+        began = time.monotonic()
+        key, reason, good = "", "", False
+        try:
+            file = whole(configs, name)
+            key, options = changes(file)
+            if key in known:
+                good, reason = known[key]
+            elif stage == "build":
+                good = build(file, options)
+            else:
+                good, reason = train(stage, file, options)
+        except Exception as error:  # noqa: BLE001 - the table says why
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        known[key or name] = good, reason
+        gc.collect()  # models are full of circles
+        write(results, stage, name, good, reason, time.monotonic() - began)
+
+
+def provide_operators() -> None:
+    """torchvision registers functions for operators that a CPU build may lack."""
+    import torch
+
+    if not hasattr(torch.ops.torchvision, "nms"):
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou) -> Tensor")
+        provide_operators.__dict__["kept"] = library
+
+
+def whole(configs: dict[str, Path], name: str) -> Path:
+    """The file, or one that completes it."""
+    if not name.startswith("_base_"):
+        return configs[name]
+    kind = name.split("/")[1]
+    bases = [n for n in FILL if not n.startswith(kind)] if "/" in name[7:] else FILL
+    files = [configs[f"_base_/{n}.py"] for n in bases] + [configs[name]]
+    if name != "_base_/default_runtime.py":
+        files.append(configs["_base_/default_runtime.py"])
+    if kind == "datasets" and "pipelines" in name:
+        files.append(configs["_base_/datasets/imagenet_bs32.py"])
+    made = Path("made.py")
+    made.write_text(f"_base_ = {[str(file) for file in dict.fromkeys(files)]}\n")
+    return made.absolute()
+
+
+def changes(file: Path) -> tuple[str, dict[str, Any]]:
+    """What a config amounts to, and the overrides for a tiny run of it."""
+    from devrun.config import Config
+
+    cfg: Any = Config.fromfile(file, import_custom_modules=False)
+    text = json.dumps(cfg._cfg_dict.to_dict(), sort_keys=True, default=str)
+    options: dict[str, Any] = {
+        "data.samples_per_gpu": FEW,
+        "data.workers_per_gpu": 0,
+        "evaluation.interval": 1,
+        "checkpoint_config": None,
+        "work_dir": "work",
+    }
+    by_iter = "max_iters" in cfg.runner
+    options["runner.max_iters" if by_iter else "runner.max_epochs"] = 1
+    for section in ("train_dataloader", "val_dataloader"):
+        if section in cfg.data:
+            options[f"data.{section}"] = {}
+    if URL.match(str(cfg.get("load_from"))):
+        options["load_from"] = None
+    if cfg.get("sampler"):
+        options["sampler.selected_round"] = 0
+    options.update((path, None) for path in downloads(cfg.model, "model"))
+    if "options_cfg" in cfg.runner:  # of an IPU, which wants that many samples
+        path = "runner.options_cfg.train_cfg.Training.gradientAccumulation"
+        options[path], options["data.samples_per_gpu"] = FEW * 4, FEW
+        repeated = {"type": "RepeatDataset", "times": FEW * 4, "_delete_": True}
+        options["data.train"] = {**repeated, "dataset": cfg.data.train.to_dict()}
+    return text, options
+
+
+def downloads(node: Any, path: str) -> list[str]:
+    """The `init_cfg` whose checkpoint is on the network, and `pretrained`."""
+    found: list[str] = []
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "init_cfg" and isinstance(value, dict):
+                if URL.match(str(value.get("checkpoint"))):
+                    found.append(f"{path}.{key}")
+            elif key == "pretrained" and URL.match(str(value)):
+                found.append(f"{path}.{key}")
+            else:
+                found += downloads(value, f"{path}.{key}")
+    return found
+
+
+def build(file: Path, options: dict[str, Any]) -> bool:
+    """Model with first weights, data sets, loaders, optimizer, hooks, evaluation."""
+    from devrun.config import Config, check_config
+    from devrun.runners.training import build_training
+
+    cfg: Any = Config.fromfile(file, import_custom_modules=False)
+    cfg.merge_from_dict({**options, "device": "cpu", "seed": 0})
+    check_config(cfg)
+    build_training(cfg, progress=False).runner.close()
+    return True
+
+
+def train(device: str, file: Path, options: dict[str, Any]) -> tuple[bool, str]:
+    """Status and last line of `devrun train`."""
+    from devrun.cli.main import main as devrun
+
+    command = ["train", str(file), "--device", device, "--seed", "0", "--overwrite"]
+    command += ["--no-progress", *FLAGS[device]]
+    options = {k: v for k, v in options.items() if k != "work_dir"}
+    command += ["--work-dir", "work", "--cfg-options"]
+    command += [
+        f"{key}={'None' if value is None else json.dumps(value)}"
+        for key, value in options.items()
+    ]
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        status = devrun(command)
+    lines = said.getvalue().strip().splitlines()
+    evaluated = "(val)" in said.getvalue()
+    if status == 0 and evaluated:
+        return True, ""
+    reason = next((x for x in reversed(lines) if "devrun: error" in x), lines[-1])
+    return False, reason[:300] if status else "not evaluated"
+
+
+def table(
+    configs: dict[str, Path], results: dict[tuple[str, str], dict[str, Any]]
+) -> str:
+    """Counts of each family, then every config that does not do all of it."""
+    lines = ["| family | files | " + " | ".join(STAGES) + " |"]
+    lines.append("|---" * (2 + len(STAGES)) + "|")
+    groups: dict[str, list[str]] = {}
+    for name in configs:
+        groups.setdefault(family(name), []).append(name)
+    for title, names in [*groups.items(), ("all", list(configs))]:
+        cells = [title, str(len(names))]
+        for stage in STAGES:
+            tried = [r for n in names if (r := results.get((stage, n)))]
+            cells.append(f"{sum(r['good'] for r in tried)} of {len(tried)}")
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "| config | on | why not |", "|---|---|---|"]
+    for (stage, name), found in sorted(results.items(), key=lambda item: item[0][::-1]):
+        if not found["good"]:
+            reason = re.sub(r"/\S*/\.mim/configs/", "", found["reason"])
+            reason = re.sub(r"/\S*/(mmcls|mmcv)/", r"\1/", reason)
+            reason = re.sub(r"/\S*/made.py|\(traceback: \S*", "", reason)
+            reason = re.sub(r"[|<>]", "/", reason.replace("devrun: error: ", ""))
+            lines.append(f"| {name} | {stage} | {reason} |")
+    return "\n".join(lines)
+
+
+def parity_table(results: Path) -> str:
+    """The largest relative difference of each config."""
+    lines = ["| config | largest relative difference |", "|---|---|"]
+    for line in results.read_text("utf-8").splitlines():
+        found = json.loads(line)
+        lines.append(f"| {found['config']} | {found['difference']:.1e} |")
+    return "\n".join(lines)
+
+
+def insert(name: str, text: str) -> None:
+    """Replace the part of the page between the marks of `name`."""
+    page = Path(__file__).resolve().parents[1] / "docs" / "openmmlab.md"
+    old = page.read_text("utf-8")
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    head, _, rest = old.partition(begin)
+    tail = rest.partition(end)[2]
+    page.write_text(f"{head}{begin}\n{text}\n{end}{tail}", "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
