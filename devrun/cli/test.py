@@ -128,8 +128,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
         kept: dict[str, Kept] = {}
         if whole:
             kept = {name: Kept(runner, hook.loaders[name]) for name in hook.loaders}
-            hook.watch = lambda name, steps: kept[name].watching(steps)
-        found = hook.evaluate_now(runner)
+        watch = (lambda name, steps: kept[name].watching(steps)) if whole else None
+        found = hook.evaluate_now(runner, watch)
         rows = {name: one.rows() for name, one in kept.items()}
         if runner.rank == 0:
             say(f"{args.split}: {listed(found)}")
@@ -154,29 +154,7 @@ def opened(
     Args:
         every_sample: read the data sets in their order, and whole.
     """
-    if args.trusted_file not in (None, args.checkpoint):
-        raise ConfigError(
-            f"--allow-pickle {args.trusted_file} is not the file that is loaded; name "
-            "the CHECKPOINT"
-        )
-    use_mmcv(args)
-    cfg: Any = read_config(args, args.split)
-    cfg.merge_from_dict(overrides(args, cfg))
-    _override_metrics(cfg, args)
-    check_config(cfg)
-    places = places_of(cfg, _work_dir(cfg, args.config))
-    if args.checkpoint not in WORDS and not holds_run(Path(args.checkpoint)):
-        check_checkpoint("CHECKPOINT", args.checkpoint)
-    only = _reduce(cfg, args.split)
-    if every_sample:
-        if only is not None:
-            raise ConfigError(
-                "a data module reads in an order of its own; predictions take data "
-                "sets that are named in the config"
-            )
-        for section in (cfg["data"], cfg["data"]["val_dataloader"]):
-            for name in ORDER:
-                section.pop(name, None)
+    cfg, places, only = _read(args, every_sample)
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     set_environment()
@@ -222,6 +200,37 @@ def _override_metrics(cfg: Any, args: argparse.Namespace) -> None:
         cfg.merge_from_dict({"evaluation.metric": metric})
     if options := vars(args).get("metric_options"):
         cfg.merge_from_dict({"evaluation.metric_options": options})
+
+
+def _read(
+    args: argparse.Namespace, every_sample: bool
+) -> tuple[Any, tuple[Path, ...], str | None]:
+    """The config reduced to the evaluation, where its checkpoints are, and the split
+    of a data module."""
+    if args.trusted_file not in (None, args.checkpoint):
+        raise ConfigError(
+            f"--allow-pickle {args.trusted_file} is not the file that is loaded; name "
+            "the CHECKPOINT"
+        )
+    use_mmcv(args)
+    cfg: Any = read_config(args, args.split)
+    cfg.merge_from_dict(overrides(args, cfg))
+    _override_metrics(cfg, args)
+    check_config(cfg)
+    places = places_of(cfg, _work_dir(cfg, args.config))
+    if args.checkpoint not in WORDS and not holds_run(Path(args.checkpoint)):
+        check_checkpoint("CHECKPOINT", args.checkpoint)
+    only = _reduce(cfg, args.split)
+    if every_sample:
+        if only is not None:
+            raise ConfigError(
+                "a data module reads in an order of its own; predictions take data "
+                "sets that are named in the config"
+            )
+        for section in (cfg["data"], cfg["data"]["val_dataloader"]):
+            for name in ORDER:
+                section.pop(name, None)
+    return cfg, places, only
 
 
 def _work_dir(cfg: Any, config: str) -> Path:

@@ -162,12 +162,7 @@ def _built(
     still = tune(model, cfg, adapter)
     loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
-    if "type" in cfg["data"]:
-        modes = [only or ("val" if mode == "val" else "train") for mode, _ in workflow]
-        judged = (only or "val") if validate else None
-        loaders, val_loader = module_loaders(cfg["data"], modes, judged)
-    else:
-        loaders, val_loader = _loaders(cfg["data"], workflow, validate)
+    loaders, val_loader = _loaders(cfg["data"], workflow, validate, only)
     if Capability.HOST_WEIGHTS not in adapter.capabilities:
         phases = zip(workflow, loaders, strict=True)
         move_augments(model, {one for (mode, _), one in phases if mode != "val"})
@@ -320,12 +315,18 @@ def _load(
 
 
 def _loaders(
-    data: Mapping[str, Any], workflow: list[tuple[str, int]], validate: bool
+    data: Mapping[str, Any],
+    workflow: list[tuple[str, int]],
+    validate: bool,
+    only: str | None,
 ) -> tuple[list[Any], Any]:
     """One loader for each phase, and that of the evaluation or None.
 
     The evaluation has a loader of its own: a val phase may be in the middle of its.
     """
+    if "type" in data:
+        phases = [only or ("val" if mode == "val" else "train") for mode, _ in workflow]
+        return module_loaders(data, phases, (only or "val") if validate else None)
     modes = {mode if mode == "val" else "train" for mode, _ in workflow}
     built = build_loaders(data, sorted(modes))
     loaders = [built["val" if mode == "val" else "train"] for mode, _ in workflow]

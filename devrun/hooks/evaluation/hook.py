@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.dist import broadcast_tensors, on_main
@@ -48,6 +48,10 @@ from devrun.run import Run
 from devrun.step import StepOutput
 
 __all__ = ["EvalHook"]
+
+
+Watch: TypeAlias = Callable[[str, Steps], Iterable[StepOutput]]
+"""Given a set's name and its steps, the same steps, looked at on the way."""
 
 
 @HOOKS.register_module()
@@ -154,8 +158,6 @@ class EvalHook(Hook):
         self.initial_flag = start is not None
         self.evaluated_at: tuple[int, int] | None = None
         """(epoch, iter) of the runner at the last evaluation."""
-        self.watch: Callable[[str, Steps], Iterable[StepOutput]] | None = None
-        """Given a set's name and its steps, the same steps, looked at on the way."""
 
     def get_triggered_stages(self) -> list[str]:
         idle = "iter" if self.by_epoch else "epoch"
@@ -205,10 +207,10 @@ class EvalHook(Hook):
         runner.log_buffer.clear()
         self._evaluate(runner)
 
-    def evaluate_now(self, runner: Run) -> dict[str, Any]:
+    def evaluate_now(self, runner: Run, watch: Watch | None = None) -> dict[str, Any]:
         """The named results of one evaluation outside of a run; nothing is logged."""
         self._check_shares(runner)
-        self._evaluate(runner, save=False)
+        self._evaluate(runner, save=False, watch=watch)
         named = dict(runner.log_buffer.output)
         runner.log_buffer.clear_output()
         named.pop("eval_iter_num", None)
@@ -220,9 +222,8 @@ class EvalHook(Hook):
         `results` may also be the named values themselves. On several ranks, those of
         rank 0 count.
         """
-        return self.publish(
-            runner, on_main(lambda: self.named_results(runner, results))
-        )
+        named = on_main(lambda: self.named_results(runner, results))
+        return self.publish(runner, named)
 
     def named_results(self, runner: Run, results: Any) -> dict[str, Any]:
         """What the data set makes of `results`, on this rank alone."""
@@ -273,7 +274,9 @@ class EvalHook(Hook):
     def _last(self, runner: Run) -> int | None:
         return runner.max_epochs if self.by_epoch else runner.max_iters
 
-    def _evaluate(self, runner: Run, *, save: bool = True) -> None:
+    def _evaluate(
+        self, runner: Run, *, save: bool = True, watch: Watch | None = None
+    ) -> None:
         began = perf_counter()
         self.metrics += [m for m in runner.eval_metrics if m not in self.metrics]
         if self.broadcast_bn_buffer:  # a rank's own ones saw only its samples
@@ -284,10 +287,9 @@ class EvalHook(Hook):
                 for buffer in module.buffers(recurse=False)
             )
         if type(self)._do_evaluate is EvalHook._do_evaluate:
-            score = self._do_evaluate(runner)
+            score = self._score(runner, watch)
         else:
-            scores = [evaluate_own(self, runner) for _ in self._each_set()]
-            score = first_score(scores)
+            score = first_score([evaluate_own(self, runner) for _ in self._each_set()])
         # None also when there were no results; a warning said so
         if save and self.save_best is not None and score is not None:
             self._save_ckpt(runner, score)
@@ -295,23 +297,26 @@ class EvalHook(Hook):
 
     def _do_evaluate(self, runner: Run) -> Any:
         """The score; MMCV's name, under which subclasses have their own."""
+        return self._score(runner)
+
+    def _score(self, runner: Run, watch: Watch | None = None) -> Any:
         found, batches = {}, 0
         with runner.evaluating():
             for name in self._each_set():
-                found[name], count = self._results(runner)
+                found[name], count = self._results(runner, watch)
                 batches += count
         runner.log_buffer.output["eval_iter_num"] = batches
         return first_score(
             [self.evaluate(runner, found[name]) for name in self._each_set()]
         )
 
-    def _results(self, runner: Run) -> tuple[Any, int]:
+    def _results(self, runner: Run, watch: Watch | None) -> tuple[Any, int]:
         """Of one pass over the set in turn, and its number of batches."""
         if self.test_fn is not None:
             results = self._call_test_fn(runner, self.test_fn)
             return results, length_of(self.dataloader) or 0
         steps = Steps(runner, self.dataloader, self._mode)
-        seen = steps if self.watch is None else self.watch(self._set, steps)
+        seen = steps if watch is None else watch(self._set, steps)
         if self._mode == "predict":
             results = collect_predictions(seen, length_of(self.dataset))
         else:
