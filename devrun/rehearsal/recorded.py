@@ -24,6 +24,7 @@ from devrun.checkpoint.catalog import CheckpointInfo, list_checkpoints, read_poi
 from devrun.config.limits import Budget
 from devrun.config.yaml_reader import read_yaml
 from devrun.errors import ConfigError, DevrunError
+from devrun.files import user_path
 from devrun.text import RECORD, one_line
 
 __all__ = ["Curve", "RecordedRun", "Saved", "Warned", "read_run"]
@@ -108,7 +109,7 @@ def read_run(work_dir: str | Path) -> RecordedRun:
     Raises:
         ConfigError: no folder, or one without logs.
     """
-    path = Path(os.path.expanduser(work_dir))
+    path = user_path(work_dir)
     if not os.path.isdir(path):
         what = "is a file" if os.path.exists(path) else "is not there"
         raise ConfigError(

@@ -216,7 +216,7 @@ def test_neither_depth_nor_size_nor_pipes_nor_links_stop_a_report(
         ((), "the following arguments are required: WORK_DIR"),
         (("nowhere",), "'nowhere' is not there; give the work_dir of a run"),
         (("x" * 5000,), "x' is not there; give the work_dir of a run"),
-        (("~nobody-of-that-name/run",), "is not there; give the work_dir of a run"),
+        (("~nobody-of-that-name/run",), "in a home directory that is not known here"),
         (("file",), "'file' is a file; give the work_dir of a run"),
         (("empty",), "'empty' has no log of a run (*.log.json)"),
         (("run", "bare"), "no logged value in common; report on each by itself"),
