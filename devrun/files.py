@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import suppress
+from pathlib import Path
+
+from devrun.errors import ConfigError
 
 
 def replace_text(path: str | os.PathLike[str], text: str) -> None:
@@ -38,3 +41,18 @@ def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
         with suppress(OSError):
             os.unlink(aside)
         raise
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """`path` with the home directory in the place of its `~`.
+
+    Raises:
+        ConfigError: there is no such home directory.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{os.fspath(path)!r} begins in a home directory that is not known here; "
+            "write it out"
+        ) from None

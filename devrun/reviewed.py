@@ -166,13 +166,22 @@ def _other_than(pattern: str) -> Callable[[Any], bool]:
     )
 
 
+ANY = ""
+"""In the place of an argument's name: any text, at any depth."""
 REFUSED: dict[str, Callable[[Any], bool]] = {
+    ANY: _text(r"^\s*pipe:"),
     "allow_pickle": bool,
     "auto_map": _present,
     "trust_remote_code": bool,
     "weights_only": lambda value: value is not None and not value,
 }
 """Argument -> whether this value of it runs or unpickles something, for any callee."""
+
+REFUSED_IN_INSTALLED: dict[str, Callable[[Any], bool]] = {
+    # whose readers, such as mmcv.load, choose pickle by the suffix
+    ANY: _text(r"^\s*pipe:|\.(pkl|pickle)\s*$"),
+}
+"""The same, for a callee that an installer put there."""
 
 REFUSED_IN_REVIEWED: dict[str, Callable[[Any], bool]] = {
     # peft

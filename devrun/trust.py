@@ -31,6 +31,7 @@ from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.importing import import_for_config, is_installed
 from devrun.place import Place
 from devrun.reviewed import (
+    ANY,
     CALLABLES,
     COLLATES,
     DENIED,
@@ -39,6 +40,7 @@ from devrun.reviewed import (
     LOADED,
     LOADERS,
     REFUSED,
+    REFUSED_IN_INSTALLED,
     REFUSED_IN_REVIEWED,
     REVIEWED,
 )
@@ -314,8 +316,11 @@ def check_arguments(
     if may_run_code():
         return
     rules = REFUSED
+    module = sys.modules.get(_home(target).partition(".")[0])
+    if module is not None and is_installed(module):
+        rules = {**rules, **REFUSED_IN_INSTALLED}
     if takes_objects(target):
-        rules = {**REFUSED, **REFUSED_IN_REVIEWED}
+        rules = {**rules, **REFUSED_IN_REVIEWED}
     for key, value in args.items():
         for name in _refused(key, value, rules):
             callee = getattr(target, "__name__", target)
@@ -368,7 +373,7 @@ def _refused(key: Any, value: Any, rules: Mapping[str, Any]) -> Iterator[Any]:
     if str(key) in rules and rules[str(key)](value):
         yield key
     elif isinstance(value, str):
-        if value.lstrip().lower().startswith("pipe:"):
+        if rules[ANY](value):
             yield key
     elif isinstance(value, Mapping):
         for name, inner in value.items():

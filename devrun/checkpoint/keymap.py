@@ -237,12 +237,16 @@ def _shapes(state_dict: Mapping[str, Any]) -> dict[str, Shape]:
 
 
 def is_dense(value: Any) -> TypeGuard[Tensor]:
-    """Whether it is a tensor that can be taken apart and put together."""
+    """Whether it is a tensor that can be taken apart and put together.
+
+    None whose few values stand for many: a copy of it would have any size.
+    """
     return (
         isinstance(value, Tensor)
         and not value.is_nested
         and value.layout == torch.strided
         and not value.is_quantized
+        and value.numel() * value.element_size() <= value.untyped_storage().nbytes()
     )
 
 

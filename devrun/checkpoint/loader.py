@@ -22,6 +22,7 @@ from devrun.checkpoint.reader import (
     read_checkpoint,
 )
 from devrun.errors import CheckpointError, ConfigError, ConfigTypeError, nearest
+from devrun.files import user_path
 
 Loader = Callable[..., Any]
 _REMOTE = re.compile(
@@ -99,7 +100,7 @@ class CheckpointLoader:
                 f"{path!r} is not a local path; download it first and give the "
                 "path of the file"
             )
-        return _load_local(Path(path).expanduser(), map_location, allow_pickle)
+        return _load_local(user_path(path), map_location, allow_pickle)
 
 
 def load_any(
@@ -156,7 +157,26 @@ def state_dict_of(
             f"no weights in {str(filename)!r}: a state_dict was expected, alone or "
             "under 'state_dict' or 'model'"
         )
-    return found
+    odd = next((k for k, v in found.items() if getattr(v, "is_nested", False)), None)
+    if odd is not None:
+        raise CheckpointError(
+            f"{str(filename)!r}: {odd!r} is a nested tensor, which is no weight of a "
+            "model; leave it out of the file"
+        )
+    return _with_versions(found)
+
+
+def _with_versions(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without the versions of its modules where they are not as torch writes them."""
+    versions = getattr(state_dict, "_metadata", {})
+    if isinstance(versions, Mapping) and all(
+        isinstance(name, str)
+        and isinstance(facts, Mapping)
+        and isinstance(facts.get("version", 1), (int, type(None)))
+        for name, facts in versions.items()
+    ):
+        return state_dict
+    return dict(state_dict)
 
 
 def _load_local(path: Path, map_location: Any, allow_pickle: bool) -> Any:

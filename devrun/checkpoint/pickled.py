@@ -29,6 +29,7 @@ from devrun.checkpoint import fileops, tensorfile
 from devrun.checkpoint.reader import MissingCheckpointError, missing_message
 from devrun.checkpoint.storage import make_durable, storage_errors, write_file
 from devrun.errors import CheckpointError
+from devrun.files import user_path
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _PLAIN: tuple[Any, ...] = (type(None), bool, int, float, str, bytes)
@@ -115,7 +116,7 @@ def save_pickled(content: Any, path: str | os.PathLike[str]) -> None:
         CheckpointError: something that could not be loaded again, named by its path.
         StorageError: the disk refused; a file that was there before is intact.
     """
-    path = Path(path).expanduser().absolute()
+    path = user_path(path).absolute()
     plain = _plain(content, "checkpoint")
     with storage_errors(f"cannot write {str(path)!r}"):
         make_durable(path.parent)
@@ -135,7 +136,7 @@ def write_safetensors(
     Raises:
         StorageError: the disk refused; a file that was there before is intact.
     """
-    path = Path(path).expanduser().absolute()
+    path = user_path(path).absolute()
     plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     with storage_errors(f"cannot write {str(path)!r}"):
         make_durable(path.parent)

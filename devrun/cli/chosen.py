@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from devrun.errors import CheckpointError
+from devrun.files import user_path
 
 WORDS = ("best", "latest")
 
@@ -23,7 +24,7 @@ def chosen_checkpoint(text: str, places: tuple[Path, ...] = ()) -> str:
     """
     from devrun.checkpoint import find_latest, list_checkpoints, read_pointer
 
-    path = Path(text).expanduser()
+    path = user_path(text)
     if text in WORDS and not path.exists():
         if text == "latest":
             found = find_latest(*places)
@@ -57,6 +58,6 @@ def places_of(cfg: Mapping[str, Any], work_dir: Path) -> tuple[Path, ...]:
     best = (cfg.get("evaluation") or {}).get("out_dir")
     return (
         work_dir / "checkpoints",
-        *([Path(apart).expanduser() / work_dir.name] if apart else []),
-        *([Path(best).expanduser()] if best else []),
+        *([user_path(apart) / work_dir.name] if apart else []),
+        *([user_path(best)] if best else []),
     )

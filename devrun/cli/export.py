@@ -13,6 +13,7 @@ from devrun.cli.exits import Session
 from devrun.cli.flags import add_trust_flags, import_modules, trusted
 from devrun.config import Config
 from devrun.errors import CheckpointError
+from devrun.files import user_path
 
 FORMATS = ("mmcv", "torch", "safetensors")
 LAYOUTS = ("mmcls", "timm", "torchvision", "transformers")
@@ -51,9 +52,9 @@ def run(args: argparse.Namespace, session: Session) -> int:
     from devrun.checkpoint import export_weights
     from devrun.checkpoint.mmcv_format import FORMATS as SUFFIXES
 
-    source = Path(chosen_checkpoint(args.checkpoint)).expanduser()
+    source = user_path(chosen_checkpoint(args.checkpoint))
     suffix = SUFFIXES[args.format]
-    target = Path(args.output or f"{source.absolute()}{suffix}").expanduser()
+    target = user_path(args.output or f"{source.absolute()}{suffix}")
     if target.suffix != suffix:
         raise CheckpointError(
             f"--output {str(target)!r} must end in {suffix}, by which others know it"

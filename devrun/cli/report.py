@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from devrun.cli.console import say
 from devrun.cli.exits import Session
 from devrun.errors import ConfigError, StorageError
-from devrun.files import replace_text
+from devrun.files import replace_text, user_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
         return 0
     from devrun.rehearsal.report import page
 
-    output = Path(args.output).expanduser()
+    output = user_path(args.output)
     try:
         replace_text(output, page(data))
     except OSError as error:

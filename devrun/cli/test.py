@@ -31,7 +31,7 @@ from devrun.config.named_sets import named_sets
 from devrun.config.revisions import MODULE
 from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
-from devrun.files import replace_text
+from devrun.files import replace_text, user_path
 from devrun.log.jsonlines import strict_line
 
 __all__ = [
@@ -182,7 +182,7 @@ def opened(
             revise_keys=args.revise_keys or MODULE,
             allow_pickle=args.trusted_file is not None,
         )
-        place = Path(checkpoint).expanduser()
+        place = user_path(checkpoint)
         if args.weights == "evaluated" and place.is_dir():
             averaged = averaged_weights(read_checkpoint(place, parts=["hooks"]))
             if averaged is not None:
@@ -276,7 +276,7 @@ def check_out(flag: str, out: str | None, formats: tuple[str, ...] = ()) -> None
     """Refuse a file that could not be written once the evaluation is over."""
     if out is None:
         return
-    place = Path(out).expanduser()
+    place = user_path(out)
     if formats and place.suffix not in formats:
         raise ConfigError(
             f"{flag} {out!r} must end in one of {', '.join(formats)}, which is how its "

@@ -12,6 +12,7 @@ from pathlib import Path
 from devrun.cli.console import complain
 from devrun.cli.lost import mark_lost, mark_lost_siblings
 from devrun.errors import CheckpointError, ConfigError, nearest
+from devrun.files import user_path
 from devrun.lock import lock_directory
 
 DEFAULT_ROOT = "work_dirs"
@@ -49,7 +50,7 @@ def choose_work_dir(
     """
     own = _run_of(resume_from) if resume_from else None
     if named is not None:
-        work_dir = Path(named).expanduser()
+        work_dir = user_path(named)
         goes_on = resume_from == "auto" or (
             own is not None and own.resolve() == work_dir.resolve()
         )
@@ -79,7 +80,7 @@ def check_checkpoint(key: str, path: str) -> None:
     Raises:
         CheckpointError: nothing is there, or the work_dir of a run.
     """
-    place = Path(path).expanduser()
+    place = user_path(path)
     if path == "auto" or "://" in path:
         return
     if holds_run(place) and not (place / "MANIFEST.json").exists():
@@ -104,7 +105,7 @@ def check_checkpoint(key: str, path: str) -> None:
 
 def _run_of(checkpoint: str) -> Path | None:
     """The work_dir that `checkpoint` is in, if it is in one."""
-    parent = Path(checkpoint).expanduser().parent
+    parent = user_path(checkpoint).parent
     if parent.name == "checkpoints":
         parent = parent.parent
     return parent if checkpoint != "auto" and holds_run(parent) else None

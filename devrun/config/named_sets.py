@@ -11,7 +11,7 @@ from devrun.errors import ConfigError
 
 __all__ = ["named_sets"]
 
-_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 
 
 def named_sets(cfg: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -15,17 +16,19 @@ except ImportError:  # Python 3.10
 MODULE = ((r"^module\.", ""),)
 """MMCV's default: what DataParallel puts before every key."""
 _ACCEPTED = "a list of [pattern, replacement] pairs of text"
-_PAIRS, _LENGTH, _REPEATS = 100, 500, 6
+_PAIRS, _LENGTH = 100, 500
 _MANY = 16
-"""From this many times on a repetition is counted as one without bound."""
+"""Times that a repetition without bound is counted as."""
+_CHOICES = 24.0
+"""Bits: in 2**24 ways a pattern may go on, which is six repetitions without bound."""
 
 
 def revisions(value: Any) -> list[tuple[re.Pattern[str], str]]:
     """The patterns of `revise_keys`, compiled, with what replaces them.
 
-    A pattern may come from a config of others: one whose time could grow faster than
-    a small power of a key's length (a repetition in a repetition, or of a choice) is
-    refused.
+    A pattern may come from a config of others: one with too many ways through a key (a
+    repetition in a repetition, or of a choice; a long row of what may be left out), all
+    of which are tried before it does not match, is refused.
 
     Raises:
         ValueError: not such a list, or an invalid pattern or replacement.
@@ -50,35 +53,31 @@ def revisions(value: Any) -> list[tuple[re.Pattern[str], str]]:
                 f"{describe(pattern)} with {describe(replacement)} is no regular "
                 f"expression with its replacement: {error}"
             ) from None
-        if _repeats(parsed, inside=False) > _REPEATS:
+        if _choices(parsed) > _CHOICES:
             raise ValueError(
                 f"{describe(pattern)} could take for ever: repeat neither a repetition "
-                f"nor a choice, and at most {_REPEATS} times in all"
+                "nor a choice, and have at most 6 repetitions in all"
             )
         found.append((compiled, replacement))
     return found
 
 
-def _repeats(node: Any, *, inside: bool) -> int:
-    """How many repetitions without bound a parsed pattern has; more than are accepted
-    where one is in another, or a choice or a reference back is in one."""
-    count = 0
+def _choices(node: Any) -> float:
+    """Bits of the number of ways through a parsed pattern: what is tried at most."""
+    bits = 0.0
     for operator, argument in node:
         name = str(operator)
         if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
-            _, most, repeated = argument
-            many = most >= _MANY
-            count += (_REPEATS + 1 if inside else 1) if many else 0
-            count += _repeats(repeated, inside=inside or many)
+            least, most, repeated = argument
+            bits += math.log2(min(most - least + 1, _MANY))
+            if inner := _choices(repeated):
+                bits += inner * most  # each time has the choice anew
         elif name == "BRANCH":
-            count += _REPEATS + 1 if inside else 0
-            count += sum(_repeats(branch, inside=inside) for branch in argument[1])
+            bits += math.log2(sum(2.0 ** min(_choices(b), 64.0) for b in argument[1]))
         elif name in ("GROUPREF", "GROUPREF_EXISTS"):
-            count += _REPEATS + 1 if inside or name == "GROUPREF_EXISTS" else 1
-        elif name == "SUBPATTERN":
-            count += _repeats(argument[-1], inside=inside)
-        elif name in ("ASSERT", "ASSERT_NOT"):
-            count += _repeats(argument[1], inside=inside)
+            bits += _CHOICES + 1 if name == "GROUPREF_EXISTS" else math.log2(_MANY)
+        elif name in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
+            bits += _choices(argument[-1])
         elif name == "ATOMIC_GROUP":
-            count += _repeats(argument, inside=inside)
-    return count
+            bits += _choices(argument)
+    return bits

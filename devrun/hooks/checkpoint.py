@@ -26,6 +26,7 @@ from devrun.errors import (
     UnsupportedFeatureError,
     nearest,
 )
+from devrun.files import user_path
 from devrun.hooks.base import HOOKS, Hook, Priority
 from devrun.hooks.timer import exclude_time
 from devrun.lock import lock_directory, unlock_directory
@@ -169,7 +170,7 @@ class CheckpointHook(Hook):
             return str(Path(work_dir) / "checkpoints")
         if work_dir is None or self._placed:
             return self.out_dir
-        return str(Path(self.out_dir).expanduser().absolute() / Path(work_dir).name)
+        return str(user_path(self.out_dir).absolute() / Path(work_dir).name)
 
     def before_run(self, runner: Run) -> None:
         self.out_dir = self.directory(runner.work_dir)

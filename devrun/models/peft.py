@@ -28,7 +28,7 @@ def _config_class() -> type:
 
 
 CONFIGS = Registry("adapter", expects=_config_class)
-_REGEX = re.compile(r"[*+{(\\]")
+_REGEX = re.compile(r"[*+?|{(\\]")
 
 
 def adapt(model: nn.Module, cfg: Mapping[str, Any]) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from devrun.rehearsal.recorded import RecordedRun
-from devrun.rehearsal.shares import bound_of, shares_of
+from devrun.rehearsal.shares import bound_of, finite, shares_of
 
 __all__ = ["Digest", "digest", "train_seconds"]
 
@@ -50,8 +49,8 @@ def digest(
     price_per_hour: float | None = None,
 ) -> Digest:
     """The figures of `run`; energy and price where power (W) and price are given."""
-    shares = _shares(run)
-    seconds = _float(run.facts.get("duration_seconds"))
+    shares = {k: v for k, v in _shares(run).items() if finite(v) is not None}
+    seconds = finite(run.facts.get("duration_seconds"))
     metric, score, step = _best(run)
     until = None if step is None else _seconds_at(run, step)
     return Digest(
@@ -101,25 +100,26 @@ def _shares(run: RecordedRun) -> dict[str, float]:
 
 def _best(run: RecordedRun) -> tuple[str | None, float | None, int | None]:
     best = run.facts.get("best")
-    if not isinstance(best, Mapping) or _float(best.get("score")) is None:
+    if not isinstance(best, Mapping) or finite(best.get("score")) is None:
         return None, None, None
-    metric, score = best.get("metric"), _float(best["score"])
+    metric, score = best.get("metric"), finite(best["score"])
     step = next((saved.step for saved in run.checkpoints if saved.best), None)
     curve = run.curve(str(metric), "val")
-    if step is None and curve is not None and score is not None and len(curve.values):
-        step = int(curve.steps[np.nanargmin(np.abs(curve.values - score))])
+    if step is None and curve is not None and score is not None:
+        away = np.abs(np.where(np.isnan(curve.values), np.inf, curve.values) - score)
+        step = int(curve.steps[np.argmin(away)])
     return None if metric is None else str(metric), score, step
 
 
 def _seconds_at(run: RecordedRun, step: int) -> float | None:
     steps, until = train_seconds(run)
-    return float(np.interp(step, steps, until)) if len(steps) else None
+    return finite(float(np.interp(step, steps, until))) if len(steps) else None
 
 
 def _median(run: RecordedRun, name: str, scale: float = 1.0) -> float | None:
     curve = run.curve(name, "train")
     values = curve.values[np.isfinite(curve.values)] if curve else np.zeros(0)
-    return float(np.median(values)) * scale if len(values) else None
+    return finite(float(np.median(values)) * scale) if len(values) else None
 
 
 def _peak(run: RecordedRun) -> float | None:
@@ -131,9 +131,5 @@ def _peak(run: RecordedRun) -> float | None:
 def _times(
     seconds: float | None, rate: float | None, scale: float = 1.0
 ) -> float | None:
-    return None if seconds is None or rate is None else seconds * rate * scale
-
-
-def _float(value: Any) -> float | None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if number else None
+    known = seconds is not None and rate is not None
+    return finite(seconds * rate * scale) if known else None

@@ -8,7 +8,6 @@ best of many is what a shared machine never gives again.
 from __future__ import annotations
 
 import json
-import math
 import os
 import statistics
 import time
@@ -20,9 +19,11 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
+from devrun.checkpoint import fileops
 from devrun.devices.base import DeviceAdapter
 from devrun.errors import UnsupportedFeatureError
-from devrun.files import replace_text
+from devrun.files import replace_text, user_path
+from devrun.rehearsal.shares import finite
 from devrun.rehearsal.workloads import Case, cases
 
 __all__ = ["SCHEMA", "Measured", "Peaks", "load", "measure", "save"]
@@ -209,19 +210,20 @@ def load(adapter: DeviceAdapter) -> Peaks | None:
     if adapter.emulated or not isinstance(device, torch.device):
         return None
     version, threads = str(torch.__version__), torch.get_num_threads()
-    path = _place(describe(adapter, device), version, threads)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        path = _place(describe(adapter, device), version, threads)
+        with fileops.directory(path.parent) as fd:
+            data = json.loads(fileops.read_file(path.name, fd, limit=1 << 20))
         measured = [Measured(**entry) for entry in data.pop("measured")]
         peaks = Peaks(measured=measured, **data)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    sane = all(math.isfinite(m.median) and m.median > 0 for m in measured)
+    sane = all((finite(m.median) or 0) > 0 for m in measured)
     return peaks if sane and peaks.schema == SCHEMA else None
 
 
 def _place(description: str, version: str, threads: int) -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    root = os.environ.get("XDG_CACHE_HOME") or user_path("~/.cache")
     words = f"{description} torch {version} threads {threads}"
     name = "".join(c if c.isalnum() or c in ".+-" else "_" for c in words)
     return Path(root) / "devrun" / "peaks" / f"{name}.json"

@@ -8,22 +8,34 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
-from collections.abc import Iterator, Mapping
+import stat
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from devrun.checkpoint.catalog import CheckpointInfo, list_checkpoints
+from devrun.checkpoint.catalog import CheckpointInfo, list_checkpoints, read_pointer
 from devrun.config.limits import Budget
 from devrun.config.yaml_reader import read_yaml
 from devrun.errors import ConfigError, DevrunError
-from devrun.text import one_line
+from devrun.files import user_path
+from devrun.text import RECORD, one_line
 
 __all__ = ["Curve", "RecordedRun", "Saved", "Warned", "read_run"]
 
+MOST_BYTES = 1 << 30
+"""Of a log; of `run.json` and the config a 64th."""
+MOST_CURVES, MOST_POINTS, MOST_WARNINGS = 500, 20_000_000, 1000
+_LINE, _STEP = 1 << 20, 1 << 53
+"""Characters of a line; updates."""
+RECORD_LINES = 500
+"""Of a warning."""
 POSITION = ("mode", "epoch", "iter", "step")
 """Fields of a log line that say where it is."""
 _ENTRY = re.compile(
@@ -97,9 +109,9 @@ def read_run(work_dir: str | Path) -> RecordedRun:
     Raises:
         ConfigError: no folder, or one without logs.
     """
-    path = Path(work_dir).expanduser()
-    if not path.is_dir():
-        what = "is a file" if path.exists() else "is not there"
+    path = user_path(work_dir)
+    if not os.path.isdir(path):
+        what = "is a file" if os.path.exists(path) else "is not there"
         raise ConfigError(
             f"{str(path)!r} {what}; give the work_dir of a run, the folder that has "
             "its .log.json"
@@ -119,31 +131,69 @@ def read_run(work_dir: str | Path) -> RecordedRun:
     return run
 
 
+@contextmanager
+def _reading(path: Path, most: int = MOST_BYTES) -> Iterator[IO[str]]:
+    """The text of a file of the folder itself: what came with it leads nowhere else.
+
+    Raises:
+        OSError: a link, no regular file, or one of more than `most` bytes.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, encoding="utf-8", errors="replace") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, "it is no regular file")
+        if status.st_size > most:
+            raise OSError(0, f"it has more than {most} bytes")
+        yield file
+
+
+def _lines(file: IO[str]) -> Iterator[str]:
+    """Its lines, each without what is too long to be one."""
+    while line := file.readline(_LINE):
+        yield line
+        while line and line[-1] != "\n":
+            line = file.readline(_LINE)
+
+
 def _curves(logs: list[Path], problems: list[str]) -> Iterator[Curve]:
     """The values of all logs; a run that was resumed goes on from its checkpoint."""
-    found: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
+    found: dict[tuple[str, str], tuple[array[int], array[float]]] = {}
+    points, full = 0, False
     for log in logs:
         began = False
         for record in _records(log, problems):
             mode, step = record.get("mode"), record.get("step")
             if not isinstance(mode, str) or not isinstance(step, int):
                 continue  # the head of the file
+            if abs(step) > _STEP:
+                continue
             if not began:
                 began = True
                 _forget(found, step if mode == "train" else step + 1)
             for name, value in _numbers(record):
-                steps, values = found.setdefault((name, mode), ([], []))
+                if (name, mode) not in found and len(found) >= MOST_CURVES:
+                    full = True
+                    continue
+                steps, values = found.setdefault((name, mode), (array("q"), array("d")))
                 if steps and steps[-1] == step:
                     values[-1] = value
-                elif not steps or step > steps[-1]:
+                elif (not steps or step > steps[-1]) and points < MOST_POINTS:
                     steps.append(step)
                     values.append(value)
+                    points += 1
+    if full or points >= MOST_POINTS:
+        problems.append(
+            f"the logs have too many values: shown are {len(found)} curves, "
+            f"{points} points"
+        )
     for (name, mode), (steps, values) in found.items():
-        yield Curve(name, mode, np.array(steps), np.array(values, dtype=np.float64))
+        if steps:
+            yield Curve(name, mode, np.array(steps), np.array(values))
 
 
 def _forget(
-    found: Mapping[tuple[str, str], tuple[list[int], list[float]]], step: int
+    found: Mapping[tuple[str, str], tuple[array[int], array[float]]], step: int
 ) -> None:
     """Drop what an earlier part of the run logged of `step` and later."""
     for steps, values in found.values():
@@ -154,8 +204,8 @@ def _forget(
 def _records(log: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     broken = 0
     try:
-        with log.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
+        with _reading(log) as file:
+            for line in _lines(file):
                 try:
                     record = json.loads(line)
                 except (ValueError, RecursionError):
@@ -197,7 +247,8 @@ def _number(value: Any) -> float | None:
 
 def _facts(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        with _reading(path, MOST_BYTES >> 6) as file:
+            facts = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
         reason = (
             "is not there" if isinstance(error, FileNotFoundError) else "is damaged"
@@ -211,7 +262,9 @@ def _config(path: Path, problems: list[str]) -> dict[str, Any]:
     """The resolved config as it was written: nothing in it is looked up again."""
     file = path / "config.yaml"
     try:
-        tree = read_yaml(file.read_text(encoding="utf-8"), str(file), Budget())
+        with _reading(file, MOST_BYTES >> 6) as stream:
+            text = stream.read()
+        tree = read_yaml(text, str(file), Budget())
     except (OSError, ValueError) as error:  # a ConfigError is a ValueError
         absent = isinstance(error, FileNotFoundError)
         reason = "is not there" if absent else f"cannot be read ({one_line(error)})"
@@ -233,11 +286,7 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _checkpoints(path: Path, problems: list[str]) -> list[Saved]:
-    try:
-        best = json.loads((path / "best.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        best = {}
-    name = best.get("checkpoint") if isinstance(best, dict) else None
+    name = read_pointer(path, "best")
     try:
         return [_saved(info, name) for info in list_checkpoints(path)]
     except DevrunError as error:
@@ -253,23 +302,37 @@ def _saved(info: CheckpointInfo, best: str | None) -> Saved:
     return Saved(name, info.step, created, size, info.problem, name == best)
 
 
-def _warnings(logs: Iterator[Path], problems: list[str]) -> list[Warned]:
+def _warnings(logs: Iterable[Path], problems: list[str]) -> list[Warned]:
     """Warnings and errors in the order of their first time; equal ones once."""
     counts: dict[tuple[str, str], int] = {}
+    left_out = 0
     for log in sorted(logs):
-        level, lines = "", []
         try:
-            text = log.read_text(encoding="utf-8", errors="replace")
+            with _reading(log) as file:
+                for key in _entries(file):
+                    if key in counts or len(counts) < MOST_WARNINGS:
+                        counts[key] = counts.get(key, 0) + 1
+                    else:
+                        left_out += 1
         except OSError as error:
             problems.append(f"{log.name} cannot be read: {error.strerror}")
-            continue
-        for line in [*text.splitlines(), "0000-00-00 00:00:00,0 - end - END - "]:
-            entry = _ENTRY.match(line)
-            if entry is None:
-                lines.append(line)
-                continue
-            if level in ("WARNING", "ERROR", "CRITICAL"):
-                key = (level, "\n".join(lines))
-                counts[key] = counts.get(key, 0) + 1
-            level, lines = entry["level"], [entry["text"]]
+    if left_out:
+        problems.append(f"{left_out} more warnings left out")
     return [Warned(level, text, times) for (level, text), times in counts.items()]
+
+
+def _entries(file: IO[str]) -> Iterator[tuple[str, str]]:
+    """(level, text) of the warnings and errors of a log."""
+    level, lines = "", [""]
+    for line in _lines(file):
+        entry = _ENTRY.match(line)
+        if entry is None:
+            if level and len(lines) < RECORD_LINES:
+                lines.append(line.rstrip("\n")[:RECORD])
+            continue
+        if level:
+            yield level, "\n".join(lines)
+        known = entry["level"] in ("WARNING", "ERROR", "CRITICAL")
+        level, lines = entry["level"] if known else "", [entry["text"][:RECORD]]
+    if level:
+        yield level, "\n".join(lines)

@@ -30,6 +30,8 @@ __all__ = ["SCHEMA", "page", "report_data"]
 SCHEMA = "devrun.report/1"
 POINTS = 400_000
 """Of all curves of a page together; each has its share of them, and 2,000 at least."""
+DEPTH = 100
+"""Of mappings and lists in each other; what is deeper is left out."""
 _FACTS = {
     "status": "status", "device": "device", "versions": "versions", "git": "revision",
     "utilization": "utilization", "seed": "seed", "world_size": "processes",
@@ -37,6 +39,7 @@ _FACTS = {
 }  # fmt: skip
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a log may have any numbers
 def report_data(
     runs: Sequence[RecordedRun],
     *,
@@ -160,15 +163,17 @@ def _configs(runs: Sequence[RecordedRun]) -> dict[str, list[Any]]:
     return {key: row for key, row in table.items() if any(v != row[0] for v in row)}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = 0) -> Any:
     """`value` in JSON's types; secrets masked; numbers that JSON lacks as text."""
+    if depth > DEPTH:
+        return "..."
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): _plain(entry, depth + 1) for key, entry in value.items()}
     if isinstance(value, np.ndarray):
         rounded = np.char.mod("%.7g", value) if value.dtype.kind == "f" else value
         return [_number(v) for v in rounded.astype(value.dtype).tolist()]
     if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
+        return [_plain(entry, depth + 1) for entry in value]
     if isinstance(value, np.generic):
         return _plain(value.item())
     if isinstance(value, float):
@@ -319,7 +324,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _text(value: Any) -> str:
-    return html.escape(str(value))
+    encoded = str(value).encode(errors="backslashreplace")  # JSON has lone surrogates
+    return html.escape(encoded.decode())
 
 
 def _asset(name: str) -> str:

@@ -7,10 +7,13 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
 from typing import Any
+from urllib.parse import urlsplit
 
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, DevrunError
 from devrun.rehearsal.report import page
+from devrun.text import escape
 
 __all__ = ["serve"]
 
@@ -33,12 +36,24 @@ def serve(
     """
     data()  # what is wrong with the runs is said before a browser asks
 
+    reading = Lock()  # many questions at once cost one reading at a time
+
     class Handler(BaseHTTPRequestHandler):
+        timeout = 10.0
+
         def do_GET(self) -> None:
+            if not _is_here(self.headers.get("Host", "")):
+                self.send_error(421, "this is for the browser of its own machine")
+                return
             if self.path not in ("/", "/version"):
                 self.send_error(404)
                 return
-            found = data()
+            try:
+                with reading:
+                    found = data()
+            except DevrunError as error:
+                self.send_error(503, escape(error))
+                return
             version = _version(found)
             text = version
             if self.path == "/":
@@ -65,6 +80,18 @@ def serve(
         with suppress(KeyboardInterrupt):
             server.serve_forever()
     return 0
+
+
+def _is_here(host: str) -> bool:
+    """Whether it names this machine: a name of elsewhere may have been given its
+    address, so that the page of another site could read the answers (DNS rebinding).
+
+    Any port, as of a tunnel.
+    """
+    try:
+        return urlsplit(f"//{host}").hostname in ("127.0.0.1", "localhost", "::1")
+    except ValueError:
+        return False
 
 
 def _version(data: Mapping[str, Any]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["bound_of", "shares_of"]
+__all__ = ["bound_of", "finite", "shares_of"]
 
 REST = "the rest"
 ADVICE = {
@@ -23,10 +24,11 @@ def shares_of(facts: Mapping[str, Any]) -> dict[str, float]:
         facts: `run.json` of a run that ended, or what will be.
     """
     seconds = facts.get("seconds")
-    whole = facts.get("duration_seconds")
-    if not isinstance(seconds, Mapping) or not isinstance(whole, (int, float)):
+    whole = finite(facts.get("duration_seconds"))
+    if not isinstance(seconds, Mapping) or whole is None:
         return {}
-    shares = {str(k): float(v) for k, v in seconds.items() if _positive(v)}
+    numbers = {str(key): finite(value) for key, value in seconds.items()}
+    shares = {key: value for key, value in numbers.items() if value and value > 0}
     if shares and whole > sum(shares.values()):
         shares[REST] = whole - sum(shares.values())
     return shares
@@ -38,12 +40,20 @@ def bound_of(shares: Mapping[str, float]) -> str | None:
     The start and the end of a run are no part to be named: a longer one spreads them.
     """
     named = {part: seconds for part, seconds in shares.items() if part in ADVICE}
-    if not named:
+    whole = sum(shares.values())
+    if not named or not whole:
         return None
     part = max(named, key=lambda name: named[name])
-    share = named[part] / sum(shares.values())
+    share = named[part] / whole
     return f"{part}: {share:.0%} of the time; {ADVICE[part]}"
 
 
-def _positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and 0 < value < float("inf")
+def finite(value: Any) -> float | None:
+    """A number of a file as one to compute with; None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

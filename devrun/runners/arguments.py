@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ import torch
 from devrun.config.numbers import is_seed, whole_number
 from devrun.config.origin import describe
 from devrun.errors import ConfigError, ConfigTypeError, DataError, DevrunError
+from devrun.files import user_path
 from devrun.text import cause_of
 
 __all__ = [
@@ -77,7 +77,7 @@ def made_work_dir(work_dir: Any) -> str | None:
         raise ConfigTypeError(
             f"work_dir must be a path or None, got {type(work_dir).__name__}"
         )
-    path = Path(work_dir).expanduser().absolute()
+    path = user_path(work_dir).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -239,6 +239,7 @@ HOSTILE = {
     "empty": lambda value: torch.zeros(0),
     "nested": lambda value: torch.nested.nested_tensor([value, value[:1]]),
     "no tensor": lambda value: "text",
+    "few for many": lambda value: torch.ones(1).as_strided((1 << 22,) * 2, (0, 0)),
 }
 
 

@@ -379,3 +379,31 @@ def test_a_trusted_config_may_name_what_it_likes(trap, train, config):
     status, _, text = train(path, "--dry-run", "--trust-config", "--no-progress")
     assert status == 0, text
     assert Path("PWNED").exists()
+
+
+UNPICKLES = """
+import pickle
+from torch.utils.data import Dataset
+class Rows(Dataset):
+    def __init__(self, ann_file, more=()): self.rows = pickle.load(open(ann_file, "rb"))
+    def __len__(self): return 1
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"ann_file": "evil.pkl"}, {"ann_file": "a", "more": [{"x": "A.PICKLE"}]}],
+)
+def test_a_data_set_of_an_installed_package_is_given_no_pickle(
+    arguments, trap, train, monkeypatch
+):
+    installed = trap / "site-packages"
+    installed.mkdir()
+    (installed / "dr_installed.py").write_text(UNPICKLES)
+    monkeypatch.syspath_prepend(str(installed))
+    cfg = hostile({"data.train": {"type": "dr_installed.Rows", **arguments}})
+    (trap / "c.json").write_text(json.dumps(cfg))
+    status, _, text = train(trap / "c.json", "--dry-run")
+    sys.modules.pop("dr_installed", None)
+    check(status, text, trap)
+    assert "could run or unpickle what comes with it" in text

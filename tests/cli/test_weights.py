@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.server
 import threading
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,48 @@ def test_keys_are_revised_by_the_config_and_by_flags(config, train):
     ]
     file = config(load_from="both.pth", revise_keys=written["revise_keys"])
     assert train(file, "--work-dir", "c")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "versions", ["text", {"": 3}, {3: {}}, {"": {"version": "2"}}, [1]]
+)
+def test_versions_as_torch_never_writes_them_are_left_out(config, train, versions):
+    state = OrderedDict(mlp().state_dict())
+    state._metadata = versions
+    torch.save(state, "odd.pth")
+    status, _, err = train(config(), "--load-from", "odd.pth", "--dry-run")
+    assert status == 0, err
+
+
+def test_a_nested_tensor_is_one_line(config, train, recwarn):
+    key = next(iter(state := mlp().state_dict()))
+    torch.save({**state, key: torch.nested.nested_tensor([state[key]])}, "odd.pth")
+    status, _, err = train(config(), "--load-from", "odd.pth", "--dry-run")
+    assert status == 3
+    assert "is a nested tensor" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "FILE", "--work-dir", "~nobody-here/run"),
+        ("train", "FILE", "--load-from", "~nobody-here/a.pth"),
+        ("train", "FILE", "--find-lr", "--work-dir", "~nobody-here/run"),
+        ("test", "FILE", "~nobody-here/a.pth"),
+        ("test", "FILE", "a.pth", "--predictions", "~nobody-here/a.csv"),
+        ("predict", "FILE", "a.pth", "--out", "~nobody-here/a.csv"),
+        ("export", "~nobody-here/a"),
+        ("report", "~nobody-here/a"),
+    ],
+)
+def test_a_home_that_is_nobodys_is_one_line(config, capsys, words):
+    file = config()
+    torch.save(mlp().state_dict(), "a.pth")
+    status = main([file if word == "FILE" else word for word in words])
+    err = capsys.readouterr().err
+    assert status in (2, 3), err
+    assert err.splitlines()[-1].startswith("devrun: error: ")
+    assert "home directory that is not known" in err and "traceback" not in err
 
 
 @pytest.mark.parametrize("text", ["^a", "(=b", "(a+)+$=", "^(a)=\\2"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -127,3 +130,35 @@ def test_no_folder_is_named(tmp_path: Path) -> None:
 def test_an_unknown_policy_is_refused(images: Path) -> None:
     with pytest.raises(ConfigError, match="stop or skip, got ignore"):
         ImageFolder(images, on_bad_image="ignore")
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
+
+
+def test_no_picture_is_a_program_that_is_run(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gs", "gswin32c", "gswin64c"):
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/PWNED\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
+    (images / "cat" / "a.png").write_bytes(EPS)
+    with pytest.raises(DataError, match="it is none of BMP"):
+        ImageFolder(images)[0]
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_neither_a_bomb_nor_a_pipe_stops_without_a_reason(images: Path) -> None:
+    size = struct.pack(">II", 60_000, 60_000)
+    picture = (images / "cat" / "a.png").read_bytes()
+    head = picture[12:16] + size + picture[24:29]
+    check = struct.pack(">I", zlib.crc32(head))
+    (images / "cat" / "a.png").write_bytes(picture[:12] + head + check + picture[33:])
+    os.remove(images / "cat" / "b.png")
+    os.mkfifo(images / "cat" / "b.png")
+    data = ImageFolder(images)
+    with pytest.raises(DataError, match="exceeds limit"):
+        data[0]
+    with pytest.raises(DataError, match="no regular file"):
+        data[1]

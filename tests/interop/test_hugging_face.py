@@ -241,6 +241,41 @@ def test_an_image_that_a_row_names_is_not_fetched(tmp_path):
         data[0]
 
 
+def claiming(rows, was, kind, folder):
+    """`rows` of a column `x` of the kind `was`, saved as if they were of another."""
+    from datasets import Dataset, Features
+
+    Dataset.from_dict({"x": rows}, features=Features(x=was)).save_to_disk(folder)
+    info = folder / "dataset_info.json"
+    facts = {**json.loads(info.read_text()), "features": Features(x=kind).to_dict()}
+    info.write_text(json.dumps(facts))
+    return {"type": "HuggingFaceDataset", "path": str(folder)}
+
+
+@pytest.mark.parametrize("inside", ["a list", "a dict"])
+def test_a_picture_inside_of_something_is_not_fetched_either(tmp_path, inside):
+    from datasets import Image, List, Value
+
+    row = {"bytes": None, "path": "http://127.0.0.1:9/x.png"}
+    was = {"bytes": Value("binary"), "path": Value("string")}
+    value, kinds = [row], (List(was), List(Image()))
+    if inside == "a dict":
+        value, kinds = {"y": row}, ({"y": was}, {"y": Image()})
+    cfg = claiming([value], *kinds, tmp_path / "rows")
+    with pytest.raises(ConfigError, match="column 'x' has a Image, which is not read"):
+        build_dataset(cfg)
+
+
+def test_an_image_processor_does_not_fetch_what_a_text_names(tmp_path):
+    from datasets import Value
+
+    rows, text = ["http://127.0.0.1:9/x.png"], Value("string")
+    cfg = claiming(rows, text, text, tmp_path / "rows")
+    cfg["processor"] = {"type": "transformers.ViTImageProcessorPil"}
+    with pytest.raises(ConfigError, match="names 'x', a column of the kind Value"):
+        build_dataset({**cfg, "inputs": "x"})
+
+
 CONFIGS = ROOT / "configs" / "huggingface"
 
 

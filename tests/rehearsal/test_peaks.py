@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
@@ -130,3 +131,54 @@ def test_a_training_tells_its_utilization_where_the_device_was_measured(
     reached = flops * 8 / (spent["data"] + spent["step"]) / 1e9
     assert found["gflops"] == pytest.approx(reached, rel=0.2)
     assert found["share"] == pytest.approx(found["gflops"] / 10, abs=1e-5)
+
+
+ODD = {"median": [1], "kind": [1], "low": None, "dtype": 10**400}
+RESULTS = {
+    "deep": "[" * 100_000,
+    "another kind": "3",
+    "text": json.dumps({"measured": [{"median": "ten"}]}),
+    **{f"odd {key}": key for key in ODD},
+    "huge": "median",
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_no_kept_result_ends_a_training(cache, name):
+    adapter = resolve_device("cpu")
+    adapter.setup(0)
+    words = module.describe(adapter, adapter.device), str(torch.__version__)
+    facts = {"kind": "matmul", "dtype": "fp32", "shape": "any", "median": 10, "low": 9}
+    facts |= {"high": 11, "unit": "GFLOP/s", "share": 1}
+    kept = module.save(
+        module.Peaks(
+            "cpu", words[0], {"torch": words[1]}, torch.get_num_threads(), [], []
+        )
+    )
+    whole = json.loads(kept.read_text())
+    text = RESULTS[name]
+    if text in facts:
+        value = 10**400 if name == "huge" else ODD[text]
+        text = json.dumps({**whole, "measured": [{**facts, text: value}]})
+    kept.write_text(text)
+    found = load(adapter)
+    assert found is None or found.peak("fp32") in (None, 10)
+
+
+def test_neither_a_pipe_nor_no_home_ends_a_training(cache, monkeypatch):
+    adapter = resolve_device("cpu")
+    adapter.setup(0)
+    words = module.describe(adapter, adapter.device), str(torch.__version__)
+    place = module.save(
+        module.Peaks(
+            "cpu", words[0], {"torch": words[1]}, torch.get_num_threads(), [], []
+        )
+    )
+    assert load(adapter) is not None
+    place.unlink()
+    os.mkfifo(place)
+    assert load(adapter) is None
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as a container's any user
+    assert load(adapter) is None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 import shutil
 import signal
+import urllib.error
 import urllib.request
 
 import numpy as np
@@ -139,11 +141,82 @@ def test_words_of_a_log_are_never_markup_and_secrets_stay_hidden(
     assert evil in [curve["name"] for curve in held(page)["runs"][0]["curves"]]
 
 
+ODD = {
+    "lone surrogates": ({"device": "\ud800", "command": "<\udfff>"}, "device"),
+    "no numbers": ({"best": {"score": math.nan, "metric": "acc"}}, "best"),
+    "huge numbers": (
+        {
+            "best": {"score": 10**400},
+            "duration_seconds": 10**400,
+            "seconds": {"data": 10**400, "step": math.inf},
+        },
+        "samples",
+    ),
+    "no end": ({"duration_seconds": math.inf, "seconds": {"data": math.nan}}, "time"),
+    "other kinds": (
+        {"versions": 3, "device": [1], "utilization": {"words": [1]}, "git": {"a": {}}},
+        "revision",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_any_facts_give_a_page(trained, report, tmp_path, name):
+    work_dir = copied(trained, tmp_path)
+    facts, said = ODD[name]
+    (work_dir / "run.json").write_text(json.dumps(facts))
+    log = log_of(work_dir)
+    lines = [
+        {"mode": "val", "step": 9, "acc": math.nan},
+        {"mode": "train", "step": 10**30, "loss": 1},
+        {"mode": "train", "step": 90, "time": 1e308, "loss": 1e308},
+    ]
+    log.write_text(log.read_text() + "".join(f"{json.dumps(x)}\n" for x in lines))
+    status, _, err = report(work_dir, "-o", tmp_path / "page.html", "--watts", "1e300")
+    assert (status, err) == (0, "")
+    assert said in (tmp_path / "page.html").read_text()
+    assert report(work_dir, "--json")[0] == 0
+
+
+def test_neither_depth_nor_size_nor_pipes_nor_links_stop_a_report(
+    trained, report, tmp_path
+):
+    work_dir = copied(trained, tmp_path)
+    deep = "[" * 900 + "]" * 900
+    (work_dir / "run.json").write_text(f'{{"git": {deep}, "status": "there"}}')
+    (work_dir / "checkpoints" / "best.json").write_text("[" * 100_000)
+    (tmp_path / "private.log").write_text(
+        "2026-01-01 00:00:00,000 - other - ERROR - private\n"
+    )
+    (work_dir / "a.log").symlink_to(tmp_path / "private.log")
+    os.mkfifo(work_dir / "b.log")
+    os.mkfifo(work_dir / "b.log.json")
+    (work_dir / "c.log.json").symlink_to("/dev/zero")
+    with (work_dir / "d.log.json").open("wb") as file:
+        file.truncate(1 << 40)
+    many = {f"n{i}": 1.0 for i in range(2000)}
+    line = json.dumps({"mode": "train", "step": 90, **many})
+    (work_dir / "e.log.json").write_text(f"{line}\n{'x' * (3 << 20)}\n")
+    status, _, err = report(work_dir, "-o", tmp_path / "page.html")
+    assert (status, err) == (0, "")
+    page = (tmp_path / "page.html").read_text()
+    assert "private" not in page and "there" in page
+    for said in (
+        "b.log cannot be read: it is no regular file",
+        "d.log.json cannot be read: it has more than",
+        "e.log.json: 1 damaged line left out",
+        "the logs have too many values: shown are 500 curves",
+    ):
+        assert said in page
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ((), "the following arguments are required: WORK_DIR"),
         (("nowhere",), "'nowhere' is not there; give the work_dir of a run"),
+        (("x" * 5000,), "x' is not there; give the work_dir of a run"),
+        (("~nobody-of-that-name/run",), "in a home directory that is not known here"),
         (("file",), "'file' is a file; give the work_dir of a run"),
         (("empty",), "'empty' has no log of a run (*.log.json)"),
         (("run", "bare"), "no logged value in common; report on each by itself"),
@@ -195,6 +268,21 @@ def test_a_run_in_progress_is_served_until_ctrl_c(trained, tmp_path):
     assert urllib.request.urlopen(f"{url}version", timeout=20).read() != first
     page = urllib.request.urlopen(url, timeout=20).read().decode()
     assert "connect-src 'self'" in page and "Where the time went" in page
+    for host in (
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1.evil.example",
+        "[",
+        "",
+    ):
+        rebound = urllib.request.Request(url, headers={"Host": host})
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(rebound, timeout=20)
+    tunnel = urllib.request.Request(url, headers={"Host": "localhost:9000"})
+    assert urllib.request.urlopen(tunnel, timeout=20).status == 200
+    log.rename(work_dir / "elsewhere")
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        urllib.request.urlopen(url, timeout=20)
     process.send_signal(signal.SIGINT)
     process.communicate(20)
     assert process.returncode == 0

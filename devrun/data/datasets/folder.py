@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from devrun.data.datasets.images import decoded_image
 from devrun.data.transforms import build_pipeline
 from devrun.errors import ConfigError, DataError, nearest
 from devrun.registry import DATASETS
@@ -53,7 +54,7 @@ class ImageFolder(Dataset[tuple[Any, int]]):
         self.root = Path(data_prefix)
         if not self.root.is_dir():
             raise DataError(f"no such image folder: {self.root}")
-        self._image_module = _pillow()
+        _check_pillow()
         if ann_file is None:
             names, paths, labels = _scan(self.root, classes)
         else:
@@ -74,23 +75,20 @@ class ImageFolder(Dataset[tuple[Any, int]]):
     def __getitem__(self, index: int) -> tuple[Any, int]:
         path = self.root / self.paths[index]
         try:
-            with self._image_module.open(path) as image:
-                decoded = image.convert("RGB")
-        # Pillow's decoders raise these, by format; SyntaxError is one of them
-        except (OSError, ValueError, SyntaxError, EOFError) as error:
+            decoded = decoded_image(path)
+        except (OSError, ValueError) as error:
             reason = joined(error).replace(f" {str(path)!r}", "")
             raise DataError(f"cannot read the image {path}: {reason}") from error
         return self.pipeline(decoded), int(self.targets[index])
 
 
-def _pillow() -> Any:
+def _check_pillow() -> None:
     try:
-        from PIL import Image
+        import PIL  # noqa: F401
     except ImportError as error:
         raise ConfigError(
             "ImageFolder needs Pillow: pip install 'devrun[images]'"
         ) from error
-    return Image
 
 
 def _scan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from devrun.data.datasets.images import decoded_image
 from devrun.errors import ConfigError, ConfigTypeError, DataError, nearest
 from devrun.registry import DATASETS, Registry
 from devrun.text import cause_of
@@ -27,10 +28,6 @@ READERS = {
     ".txt": "from_text",
 }
 """Suffix of a file -> the reader of `datasets.Dataset` for it."""
-DECODED = ("Audio", "Mesh", "Nifti", "Pdf", "Video")
-"""Kinds of columns that `datasets` reads from wherever the row says."""
-
-
 _IMAGES = ("transformers.image_processing_base", "ImageProcessingMixin")
 _TOKENS = ("transformers.tokenization_utils_base", "PreTrainedTokenizerBase")
 
@@ -112,6 +109,7 @@ class HuggingFaceDataset(Dataset[dict[str, Any]]):
                         key,
                         f"names {name!r}; {nearest(name, there)} (columns of {path})",
                     )
+        self._check_pictures(read)
         self.columns = (
             {name: name for name in there if name not in read}
             if columns is None
@@ -145,16 +143,44 @@ class HuggingFaceDataset(Dataset[dict[str, Any]]):
         """Names of the image columns, which are decoded here: a row may name a URL."""
         images = []
         for name, kind in self.rows.features.items():
-            if type(kind).__name__ in DECODED:
-                raise ConfigError(
-                    f"column {name!r} is of the kind {type(kind).__name__}, which is "
-                    "not read here: leave it out of the data set (remove_columns)"
-                )
             if isinstance(kind, datasets.Image):
                 images.append(name)
+                continue
+            for part in _kinds_in(kind):
+                if hasattr(part, "decode_example"):
+                    raise ConfigError(
+                        f"column {name!r} has a {type(part).__name__}, which is not "
+                        "read here: leave it out of the data set (remove_columns)"
+                    )
         for name in images:
             self.rows = self.rows.cast_column(name, datasets.Image(decode=False))
         return images
+
+    def _check_pictures(self, inputs: Sequence[str]) -> None:
+        """An image processor would fetch or open what a text names."""
+        if not _is_any_of(type(self.processor), _IMAGES):
+            return
+        for name in inputs:
+            kind = type(self.rows.features[name]).__name__
+            if name not in self._images and not kind.startswith("Array"):
+                raise ConfigError.of(
+                    "inputs",
+                    f"names {name!r}, a column of the kind {kind}: an image processor "
+                    "takes columns of the kind Image, or of arrays",
+                )
+
+
+def _kinds_in(kind: Any) -> Iterator[Any]:
+    """`kind`, and those of the parts of a list or a dict."""
+    if isinstance(kind, Mapping):
+        parts = list(kind.values())
+    elif isinstance(kind, (list, tuple)):
+        parts = list(kind)
+    else:
+        yield kind
+        parts = [kind.feature] if hasattr(kind, "feature") else []
+    for part in parts:
+        yield from _kinds_in(part)
 
 
 @contextmanager
@@ -220,15 +246,12 @@ def _files(path: Any) -> tuple[str, list[str]]:
 
 def _image(value: Any, index: int) -> Any:
     """The Pillow image of bytes, or of a path that is here."""
-    from PIL import Image
-
     if value is None:
         raise DataError(f"row {index} has no image")
     source = value["path"] if value["bytes"] is None else io.BytesIO(value["bytes"])
     try:
-        with Image.open(source) as image:
-            return image.convert("RGB")
-    except (OSError, ValueError, SyntaxError) as error:
+        return decoded_image(source)
+    except (OSError, ValueError) as error:
         raise DataError(
             f"row {index}: cannot read the image: {cause_of(error)}"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from torch.utils.data import Dataset
 
 from devrun.data.transforms import build_pipeline
 from devrun.errors import DataError
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Those that Pillow decodes by itself: others are programs that it has run, as EPS."""
 
 
 class TensorImages(Dataset[tuple[Any, int]]):
@@ -52,3 +56,26 @@ def existing(folder: Path, names: Sequence[str], what: str) -> Path:
     raise DataError(
         f"{what} not found in {folder}: {reason} (looked for {', '.join(names)})"
     )
+
+
+def decoded_image(source: Any) -> Any:
+    """The Pillow image, in RGB, in a file or in a stream of bytes.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+        ValueError: it is broken, or far larger than a picture.
+    """
+    from PIL import Image
+
+    if isinstance(source, (str, os.PathLike)) and not os.path.isfile(source):
+        if os.path.lexists(source):
+            raise OSError("it is no regular file")
+        raise FileNotFoundError("no such file")
+    try:
+        with Image.open(source, formats=FORMATS) as image:
+            return image.convert("RGB")
+    except Image.UnidentifiedImageError:
+        raise OSError(f"it is none of {', '.join(FORMATS)}") from None
+    # Pillow's decoders raise these, by format
+    except (SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{error}") from error

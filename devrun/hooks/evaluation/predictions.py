@@ -8,12 +8,11 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from devrun.dist import gather_objects
 from devrun.errors import ConfigError, DataError, StorageError
-from devrun.files import replace_file
+from devrun.files import replace_file, user_path
 from devrun.hooks.evaluation.loop import Steps, length_of, per_sample
 from devrun.run import Run
 from devrun.step import StepOutput
@@ -105,7 +104,7 @@ def write_predictions(
         ConfigError: rows of different shapes in an `.npz`.
         StorageError: the disk refused.
     """
-    place = Path(path).expanduser()
+    place = user_path(path)
     write = {".csv": _as_csv, ".jsonl": _as_lines, ".npz": _as_arrays}[place.suffix]
     encoded = {
         str(place.with_name(f"{place.stem}-{name}{place.suffix}") if name else place): (
