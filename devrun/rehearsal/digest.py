@@ -101,14 +101,26 @@ def _shares(run: RecordedRun) -> dict[str, float]:
 
 def _best(run: RecordedRun) -> tuple[str | None, float | None, int | None]:
     best = run.facts.get("best")
-    if not isinstance(best, Mapping) or _float(best.get("score")) is None:
-        return None, None, None
-    metric, score = best.get("metric"), _float(best["score"])
     step = next((saved.step for saved in run.checkpoints if saved.best), None)
+    if not isinstance(best, Mapping) or _float(best.get("score")) is None:
+        return _best_so_far(run, step)
+    metric, score = best.get("metric"), _float(best["score"])
     curve = run.curve(str(metric), "val")
     if step is None and curve is not None and score is not None and len(curve.values):
         step = int(curve.steps[np.nanargmin(np.abs(curve.values - score))])
     return None if metric is None else str(metric), score, step
+
+
+def _best_so_far(
+    run: RecordedRun, step: int | None
+) -> tuple[str | None, float | None, int | None]:
+    """Of a run that has not written how it ended: as logged at its best checkpoint."""
+    metric = str(run.config.get("evaluation.save_best"))
+    curve = run.curve(metric, "val")
+    at = [] if step is None or curve is None else np.flatnonzero(curve.steps == step)
+    if curve is None or not len(at):
+        return None, None, None
+    return metric, float(curve.values[at[0]]), step
 
 
 def _seconds_at(run: RecordedRun, step: int) -> float | None:
