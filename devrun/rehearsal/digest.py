@@ -117,10 +117,9 @@ def _best_so_far(
     """Of a run that has not written how it ended: as logged at its best checkpoint."""
     metric = str(run.config.get("evaluation.save_best"))
     curve = run.curve(metric, "val")
-    at = [] if step is None or curve is None else np.flatnonzero(curve.steps == step)
-    if curve is None or not len(at):
+    if step is None or curve is None or step not in curve.steps:
         return None, None, None
-    return metric, float(curve.values[at[0]]), step
+    return metric, float(curve.values[curve.steps == step][0]), step
 
 
 def _seconds_at(run: RecordedRun, step: int) -> float | None:
