@@ -56,10 +56,11 @@ def run(args: argparse.Namespace, session: Session) -> int:
             import_modules(argparse.Namespace(**{**vars(args), "config": config}), cfg)
         from devrun.log.logger import get_logger
         from devrun.rehearsal.compare import compare
+        from devrun.rehearsal.report import plain
 
         get_logger("devrun", log_level="ERROR")  # five trainings would say much
         found = compare(one, two, (labels[0], labels[1]), steps=args.steps)
-    say(json.dumps(found.as_dict(), indent=2) if args.json else _words(found))
+    say(json.dumps(plain(found.as_dict()), indent=2) if args.json else _words(found))
     return PARTED if found.parting else 0
 
 

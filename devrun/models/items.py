@@ -36,7 +36,8 @@ def num_items(step: Wrapped, targets: Any) -> Tensor | None:
     valid: Tensor = targets != getattr(loss, "ignore_index", IGNORED)
     weight = getattr(loss, "weight", None)
     if isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) and weight is not None:
-        valid = weight[targets * valid] * valid
+        # a target without a weight is left for the loss to refuse
+        valid = weight[(targets * valid).clamp(0, len(weight) - 1)] * valid
     count: Tensor = valid.sum()
     return count
 

@@ -5,8 +5,8 @@ loss, each gradient, what the update adds to each weight. Two recordings are lai
 each other in the order of execution; the first over its tolerance is where they part,
 since all that went into it still agreed.
 
-The tolerance is measured, not chosen: the first training is run again with its first
-weights moved by one rounding of the coarser precision in use. How far that carries its
+The tolerance is measured, not chosen: the training of the coarser precision is run
+again with its first weights moved by one rounding of it. How far that carries its
 records is how far rounding alone may carry another device's.
 """
 
@@ -287,19 +287,24 @@ def compare(
         raise ConfigError(f"--steps must be 1 or more, got {steps}")
     one = record(first, labels[0], steps=steps)
     two = record(second, labels[1], steps=steps)
-    coarse = max((one.precision, two.precision), key=_epsilon)
-    size = _epsilon(coarse)
+    # only the coarser has its own noise: what cancels exactly in fp32 does not in bf16
+    coarser = max((one, first), (two, second), key=lambda side: _epsilon(side[0]))
     moved = [
-        record(first, "moved", steps=steps, rounding=size, move=seed)
-        for seed in range(MOVES)
+        record(coarser[1], "moved", steps=steps, rounding=_epsilon(coarser[0]), move=m)
+        for m in range(MOVES)
     ]
-    return laid_over(one, two, moved, coarse)
+    return laid_over(one, two, coarser[0], moved)
 
 
 def laid_over(
-    one: Recording, two: Recording, moved: Sequence[Recording], precision: str
+    one: Recording, two: Recording, coarser: Recording, moved: Sequence[Recording]
 ) -> Comparison:
-    """The first record over its tolerance, in the order of execution."""
+    """The first record over its tolerance, in the order of execution.
+
+    Args:
+        coarser: the one of the two with the coarser precision.
+        moved: the same training from moved weights.
+    """
     keys = [key for key in one.records if key in two.records]
     if not keys:
         raise ConfigError(
@@ -309,15 +314,16 @@ def laid_over(
     kinds = [kind for kind in ORDER if kind in one.seen & two.seen]
     odd = one.records.keys() ^ two.records.keys()
     missing = [k for k in (*one.records, *two.records) if k in odd and k.kind in kinds]
-    epsilon = _epsilon(precision)
+    epsilon = _epsilon(coarser)
     closest, parting = 0.0, None
     for key in sorted(keys, key=lambda k: (k.step, ORDER.index(k.kind))):
         a, b = one.records[key], two.records[key]
-        carried = [_distance(a, m.records[key]) for m in moved if key in m.records]
+        base = coarser.records[key]
+        carried = [_distance(base, m.records[key]) for m in moved if key in m.records]
         tolerance = max(FEWEST_ULPS * epsilon, SLACK * max(carried, default=0.0))
         distance = _distance(a, b)
         if not distance <= tolerance:
-            parting = _parting(key, a, b, distance, tolerance, precision)
+            parting = _parting(key, a, b, distance, tolerance, coarser.precision)
             break
         closest = max(closest, distance / tolerance)
     return Comparison(
@@ -362,5 +368,5 @@ def _parting(
     )
 
 
-def _epsilon(precision: str) -> float:
-    return torch.finfo(PRECISIONS.get(precision, torch.float32)).eps
+def _epsilon(recording: Recording) -> float:
+    return torch.finfo(PRECISIONS.get(recording.precision, torch.float32)).eps

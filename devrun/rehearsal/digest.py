@@ -100,15 +100,26 @@ def _shares(run: RecordedRun) -> dict[str, float]:
 
 def _best(run: RecordedRun) -> tuple[str | None, float | None, int | None]:
     best = run.facts.get("best")
-    if not isinstance(best, Mapping) or finite(best.get("score")) is None:
-        return None, None, None
-    metric, score = best.get("metric"), finite(best["score"])
     step = next((saved.step for saved in run.checkpoints if saved.best), None)
+    if not isinstance(best, Mapping) or finite(best.get("score")) is None:
+        return _best_so_far(run, step)
+    metric, score = best.get("metric"), finite(best["score"])
     curve = run.curve(str(metric), "val")
     if step is None and curve is not None and score is not None:
         away = np.abs(np.where(np.isnan(curve.values), np.inf, curve.values) - score)
         step = int(curve.steps[np.argmin(away)])
     return None if metric is None else str(metric), score, step
+
+
+def _best_so_far(
+    run: RecordedRun, step: int | None
+) -> tuple[str | None, float | None, int | None]:
+    """Of a run that has not written how it ended: as logged at its best checkpoint."""
+    metric = str(run.config.get("evaluation.save_best"))
+    curve = run.curve(metric, "val")
+    if step is None or curve is None or step not in curve.steps:
+        return None, None, None
+    return metric, float(curve.values[curve.steps == step][0]), step
 
 
 def _seconds_at(run: RecordedRun, step: int) -> float | None:

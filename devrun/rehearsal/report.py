@@ -25,7 +25,7 @@ from devrun.rehearsal.digest import digest, train_seconds
 from devrun.rehearsal.recorded import Curve, RecordedRun
 from devrun.rehearsal.thinning import thinned
 
-__all__ = ["SCHEMA", "page", "report_data"]
+__all__ = ["SCHEMA", "page", "plain", "report_data"]
 
 SCHEMA = "devrun.report/1"
 POINTS = 400_000
@@ -61,7 +61,7 @@ def report_data(
     return {
         "schema": SCHEMA,
         "runs": [
-            _plain(
+            plain(
                 {
                     "name": name,
                     "path": str(run.path),
@@ -77,7 +77,7 @@ def report_data(
             )
             for name, run in zip(names, runs, strict=True)
         ],
-        "config": _plain(_configs(runs)),
+        "config": plain(_configs(runs)),
     }
 
 
@@ -163,19 +163,19 @@ def _configs(runs: Sequence[RecordedRun]) -> dict[str, list[Any]]:
     return {key: row for key, row in table.items() if any(v != row[0] for v in row)}
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def plain(value: Any, depth: int = 0) -> Any:
     """`value` in JSON's types; secrets masked; numbers that JSON lacks as text."""
     if depth > DEPTH:
         return "..."
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry, depth + 1) for key, entry in value.items()}
+        return {str(key): plain(entry, depth + 1) for key, entry in value.items()}
     if isinstance(value, np.ndarray):
         rounded = np.char.mod("%.7g", value) if value.dtype.kind == "f" else value
         return [_number(v) for v in rounded.astype(value.dtype).tolist()]
     if isinstance(value, (list, tuple)):
-        return [_plain(entry, depth + 1) for entry in value]
+        return [plain(entry, depth + 1) for entry in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float):
         return _number(value)
     return redact(value) if isinstance(value, str) else value

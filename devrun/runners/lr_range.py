@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from devrun.hooks.lr_range import LrCurve, LrRangeHook
+from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
 from devrun.runners.runner import BaseRunner
 
 __all__ = ["find_lr"]
@@ -23,7 +24,8 @@ def find_lr(
 
     Args:
         runner: counts iterations, at least as many as the hook has steps; without a
-            schedule, which would write the rate too.
+            schedule, which would write the rate too. Those that a model brings with
+            its optimizer are taken out.
         loaders: of one train phase.
     """
     session = runner.session
@@ -49,6 +51,8 @@ def find_lr(
         session.sync_to_device()
 
     hook.at_end = restore
+    table = runner.table
+    table.hooks = [h for h in table.hooks if not isinstance(h, TorchSchedulerHook)]
     runner.register_hook(hook)
     try:
         runner.run(list(loaders), [("train", 1)])

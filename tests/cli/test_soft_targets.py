@@ -173,6 +173,13 @@ def test_a_model_with_a_loss_of_its_own_needs_another_for_mixed_labels(
         ({"data": data({"type": f"{V2}.MixUp"})}, "num_classes must be passed"),
         ({"data": data(MIXUP), "loss": {"type": "NLLLoss"}}, "NLLLoss takes class num"),
         ({"loss": {**SMOOTH, "weight": [1.0]}}, "has 1 numbers, and the model 4"),
+        (
+            {
+                "loss": {**SMOOTH, "weight": [1.0]},
+                "optimizer_config": {"cumulative_iters": 2},
+            },
+            "has 1 numbers, and the model 4",
+        ),
         ({"loss": {**SMOOTH, "weight": ["a"]}}, "takes a list of numbers"),
         ({"loss": {**SMOOTH, "label_smoothing": 2}}, "from 0 to 1, got 2"),
         ({"loss": {**SMOOTH, "label_smoothing": "a"}}, "from 0 to 1, got 'a'"),

@@ -192,6 +192,16 @@ def test_precisions_that_agree_agree(config, compare):
     assert status == 0 and "fp32 and bf16: 3 updates" in out
 
 
+@pytest.mark.parametrize("pair", ["fp32,bf16", "bf16,fp32"])
+def test_what_cancels_in_the_finer_precision_only_is_no_divergence(
+    config, compare, pair
+):
+    """Softmax ignores the bias of the keys: Adam scales the noise of its gradient."""
+    name = config("first.yaml", optimizer=ADAM)
+    status, out, _ = compare(name, "--precisions", pair, "--device", "cpu")
+    assert status == 0, out
+
+
 def test_the_epsilon_of_a_fused_optimizer_is_found(config, apart):
     name = config("first.yaml", optimizer=ADAM)
     status, out = apart(name, "--devices", "cpu,hpu")
@@ -205,6 +215,16 @@ def test_parts_that_only_one_has_are_named(config, compare):
     status, out, _ = compare("first.yaml", "other.yaml", "--steps", "1")
     assert status == 10 and "they part at update 1: loss of loss" in out
     assert "only in one of them: gradient head.bias of step 1" in out
+
+
+def test_the_json_of_other_shapes_is_strict(config, compare):
+    (
+        config("first.yaml"),
+        config("other.yaml", data={**CONFIG["data"], "samples_per_gpu": 4}),
+    )
+    status, out, _ = compare("first.yaml", "other.yaml", "--steps", "1", "--json")
+    found = json.loads(out, parse_constant=lambda name: pytest.fail(name))
+    assert status == 10 and found["parting"]["difference"] == "Infinity"
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,22 @@ def test_a_resumed_run_is_one_curve(trained, report, tmp_path):
     assert loss.values.tolist() == [*old[:2], 16.0, 18.0, 20.0]
 
 
+def test_a_run_that_has_not_ended_has_its_best_score_so_far(trained, report, tmp_path):
+    saved = {"interval": 1, "metric": "accuracy", "save_best": "accuracy"}
+    ended = trained("saving", evaluation=saved)
+    killed = shutil.copytree(ended, tmp_path / "killed")
+    facts = json.loads((killed / "run.json").read_text())
+    best = facts.pop("best")
+    (killed / "run.json").write_text(json.dumps({**facts, "status": "running"}))
+    figures = [
+        json.loads(report(folder, "--json")[1])["runs"][0]["figures"]
+        for folder in (ended, killed)
+    ]
+    for name in ("best_metric", "best_score", "best_step", "best_seconds"):
+        assert figures[0][name] == figures[1][name] is not None
+    assert figures[1]["best_score"] == best["score"]
+
+
 def test_what_is_damaged_is_said_and_the_rest_is_shown(trained, report, tmp_path):
     work_dir = copied(trained, tmp_path)
     log = log_of(work_dir)
