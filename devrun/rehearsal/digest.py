@@ -142,5 +142,6 @@ def _peak(run: RecordedRun) -> float | None:
 def _times(
     seconds: float | None, rate: float | None, scale: float = 1.0
 ) -> float | None:
-    known = seconds is not None and rate is not None
-    return finite(seconds * rate * scale) if known else None
+    if seconds is None or rate is None:
+        return None
+    return finite(seconds * rate * scale)
