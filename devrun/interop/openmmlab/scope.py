@@ -15,6 +15,7 @@ from devrun.importing import import_for_config
 from devrun.interop.openmmlab import config, hooks
 from devrun.interop.openmmlab.data import collate
 from devrun.interop.openmmlab.guard import check_section, guarded, harden
+from devrun.interop.operators import stand_in
 from devrun.place import Place
 from devrun.registry import HOOKS, OPTIMIZER_BUILDERS, RUNNER_BUILDERS, RUNNERS
 from devrun.text import cause_of
@@ -35,6 +36,7 @@ _SHARED = {
     "optimizer constructor": "mmcv.runner.optimizer:OPTIMIZER_BUILDERS",
     "hook": "mmcv.runner:HOOKS",
 }
+_WITHOUT_OPERATORS = ("mmcv", "mmcls")
 _REGISTRIES = {
     "mmcv": _SHARED,
     **{
@@ -160,6 +162,8 @@ def attach(name: str) -> MmcvScope:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that are no longer maintained
+        if name not in _WITHOUT_OPERATORS:
+            stand_in()
         for module in ("mmcv", *_MODULES[name]):
             try:
                 import_for_config(module)
