@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["collate", "unwrapped"]
+__all__ = ["collate", "ignore_others", "unwrapped"]
 
 
 def collate(samples: list[Any]) -> Any:
@@ -30,3 +30,17 @@ def unwrapped(batch: Any) -> Any:
     if type(batch).__name__ == "DataContainer":
         return batch.data[0]
     return batch
+
+
+def ignore_others(dataset: Any) -> None:
+    """Have MMSegmentation's sets mark classes that `classes` leaves out by 255.
+
+    They write -1 into images of bytes, which numpy 1 took for 255 and numpy 2 refuses.
+    """
+    inner = getattr(dataset, "dataset", None)
+    for part in getattr(dataset, "datasets", [inner]):
+        if part is not None:
+            ignore_others(part)
+    label_map = getattr(dataset, "label_map", None)
+    if type(dataset).__module__.startswith("mmseg.") and label_map:
+        label_map.update({old: 255 for old, new in label_map.items() if new == -1})
