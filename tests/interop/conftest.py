@@ -94,3 +94,18 @@ def mmdet2():
 def mmpose0():
     """MMPose 0.29 on MMCV 1.7 is installed."""
     _family("mmpose", "mmpose", "0.29")
+
+
+@pytest.fixture
+def mmpose_without_checks(mmpose0, monkeypatch):
+    """MMPose taking this MMCV; xtcocotools built for another numpy is its original."""
+    import mmcv
+
+    monkeypatch.setattr(mmcv, "__version__", "1.7.0")
+    try:
+        import xtcocotools.mask  # noqa: F401
+    except ValueError:
+        from pycocotools import coco, cocoeval
+
+        monkeypatch.setitem(sys.modules, "xtcocotools.coco", coco)
+        monkeypatch.setitem(sys.modules, "xtcocotools.cocoeval", cocoeval)

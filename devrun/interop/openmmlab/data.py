@@ -9,10 +9,11 @@ and adapters see tensors, lists and dicts only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
-__all__ = ["collate", "ignore_others", "unwrapped"]
+__all__ = ["collate", "ignore_others", "packed_masks", "unwrapped"]
 
 
 def collate(samples: list[Any]) -> Any:
@@ -44,3 +45,18 @@ def ignore_others(dataset: Any) -> None:
     label_map = getattr(dataset, "label_map", None)
     if type(dataset).__module__.startswith("mmseg.") and label_map:
         label_map.update({old: 255 for old, new in label_map.items() if new == -1})
+
+
+def packed_masks(dataset: Any) -> None:
+    """Have `evaluate` of MMDetection's sets get masks as run lengths, which their test
+    loop makes of them."""
+    kind: Any = type(dataset)
+    if kind.__module__.startswith("mmdet.") and hasattr(kind, "evaluate"):
+        dataset.evaluate = partial(_evaluate_packed, kind.evaluate, dataset)
+
+
+def _evaluate_packed(evaluate: Any, dataset: Any, results: Any, **options: Any) -> Any:
+    if results and isinstance(results[0], tuple):
+        encode = import_module("mmdet.core").encode_mask_results
+        results = [(boxes, encode(masks)) for boxes, masks in results]
+    return evaluate(dataset, results, **options)

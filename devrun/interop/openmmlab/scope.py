@@ -13,7 +13,7 @@ from devrun.construct import Buildable, call, check_call, where
 from devrun.errors import ConfigError, DevrunError, UnknownNameError, nearest
 from devrun.importing import import_for_config
 from devrun.interop.openmmlab import config, hooks
-from devrun.interop.openmmlab.data import collate, ignore_others
+from devrun.interop.openmmlab.data import collate, ignore_others, packed_masks
 from devrun.interop.openmmlab.guard import check_section, guarded, harden
 from devrun.interop.operators import stand_in
 from devrun.place import Place
@@ -73,6 +73,11 @@ _HINTS = (
     ),
     (r"MMCV==\S+ is used", "mmcv 1.7.2 fits"),
     (r"mmcv\._ext", "it needs MMCV's compiled operators (mmcv-full)"),
+    (
+        "numpy.dtype size changed",
+        "a package it imports was built for another numpy: xtcocotools, if mmpose "
+        "does; build it here, or take numpy 1",
+    ),
     (r"No module named '(\w+)", r"install \1"),
 )
 """What an import says -> what to do."""
@@ -129,6 +134,7 @@ class MmcvScope:
             raise self._explained(error, kind, cfg) from error.__cause__
         if kind == "dataset":
             ignore_others(made)
+            packed_masks(made)
             if not hasattr(made, "collate_fn"):
                 made.collate_fn = collate
         return made
