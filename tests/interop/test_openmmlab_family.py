@@ -177,6 +177,7 @@ def test_a_deformable_backbone_trains(detection, monkeypatch, run):
     one_update(run(config, "cpu", "runner.max_epochs=1"))
 
 
+@pytest.mark.slow
 def test_a_detector_trains_on_gaudi(detection, monkeypatch, on_gaudi, tmp_path):
     monkeypatch.chdir(detection)
     name = "retinanet/retinanet_r50_fpn_1x_coco.py"
