@@ -180,7 +180,7 @@ def test_what_is_said_to_be_refused_is():
     refused(lambda: CheckpointHook(file_client_args={}), UnsupportedFeatureError)
     refused(lambda: check_config({"total_epochs": 3}))
     refused(lambda: check_config({"optimiser": {}}))
-    refused(lambda: Config.fromstring("import os", ".py"))
+    refused(lambda: Config.fromstring("import os\na = os.getcwd()", ".py"))
     refused(lambda: Config.fromstring("a: 1\na: 2", ".yaml"))
     refused(lambda: Config.fromstring("a: !!python/name:os.system", ".yaml"))
     refused(lambda: Config.fromstring("a = '{{ _base_.x }}'", ".py"))

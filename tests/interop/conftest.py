@@ -70,3 +70,42 @@ def mmseg2():
     _needs("mmengine", "mmengine", "0.10")
     _needs("mmseg", "mmsegmentation", "1.2")
     vision("torchvision")
+
+
+def _family(package, distribution, series):
+    _needs("mmcv", "mmcv", "1.7")
+    _needs(package, distribution, series)
+    vision("torchvision")
+
+
+@pytest.fixture(scope="session")
+def mmseg1():
+    """MMSegmentation 0.30 on MMCV 1.7 is installed."""
+    _family("mmseg", "mmsegmentation", "0.30")
+
+
+@pytest.fixture(scope="session")
+def mmdet2():
+    """MMDetection 2.28 on MMCV 1.7 is installed."""
+    _family("mmdet", "mmdet", "2.28")
+
+
+@pytest.fixture(scope="session")
+def mmpose0():
+    """MMPose 0.29 on MMCV 1.7 is installed."""
+    _family("mmpose", "mmpose", "0.29")
+
+
+@pytest.fixture
+def mmpose_without_checks(mmpose0, monkeypatch):
+    """MMPose taking this MMCV; xtcocotools built for another numpy is its original."""
+    import mmcv
+
+    monkeypatch.setattr(mmcv, "__version__", "1.7.0")
+    try:
+        import xtcocotools.mask  # noqa: F401
+    except ValueError:
+        from pycocotools import coco, cocoeval
+
+        monkeypatch.setitem(sys.modules, "xtcocotools.coco", coco)
+        monkeypatch.setitem(sys.modules, "xtcocotools.cocoeval", cocoeval)

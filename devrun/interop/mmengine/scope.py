@@ -14,7 +14,7 @@ from devrun.errors import ConfigError, DevrunError, UnknownNameError, nearest
 from devrun.importing import import_for_config
 from devrun.interop.mmengine.adapters import ADAPTERS, OWN
 from devrun.interop.mmengine.guard import check_section, harden
-from devrun.interop.mmengine.operators import stand_in
+from devrun.interop.operators import stand_in
 from devrun.place import Place
 from devrun.text import cause_of
 

@@ -21,6 +21,7 @@ def adapted(cfg: Mapping[str, Any]) -> Any:
     - data sets in a list are their ConcatDataset, which evaluates each by itself;
     - `data.val` and `data.test` are built with `test_mode`, as their tools do;
     - `sampler` at the top is that of the training loader;
+    - `dynamic_intervals` of MMDetection's evaluation is left out, with a warning;
     - options of `paramwise_cfg` that nothing reads are left out, with a warning.
     """
     tree: Any = deepcopy(getattr(cfg, "_cfg_dict", cfg))
@@ -36,6 +37,11 @@ def adapted(cfg: Mapping[str, Any]) -> Any:
         sampler = tree.get("sampler")
         if sampler is not None:
             data.setdefault("sampler_cfg", sampler)
+    evaluation = tree.get("evaluation")
+    if isinstance(evaluation, dict) and "dynamic_intervals" in evaluation:
+        place = where(evaluation, "dynamic_intervals")
+        logger.warning("%snot read: evaluated every `interval`", place)
+        del evaluation["dynamic_intervals"]
     optimizer = tree.get("optimizer")
     if isinstance(optimizer, dict) and "constructor" not in optimizer:
         _without_unread(optimizer.get("paramwise_cfg"))

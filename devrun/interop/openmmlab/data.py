@@ -9,10 +9,11 @@ and adapters see tensors, lists and dicts only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
-__all__ = ["collate", "unwrapped"]
+__all__ = ["collate", "ignore_others", "packed_masks", "unwrapped"]
 
 
 def collate(samples: list[Any]) -> Any:
@@ -30,3 +31,32 @@ def unwrapped(batch: Any) -> Any:
     if type(batch).__name__ == "DataContainer":
         return batch.data[0]
     return batch
+
+
+def ignore_others(dataset: Any) -> None:
+    """Have MMSegmentation's sets mark classes that `classes` leaves out by 255.
+
+    They write -1 into images of bytes, which numpy 1 took for 255 and numpy 2 refuses.
+    """
+    inner = getattr(dataset, "dataset", None)
+    for part in getattr(dataset, "datasets", [inner]):
+        if part is not None:
+            ignore_others(part)
+    label_map = getattr(dataset, "label_map", None)
+    if type(dataset).__module__.startswith("mmseg.") and label_map:
+        label_map.update({old: 255 for old, new in label_map.items() if new == -1})
+
+
+def packed_masks(dataset: Any) -> None:
+    """Have `evaluate` of MMDetection's sets get masks as run lengths, which their test
+    loop makes of them."""
+    kind: Any = type(dataset)
+    if kind.__module__.startswith("mmdet.") and hasattr(kind, "evaluate"):
+        dataset.evaluate = partial(_evaluate_packed, kind.evaluate, dataset)
+
+
+def _evaluate_packed(evaluate: Any, dataset: Any, results: Any, **options: Any) -> Any:
+    if results and isinstance(results[0], tuple):
+        encode = import_module("mmdet.core").encode_mask_results
+        results = [(boxes, encode(masks)) for boxes, masks in results]
+    return evaluate(dataset, results, **options)

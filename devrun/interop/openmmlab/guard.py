@@ -8,16 +8,21 @@ names there are these doors, each found by reading the code:
   `pretrained` and the like;
 - `FileClient` imports the client of a storage, from a folder that the config names;
 - MMCls' CIFAR sets unpickle and download, its MNIST sets download;
+- MMPose reads JSON with `json_tricks`, which imports what a file names, evaluates words
+  of NVGesture's lists, and unpickles the cached poses of Panoptic; its SMPL models are
+  pickles that smplx reads; MMDet's OpenImages unpickles a class hierarchy;
 - `Config.fromfile` executes a `.py` (a teacher's config of MMDet);
 - `Albu` takes any attribute of albumentations, `TIMMBackbone` passes arguments on.
 
-The first four get other code, which reads the same files without running anything;
+The files get other code, which reads the same ones without running anything;
 the rest is refused. `--trust-config` leaves the packages as they are.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
+import json
 import logging
 import os
 import pickle
@@ -29,8 +34,10 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from devrun.construct import where
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, DataError
 from devrun.interop.readers import (
     arrays_from,
     checkpoint_from,
@@ -121,6 +128,8 @@ def _refusal(key: str, value: Any) -> str:
         return "as it calls whatever albumentations has by that name"
     if key == "backend" and value in _STORAGES:
         return "as that storage imports or fetches what the config says"
+    if key == "smpl_path" and value is not None:
+        return "as smplx unpickles that file"
     if key == "sys_path" and value is not None:
         return "as modules would be imported from there"
     if key in ("teacher_config", "config") and str(value).endswith(".py"):
@@ -195,4 +204,60 @@ def _is_there(path: str, md5: str | None = None) -> bool:
     return os.path.isfile(path)
 
 
-_CHANGES: dict[str, Callable[[], None]] = {"mmcls": _harden_mmcls}
+def _harden_mmdet() -> None:
+    sets: Any = import_module("mmdet.datasets.openimages")
+    sets.np = _Without(sets.np, load=unless_trusted(_array_file, sets.np.load))
+
+
+def _array_file(
+    file: Any, *args: Any, allow_pickle: bool = False, **kwargs: Any
+) -> Any:
+    """As `numpy.load`; a pickled array of numbers and text is read without running."""
+    try:
+        return np.load(file, *args, **kwargs)
+    except ValueError:
+        with open(file, "rb") as pickled:
+            return _header_and_arrays(pickled)
+
+
+def _header_and_arrays(file: Any) -> Any:
+    version = np.lib.format.read_magic(file)
+    read = getattr(np.lib.format, f"read_array_header_{version[0]}_0", None)
+    if read is None:
+        raise DataError(f"{file.name} is not an array file that is known here")
+    shape, _, _ = read(file)
+    return np.asarray(arrays_from(None, file), dtype=object).reshape(shape)
+
+
+def _harden_mmpose() -> None:
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("mmpose.datasets"):
+            continue
+        reader: Any = getattr(module, "json", None)
+        if getattr(reader, "__name__", "") == "json_tricks":
+            part: Any = module
+            part.json = _Without(
+                reader,
+                load=unless_trusted(json.load, reader.load),
+                loads=unless_trusted(json.loads, reader.loads),
+            )
+        if getattr(module, "pickle", None) is pickle:
+            part = module
+            arrays = functools.partial(arrays_from, None)
+            part.pickle = _Without(pickle, load=unless_trusted(arrays, pickle.load))
+    gesture: Any = import_module("mmpose.datasets.datasets.gesture.nvgesture_dataset")
+    gesture.eval = unless_trusted(ast.literal_eval, eval)
+
+
+class _Without(SimpleNamespace):
+    """A module with other functions in the place of some."""
+
+    def __init__(self, module: Any, **others: Any) -> None:
+        super().__init__(**{**vars(module), **others})
+
+
+_CHANGES: dict[str, Callable[[], None]] = {
+    "mmcls": _harden_mmcls,
+    "mmdet": _harden_mmdet,
+    "mmpose": _harden_mmpose,
+}

@@ -7,6 +7,7 @@ packages add.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -131,6 +132,20 @@ OWN: dict[str, Buildable] = {"EMAHook": EMAHook, "PreciseBNHook": PreciseBNHook}
 """What means something else there than devrun's hook of that name, or is not here."""
 
 
+_READERS = ("NumClassCheckHook", "SetEpochInfoHook", "SyncNormHook")
+"""Hooks of packages that only look at what devrun's runner has too: epoch, model,
+loader and logger."""
+
+
 def find(name: str, theirs: Any) -> Buildable | None:
     """The hook that `name` means within a config of theirs."""
-    return OWN.get(name) or HOOKS.get(name)
+    own = OWN.get(name) or HOOKS.get(name)
+    if own is None and theirs is not None and name in _READERS:
+        return _on_devrun(theirs)
+    return own
+
+
+@functools.cache
+def _on_devrun(theirs: type) -> Buildable:
+    """Their hook as one of devrun's, which has the stages that MMCV's does not."""
+    return type(theirs.__name__, (theirs, Hook), {})

@@ -13,8 +13,9 @@ from devrun.construct import Buildable, call, check_call, where
 from devrun.errors import ConfigError, DevrunError, UnknownNameError, nearest
 from devrun.importing import import_for_config
 from devrun.interop.openmmlab import config, hooks
-from devrun.interop.openmmlab.data import collate
+from devrun.interop.openmmlab.data import collate, ignore_others, packed_masks
 from devrun.interop.openmmlab.guard import check_section, guarded, harden
+from devrun.interop.operators import stand_in
 from devrun.place import Place
 from devrun.registry import HOOKS, OPTIMIZER_BUILDERS, RUNNER_BUILDERS, RUNNERS
 from devrun.text import cause_of
@@ -35,6 +36,7 @@ _SHARED = {
     "optimizer constructor": "mmcv.runner.optimizer:OPTIMIZER_BUILDERS",
     "hook": "mmcv.runner:HOOKS",
 }
+_WITHOUT_OPERATORS = ("mmcv", "mmcls")
 _REGISTRIES = {
     "mmcv": _SHARED,
     **{
@@ -49,8 +51,8 @@ _REGISTRIES = {
     },
 }
 _REGISTRIES["mmcls"]["sampler"] = "mmcls.datasets.builder:SAMPLERS"
-for _name in ("mmseg", "mmdet"):
-    _own = f"{_name}.core.builder:OPTIMIZER_BUILDERS"
+for _name, _home in (("mmseg", "core.builder"), ("mmdet", "core.optimizers.builder")):
+    _own = f"{_name}.{_home}:OPTIMIZER_BUILDERS"
     _REGISTRIES[_name]["optimizer constructor"] = _own
 """Scope -> registry of devrun's -> module and name of theirs."""
 _BUILD = {"dataset": "{}.datasets.builder:build_dataset"}
@@ -63,6 +65,22 @@ _OURS = {
 }
 """The runner is devrun's, so what works on it is too, where devrun has that name."""
 
+_HINTS = (
+    (
+        r"<=1\.7\.0",
+        "mmcv 1.7.0 fits; if that check is all that is wrong, name a module with "
+        "--import whose first lines are: import mmcv; mmcv.__version__ = '1.7.0'",
+    ),
+    (r"MMCV==\S+ is used", "mmcv 1.7.2 fits"),
+    (r"mmcv\._ext", "it needs MMCV's compiled operators (mmcv-full)"),
+    (
+        "numpy.dtype size changed",
+        "a package it imports was built for another numpy: xtcocotools, if mmpose "
+        "does; build it here, or take numpy 1",
+    ),
+    (r"No module named '(\w+)", r"install \1"),
+)
+"""What an import says -> what to do."""
 _UNKNOWN = re.compile(r"(\w+) is not in the (\w+) registry")
 
 
@@ -114,8 +132,11 @@ class MmcvScope:
             made = call(built, args, cfg)
         except DevrunError as error:
             raise self._explained(error, kind, cfg) from error.__cause__
-        if kind == "dataset" and not hasattr(made, "collate_fn"):
-            made.collate_fn = collate
+        if kind == "dataset":
+            ignore_others(made)
+            packed_masks(made)
+            if not hasattr(made, "collate_fn"):
+                made.collate_fn = collate
         return made
 
     def adapted(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -160,6 +181,8 @@ def attach(name: str) -> MmcvScope:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that are no longer maintained
+        if name not in _WITHOUT_OPERATORS:
+            stand_in()
         for module in ("mmcv", *_MODULES[name]):
             try:
                 import_for_config(module)
@@ -176,8 +199,10 @@ def attach(name: str) -> MmcvScope:
 
 
 def _advice(error: Exception) -> str:
-    if "mmcv._ext" in str(error):
-        return "; it needs MMCV's compiled operators (mmcv-full)"
+    for pattern, advice in _HINTS:
+        found = re.search(pattern, str(error))
+        if found is not None:
+            return f"; {found.expand(advice)}"
     return ""
 
 

@@ -1,0 +1,140 @@
+"""Made-up data in the layouts of MMSegmentation, MMDetection and MMPose, and their
+installed configs with small images."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+
+from devrun.config import Config
+
+SIDE = 64
+SHORT = [
+    *("data.samples_per_gpu=2", "data.workers_per_gpu=0", "log_config.interval=1"),
+    *("evaluation.interval=1", "data.persistent_workers=False"),
+]
+"""Options for one update, by one process, and one evaluation."""
+_SECTIONS = (
+    *("model", "data", "optimizer", "optimizer_config", "lr_config", "runner"),
+    *("total_epochs", "evaluation", "checkpoint_config", "log_config", "custom_hooks"),
+)
+"""What a config has beside its variables."""
+_SIZES = ("img_scale", "crop_size", "size", "input_size")
+
+
+def shrunk(package, name, folder, changes="", side=SIDE):
+    """The path of a config with the values of the package's, images of `side` pixels.
+
+    `changes` is Python that is executed with `cfg`, the whole config, as a dict.
+    """
+    spec = importlib.util.find_spec(package)
+    path = Path(spec.origin).parent / ".mim" / "configs" / name
+    cfg = Config.fromfile(path).to_dict()
+    cfg = _small(cfg, side)
+    cfg = {key: cfg[key] for key in _SECTIONS if key in cfg}
+    cfg["default_scope"] = package
+    exec(changes, {"cfg": cfg})  # noqa: S102
+    text = "".join(f"{key} = {value!r}\n" for key, value in cfg.items())
+    file = Path(folder) / Path(name).name
+    file.write_text(text)
+    return str(file)
+
+
+def _small(node, side):
+    if isinstance(node, dict):
+        return {key: _changed(key, value, side) for key, value in node.items()}
+    if isinstance(node, (list, tuple)):
+        return type(node)(_small(value, side) for value in node)
+    return node
+
+
+def _changed(key, value, side):
+    if key in _SIZES:
+        return _sized(value, side)
+    if key == "pretrained" or (key == "init_cfg" and _loads(value)):
+        return None
+    if key == "border":
+        return (-side // 2, -side // 2)
+    return _small(value, side)
+
+
+def _loads(value):
+    return isinstance(value, dict) and value.get("type") == "Pretrained"
+
+
+def _sized(value, side):
+    if isinstance(value, list):
+        return [(side, side)]
+    return (side, side) if isinstance(value, tuple) else value
+
+
+def make_segmentation(folder, count=2):
+    """ADE20K's and CHASE_DB1's folders with `count` images for each purpose."""
+    import cv2
+
+    draw = np.random.default_rng(0)
+    for root, ending, classes in (
+        ("data/ade/ADEChallengeData2016", (".jpg", ".png"), 4),
+        ("data/CHASE_DB1", (".png", "_1stHO.png"), 2),
+    ):
+        for part in ("training", "validation"):
+            for kind, end in zip(("images", "annotations"), ending, strict=True):
+                where = Path(folder, root, kind, part)
+                where.mkdir(parents=True)
+                shape = (SIDE, SIDE, 3) if kind == "images" else (SIDE, SIDE)
+                high = 256 if kind == "images" else classes
+                for n in range(count):
+                    image = draw.integers(0, high, shape, dtype=np.uint8)
+                    cv2.imwrite(str(where / f"{n}{end}"), image)
+
+
+def make_coco(folder, count=2):
+    """COCO's folders: boxes, polygons and the keypoints of one person an image."""
+    import cv2
+    import mmdet.datasets as sets
+
+    draw = np.random.default_rng(0)
+    names = list(sets.CocoDataset.CLASSES)
+    root = Path(folder, "data", "coco")
+    (root / "annotations").mkdir(parents=True)
+    for part in ("train2017", "val2017"):
+        (root / part).mkdir()
+        images, boxes = [], []
+        for n in range(count):
+            file = f"{n + 1:012d}.jpg"
+            pixels = draw.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+            cv2.imwrite(str(root / part / file), pixels)
+            images.append({"id": n + 1, "file_name": file, "width": 64, "height": 64})
+            boxes += [_instance(len(boxes) + k, n + 1, k, draw) for k in range(2)]
+        whole = {
+            "images": images,
+            "annotations": boxes,
+            "categories": [{"id": i + 1, "name": n} for i, n in enumerate(names)],
+        }
+        whole["categories"][0].update(
+            keypoints=[str(n) for n in range(17)], skeleton=[]
+        )
+        for kind in ("instances", "person_keypoints"):
+            path = root / "annotations" / f"{kind}_{part}.json"
+            path.write_text(json.dumps(whole))
+
+
+def _instance(number, image, kind, draw):
+    x, y = 4 + 24 * kind, 6 + 20 * kind
+    points = np.concatenate(
+        [draw.integers(8, 30, (17, 2)) + np.array([x, y]), np.full((17, 1), 2)], 1
+    )
+    return {
+        "id": number + 1,
+        "image_id": image,
+        "category_id": kind + 1,
+        "bbox": [x, y, 28, 32],
+        "area": 28 * 32,
+        "iscrowd": 0,
+        "segmentation": [[x, y, x + 28, y, x + 28, y + 32, x, y + 32]],
+        "num_keypoints": 17,
+        "keypoints": points.flatten().tolist(),
+    }
