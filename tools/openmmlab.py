@@ -114,10 +114,12 @@ def family(name: str) -> str:
 def smallest_first(
     configs: dict[str, Path], known: dict[tuple[str, str], dict[str, Any]]
 ) -> list[str]:
-    """By the seconds that building took, where known; parts of configs last."""
+    """By the seconds that a CPU took, where known; parts of configs last."""
 
     def place(name: str) -> tuple[bool, float, str]:
-        seconds = known.get(("build", name), {}).get("seconds", 0.0)
+        line = known.get(("cpu", name), {})
+        other = line.get("by", "").removeprefix("as ")
+        seconds = known.get(("cpu", other), line).get("seconds", 0.0)
         return name.startswith("_base_"), seconds, name
 
     return sorted(configs, key=place)
@@ -396,7 +398,7 @@ def plain(node: Any) -> Any:
 def table(
     configs: dict[str, Path], results: dict[tuple[str, str], dict[str, Any]]
 ) -> str:
-    """Counts of each family, then every config that does not do all of it."""
+    """Counts of each family, how they came about, and what does not do all of it."""
     lines = ["| family | files | " + " | ".join(STAGES) + " |"]
     lines.append("|---" * (2 + len(STAGES)) + "|")
     groups: dict[str, list[str]] = {}
@@ -408,15 +410,37 @@ def table(
             tried = [r for n in names if (r := results.get((stage, n)))]
             cells.append(f"{sum(r['good'] for r in tried)} of {len(tried)}")
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "| config | on | why not |", "|---|---|---|"]
+    return "\n".join([*lines, "", *ways(results), "", *failures(results)])
+
+
+def ways(results: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
+    """How the outcomes of each device came about."""
+    lines = ["| | run themselves | at their own size | as another | by sections |"]
+    lines.append("|---" * 5 + "|")
+    for stage in STAGES[1:]:
+        found = [line for (at, _), line in results.items() if at == stage]
+        own = [line for line in found if "by" not in line]
+        whole = sum(line.get("size") is None for line in own)
+        parts = sum(line.get("by") == "sections" for line in found)
+        counts = [len(own), whole, len(found) - len(own) - parts, parts]
+        lines.append(f"| {stage} | " + " | ".join(map(str, counts)) + " |")
+    return lines
+
+
+def failures(results: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
+    """Each config that does not do all of it, with the reason on each device."""
+    lines = ["| config | on | why not |", "|---|---|---|"]
+    reasons: dict[tuple[str, str], list[str]] = {}
     for (stage, name), found in sorted(results.items(), key=lambda item: item[0][::-1]):
         if not found["good"]:
             reason = re.sub(r"/\S*/\.mim/configs/", "", found["reason"])
             reason = re.sub(r"/\S*/(mmcls|mmcv)/", r"\1/", reason)
             reason = re.sub(r"/\S*/made.py|\(traceback: \S*", "", reason)
             reason = re.sub(r"[|<>]", "/", reason.replace("devrun: error: ", ""))
-            lines.append(f"| {name} | {stage} | {reason} |")
-    return "\n".join(lines)
+            reasons.setdefault((name, reason.strip()), []).append(stage)
+    for (name, reason), stages in reasons.items():
+        lines.append(f"| {name} | {', '.join(stages)} | {reason} |")
+    return lines
 
 
 def parity_table(results: Path) -> str:
