@@ -168,8 +168,7 @@ def _built(
         judged = (only or "val") if validate else None
         loaders, val_loader = module_loaders(cfg["data"], modes, judged)
     else:
-        phase = cfg.get(VAL_PHASE)
-        loaders, val_loader = _loaders(cfg["data"], workflow, validate, phase)
+        loaders, val_loader = _loaders(cfg, workflow, validate)
     if Capability.HOST_WEIGHTS not in adapter.capabilities:
         phases = zip(workflow, loaders, strict=True)
         move_augments(model, {one for (mode, _), one in phases if mode != "val"})
@@ -322,16 +321,14 @@ def _load(
 
 
 def _loaders(
-    data: Mapping[str, Any],
-    workflow: list[tuple[str, int]],
-    validate: bool,
-    phase: Any = None,
+    cfg: Mapping[str, Any], workflow: list[tuple[str, int]], validate: bool
 ) -> tuple[list[Any], Any]:
     """One loader for each phase, and that of the evaluation or None.
 
     The evaluation has a loader of its own: a val phase may be in the middle of its,
-    and have another data set, `phase`.
+    and have another data set.
     """
+    data, phase = cfg["data"], cfg.get(VAL_PHASE)
     modes = {mode if mode == "val" else "train" for mode, _ in workflow}
     phases = data if phase is None else {**data, "val": phase}
     built = build_loaders(phases, sorted(modes))
