@@ -104,13 +104,13 @@ def find_configs() -> dict[str, Path]:
 def smallest_first(
     configs: dict[str, Path], known: dict[tuple[str, str], dict[str, Any]]
 ) -> list[str]:
-    """By the seconds that a CPU took, where known; parts of configs last."""
+    """By the seconds that a CPU took; those not known last."""
 
-    def place(name: str) -> tuple[bool, float, str]:
+    def place(name: str) -> tuple[float, str]:
         line = known.get(("cpu", name), {})
         other = line.get("by", "").removeprefix("as ")
-        seconds = known.get(("cpu", other), line).get("seconds", 0.0)
-        return name.startswith("_base_"), seconds, name
+        seconds = known.get(("cpu", other), line).get("seconds", float("inf"))
+        return seconds, name
 
     return sorted(configs, key=place)
 
