@@ -170,9 +170,9 @@ def work(stage: str, results: Path) -> None:
     configs = find_configs()
     runs = [line for (at, _), line in read(results).items() if at == stage]
     ran = Ran()
-    for line in runs:
-        if "by" not in line and "sections" in line:
-            ran.add(line["config"], line["sections"], line["good"], line["reason"])
+    for old in runs:
+        if "by" not in old and "sections" in old:
+            ran.add(old["config"], old["sections"], old["good"], old["reason"])
     names = Path("todo").read_text("utf-8").splitlines()
     for name in in_turn(stage, names, configs, ran, results):
         began = time.monotonic()
