@@ -24,6 +24,7 @@ from devrun.errors import ConfigError, UnknownNameError, nearest
 __all__ = [
     "SCOPES",
     "Foreign",
+    "VAL_PHASE",
     "Scope",
     "attach",
     "default_scope",
@@ -35,6 +36,9 @@ __all__ = [
 SCOPES = ("mmcls", "mmcv", "mmdet", "mmengine", "mmpose", "mmpretrain", "mmseg")
 """Names of scopes; a config that names one may import the package of that name."""
 
+VAL_PHASE = "_val_phase"
+"""Where an adapted config has the data set of a workflow's `val` phases, which read
+`data.val` without it."""
 _HOME = "devrun.interop"
 
 

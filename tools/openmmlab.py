@@ -4,8 +4,14 @@
 Data of each set's own layout is made up in a folder where the paths of the configs lead
 to. A config then builds its model (`build`), or does one update and one evaluation
 through the command line on a device (`cpu`, `ipu` and `hpu` on their emulators), with a
-batch of 2 and sizes as they are. Each outcome is a line of a JSON-lines file, which a
-second start goes on with; `--table` puts them into docs/openmmlab.md.
+batch of 2 and images of 64 x 64; where a model refuses them, of their own size.
+
+Many configs differ in a schedule or in data only. One is not run itself where another
+that amounts to the same was, or where each of its sections (model, data, optimizer,
+schedule, hooks) took part in a good run on that device; its line says so (`by`).
+
+Each outcome is a line of a JSON-lines file, which a second start goes on with;
+`--table` puts them into docs/openmmlab.md.
 
 A file under `_base_` is a part of a config: what it lacks comes from the bases of
 ResNet-18 on ImageNet.
@@ -16,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import hashlib
 import io
 import json
 import re
@@ -23,21 +30,27 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from openmmlab_data import FEW, make_data
+from openmmlab_table import STAGES, insert, parity_table, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-FLAGS: dict[str, list[str]] = {
-    "build": [],
-    "cpu": [],
-    "ipu": ["--emulate"],
-    "hpu": ["--emulate"],
-}
-STAGES = tuple(FLAGS)
 FILL = ("models/resnet18", "datasets/imagenet_bs32", "schedules/imagenet_bs256")
+GROUPS = {
+    "model": ("model",),
+    "data": ("data", "sampler"),
+    "optimizer": ("optimizer", "optimizer_config", "fp16"),
+    "schedule": ("lr_config", "momentum_config", "runner", "workflow"),
+    "hooks": ("custom_hooks", "log_config", "checkpoint_config", "evaluation"),
+}
+"""What a config consists of, for whether another one ran the same."""
+SMALL = 64
+FIXED = ("VGG", "RepMLPNet", "MViT")
+"""Backbones whose layers fit one size of images only."""
 URL = re.compile(r"https?://|open-mmlab://|torchvision://")
 
 
@@ -69,7 +82,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder))
         for stage in args.stages:
-            order = [n for part in args.only for n in spread(configs) if part in n]
+            names = smallest_first(configs, read(results))
+            order = [n for part in args.only for n in names if part in n]
             wanted = list(dict.fromkeys(order))
             survey(stage, wanted, results, folder, args.limit, end)
     return 0
@@ -87,19 +101,18 @@ def find_configs() -> dict[str, Path]:
     return {file.relative_to(root).as_posix(): file for file in files}
 
 
-def family(name: str) -> str:
-    parts = name.split("/")
-    return "/".join(parts[:2]) if parts[0] == "_base_" else parts[0]
+def smallest_first(
+    configs: dict[str, Path], known: dict[tuple[str, str], dict[str, Any]]
+) -> list[str]:
+    """By the seconds that a CPU took; those not known last."""
 
+    def place(name: str) -> tuple[float, str]:
+        line = known.get(("cpu", name), {})
+        other = line.get("by", "").removeprefix("as ")
+        seconds = known.get(("cpu", other), line).get("seconds", float("inf"))
+        return seconds, name
 
-def spread(configs: dict[str, Path]) -> list[str]:
-    """One of each family, then a second one of each, ...; parts of configs last."""
-    place: dict[str, int] = {}
-    keys = {}
-    for name in configs:
-        place[family(name)] = place.get(family(name), -1) + 1
-        keys[name] = (name.startswith("_base_"), place[family(name)], name)
-    return sorted(configs, key=keys.__getitem__)
+    return sorted(configs, key=place)
 
 
 def read(results: Path) -> dict[tuple[str, str], dict[str, Any]]:
@@ -140,14 +153,13 @@ def survey(
         first = next((name for name in left if (stage, name) not in done), None)
         if first is not None:
             reason = f"ended with {process.returncode}, or after {limit:.0f} s"
-            write(results, stage, first, False, reason, limit)
+            write(results, stage, first, limit, {"good": False, "reason": reason})
 
 
 def write(
-    results: Path, stage: str, name: str, good: bool, reason: str, seconds: float
+    results: Path, stage: str, name: str, seconds: float, found: dict[str, Any]
 ) -> None:
-    line = {"stage": stage, "config": name, "good": good}
-    line.update(reason=reason, seconds=round(seconds, 1))
+    line = {"stage": stage, "config": name, **found, "seconds": round(seconds, 1)}
     with results.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
@@ -156,24 +168,84 @@ def work(stage: str, results: Path) -> None:
     """The configs in the file `todo` of this folder, one after the other."""
     provide_operators()
     configs = find_configs()
-    known: dict[str, tuple[bool, str]] = {}
-    for name in Path("todo").read_text("utf-8").splitlines():
+    runs = [line for (at, _), line in read(results).items() if at == stage]
+    ran = Ran()
+    for old in runs:
+        if "by" not in old and "sections" in old:
+            ran.add(old["config"], old["sections"], old["good"], old["reason"])
+    names = Path("todo").read_text("utf-8").splitlines()
+    for name in in_turn(stage, names, configs, ran, results):
         began = time.monotonic()
-        key, reason, good = "", "", False
+        line: dict[str, Any] = {"good": False, "reason": ""}
         try:
-            file = whole(configs, name)
-            key, options = changes(file)
-            if key in known:
-                good, reason = known[key]
-            elif stage == "build":
-                good = build(file, options)
-            else:
-                good, reason = train(stage, file, options)
+            line.update(outcome(stage, name, whole(configs, name), ran))
         except Exception as error:  # noqa: BLE001 - the table says why
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        known[key or name] = good, reason
+            line["reason"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         gc.collect()  # models are full of circles
-        write(results, stage, name, good, reason, time.monotonic() - began)
+        write(results, stage, name, time.monotonic() - began, line)
+
+
+def in_turn(
+    stage: str, names: list[str], configs: dict[str, Path], ran: Ran, results: Path
+) -> Iterator[str]:
+    """Those to be run, after what others have shown already."""
+    left = []
+    for name in names if stage != "build" else ():
+        began = time.monotonic()
+        try:
+            sections = changes(whole(configs, name), SMALL)[0]
+            known = ran.covers(sections)
+        except Exception:  # noqa: BLE001 - its turn comes
+            known = None
+        if known is not None and known["good"]:
+            line = {**known, "sections": sections}
+            write(results, stage, name, time.monotonic() - began, line)
+        else:
+            left.append(name)
+    yield from left if stage != "build" else names
+
+
+class Ran:
+    """What was run on a device so far."""
+
+    def __init__(self) -> None:
+        self.whole: dict[tuple[str, ...], tuple[str, bool, str]] = {}
+        self.parts: set[str] = set()
+
+    def add(self, name: str, sections: list[str], good: bool, reason: str) -> None:
+        self.whole.setdefault(tuple(sections), (name, good, reason))
+        if good:
+            self.parts.update(sections)
+
+    def covers(self, sections: list[str]) -> dict[str, Any] | None:
+        """The outcome for a config of these sections, where it is known."""
+        if tuple(sections) in self.whole:
+            name, good, reason = self.whole[tuple(sections)]
+            return {"good": good, "reason": reason, "by": f"as {name}"}
+        if self.parts.issuperset(sections):
+            return {"good": True, "reason": "", "by": "sections"}
+        return None
+
+
+def outcome(stage: str, name: str, file: Path, ran: Ran) -> dict[str, Any]:
+    """`good`, `reason` and what it was found by, for a line of the results."""
+    if stage == "build":
+        return {"good": build(file, changes(file, None)[1]), "reason": ""}
+    sizes = [SMALL, None]
+    for size in sizes:
+        sections, options = changes(file, size)
+        known = ran.covers(sections)
+        if known is not None and (known["good"] or size is None):
+            return {**known, "sections": sections}
+        if known is None:
+            good, reason = train(stage, file, options)
+            ran.add(name, sections, good, reason)
+        else:
+            good, reason = False, known["reason"]
+        if good or changes(file, None)[0] == sections:
+            break
+    found = {"good": good, "reason": reason, "sections": sections}
+    return {**found, "size": size}
 
 
 def provide_operators() -> None:
@@ -203,12 +275,15 @@ def whole(configs: dict[str, Path], name: str) -> Path:
     return made.absolute()
 
 
-def changes(file: Path) -> tuple[str, dict[str, Any]]:
-    """What a config amounts to, and the overrides for a tiny run of it."""
+def changes(file: Path, size: int | None) -> tuple[list[str], dict[str, Any]]:
+    """A sum of each section as it is run, and the overrides for a tiny run.
+
+    Args:
+        size: of the images, at most; None for the config's own.
+    """
     from devrun.config import Config
 
     cfg: Any = Config.fromfile(file, import_custom_modules=False)
-    text = json.dumps(cfg._cfg_dict.to_dict(), sort_keys=True, default=str)
     options: dict[str, Any] = {
         "data.samples_per_gpu": FEW,
         "data.workers_per_gpu": 0,
@@ -220,18 +295,59 @@ def changes(file: Path) -> tuple[str, dict[str, Any]]:
     options["runner.max_iters" if by_iter else "runner.max_epochs"] = 1
     for section in ("train_dataloader", "val_dataloader"):
         if section in cfg.data:
-            options[f"data.{section}"] = {}
+            options[f"data.{section}"] = {"_delete_": True}
     if URL.match(str(cfg.get("load_from"))):
         options["load_from"] = None
     if cfg.get("sampler"):
         options["sampler.selected_round"] = 0
     options.update((path, None) for path in downloads(cfg.model, "model"))
+    if size is not None and cfg.model.backbone.type not in FIXED:
+        options.update(shrink(cfg, size))
     if "options_cfg" in cfg.runner:  # of an IPU, which wants that many samples
         path = "runner.options_cfg.train_cfg.Training.gradientAccumulation"
         options[path], options["data.samples_per_gpu"] = FEW * 4, FEW
+        pipeline = options.pop("data.train.pipeline", cfg.data.train.pipeline)
+        train = {**cfg.data.train.to_dict(), "pipeline": pipeline}
         repeated = {"type": "RepeatDataset", "times": FEW * 4, "_delete_": True}
-        options["data.train"] = {**repeated, "dataset": cfg.data.train.to_dict()}
-    return text, options
+        options["data.train"] = {**repeated, "dataset": train}
+    cfg.merge_from_dict(options)
+    tree = cfg._cfg_dict.to_dict()
+    parts = [[group, *(tree.get(key) for key in GROUPS[group])] for group in GROUPS]
+    texts = [json.dumps(part, sort_keys=True, default=str) for part in parts]
+    return [hashlib.sha1(x.encode()).hexdigest()[:12] for x in texts], options
+
+
+def shrink(cfg: Any, size: int) -> dict[str, Any]:
+    """Overrides for images of `size` x `size`."""
+    backbone = cfg.model.backbone
+    options: dict[str, Any] = {}
+    if "img_size" in backbone:
+        options["model.backbone.img_size"] = size
+    if backbone.type.startswith("SwinTransformer"):
+        options["model.backbone.pad_small_map"] = True
+    for mode in ("train", "val", "test"):
+        for path, node in pipelines(cfg.data.get(mode), f"data.{mode}"):
+            steps = [dict(step) for step in node]
+            for step in steps:
+                for key in ("size", "crop_size"):
+                    if key in step:
+                        step[key] = at_most(step[key], size)
+            options[path] = steps
+    return options
+
+
+def at_most(value: Any, size: int) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(at_most(part, size) for part in value)
+    return min(value, size)
+
+
+def pipelines(node: Any, path: str) -> list[tuple[str, Any]]:
+    """Each pipeline below a section of `data`, with its path."""
+    if not isinstance(node, dict):
+        return []
+    found = [(f"{path}.pipeline", node["pipeline"])] if "pipeline" in node else []
+    return found + pipelines(node.get("dataset"), f"{path}.dataset")
 
 
 def downloads(node: Any, path: str) -> list[str]:
@@ -266,13 +382,10 @@ def train(device: str, file: Path, options: dict[str, Any]) -> tuple[bool, str]:
     from devrun.cli.main import main as devrun
 
     command = ["train", str(file), "--device", device, "--seed", "0", "--overwrite"]
-    command += ["--no-progress", *FLAGS[device]]
+    command += ["--no-progress", *(["--emulate"] if device != "cpu" else [])]
     options = {k: v for k, v in options.items() if k != "work_dir"}
     command += ["--work-dir", "work", "--cfg-options"]
-    command += [
-        f"{key}={'None' if value is None else json.dumps(value)}"
-        for key, value in options.items()
-    ]
+    command += [f"{key}={plain(value)!r}" for key, value in options.items()]
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         status = devrun(command)
@@ -284,49 +397,13 @@ def train(device: str, file: Path, options: dict[str, Any]) -> tuple[bool, str]:
     return False, reason[:300] if status else "not evaluated"
 
 
-def table(
-    configs: dict[str, Path], results: dict[tuple[str, str], dict[str, Any]]
-) -> str:
-    """Counts of each family, then every config that does not do all of it."""
-    lines = ["| family | files | " + " | ".join(STAGES) + " |"]
-    lines.append("|---" * (2 + len(STAGES)) + "|")
-    groups: dict[str, list[str]] = {}
-    for name in configs:
-        groups.setdefault(family(name), []).append(name)
-    for title, names in [*groups.items(), ("all", list(configs))]:
-        cells = [title, str(len(names))]
-        for stage in STAGES:
-            tried = [r for n in names if (r := results.get((stage, n)))]
-            cells.append(f"{sum(r['good'] for r in tried)} of {len(tried)}")
-        lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "| config | on | why not |", "|---|---|---|"]
-    for (stage, name), found in sorted(results.items(), key=lambda item: item[0][::-1]):
-        if not found["good"]:
-            reason = re.sub(r"/\S*/\.mim/configs/", "", found["reason"])
-            reason = re.sub(r"/\S*/(mmcls|mmcv)/", r"\1/", reason)
-            reason = re.sub(r"/\S*/made.py|\(traceback: \S*", "", reason)
-            reason = re.sub(r"[|<>]", "/", reason.replace("devrun: error: ", ""))
-            lines.append(f"| {name} | {stage} | {reason} |")
-    return "\n".join(lines)
-
-
-def parity_table(results: Path) -> str:
-    """The largest relative difference of each config."""
-    lines = ["| config | largest relative difference |", "|---|---|"]
-    for line in results.read_text("utf-8").splitlines():
-        found = json.loads(line)
-        lines.append(f"| {found['config']} | {found['difference']:.1e} |")
-    return "\n".join(lines)
-
-
-def insert(name: str, text: str) -> None:
-    """Replace the part of the page between the marks of `name`."""
-    page = Path(__file__).resolve().parents[1] / "docs" / "openmmlab.md"
-    old = page.read_text("utf-8")
-    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    head, _, rest = old.partition(begin)
-    tail = rest.partition(end)[2]
-    page.write_text(f"{head}{begin}\n{text}\n{end}{tail}", "utf-8")
+def plain(node: Any) -> Any:
+    """Dicts, lists and tuples themselves, as --cfg-options reads them."""
+    if isinstance(node, dict):
+        return {key: plain(value) for key, value in node.items()}
+    if isinstance(node, (list, tuple)):
+        return (tuple if isinstance(node, tuple) else list)(map(plain, node))
+    return node
 
 
 if __name__ == "__main__":

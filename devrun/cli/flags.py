@@ -45,6 +45,7 @@ def add_device_flags(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="the same, of MMCV's older tools; the first is taken",
     )
+    add("--gpus", type=_positive, metavar="N", help="the same; one GPU is taken")
     add("--emulate", action="store_true", help="run on the device's emulator")
     add("--num-devices", type=_positive, default=1, metavar="N", help="only 1 yet")
     add("--launcher", choices=LAUNCHERS, help="who started the processes (none)")
@@ -300,6 +301,8 @@ def _implied(args: argparse.Namespace) -> list[tuple[str, str, dict[str, Any]]]:
         found.append((f"--gpu-id {args.gpu_id}", f"cuda:{args.gpu_id}", {}))
     if args.gpu_ids is not None:
         found.append((f"--gpu-ids {args.gpu_ids[0]}", f"cuda:{args.gpu_ids[0]}", {}))
+    if args.gpus is not None:
+        found.append((f"--gpus {args.gpus}", "cuda", {}))
     return found
 
 

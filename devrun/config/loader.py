@@ -93,13 +93,14 @@ class Loader:
             reason = f"the files inherit in a circle: {loop}; remove one `{BASE}`"
             raise config_error(reason, origin, [BASE])
         try:
-            return self._read(read_text(path), path, (*chain, real))
+            text = read_text(path)
         except MissingFileError:
             given = describe(path)
             raise MissingFileError(
                 f"{origin}: {BASE}: no such file: {given}; paths are relative to "
                 "the file that names them"
             ) from None
+        return self._read(text, path, (*chain, real))
 
     def _take_helpers(self, own: ConfigDict) -> None:
         """A dumped configuration says which of its keys were helper variables."""

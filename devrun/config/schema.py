@@ -248,7 +248,8 @@ _MOVED = {
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*(e[-+]?\d+)?", re.IGNORECASE)
 USUAL_HELPERS = re.compile(
     r"(ann_file|data_root|dataset_type|img_norm_cfg|norm_cfg|classes|class_names"
-    r"|CLASSES|crop_size|img_scale|img_size|\w+_pipeline)(_\w+)?"
+    r"|CLASSES|crop_size|img_scale|img_size|\w+_pipeline"
+    r"|policy_imagenet|\w*policies)(_\w+)?"
 )
 """Variables of published configs, which some leave unused."""
 

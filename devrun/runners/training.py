@@ -39,6 +39,7 @@ from devrun.runners.device_section import adapter_of, device_sections, device_sp
 from devrun.runners.runner import BaseRunner
 from devrun.runners.scaling import scale_lr
 from devrun.runners.tuning import check_targets, tune
+from devrun.scopes import VAL_PHASE
 from devrun.step import Capability
 
 __all__ = ["Training", "build_training"]
@@ -162,7 +163,7 @@ def _built(
     still = tune(model, cfg, adapter)
     loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
-    loaders, val_loader = _loaders(cfg["data"], workflow, validate, only)
+    loaders, val_loader = _loaders(cfg, workflow, validate, only)
     if Capability.HOST_WEIGHTS not in adapter.capabilities:
         phases = zip(workflow, loaders, strict=True)
         move_augments(model, {one for (mode, _), one in phases if mode != "val"})
@@ -315,24 +316,27 @@ def _load(
 
 
 def _loaders(
-    data: Mapping[str, Any],
+    cfg: Mapping[str, Any],
     workflow: list[tuple[str, int]],
     validate: bool,
     only: str | None,
 ) -> tuple[list[Any], Any]:
     """One loader for each phase, and that of the evaluation or None.
 
-    The evaluation has a loader of its own: a val phase may be in the middle of its.
+    The evaluation has a loader of its own: a val phase may be in the middle of its,
+    and have another data set.
     """
+    data, phase = cfg["data"], cfg.get(VAL_PHASE)
     if "type" in data:
-        phases = [only or ("val" if mode == "val" else "train") for mode, _ in workflow]
-        return module_loaders(data, phases, (only or "val") if validate else None)
+        each = [only or ("val" if mode == "val" else "train") for mode, _ in workflow]
+        return module_loaders(data, each, (only or "val") if validate else None)
     modes = {mode if mode == "val" else "train" for mode, _ in workflow}
-    built = build_loaders(data, sorted(modes))
+    phases = data if phase is None else {**data, "val": phase}
+    built = build_loaders(phases, sorted(modes))
     loaders = [built["val" if mode == "val" else "train"] for mode, _ in workflow]
     if not validate or data.get("val") is None:
         return loaders, None
-    if "val" not in built:
+    if "val" not in built or phase is not None:
         return loaders, build_loaders(data, ["val"])["val"]
     if isinstance(built["val"], dict):
         raise ConfigError(

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from devrun.cli.main import main
+from devrun.scopes import SCOPES
 from tests.cli.conftest import CONFIG
 
 COMMAND = "touch PWNED"
@@ -407,3 +408,53 @@ def test_a_data_set_of_an_installed_package_is_given_no_pickle(
     sys.modules.pop("dr_installed", None)
     check(status, text, trap)
     assert "could run or unpickle what comes with it" in text
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"default_scope": "SCOPE", "model": {"type": "ImageClassifier"}},
+        {"model": {"type": "SCOPE.ImageClassifier"}},
+        {"model": {"type": "SCOPE.models.ImageClassifier"}},
+        {"data.train": {"type": "SCOPE.CIFAR10", "data_prefix": "pics"}},
+        {"custom_hooks": [{"type": "SCOPE.EMAHook"}]},
+    ],
+    ids=["default", "model", "path", "data", "hook"],
+)
+def test_a_scope_imports_no_package_beside_the_config(scope, changes, trap, train):
+    if scope in sys.modules:
+        pytest.skip(f"{scope} is imported already")
+    for name in SCOPES:  # with what says that it is installed
+        (trap / name).mkdir()
+        (trap / name / "__init__.py").write_text(BESIDE_SOURCE)
+        version = {"mmcls": "0.1", "mmengine": "0.1", "mmdet": "2.0"}.get(name, "1.0")
+        info = trap / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    path = trap / "configs" / "hostile.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(hostile(changes)).replace("SCOPE", scope))
+    status, _, text = train(path, "--dry-run")
+    check(status, text, trap)
+    assert "from which a config cannot import" in text.splitlines()[-1]
+    assert scope not in sys.modules
+    importlib.invalidate_caches()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"default_scope": "dr_beside"},
+        {"default_scope": "os"},
+        {"model": {"type": "dr_beside.ImageClassifier"}},
+        {"data.train": {"type": "dr_space.inner.CIFAR10"}},
+        {"evaluation": {"type": "mmcv.os.system"}},
+    ],
+)
+def test_what_is_no_scope_is_not_imported_as_one(changes, trap, train):
+    path = trap / "hostile.json"
+    path.write_text(json.dumps(hostile(changes)))
+    status, _, text = train(path, "--dry-run")
+    check(status, text, trap)
+    assert not [name for name in sys.modules if name.startswith("dr_")]

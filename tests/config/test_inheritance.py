@@ -245,3 +245,9 @@ def test_a_key_of_yaml_may_be_a_reference(tree):
     assert cfg.x == {"Net": 1}
     bad = tree("d.yaml", "_base_: base/model.py\n'{{_base_.model}}': 1\n")
     assert "cannot stand here" in fails(bad)
+
+
+def test_a_missing_base_of_a_base_is_named_and_not_the_base(tree):
+    tree("base/half.py", "_base_ = ['gone.py']\n")
+    message = fails(tree("cfg.py", "_base_ = ['base/half.py']\n"))
+    assert message.startswith("base/half.py:1: _base_: no such file: 'base/gone.py'")

@@ -287,3 +287,97 @@ def test_batches_hold_no_containers(configs, tmp_path):
     assert isinstance(batch["img"], torch.Tensor)
     assert batch["img"].shape == (2, 1, 32, 32)
     assert isinstance(batch["img_metas"], list)
+
+
+def test_metrics_in_a_list_are_all_evaluated(run, configs, tmp_path):
+    config = tiny(tmp_path, configs)
+    metrics = "evaluation.metric=['accuracy','precision','support']"
+    status, text, records = run(config, "cpu", metrics)
+    assert status == 0, text
+    last = [r for r in records if r.get("mode") == "val"][-1]
+    assert {"accuracy_top-1", "precision", "support"} <= last.keys()
+
+
+def test_the_best_checkpoint_is_chosen_by_the_first_metric(run, configs, tmp_path):
+    config = tiny(tmp_path, configs)
+    status, text, records = run(config, "cpu", "evaluation.save_best=auto")
+    assert status == 0, text
+    best = 1 + max((0, 1), key=accuracies(records).__getitem__)
+    (saved,) = (tmp_path / "cpu").rglob("best_*")
+    assert saved.name.split(".")[0] == f"best_accuracy_top-1_epoch_{best}"
+
+
+def test_parts_without_a_gradient_are_let_through_where_the_config_says_so(
+    configs, tmp_path
+):
+    config = tiny(tmp_path, configs, find_unused_parameters=True)
+    cfg = Config.fromfile(config)
+    cfg.merge_from_dict({"device": "cpu", "work_dir": str(tmp_path / "w")})
+    with closing(build_training(cfg, progress=False).runner) as runner:
+        assert runner.adapter.options.find_unused_parameters
+
+
+def test_variables_that_their_files_leave_unused_are_no_unknown_keys(
+    run, configs, tmp_path
+):
+    pipelines = configs["_base_/datasets/pipelines/auto_aug.py"].parent
+    bases = [configs[LENET], *(pipelines / f"{n}_aug.py" for n in ("auto", "rand"))]
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"_base_ = {list(map(str, bases))}\n"
+        "train_pipeline = [dict(type='Pad')]\n"
+        "runner = dict(max_epochs=1)\n"
+    )
+    status, text, records = run(str(path), "cpu", "data.samples_per_gpu=2")
+    assert status == 0, text
+    assert losses(records)
+
+
+def test_a_val_phase_reads_its_data_as_training_does(run, configs, tmp_path):
+    """The pipeline of an evaluation has no labels, which a loss needs."""
+    config = tiny(tmp_path, configs, workflow=[["train", 1], ["val", 1]])
+    status, text, records = run(config)
+    assert status == 0, text
+    phases = [r for r in records if r.get("mode") == "val"]
+    assert sum("loss" in record for record in phases) == 2
+    assert sum("accuracy_top-1" in record for record in phases) == 2
+
+
+@pytest.mark.parametrize("mode", ["original", "classy_vision"])
+def test_smoothed_labels_are_the_same_on_a_compiled_device(
+    run, configs, tmp_path, mode
+):
+    loss = {"type": "LabelSmoothLoss", "label_smooth_val": 0.1, "num_classes": 10}
+    head = {"loss": {**loss, "mode": mode, "_delete_": True}}
+    config = tiny(tmp_path, configs, model={"head": head})
+    found = {}
+    for device in ("cpu", "ipu"):
+        status, text, records = run(config, device, flags=("--no-validate",))
+        assert status == 0, text
+        found[device] = losses(records)
+    assert found["ipu"] == pytest.approx(found["cpu"], rel=1e-3)
+
+
+def test_their_transformer_for_ipus_trains_on_them(run, survey, configs, tmp_path):
+    """Split over four, in half precision, with recomputation, as its config says."""
+    (name,) = (name for name in configs if "-ipu_" in name)
+    options = survey.changes(configs[name], survey.SMALL)[1]
+    layers = {"type": "VisionTransformer", "img_size": 64, "patch_size": 16}
+    arch = {"embed_dims": 16, "num_layers": 10, "num_heads": 2}
+    arch["feedforward_channels"] = 32
+    options["model.backbone"] = {**layers, "arch": arch, "_delete_": True}
+    options["model.head.in_channels"] = 16
+    options["runner.ipu_model_cfg.train_ckpt_nodes"] = ["backbone.layers.1"]
+    del options["model.backbone.img_size"], options["work_dir"]
+    options = {k: v for k, v in options.items() if "init_cfg" not in k}
+    words = [f"{key}={survey.plain(value)!r}" for key, value in options.items()]
+    status, text, records = run(name, "ipu", *words)
+    assert status == 0, text
+    assert len(losses(records)) == 1
+    assert accuracies(records)
+
+
+def test_a_number_of_gpus_means_one_of_them(configs, tmp_path, capsys):
+    words = ["train", tiny(tmp_path, configs), "--gpus", "2", "--device", "cpu"]
+    assert main(words) == 2
+    assert "--gpus 2 means --device cuda" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import Any
 
 from devrun.config.tree import ConfigDict, where
 from devrun.optim.constructor import OPTIONS
+from devrun.scopes import VAL_PHASE
 
 __all__ = ["adapted"]
 
@@ -20,6 +21,8 @@ def adapted(cfg: Mapping[str, Any]) -> Any:
 
     - data sets in a list are their ConcatDataset, which evaluates each by itself;
     - `data.val` and `data.test` are built with `test_mode`, as their tools do;
+    - a `val` phase of the workflow takes `data.val` with the pipeline of training,
+      which has the labels that a loss needs;
     - `sampler` at the top is that of the training loader;
     - `dynamic_intervals` of MMDetection's evaluation is left out, with a warning;
     - options of `paramwise_cfg` that nothing reads are left out, with a warning.
@@ -29,6 +32,8 @@ def adapted(cfg: Mapping[str, Any]) -> Any:
         tree = ConfigDict(tree)
     data = tree.get("data")
     if isinstance(data, dict):
+        if any(step[0] == "val" for step in tree.get("workflow") or ()):
+            tree[VAL_PHASE] = _with_pipeline(data.get("val"), _pipeline(data["train"]))
         for mode in ("train", "val", "test"):
             if isinstance(data.get(mode), (list, tuple)):
                 data[mode] = {"type": "ConcatDataset", "datasets": data[mode]}
@@ -46,6 +51,23 @@ def adapted(cfg: Mapping[str, Any]) -> Any:
     if isinstance(optimizer, dict) and "constructor" not in optimizer:
         _without_unread(optimizer.get("paramwise_cfg"))
     return tree
+
+
+def _pipeline(section: Any) -> Any:
+    """That of the data itself, inside of what wraps it; the first one's of several."""
+    while isinstance(section, dict) and "pipeline" not in section:
+        section = section.get("dataset", section.get("datasets"))
+        if isinstance(section, (list, tuple)) and section:
+            section = section[0]
+    return section["pipeline"] if isinstance(section, dict) else None
+
+
+def _with_pipeline(section: Any, pipeline: Any) -> Any:
+    if not isinstance(section, dict) or pipeline is None:
+        return section
+    made = deepcopy(section)
+    made["pipeline"] = deepcopy(pipeline)
+    return made
 
 
 def _without_unread(options: Any) -> None:

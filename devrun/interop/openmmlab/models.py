@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any
+
+import torch
+from torch.nn import functional
 
 from devrun.errors import ConfigError, DevrunError
 from devrun.interop.openmmlab.guard import guarded
 from devrun.text import cause_of
 
-__all__ = ["init_weights", "move_augments"]
+__all__ = ["init_weights", "keep_values_on_device", "move_augments"]
 
 
 def init_weights(model: Any) -> None:
@@ -36,6 +40,23 @@ def init_weights(model: Any) -> None:
         ) from error
     finally:
         quiet.setLevel(level)
+
+
+def keep_values_on_device(name: str) -> None:
+    """Have losses of the package `name` make one-hot targets without reading them.
+
+    Theirs compares the largest index on the host, which waits for a device and which a
+    compiled graph cannot do; torch's `one_hot` refuses such an index on its own.
+    """
+    if name == "mmcls":
+        for module in ("label_smooth_loss", "focal_loss", "asymmetric_loss"):
+            loss: Any = import_module(f"mmcls.models.losses.{module}")
+            loss.convert_to_one_hot = _one_hot
+
+
+def _one_hot(targets: torch.Tensor, classes: int) -> torch.Tensor:
+    """(N, 1) indices as (N, classes)."""
+    return functional.one_hot(targets.long().squeeze(-1), classes)
 
 
 def move_augments(model: Any, loaders: Iterable[Any]) -> None:

@@ -15,6 +15,7 @@ from devrun.importing import import_for_config
 from devrun.interop.openmmlab import config, hooks
 from devrun.interop.openmmlab.data import collate, ignore_others, packed_masks
 from devrun.interop.openmmlab.guard import check_section, guarded, harden
+from devrun.interop.openmmlab.models import keep_values_on_device
 from devrun.interop.operators import stand_in
 from devrun.place import Place
 from devrun.registry import HOOKS, OPTIMIZER_BUILDERS, RUNNER_BUILDERS, RUNNERS
@@ -194,6 +195,7 @@ def attach(name: str) -> MmcvScope:
                     f"{_advice(error)}"
                 ) from error
         harden(name)
+        keep_values_on_device(name)
     logging.getLogger("mmcv").setLevel(logging.WARNING)
     return MmcvScope(name)
 
