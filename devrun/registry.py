@@ -263,8 +263,8 @@ def build_from_cfg(
         UnknownNameError: (a KeyError) no `type`, or a name that nothing has.
         ConfigError: the constructor failed; its exception is the `__cause__`.
     """
-    for value, label in ((cfg, "cfg"), (default_args or {}, "default_args")):
-        if not isinstance(value, dict):
+    for value, label in ((cfg, "cfg"), (default_args, "default_args")):
+        if not isinstance(value, dict) and not (value is None and label != "cfg"):
             raise ConfigTypeError(f"{label} must be a dict, got {short(value)}")
     if not isinstance(registry, Registry):
         raise ConfigTypeError(f"registry must be a Registry, got {short(registry)}")

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from openmmlab_data import FEW, make_data
-from openmmlab_table import STAGES, insert, parity_table, table
+from openmmlab_table import DEVICES, STAGES, insert, parity_table, plain, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -381,10 +381,9 @@ def train(device: str, file: Path, options: dict[str, Any]) -> tuple[bool, str]:
     """Status and last line of `devrun train`."""
     from devrun.cli.main import main as devrun
 
-    command = ["train", str(file), "--device", device, "--seed", "0", "--overwrite"]
-    command += ["--no-progress", *(["--emulate"] if device != "cpu" else [])]
+    command = ["train", str(file), *DEVICES[device], "--overwrite", "--no-progress"]
     options = {k: v for k, v in options.items() if k != "work_dir"}
-    command += ["--work-dir", "work", "--cfg-options"]
+    command += ["--seed", "0", "--work-dir", "work", "--cfg-options"]
     command += [f"{key}={plain(value)!r}" for key, value in options.items()]
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
@@ -395,15 +394,6 @@ def train(device: str, file: Path, options: dict[str, Any]) -> tuple[bool, str]:
         return True, ""
     reason = next((x for x in reversed(lines) if "devrun: error" in x), lines[-1])
     return False, reason[:300] if status else "not evaluated"
-
-
-def plain(node: Any) -> Any:
-    """Dicts, lists and tuples themselves, as --cfg-options reads them."""
-    if isinstance(node, dict):
-        return {key: plain(value) for key, value in node.items()}
-    if isinstance(node, (list, tuple)):
-        return (tuple if isinstance(node, tuple) else list)(map(plain, node))
-    return node
 
 
 if __name__ == "__main__":

@@ -7,7 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-STAGES = ("build", "cpu", "ipu", "hpu")
+DEVICES = {
+    "cpu": ("--device", "cpu"),
+    "ipu": ("--device", "ipu", "--emulate"),
+    "hpu": ("--device", "hpu", "--emulate"),
+}
+STAGES = ("build", *DEVICES)
 
 
 def family(name: str) -> str:
@@ -80,3 +85,12 @@ def insert(name: str, text: str) -> None:
     head, _, rest = old.partition(begin)
     tail = rest.partition(end)[2]
     page.write_text(f"{head}{begin}\n{text}\n{end}{tail}", "utf-8")
+
+
+def plain(node: Any) -> Any:
+    """Dicts, lists and tuples themselves, as --cfg-options reads them."""
+    if isinstance(node, dict):
+        return {key: plain(value) for key, value in node.items()}
+    if isinstance(node, (list, tuple)):
+        return (tuple if isinstance(node, tuple) else list)(map(plain, node))
+    return node
