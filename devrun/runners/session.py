@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -59,7 +60,8 @@ class Session:
         needs_length: bool = False,
     ) -> None:
         self.loss, self.batch_processor = loss, batch_processor
-        self._optimizer = optimizer
+        if optimizer is not None:
+            self.optimizer = optimizer
         self.prepared = False
         self.model = model
         self.policy = UpdatePolicy()
@@ -99,6 +101,8 @@ class Session:
         self.wrapped: Any = self.step_module
         """The step module as the adapter wrapped it: what a step is given."""
         self._model = model
+        if vars(self).get("optimizer") is None:  # it may bring its own
+            vars(self).pop("optimizer", None)
 
     @property
     def guest(self) -> LightningHook | None:
@@ -106,16 +110,10 @@ class Session:
         guest: LightningHook | None = self.step_module.guest
         return guest
 
-    @property
+    @cached_property
     def optimizer(self) -> Any:
         """The one that was given, else what the model brings, asked for once."""
-        if self._optimizer is None and self.guest is not None:
-            self._optimizer = self.guest.optimizer()
-        return self._optimizer
-
-    @optimizer.setter
-    def optimizer(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
+        return None if self.guest is None else self.guest.optimizer()
 
     def prepare(self, adapter_state: Mapping[str, Any]) -> list[Hook]:
         """Put model and optimizer on the device; the hooks that the adapter brings."""
