@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 import inspect
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib import metadata
 
 import pytest
 
@@ -74,8 +75,11 @@ def source(tmp_path_factory):
 def python(request, source, tmp_path_factory):
     """The interpreter of an environment in which pip installed devrun."""
     for package in ("pip", "setuptools"):
-        # not imported: setuptools refuses to where distutils was loaded before it
-        if importlib.util.find_spec(package) is None:
+        # neither imported nor looked for as modules: setuptools then replaces distutils,
+        # and refuses to where another test has loaded it
+        try:
+            metadata.version(package)
+        except metadata.PackageNotFoundError:
             pytest.skip(f"{package} is not installed")
     environment = tmp_path_factory.mktemp(request.param)
     run(sys.executable, "-m", "venv", "--without-pip", environment)

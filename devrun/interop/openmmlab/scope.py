@@ -182,11 +182,11 @@ def attach(name: str) -> MmcvScope:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that are no longer maintained
-        if name not in _WITHOUT_OPERATORS:
-            stand_in()
         for module in ("mmcv", *_MODULES[name]):
             try:
                 import_for_config(module)
+                if name not in _WITHOUT_OPERATORS:
+                    stand_in()
             except ConfigError:
                 raise
             except Exception as error:

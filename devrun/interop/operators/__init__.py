@@ -24,6 +24,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any, NoReturn
 
+from devrun.importing import import_for_config
+
 __all__ = ["stand_in"]
 
 _NAME = "mmcv._ext"
@@ -46,9 +48,14 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def stand_in() -> None:
-    """Put the stand-in into place where MMCV is here without the real module."""
+    """Put the stand-in into place where MMCV is here without the real module.
+
+    Raises:
+        ConfigError: MMCV is where a config cannot import from.
+    """
     if _NAME in sys.modules or importlib.util.find_spec("mmcv") is None:
         return
+    import_for_config("mmcv")  # to look for a module in it would import it anyhow
     if importlib.util.find_spec(_NAME) is None:
         from devrun.interop.operators.forms import compiled
 
