@@ -75,8 +75,8 @@ def source(tmp_path_factory):
 def python(request, source, tmp_path_factory):
     """The interpreter of an environment in which pip installed devrun."""
     for package in ("pip", "setuptools"):
-        # neither imported nor looked for as modules: setuptools then replaces distutils,
-        # and refuses to where another test has loaded it
+        # neither imported nor looked for as modules: setuptools then replaces
+        # distutils, and refuses to where another test has loaded it
         try:
             metadata.version(package)
         except metadata.PackageNotFoundError:
