@@ -188,7 +188,9 @@ class PreparedLoader:
         torch reports a death wherever the main process happens to be, so the error
         may come out of a training step as well as out of this loader.
         """
-        if not isinstance(error, RuntimeError):
+        # a worker that dies while it hands a batch over breaks the connection
+        cut = isinstance(error, (ConnectionError, EOFError))
+        if not (cut or isinstance(error, RuntimeError)):
             return None
         text = str(error)
         if text.startswith("DataLoader timed out"):
@@ -197,8 +199,9 @@ class PreparedLoader:
                 f"no batch within {self.loader.timeout:g} s from the loader's workers "
                 f"(pids {pids}); a sample hangs, or `timeout` is too short"
             )
-        if text.startswith("DataLoader worker") and (
-            dead := workers.describe_dead(self._iterator) or self._death
+        if (cut or text.startswith("DataLoader worker")) and (
+            dead := workers.describe_dead(self._iterator, 0.5 if cut else 0.0)
+            or self._death
         ):
             memory = "SIGKILL" in dead or "SIGBUS" in dead
             hint = "; is memory or /dev/shm short?" if memory else ""

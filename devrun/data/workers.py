@@ -94,10 +94,14 @@ def stop(iterator: Any) -> None:
             end()
 
 
-def describe_dead(iterator: Any) -> str | None:
-    """Which workers died and of what, or None when all live or ended well."""
+def describe_dead(iterator: Any, patience: float = 0.0) -> str | None:
+    """Which workers died and of what, or None when all live or ended well.
+
+    Each is given `patience` seconds to end, for one that is just about to.
+    """
     dead = []
     for number, worker in enumerate(_workers(iterator)):
+        worker.join(patience)
         code = worker.exitcode
         if code is None:
             continue
