@@ -10,7 +10,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 __all__ = [
@@ -101,7 +101,9 @@ def describe_dead(iterator: Any, patience: float = 0.0) -> str | None:
     """
     dead = []
     for number, worker in enumerate(_workers(iterator)):
-        worker.join(patience)
+        if patience:
+            with suppress(RuntimeError):  # torch tells of the death wherever we are
+                worker.join(patience)
         code = worker.exitcode
         if code is None:
             continue
