@@ -9,7 +9,7 @@ from devrun.checkpoint.catalog import (
     read_pointer,
     remove_checkpoint,
 )
-from devrun.checkpoint.codec import encode_tree
+from devrun.checkpoint.codec import encode_tree, has_shards
 from devrun.checkpoint.decode import decode_tree
 from devrun.checkpoint.fitting import fits, load_state_dict
 from devrun.checkpoint.loader import CheckpointLoader
@@ -65,6 +65,7 @@ __all__ = [
     "find_latest",
     "fits",
     "get_state_dict",
+    "has_shards",
     "host_rng_state",
     "list_checkpoints",
     "load_checkpoint",

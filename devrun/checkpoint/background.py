@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from devrun.checkpoint.writer import Snapshot
+from devrun.checkpoint.codec import has_shards
+from devrun.checkpoint.writer import take_snapshot
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _ALIGNMENT = 64
@@ -65,6 +66,7 @@ class BackgroundWriter:
         self._buffers = HostBuffers()
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
+        self._ranks: Any = None
 
     @property
     def failed(self) -> bool:
@@ -81,7 +83,8 @@ class BackgroundWriter:
     ) -> None:
         """Copy the state now, write it as `write_checkpoint` does later.
 
-        Waits for the write before, if that is not done yet.
+        Waits for the write before, if that is not done yet. Of sharded tensors each
+        process writes its own, and all of them must call it.
 
         Args:
             then: called in the thread once the checkpoint is durable.
@@ -92,10 +95,14 @@ class BackgroundWriter:
         """
         self.wait()
         self._buffers.reuse()
-        snapshot = Snapshot.take(parts, meta, self._buffers.copy)
+        snapshot = take_snapshot(parts, meta, self._buffers.copy)
+        apart: dict[str, Any] = {}
+        if has_shards(parts):  # the training goes on in the group of the run
+            self._ranks = self._ranks or torch.distributed.new_group(backend="gloo")
+            apart["ranks"] = self._ranks
 
         def write() -> None:
-            snapshot.write(root, name)
+            snapshot.write(root, name, **apart)
             if then is not None:
                 then()
 

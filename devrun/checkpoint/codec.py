@@ -36,6 +36,7 @@ from torch import Tensor
 
 from devrun.checkpoint import tensorfile
 from devrun.errors import CheckpointError
+from devrun.tensors import is_spread, tensors_in
 
 MAX_DEPTH = 64
 _JSON_INT = 1 << 63
@@ -51,11 +52,17 @@ _SEQUENCES: dict[type, str] = {
 class Encoded:
     """What `encode_tree` gives: a JSON value, and the CPU tensors it refers to.
 
-    The tensors may share memory with the tree: write them before it changes.
+    The tensors may share memory with the tree: write them before it changes. Those
+    that are sharded (`devrun.tensors.is_spread`) are as they were in the tree.
     """
 
     tree: Any
     tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+def has_shards(tree: Any) -> bool:
+    """Whether any tensor in `tree` is in pieces, of which this process has some."""
+    return any(map(is_spread, tensors_in(tree)))
 
 
 def shared_memory(tensor: Tensor) -> Tensor:
@@ -116,7 +123,7 @@ class _Encoder:
             return self._items(value, where, keys, depth)
         if kind in self._by_type:
             return self._by_type[kind](value, where, keys, depth)
-        if isinstance(value, Tensor) and not value.is_cpu:
+        if isinstance(value, Tensor) and (is_spread(value) or not value.is_cpu):
             # a device that torch knows through Python has a tensor class of its own
             return self._tensor(value, where, keys, depth)
         if isinstance(value, (numpy.ndarray, numpy.generic)):
@@ -195,12 +202,14 @@ class _Encoder:
         identity = _identity(value)
         if identity in self._known:
             return self._known[identity]
-        plain = value.detach().resolve_conj().resolve_neg()
+        plain = value.detach()
+        if not is_spread(plain):
+            plain = plain.resolve_conj().resolve_neg()
         reference: dict[str, Any] = {}
         if not plain.is_contiguous() and is_dense(plain.shape, plain.stride()):
             reference["stride"] = list(plain.stride())
-        host = self._to_host(plain)
-        if host.dtype not in tensorfile.STORED:
+        host = plain if is_spread(plain) else self._to_host(plain)
+        if host.dtype not in tensorfile.STORED and not is_spread(plain):
             reference["dtype"] = str(host.dtype).removeprefix("torch.")
             reference["shape"] = list(host.shape)
             host = host.reshape(-1).view(torch.uint8)
@@ -246,6 +255,8 @@ class _Encoder:
 
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
+    if is_spread(tensor):  # its own storage is a stand-in without memory
+        return (*_identity(tensor.to_local()), tuple(tensor.shape))  # type: ignore[attr-defined]
     return (
         tensor.device,
         # without an address there (an emulated device) every tensor is its own

@@ -21,26 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "create",
-    "digest",
-    "directory",
-    "file_type",
-    "free_bytes",
-    "make_directory",
-    "names",
-    "read_file",
-    "reading",
-    "remove_directory",
-    "rename",
-    "reserve",
-    "subdirectory",
-    "sync",
-    "try_lock",
-    "unlink",
-    "write",
-]
-
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK = 1 << 24
 _NO_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from devrun.checkpoint.keymap import COUNTER, KeyMap, find_key_map
+from devrun.checkpoint.keymap import DERIVED, KeyMap, find_key_map
 from devrun.checkpoint.positions import is_head, with_resized_positions
 from devrun.errors import CheckpointError
 
@@ -45,8 +45,8 @@ def load_state_dict(
     given = _translated(own, state_dict, table)
     given, table.resized = with_resized_positions(own, given)
     missing, unexpected, refused = _load(module, given)
-    table.missing = [key for key in missing if not key.endswith(COUNTER)]
-    table.unexpected += unexpected
+    table.missing = [key for key in missing if not key.endswith(DERIVED)]
+    table.unexpected += [key for key in unexpected if not key.endswith(DERIVED)]
     for key, shapes in refused:
         of_head = key in own and is_head(key, given.get(key), own[key])
         (table.left_out if of_head else table.mis_shaped).append(f"{key}{shapes}")
@@ -136,7 +136,7 @@ def _translated(
 
 
 def _counted(keys: Iterable[str]) -> list[str]:
-    return [key for key in keys if not key.endswith(COUNTER)]
+    return [key for key in keys if not key.endswith(DERIVED)]
 
 
 def fits(module: nn.Module, state_dict: Any) -> bool:
@@ -179,7 +179,10 @@ def _load(
         # torch has loaded what fits and joined its complaints, one a line.
         complaints = [_shortened(line) for line in str(error).split("\n\t")[1:]]
         if not keys or not complaints:
-            raise
+            raise CheckpointError(
+                f"{type(module).__name__} cannot load the tensors of this file: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
     finally:
         handle.remove()
     missing, unexpected = keys[-1]

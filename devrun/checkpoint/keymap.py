@@ -16,16 +16,16 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from devrun.checkpoint.layouts import LAYOUTS, Layout, Piece
+from devrun.checkpoint.layout_forms import Shape
+from devrun.checkpoint.layouts import LAYOUTS, Layout, Piece, read
 from devrun.errors import CheckpointError
 
-COUNTER = "num_batches_tracked"
-"""A number that batch normalization keeps, of the same shape in every model."""
+DERIVED = ("num_batches_tracked", "relative_position_index", "attn_mask")
+"""What is no weight: a counter of batch norms, and what a model makes of its sizes."""
 _DEPTH, _SHARE = 3, 4
 """A prefix has at most so many parts, and at least one in so many of the keys."""
 _MOST = 20_000
 """Tensors; of the models in `layouts` none has more."""
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class KeyMap:
         return sum(
             len(self.model.tensors[name])
             for name in self.common
-            if not name.endswith(COUNTER)
+            if not name.endswith(DERIVED)
             and self.file.shapes[name] == self.model.shapes[name]
         )
 
@@ -145,17 +145,22 @@ def find_key_map(
 def _closest(
     pairs: list[KeyMap], mine: Mapping[str, Shape], theirs: Mapping[str, Shape]
 ) -> str:
-    """The map under which the most names agree; else whose keys they are."""
+    """The map under which half of the names agree; else whose keys they are."""
     best = max(pairs, key=lambda pair: len(pair.common))
-    if not best.common:
+    if 2 * len(best.common) < min(len(mine), len(theirs)):
         return f"its keys are {_described(theirs)}, the model's {_described(mine)}"
     file, model = best.file.shapes, best.model.shapes
-    name = min(best.common, key=lambda name: file[name] == model[name])
     how = f"is the key map {best}" if best.changes else "are its keys as they are"
-    return (
+    found = (
         f"closest {how}: {len(best.common)} of {len(mine)} names agree and {best.fits} "
-        f"shapes, {name!r} is {list(file[name])} in the file and {list(model[name])} "
-        "in the model"
+        "shapes"
+    )
+    other = next((name for name in best.common if file[name] != model[name]), None)
+    if other is None:
+        return found
+    return (
+        f"{found}, {other!r} is {list(file[other])} in the file and "
+        f"{list(model[other])} in the model"
     )
 
 
@@ -180,7 +185,8 @@ def relaid(state_dict: Mapping[str, Any], layout: str) -> dict[str, Any]:
         reading
         for reading in _readings(shapes)
         if reading.layout is not None
-        and sum(map(len, reading.tensors.values())) == len(state_dict)
+        and _counted(p.key for pieces in reading.tensors.values() for p in pieces)
+        == _counted(state_dict)
     ]
     if not whole:
         models = ", ".join(dict.fromkeys(known.model for known in LAYOUTS))
@@ -210,10 +216,7 @@ def relaid(state_dict: Mapping[str, Any], layout: str) -> dict[str, Any]:
 
 def assembled(pieces: list[Piece], state_dict: Mapping[str, Any]) -> Tensor:
     """The tensor, in our form, that is in these pieces."""
-    found: list[Tensor] = [
-        state_dict[piece.key].t() if piece.transposed else state_dict[piece.key]
-        for piece in pieces
-    ]
+    found = [piece.form.ours(state_dict[piece.key]) for piece in pieces]
     return torch.cat(found) if len(found) > 1 else found[0]
 
 
@@ -223,9 +226,7 @@ def taken_apart(whole: Tensor, pieces: list[Piece]) -> dict[str, Tensor]:
         return {piece.key: whole for piece in pieces}
     parts = whole.chunk(len(pieces)) if len(pieces) > 1 else (whole,)
     return {
-        piece.key: part.t().contiguous()
-        if piece.transposed and part.dim() == 2
-        else part.contiguous()
+        piece.key: piece.form.written(part)
         for piece, part in zip(pieces, parts, strict=True)
     }
 
@@ -250,8 +251,8 @@ def is_dense(value: Any) -> TypeGuard[Tensor]:
     )
 
 
-def _counted(shapes: Mapping[str, Shape]) -> int:
-    return sum(not key.endswith(COUNTER) for key in shapes)
+def _counted(keys: Iterable[str]) -> int:
+    return sum(not key.endswith(DERIVED) for key in keys)
 
 
 def _prefixes(keys: Iterable[str]) -> list[str]:
@@ -276,19 +277,19 @@ def _readings(
         found.append(
             Reading(None, prefix, plain, {key[cut:]: shapes[key] for key in keys})
         )
+        known: dict[Layout, dict[str, list[Piece]]] = {}
+        for key in keys:
+            for layout, (name, piece) in read(key[cut:]).items():
+                pieces = known.setdefault(layout, {}).setdefault(name, [])
+                pieces.append(piece._replace(key=key))
         for layout in layouts:
-            read: dict[str, list[Piece]] = {}
-            for key in keys:
-                if (piece := layout.read(key[cut:])) is not None:
-                    read.setdefault(piece[0], []).append(piece[1]._replace(key=key))
-            known = {}
-            for name, pieces in read.items():
+            whole, sizes = {}, {}
+            for name, pieces in known.get(layout, {}).items():
                 pieces.sort(key=lambda piece: piece.part)
                 if (shape := _joined(pieces, shapes)) is not None:
-                    known[name] = shape
-            if known:
-                whole = {name: read[name] for name in known}
-                found.append(Reading(layout, prefix, whole, known))
+                    whole[name], sizes[name] = pieces, shape
+            if whole:
+                found.append(Reading(layout, prefix, whole, sizes))
     return found
 
 
@@ -296,12 +297,10 @@ def _joined(pieces: list[Piece], shapes: Mapping[str, Shape]) -> Shape | None:
     """The shape of what is in these pieces; None if they are not all there."""
     if [piece.part for piece in pieces] != list(range(pieces[0].parts)):
         return None
-    found = [shapes[p.key][::-1] if p.transposed else shapes[p.key] for p in pieces]
-    if any(len(shapes[piece.key]) > 2 for piece in pieces if piece.transposed):
-        return None
-    if len(found) > 1 and not (len(set(found)) == 1 and found[0]):
-        return None
+    found = [piece.form.shape(shapes[piece.key]) for piece in pieces]
     first = found[0]
+    if first is None or (len(found) > 1 and not (len(set(found)) == 1 and first)):
+        return None
     return (len(found) * first[0], *first[1:]) if len(found) > 1 else first
 
 

@@ -20,10 +20,11 @@ from devrun import __version__
 from devrun.checkpoint import strict_json
 from devrun.checkpoint.codec import encode_tree
 from devrun.checkpoint.decode import decode_tree
-from devrun.checkpoint.names import FILE, MANIFEST
+from devrun.checkpoint.names import FILE, MANIFEST, SHARDS, is_of_pieces, is_part
 from devrun.errors import CheckpointError
 
-SCHEMA = 1
+SCHEMA = 2
+"""2 where tensors are sharded, which an older devrun cannot read; else 1 as ever."""
 MAX_MANIFEST = 1 << 24
 _HASH = "self_sha256"
 _FIELDS = {
@@ -52,9 +53,11 @@ class FileEntry:
     sha256: str
 
     @property
-    def part(self) -> str:
-        """The part whose JSON or tensors it holds."""
-        return self.name.rsplit(".", 1)[0]
+    def part(self) -> str | None:
+        """The part whose JSON or tensors it holds; None for the files of shards."""
+        name, _, ending = self.name.rpartition(".")
+        own = ending in ("json", "safetensors") and is_part(name)
+        return name if own else None
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,17 @@ class Manifest:
     meta: Mapping[str, Any] = field(default_factory=dict)
     created: str = ""
     writer: str = ""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the tensors of some parts are in pieces, by the process."""
+        return any(entry.name == SHARDS for entry in self.files)
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of the parts, in order."""
+        found = dict.fromkeys(entry.part for entry in self.files)
+        return [part for part in found if part is not None]
 
     @classmethod
     def describe(cls, meta: Mapping[str, Any]) -> Manifest:
@@ -106,7 +120,7 @@ class Manifest:
             "files": [asdict(entry) for entry in self.files],
             "format": "devrun checkpoint",
             "required": [entry.name for entry in self.files],
-            "schema": SCHEMA,
+            "schema": SCHEMA if self.sharded else 1,
             "complete": True,
         }
         return strict_json.render({**record, _HASH: _self_hash(record)})
@@ -178,6 +192,10 @@ def _entries(record: dict[str, Any]) -> tuple[FileEntry, ...]:
         entries.append(FileEntry(name, size, sha256))
     if record["required"] != [entry.name for entry in entries]:
         raise CheckpointError(f"{MANIFEST} is damaged: its lists of files differ")
+    sharded = SHARDS in record["required"]
+    for entry in entries:
+        if entry.part is None and not (sharded and is_of_pieces(entry.name)):
+            raise CheckpointError(f"{MANIFEST} names a file {entry.name!r}: refused")
     if len(set(record["required"])) != len(entries):
         raise CheckpointError(f"{MANIFEST} names a file twice")
     return tuple(entries)

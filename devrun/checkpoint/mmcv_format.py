@@ -159,9 +159,13 @@ def write_mmcv_checkpoint(
 
 
 def averaged_weights(found: Checkpoint) -> Mapping[str, Any] | None:
-    """The weights that an EMAHook evaluated with, of what `read_checkpoint` gave."""
+    """The weights that an EMAHook evaluated with, of what `read_checkpoint` gave.
+
+    States have the names of their hooks, which may be those of a subclass.
+    """
     hooks = found.get("hooks")
-    kept = hooks.get(EMA_STATE) if isinstance(hooks, Mapping) else None
+    states = hooks.items() if isinstance(hooks, Mapping) else ()
+    kept = next((v for name, v in states if str(name).endswith(EMA_STATE)), None)
     weights = kept.get("model") if isinstance(kept, Mapping) else None
     return weights if isinstance(weights, Mapping) else None
 
@@ -210,6 +214,9 @@ def export_weights(
         weights = {**weights, **kept}
     trainer = found.get("trainer", {})
     cfg = trainer.get("config") or {}
+    if not isinstance(cfg, Mapping):
+        kind = type(cfg).__name__
+        raise CheckpointError(f"the config in {str(source)!r} is no dict but {kind}")
     merged = merge is not None and cfg.get("peft")
     if merge is not None and merged:
         weights = merge(cfg, weights)

@@ -8,6 +8,9 @@ import secrets
 from devrun.errors import CheckpointError
 
 MANIFEST = "MANIFEST.json"
+SHARDS = ".shards.json"
+"""Where the tensors are that the processes wrote piece by piece (`sharded`)."""
+_PIECES = re.compile(r"\.shards\.json|\.metadata|__\d{1,9}_\d{1,9}\.distcp")
 STEP_PATTERN = r"step-\d{8,}"
 FILE = re.compile(r"[a-z0-9._-]{1,64}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
@@ -35,9 +38,19 @@ def check_name(name: str) -> str:
     return name
 
 
+def is_part(name: str) -> bool:
+    """Whether a part of a checkpoint can have this name."""
+    return bool(_PART.fullmatch(name))
+
+
+def is_of_pieces(name: str) -> bool:
+    """Whether a file of this name belongs to tensors that were written in pieces."""
+    return bool(_PIECES.fullmatch(name))
+
+
 def check_part(part: str) -> str:
     """`part`, if a part of a checkpoint can have it; else CheckpointError."""
-    if not isinstance(part, str) or not _PART.fullmatch(part):
+    if not isinstance(part, str) or not is_part(part):
         raise CheckpointError(
             f"{part!r} cannot name a part of a checkpoint; accepted: small letters, "
             "digits, - and _, at most 48"

@@ -16,7 +16,7 @@ import struct
 import warnings
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
@@ -68,8 +68,18 @@ def load_pickled(
     _check_form(path)
     if allow_pickle:
         _LOGGER.warning("%s is unpickled, which runs the code that it names", path)
+    return _loaded(path, map_location, allow_pickle)
+
+
+def _loaded(
+    path: Path, map_location: Any, allow_pickle: bool, left_out: Sequence[type] = ()
+) -> Any:
     try:
-        with warnings.catch_warnings(), _source(path, allow_pickle) as source:
+        with (
+            warnings.catch_warnings(),
+            _without(left_out),
+            _source(path, allow_pickle) as source,
+        ):
             warnings.simplefilter("ignore")  # of torch about its own storage classes
             return torch.load(
                 source,
@@ -78,6 +88,9 @@ def load_pickled(
             )
     except pickle.UnpicklingError as error:
         found = _NAMED.search(str(error))
+        known = found is not None and found[1] == _LOG_OF_MMENGINE
+        if known and not left_out and hasattr(torch.serialization, "safe_globals"):
+            return _loaded(path, map_location, allow_pickle, _LEFT_OUT)
         what = f"it names {found[1]!r}" if found else "it is no plain state"
         raise CheckpointError(
             f"{str(path)!r} is refused: {what}, and only tensors and plain containers "
@@ -105,6 +118,45 @@ def load_pickled(
         raise CheckpointError(
             f"{str(path)!r} is damaged or not a torch file: {reason:.200}"
         ) from error
+
+
+_LOG_OF_MMENGINE = "mmengine.logging.history_buffer.HistoryBuffer"
+
+
+class _LeftOut:
+    """Stands in a loaded file for an object that nothing here reads."""
+
+    def __init__(self, *_: Any) -> None:
+        """Whatever the file gives it is not kept."""
+
+    def __setstate__(self, state: Any) -> None:
+        """Nor is this."""
+
+
+_LEFT_OUT = [
+    type(name, (_LeftOut,), {"__module__": module})
+    for module, name in (
+        tuple(_LOG_OF_MMENGINE.rsplit(".", 1)),
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "scalar"),
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy.core.multiarray", "scalar"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("builtins", "getattr"),
+    )
+]
+"""What the log that MMEngine's runner keeps in its checkpoints consists of. torch takes
+a class for the name that it says it has, so that none of these is ever imported."""
+
+
+@contextmanager
+def _without(kinds: Sequence[type]) -> Iterator[None]:
+    if not kinds:
+        yield
+        return
+    with torch.serialization.safe_globals(list(kinds)):
+        yield
 
 
 def save_pickled(content: Any, path: str | os.PathLike[str]) -> None:

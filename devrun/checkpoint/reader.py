@@ -7,7 +7,7 @@ used are those very bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +22,6 @@ from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST
 from devrun.errors import CheckpointError, nearest
 from devrun.place import Place
-
-__all__ = [
-    "Checkpoint",
-    "MissingCheckpointError",
-    "missing_message",
-    "read_checkpoint",
-    "read_manifest",
-    "verify_checkpoint",
-]
 
 _MAX_JSON = 1 << 31
 
@@ -88,7 +79,7 @@ def verify_checkpoint(path: str | os.PathLike[str]) -> Manifest:
     with _opened(Path(path)) as (fd, manifest):
         _check_listing(fd, manifest)
         for entry in manifest.files:
-            _check_digest(entry, _from_file(fileops.digest, fd, entry))
+            check_digest(entry, from_file(fileops.digest, fd, entry))
         return manifest
 
 
@@ -112,8 +103,8 @@ def read_checkpoint(
     path = Path(path)
     with _opened(path) as (fd, manifest):
         _check_listing(fd, manifest)
-        known = dict.fromkeys(entry.part for entry in manifest.files)
-        wanted = list(known) if parts is None else list(parts)
+        known = manifest.parts
+        wanted = known if parts is None else list(parts)
         for part in wanted:
             if part not in known:
                 raise CheckpointError(
@@ -121,6 +112,8 @@ def read_checkpoint(
                 )
         entries = [entry for entry in manifest.files if entry.part in wanted]
         data = _read_files(fd, entries, verify=verify)
+        if manifest.sharded:
+            data.update(_read_shards(fd, manifest, wanted, verify=verify))
         return Checkpoint(
             path, manifest, {part: _decode(part, data) for part in wanted}
         )
@@ -149,7 +142,10 @@ def _opened(path: Path) -> Iterator[tuple[int, Manifest]]:
         raise
     except FileNotFoundError as error:
         if path.is_dir():
-            raise CheckpointError(f"{str(path)!r} has no {MANIFEST}") from error
+            raise CheckpointError(
+                f"{str(path)!r} has no {MANIFEST}: it is no checkpoint; name one of "
+                "the directories in a run's checkpoints/"
+            ) from error
         raise MissingCheckpointError(missing_message(path)) from error
     except NotADirectoryError as error:
         raise CheckpointError(f"{str(path)!r} is a file, not a checkpoint") from error
@@ -187,10 +183,20 @@ def _read_files(
             if verify:
                 hashers.append((entry, stack.enter_context(Hasher())))
                 seen = hashers[-1][1].update
-            data[entry.name] = _from_file(read, fd, entry, seen)
+            data[entry.name] = from_file(read, fd, entry, seen)
         for entry, hasher in hashers:
-            _check_digest(entry, hasher.hexdigest())
+            check_digest(entry, hasher.hexdigest())
     return data
+
+
+def _read_shards(
+    fd: int, manifest: Manifest, parts: Sequence[str], *, verify: bool
+) -> dict[str, dict[str, Tensor]]:
+    """Of the parts whose tensors are in pieces: what their files would hold, whole."""
+    from devrun.checkpoint.sharded_reader import Shards  # half a second of imports
+
+    found = Shards(fd, manifest, verify=verify).assembled(parts)
+    return {f"{part}.safetensors": tensors for part, tensors in found.items()}
 
 
 Seen = Callable[[bytes | memoryview], None]
@@ -210,9 +216,10 @@ def _read_tensors(
         return tensorfile.read(fill, size)
 
 
-def _from_file(
+def from_file(
     read: Callable[..., Any], fd: int, entry: FileEntry, *arguments: Any
 ) -> Any:
+    """What `read` gives for a file; CheckpointError that names it where it cannot."""
     try:
         return read(entry.name, fd, entry.size, *arguments)
     except OSError as error:
@@ -222,7 +229,8 @@ def _from_file(
         raise CheckpointError(f"{entry.name} is damaged: {error}") from error
 
 
-def _check_digest(entry: FileEntry, sha256: str) -> None:
+def check_digest(entry: FileEntry, sha256: str) -> None:
+    """Refuse bytes that are not those that the manifest lists."""
     if sha256 != entry.sha256:
         raise CheckpointError(f"{entry.name} is damaged: its sha256 does not match")
 

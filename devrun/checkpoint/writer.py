@@ -19,7 +19,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from typing import Any
 from torch import Tensor
 
 from devrun.checkpoint import fileops, strict_json, tensorfile
-from devrun.checkpoint.codec import encode_tree, shared_memory
+from devrun.checkpoint.codec import encode_tree, has_shards, shared_memory
 from devrun.checkpoint.hasher import Hasher, Piece
 from devrun.checkpoint.manifest import FileEntry, Manifest
 from devrun.checkpoint.names import (
@@ -46,7 +46,7 @@ from devrun.checkpoint.storage import (
 from devrun.errors import CheckpointError, StorageError
 
 _SPARE = 1.1
-_ENDINGS = (".json", ".safetensors")
+_ENDINGS = (".json", ".safetensors", ".distcp", ".metadata")
 _LOGGER = logging.getLogger("devrun.checkpoint")
 Content = bytes | dict[str, Tensor]
 
@@ -60,7 +60,8 @@ def write_checkpoint(
     """Write `parts` as the checkpoint `root/name`; its path, once it is durable.
 
     Each part becomes `PART.json`, with its tensors in `PART.safetensors`. A
-    checkpoint of that name is replaced, unless it holds the same already.
+    checkpoint of that name is replaced, unless it holds the same already. With sharded
+    tensors in them each process must call it, with its own (`sharded`).
 
     Args:
         parts: name -> tree; see `codec` for what a tree may hold.
@@ -73,7 +74,20 @@ def write_checkpoint(
         StorageError: the disk refused; what was there before is intact.
     """
     check_name(name)
-    return Snapshot.take(parts, meta).write(root, name)
+    return take_snapshot(parts, meta).write(root, name)
+
+
+def take_snapshot(
+    parts: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    to_host: Callable[[Tensor], Tensor] = shared_memory,
+) -> Snapshot:
+    """As `Snapshot.take`; of sharded tensors, what this process has (`sharded`)."""
+    if not has_shards(parts):
+        return Snapshot.take(parts, meta, to_host)
+    from devrun.checkpoint.sharded import ShardedSnapshot  # imports for half a second
+
+    return ShardedSnapshot.take(parts, meta, to_host)
 
 
 @dataclass(frozen=True)
@@ -117,19 +131,91 @@ class Snapshot:
         Raises:
             StorageError: the disk refused; what was there before is intact.
         """
-        root = Path(root)
-        with storage_errors(f"cannot write checkpoint {str(root / name)!r}"):
-            make_durable(root)
-            with fileops.directory(root) as parent:
-                _check_target(root / name, parent)
-                _check_room(self.files, parent)
-                temp = _write_temporary(name, self.files, self.manifest, parent)
-                _publish(root, temp, name, parent)
+        with Draft(root, name, self.size) as draft:
+            return draft.finish(self)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files, but for the manifest."""
+        return sum(
+            len(content) if isinstance(content, bytes) else tensorfile.size_of(content)
+            for content in self.files.values()
+        )
+
+
+class Draft:
+    """Context manager: a checkpoint that nobody sees before `finish`.
+
+    What leads out of it before that removes it.
+
+    Args:
+        root, name: it becomes `root/name`.
+        needed: bytes that there must be room for.
+
+    Raises:
+        StorageError: the disk refused; what was there before is intact.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], name: str, needed: int) -> None:
+        self._root, self._name, self._needed = Path(root), check_name(name), needed
+        self._stack = ExitStack()
+        self._parent = self.fd = -1
+        self.directory = temporary("tmp", name)
+        """Its present name in `root`."""
+
+    def __enter__(self) -> Draft:
+        with ExitStack() as stack:
+            stack.enter_context(self._errors())
+            make_durable(self._root)
+            self._parent = stack.enter_context(fileops.directory(self._root))
+            _check_target(self._root / self._name, self._parent)
+            _check_room(self._needed, self._parent)
+            fileops.make_directory(self.directory, self._parent)
+            stack.callback(self._clear)
+            self.fd = stack.enter_context(
+                fileops.subdirectory(self.directory, self._parent)
+            )
+            fileops.try_lock(self.fd)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._stack.__exit__(*error)
+
+    def finish(self, snapshot: Snapshot, others: Iterable[FileEntry] = ()) -> Path:
+        """Write `snapshot`, beside `others` that are there already, and publish all.
+
+        Raises:
+            StorageError: the disk refused; what was there before is intact.
+        """
+        root, name = self._root, self._name
+        with self._errors():
+            with ExitStack() as stack:
+                written = []
+                for file, content in snapshot.files.items():
+                    hasher = stack.enter_context(Hasher())
+                    size = _write_one(file, content, self.fd, hasher)
+                    written.append((file, size, hasher))
+                entries = [FileEntry(n, size, h.hexdigest()) for n, size, h in written]
+            files = (*entries, *others)
+            complete = replace(snapshot.manifest, files=files).render()
+            _write_one(MANIFEST, complete, self.fd, Hasher())
+            fileops.sync(self.fd)
+            _publish(root, self.directory, name, self._parent)
         try:
-            write_pointer(root, "latest", name, self.manifest.step)
+            write_pointer(root, "latest", name, snapshot.manifest.step)
         except StorageError as error:  # the checkpoint counts without it
             _LOGGER.warning("%s", error)
         return root / name
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return storage_errors(
+            f"cannot write checkpoint {str(self._root / self._name)!r}"
+        )
+
+    def _clear(self) -> None:
+        with suppress(OSError):  # of one that is published there is nothing
+            clear_directory(self.directory, self._parent)
 
 
 def write_pointer(
@@ -167,41 +253,13 @@ def _check_target(path: Path, parent: int) -> None:
     )
 
 
-def _check_room(files: Mapping[str, Content], parent: int) -> None:
-    needed = sum(
-        len(content) if isinstance(content, bytes) else tensorfile.size_of(content)
-        for content in files.values()
-    )
+def _check_room(needed: int, parent: int) -> None:
     free = fileops.free_bytes(parent)
     if needed * _SPARE > free:
         raise OSError(
             errno.ENOSPC,
             f"{needed >> 10} KiB needed, {free >> 10} KiB free on the disk",
         )
-
-
-def _write_temporary(
-    name: str, files: Mapping[str, Content], manifest: Manifest, parent: int
-) -> str:
-    """Everything in a directory of its own, synced; its name."""
-    temp = temporary("tmp", name)
-    fileops.make_directory(temp, parent)
-    try:
-        with fileops.subdirectory(temp, parent) as fd, ExitStack() as stack:
-            fileops.try_lock(fd)
-            written = []
-            for file, content in files.items():
-                hasher = stack.enter_context(Hasher())
-                written.append((file, _write_one(file, content, fd, hasher), hasher))
-            entries = [FileEntry(n, size, h.hexdigest()) for n, size, h in written]
-            complete = replace(manifest, files=tuple(entries)).render()
-            _write_one(MANIFEST, complete, fd, Hasher())
-            fileops.sync(fd)
-    except BaseException:
-        with suppress(OSError):
-            clear_directory(temp, parent)
-        raise
-    return temp
 
 
 def _write_one(name: str, content: Content, parent: int, hasher: Hasher) -> int:
@@ -242,8 +300,6 @@ def _publish(root: Path, temp: str, name: str, parent: int) -> None:
             fileops.rename(name, aside, parent)
         fileops.rename(temp, name, parent)
     except BaseException:
-        with suppress(OSError):
-            clear_directory(temp, parent)
         if aside is not None and fileops.file_type(name, parent) is None:
             fileops.rename(aside, name, parent)
         raise
@@ -259,10 +315,11 @@ def _holds_the_same(new: Path, present: Path) -> bool:
     except CheckpointError as error:
         _LOGGER.warning("replacing a damaged checkpoint: %s", error)
         return False
-    ours = verify_checkpoint(new)
-    return (ours.files, ours.step, ours.run_id, ours.meta) == (
-        there.files,
-        there.step,
-        there.run_id,
-        there.meta,
-    )
+    return _content(verify_checkpoint(new)) == _content(there)
+
+
+def _content(manifest: Manifest) -> tuple[Any, ...]:
+    """What makes two checkpoints the same one."""
+    # equal values are not always one pickle, and .shards.json says what it says
+    files = [entry for entry in manifest.files if entry.name != ".metadata"]
+    return files, manifest.step, manifest.run_id, manifest.meta

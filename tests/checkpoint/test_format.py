@@ -242,7 +242,7 @@ def test_a_missing_checkpoint_names_the_nearest_and_is_a_missing_file(save, tmp_
 def test_a_format_of_the_future_is_refused_by_version(save, tmp_path):
     path = save(1)
     manifest = path / "MANIFEST.json"
-    manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 2'))
+    manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 9'))
     with pytest.raises(CheckpointError, match="install the newer devrun"):
         read_checkpoint(path)
 

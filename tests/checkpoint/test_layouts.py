@@ -63,6 +63,48 @@ def as_mmcls(model):
     }
 
 
+def named(state):
+    """A model with tensors of these names and shapes, as another package has them."""
+    model = nn.Module()
+    for key, value in state.items():
+        *path, last = key.split(".")
+        place = model
+        for part in path:
+            if part not in place._modules:
+                place.add_module(part, nn.Module())
+            place = place._modules[part]
+        place.register_buffer(last, torch.zeros_like(value))
+    return model
+
+
+def swin(seed=0):
+    shapes = {
+        "patch_embed.proj.weight": (2, 3, 4, 4),
+        "layers.0.blocks.0.attn.qkv.weight": (6, 2),
+        "layers.0.blocks.0.attn.relative_position_bias_table": (9, 1),
+        "layers.1.downsample.norm.weight": (8,),
+        "layers.1.downsample.reduction.weight": (4, 8),
+        "head.fc.weight": (3, 4),
+    }
+    return made(shapes, seed)
+
+
+def vgg(seed=0):
+    shapes = {
+        "features.0.weight": (2, 3, 3, 3),
+        "classifier.0.weight": (5, 98),
+        "classifier.0.bias": (5,),
+        "classifier.3.weight": (5, 5),
+        "classifier.6.weight": (3, 5),
+    }
+    return made(shapes, seed)
+
+
+def made(shapes, seed):
+    torch.manual_seed(seed)
+    return randomized(named({key: torch.zeros(size) for key, size in shapes.items()}))
+
+
 def equal(first, second):
     theirs = second.state_dict()
     return all(torch.equal(v, theirs[k]) for k, v in first.state_dict().items())
@@ -80,21 +122,7 @@ def test_an_mmcls_file_is_read_by_its_keys_and_the_map_is_said(make, tmp_path, c
 
 @pytest.mark.parametrize("make", [vit, resnet])
 def test_the_same_table_leads_into_a_model_with_mmcls_keys(make):
-    class Classifier(nn.Module):
-        """Parameters under MMCls's names, as its own model has them."""
-
-        def __init__(self, state):
-            super().__init__()
-            for key, value in state.items():
-                *path, last = key.split(".")
-                place = self
-                for part in path:
-                    if part not in place._modules:
-                        place.add_module(part, nn.Module())
-                    place = place._modules[part]
-                place.register_buffer(last, torch.zeros_like(value))
-
-    classifier = Classifier(as_mmcls(make()))
+    classifier = named(as_mmcls(make()))
     load_state_dict(classifier, make().state_dict(), strict=True)
     for key, value in as_mmcls(make()).items():
         assert torch.equal(classifier.state_dict()[key], value)
@@ -245,10 +273,18 @@ HOSTILE = {
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("kind", HOSTILE)
-@pytest.mark.parametrize("make", [vit, gpt])
-def test_a_tensor_of_any_kind_in_place_of_another_is_named_or_refused(kind, make):
+@pytest.mark.parametrize(
+    ("make", "layout"),
+    [(vit, "transformers"), (gpt, "transformers"), (swin, "mmcls"), (vgg, "timm")],
+)
+def test_a_tensor_of_any_kind_in_place_of_another_is_named_or_refused(
+    kind, make, layout
+):
     """In files of a layout whose tensors are put together, or turned."""
-    state = relaid(make().state_dict(), "transformers")
+    state = relaid(make().state_dict(), layout)
+    model = make(1)
+    load_state_dict(model, state, strict=True)
+    assert equal(make(), model)
     for key in list(state):
         given = {**state, key: HOSTILE[kind](state[key])}
         with pytest.raises(CheckpointError):

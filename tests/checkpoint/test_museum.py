@@ -1,7 +1,8 @@
 """Checkpoints of every format there was, as they were written: each still loads.
 
 What a release with a new format puts beside them:
-`train(run(2)).save_checkpoint("2")`, called in `museum`.
+`train(run(2)).save_checkpoint("2")`, called in `museum`. (2 is 1 with the weights and
+the state of the optimizer in the pieces of two processes.)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from devrun.checkpoint.manifest import SCHEMA
 from devrun.errors import CheckpointError
 from devrun.hooks import EMAHook
 from devrun.runners import IterBasedRunner
+from tests.support.command import command
 
 MUSEUM = Path(__file__).with_name("museum")
 FORMATS = sorted(path.name for path in MUSEUM.iterdir())
@@ -89,3 +91,22 @@ def test_one_of_the_future_is_refused_by_its_version(tmp_path):
         assert "written by 'devrun 9." in str(caught.value)
         assert f"in format {SCHEMA + 1}" in str(caught.value)
         assert "install the newer devrun" in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["mmcv", "torch"])
+def test_one_in_pieces_is_exported_as_one_that_is_whole(tmp_path, form, capsys):
+    files = []
+    for number in ("1", "2"):
+        files.append(tmp_path / f"{number}.pth")
+        words = ["export", exhibit(number), "--format", form, "--output", files[-1]]
+        assert command(capsys, *words)[0] == 0
+    one, other = map(torch.load, files)
+    for key in ("state_dict", "optimizer") if form == "mmcv" else (None,):
+        pair = (one[key], other[key]) if key else (one, other)
+        torch.testing.assert_close(*pair, rtol=0, atol=0)
+
+
+def test_load_from_takes_one_in_pieces():
+    runner = run(1)
+    runner.load_checkpoint(str(exhibit("2")))
+    assert runner.model.weight.tolist() == WEIGHT
