@@ -12,27 +12,9 @@ import yaml
 from devrun.checkpoint import find_latest, read_checkpoint
 from devrun.cli.main import main
 from tests.hpu.runs import MODE
+from tests.support.configs import IMAGES, RESNET, VIT
 
 MODES = ("lazy", "eager")
-
-VIT = {
-    "type": "VisionTransformer",
-    "img_size": 8,
-    "patch_size": 4,
-    "embed_dim": 16,
-    "depth": 2,
-    "num_heads": 2,
-    "num_classes": 4,
-    "dropout": 0.0,
-}
-RESNET = {
-    "type": "ResNet",
-    "stage_blocks": [1, 1],
-    "base_channels": 4,
-    "stem": "cifar",
-    "num_classes": 4,
-}
-IMAGES = {"type": "SyntheticImages", "shape": [3, 8, 8], "num_classes": 4}
 
 
 def run(folder, device, *words, status=0, command="train", **changes):

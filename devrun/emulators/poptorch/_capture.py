@@ -17,6 +17,8 @@ from torch.overrides import TorchFunctionMode
 from poptorch import _rules
 from poptorch import _torch_private as private
 from poptorch._errors import Error
+from poptorch._refusals import Detour
+from poptorch._refused import as_device_errors, forward_of, no_value, own_backward
 from poptorch._tape import Node, Slot, Tape
 from poptorch._torch_private import DisableTorchFunction, pytree
 
@@ -64,6 +66,8 @@ class Recorder(TorchFunctionMode):
         self._alive: list[Any] = []
         self._sources: dict[int, torch.Tensor] = {}
         self._originals: dict[int, torch.Tensor] = {}
+        self._real: dict[int, torch.Tensor] = {}
+        self.detour = Detour(self.tape, self._real, self.kinds, training)
 
     # -- slots -------------------------------------------------------------------------
 
@@ -79,7 +83,8 @@ class Recorder(TorchFunctionMode):
     def add_input(self, tensor: torch.Tensor, kind: str = "input") -> torch.Tensor:
         """A tensor of the graph with the shape and type of `tensor`."""
         stand_in = self.fake_mode.from_tensor(tensor.detach(), static_shapes=True)
-        self.kinds[self._slot(stand_in)] = kind
+        slot = self._slot(stand_in)
+        self.kinds[slot], self._real[slot] = kind, tensor.detach()
         _show_as(_DEVICE, [stand_in])
         return stand_in
 
@@ -97,7 +102,7 @@ class Recorder(TorchFunctionMode):
         self._originals[id(stand_in)] = tensor
         self._alive.append(tensor)
         slot = self._slot(stand_in)
-        self.kinds[slot] = "variable"
+        self.kinds[slot], self._real[slot] = "variable", plain
         return slot
 
     def slot_of(self, tensor: torch.Tensor) -> int | None:
@@ -112,11 +117,17 @@ class Recorder(TorchFunctionMode):
 
     def __enter__(self) -> Recorder:
         _active.append(self)
+        # its C++ half would end the process at a tensor without values
+        self._refusing = private.replaced(
+            torch.autograd.Function, "apply", classmethod(self._function)
+        )
+        self._refusing.__enter__()
         super().__enter__()
         return self
 
     def __exit__(self, *details: Any) -> None:
         super().__exit__(*details)
+        self._refusing.__exit__(*details)
         _active.remove(self)
         error = details[1]
         if isinstance(error, TypeError) and "FakeTensor" in str(error):
@@ -155,7 +166,12 @@ class Recorder(TorchFunctionMode):
                 return self._restored(func(*in_args, **in_kwargs))
         if name in _rules.READS and attribute is None and any(known):
             return self._read(func, name, in_args, in_kwargs)
-        _rules.check(name, in_args, in_kwargs)
+        try:
+            _rules.check(name, in_args, in_kwargs)
+        except Error as error:
+            self.detour.refuse(error, name, self.tape)
+            if name in _rules.UNSUPPORTED:
+                return None
         function = _rules.adapted(func, name, in_args, in_kwargs)
         # torch's own stand-in for it wants values, though its result is one number.
         example = in_args[0].sum if name == "ctc_loss" else None
@@ -172,8 +188,16 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Carry out a function on stand-ins and append it to the tape."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        with self.fake_mode, _as_device_errors(name), _on_host(leaves):
-            result = example() if example else function(*args, **kwargs)
+        try:
+            with self.fake_mode, as_device_errors(name), _on_host(leaves):
+                result = example() if example else function(*args, **kwargs)
+            _rules.check_results(name, pytree.tree_leaves(result))
+        except Error as error:
+            self.detour.refuse(error, name, self.tape)
+            captured = map(self._captured, leaves)
+            function, result = self.detour.sized(function, name, captured, spec)
+            with self.fake_mode:
+                result = pytree.tree_map(_filled, result)
         out = pytree.tree_leaves(result)
         _show_as(_DEVICE, out)
         produced = [(i, v) for i, v in enumerate(out) if isinstance(v, torch.Tensor)]
@@ -196,6 +220,7 @@ class Recorder(TorchFunctionMode):
         self.tape.nodes.append(node)
         if name in _rules.LOSSES and produced:
             self.losses.append(writes[0][1])
+            self.detour.place(writes[0][1])
         return self._restored(result)
 
     def body(
@@ -219,6 +244,11 @@ class Recorder(TorchFunctionMode):
             return self.tape, outputs
         finally:
             self.tape = outer
+
+    def _function(self, kind: type, *args: Any, **kwargs: Any) -> Any:
+        """A function with a backward of its own; got past, that of its operations."""
+        self.detour.refuse(own_backward(kind), kind.__qualname__, self.tape)
+        return forward_of(kind, args, kwargs)
 
     # -- helpers -----------------------------------------------------------------------
 
@@ -248,17 +278,18 @@ class Recorder(TorchFunctionMode):
         if id(found) in self._slots:
             return found
         if leaf.dim() and not moved:
-            raise Error(
+            error = Error(
                 "Expected an IPU tensor but got tensor(device=cpu, shape="
                 f"{list(leaf.shape)}, dtype={_type_name(leaf)}) in {name}. Constant "
                 "tensors should be moved explicitly to the IPU, "
                 'via cst.to("ipu"), or be registered as a buffer.'
             )
+            self.detour.refuse(error, name, self.tape)
         with DisableTorchFunction():
             constant = leaf.detach().clone()
             stand_in = self.fake_mode.from_tensor(constant, static_shapes=True)
         slot = self._slot(stand_in)
-        self.constants[slot] = constant
+        self.constants[slot] = self._real[slot] = constant
         self._sources[id(leaf)] = stand_in
         self._alive.append(leaf)
         return stand_in
@@ -282,11 +313,23 @@ class Recorder(TorchFunctionMode):
         kwargs: dict[str, Any],
     ) -> Any:
         """A value is asked for: constants have one, computed tensors do not."""
-        with self.fake_mode, _as_device_errors(name), _on_host(args):
-            try:
-                return func(*args, **kwargs)
-            except (RuntimeError, TypeError) as error:
-                raise _no_value(name) from error
+        try:
+            with self.fake_mode, as_device_errors(name), _on_host(args):
+                try:
+                    return func(*args, **kwargs)
+                except (RuntimeError, TypeError) as error:
+                    raise no_value(name) from error
+        except Error as error:
+            self.detour.refuse(error, name, self.tape)
+            leaves, spec = pytree.tree_flatten((args, kwargs))
+            return self.detour.value(func, name, map(self._captured, leaves), spec)
+
+
+def _filled(value: Any) -> Any:
+    """A tensor like one that has no memory; what is no tensor, as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty(value.shape, dtype=value.dtype)
 
 
 def _show_as(device: torch.device, values: Sequence[Any]) -> None:
@@ -294,6 +337,9 @@ def _show_as(device: torch.device, values: Sequence[Any]) -> None:
     for value in values:
         if isinstance(value, private.FakeTensor):
             value.fake_device = device
+            # what a view is of, which a change in place of the view reads too
+            if isinstance(base := private.viewed(value), private.FakeTensor):
+                base.fake_device = device
 
 
 @contextmanager
@@ -331,36 +377,3 @@ def _is_ipu(leaf: Any) -> bool:
 
 def _without_ipu(leaf: Any) -> Any:
     return torch.device("cpu") if _is_ipu(leaf) else leaf
-
-
-def _no_value(name: str) -> Error:
-    return Error(
-        f"aten::{name.strip('_')} is not supported in a static graph: the values of "
-        "tensors on the IPU are not known while the model is compiled (aten::item is "
-        "not supported)"
-    )
-
-
-class DynamicShapeError(Error, private.DynamicOutputShapeException):
-    """An output whose shape depends on values; known by torch's name for it too."""
-
-    def __init__(self, name: str, func: Any) -> None:
-        super().__init__(
-            f"{name} is not supported on the IPU: the shape of its output depends on "
-            f"values ({func})"
-        )
-        self.args = (self.message,)  # torch's class keeps another
-        self.func = func
-
-    def __str__(self) -> str:
-        return self.message
-
-
-@contextmanager
-def _as_device_errors(name: str) -> Iterator[None]:
-    try:
-        yield
-    except private.DataDependentOutputException as error:
-        raise _no_value(name) from error
-    except private.DynamicOutputShapeException as error:
-        raise DynamicShapeError(name, error.func) from error

@@ -16,6 +16,7 @@ from poptorch._args_parser import ParsedArgs, rebuilt, tensors_in
 from poptorch._capture import Recorder
 from poptorch._errors import Error
 from poptorch._overlap import check_overlaps
+from poptorch._refusals import binding_of, refuse, tried
 from poptorch._tape import Slot, Tape, ancestors
 from poptorch._torch_private import registered, validates_distributions, version
 from poptorch._weights import DeviceWeights, Variable, named_variables, replica_groups
@@ -133,12 +134,18 @@ class Compiler:
         changed = bool(written) or _updates_statistics(recorder)
         for (name, tensor, buffer), slot in zip(variables, slots, strict=True):
             self.weights.add(Variable(name, slot, tensor, replicas, buffer))
-        ipus = _placement.check_machine(placement, self.options)
-        _placement.check_loops(placement, self.options, self.training)
-        self._check_buffers(written)
+        ipus = self._tried(_placement.check_machine, placement, self.options, instead=1)
+        self._tried(_placement.check_loops, placement, self.options, self.training)
+        self._tried(self._check_buffers, written)
         loss = _final_loss(recorder) if self.training else None
         return self._executable(
             recorder, call, result, stand_ins, versions, loss, changed, ipus
+        )
+
+    def _tried(self, check: Any, *args: Any, instead: Any = None) -> Any:
+        name = check.__name__.removeprefix("_check_").removeprefix("check_")
+        return tried(
+            check, *args, operation=name, training=self.training, instead=instead
         )
 
     def _executable(
@@ -155,7 +162,7 @@ class Compiler:
         outputs = [_output(recorder, t) for t in tensors_in(result)]
         inputs = [recorder._slot(t) for t in stand_ins]
         returned = [slot.index for slot in outputs if isinstance(slot, Slot)]
-        check_overlaps(recorder.tape, inputs, returned, self.options)
+        self._tried(check_overlaps, recorder.tape, inputs, returned, self.options)
         kinds = {t.dtype for t in recorder._alive if isinstance(t, torch.Tensor)}
         return Executable(
             tape=recorder.tape,
@@ -268,11 +275,14 @@ def _final_loss(recorder: Recorder) -> int:
             "function of torch, or poptorch.identity_loss."
         )
     if len(final) > 1:
-        raise Error(
+        error = Error(
             "Multiple independent losses found in graph. Graph must have one final "
             "loss. Wrap final graph loss in poptorch.identity_loss."
         )
-    return final[0]
+        for slot in final[:-1]:
+            place = recorder.detour.places.get(slot, ())
+            refuse(error, "loss", recorder.training, place)
+    return final[-1]
 
 
 class _Registered:
@@ -287,21 +297,24 @@ class _Registered:
                     self.places.append((kind, full, module, group, name, tensor))
 
     def check(self, recorder: Recorder) -> None:
-        """Raise if forward put another tensor in the place of one."""
+        """Refuse another tensor in the place of one."""
         for kind, full, module, group, name, tensor in self.places:
             if name not in group:
-                raise Error(
+                text = (
                     f"{kind} {full} is removed from the model when calling the "
                     "forward method."
                 )
-            if group[name] is tensor or _is_norm(module):
+            elif group[name] is tensor or _is_norm(module):
                 continue
-            raise Error(
-                f"{kind} {full} is reassigned within the model when calling the "
-                "forward method. This is not supported. Consider using "
-                f"self.{full}.copy_(src) to copy data from a source tensor, where src "
-                "is the name of the source tensor."
-            )
+            else:
+                text = (
+                    f"{kind} {full} is reassigned within the model when calling the "
+                    "forward method. This is not supported. Consider using "
+                    f"self.{full}.copy_(src) to copy data from a source tensor, where "
+                    "src is the name of the source tensor."
+                )
+            place = binding_of(module, name)
+            refuse(Error(text), "assignment", recorder.training, place)
 
     def restore(self) -> None:
         """Put everything back where it was."""

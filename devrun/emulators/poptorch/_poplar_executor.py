@@ -30,6 +30,7 @@ from poptorch._logging import logger
 from poptorch._optimizer_attributes import AttributeWarnings
 from poptorch._options_base import check
 from poptorch._printing import module_repr
+from poptorch._refusals import tried
 from poptorch._run import Runner, combined, device_rng
 from poptorch._weights import DeviceWeights
 from poptorch.options import Options
@@ -186,7 +187,12 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
             self._compiled_modes = {
                 name: child.training for name, child in module.named_modules()
             }
-            _placement.check_memory(self)
+            tried(
+                _placement.check_memory,
+                self,
+                operation="memory",
+                training=self._training,
+            )
             _cache.look_up(graph, self._options, self._training)
             if self._options.connection_type == enums.ConnectionType.Always:
                 self._take_device()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -134,6 +134,20 @@ def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         )
 
 
+def check_results(name: str, results: Sequence[Any]) -> None:
+    """Refuse complex numbers, for which PopTorch has no operators.
+
+    Raises:
+        Error: Naming the operation.
+    """
+    for result in results:
+        if isinstance(result, torch.Tensor) and result.dtype.is_complex:
+            raise Error(
+                f"Unsupported ops found in compiled model: [{name}]. Its result is of "
+                f"the type {result.dtype}, which the IPU does not have."
+            )
+
+
 def _argument(
     args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str
 ) -> Any:
@@ -210,7 +224,7 @@ def adapted(
     kwargs: dict[str, Any],
 ) -> Callable[..., Any]:
     """The function, or one with the device's rules for types around it."""
-    if name == "bincount":
+    if name == "bincount" and _argument(args, kwargs, 2, "minlength"):
         return _bincount
     if name == "new" and all(isinstance(a, (tuple, int)) for a in args[1:]):
         return _new

@@ -6,6 +6,8 @@ Behind each stands the release that it is in since; all are in 2.13.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,6 +50,11 @@ def version(tensor: torch.Tensor) -> int:
     return tensor._version
 
 
+def viewed(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that `tensor` is a view of. (1.0)"""
+    return tensor._base
+
+
 def registered(module: nn.Module) -> dict[str, dict[str, Any]]:
     """The module's own parameters and buffers, to be put back as they were.
 
@@ -60,6 +67,17 @@ def registered(module: nn.Module) -> dict[str, dict[str, Any]]:
 def validates_distributions() -> bool:
     """Whether distributions check values; public is only to set it. (1.8)"""
     return torch.distributions.Distribution._validate_args
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """`owner.name` is `value` inside this context; the only door to such changes."""
+    own = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, own)
 
 
 __all__ = [
@@ -76,6 +94,8 @@ __all__ = [
     "TorchDispatchMode",
     "pytree",
     "registered",
+    "replaced",
     "validates_distributions",
     "version",
+    "viewed",
 ]

@@ -6,9 +6,10 @@ tell it from the real package.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
-from poptorch import _flow_ops, _placement
+from poptorch import _flow_ops, _placement, _refusals
 from poptorch._machine import (
     MOST_IPUS,
     counts,
@@ -18,10 +19,12 @@ from poptorch._machine import (
     set_ipus,
     set_memory_limit,
 )
+from poptorch._refusals import Refusal
 
 __all__ = [
     "IPU_VERSION",
     "MOST_IPUS",
+    "Refusal",
     "counts",
     "ipuHardwareIsAvailable",
     "ipuHardwareVersion",
@@ -29,6 +32,7 @@ __all__ = [
     "is_sized",
     "memory_estimate",
     "memory_limit",
+    "refusals",
     "register_custom_op",
     "set_ipus",
     "set_memory_limit",
@@ -44,6 +48,16 @@ def memory_estimate(executor: Any) -> list[dict[str, int]]:
     not a model of Poplar's allocator, code or exchange buffers.
     """
     return _placement.memory_estimate(executor)
+
+
+def refusals() -> AbstractContextManager[list[Refusal]]:
+    """Within, a compilation goes on where it would refuse, and the list says where.
+
+    A refused operation is carried out as CPU torch does it; a value that is asked for
+    is that of the first micro-batch, and a result whose size depends on values keeps
+    the size that it has there. What such a graph computes is worth nothing.
+    """
+    return _refusals.collected()
 
 
 def _available(num_ipus: int) -> bool:

@@ -122,6 +122,10 @@ def test_clip_norm():
     weight.grad = torch.tensor([3.0, 4.0], device=HPU)
     assert abs(clip.clip_norm([weight]).item() - 5) < 1e-6
     assert abs(weight.grad.norm().item() - 1) < 1e-5
+    scale = torch.zeros((), device=HPU, requires_grad=True)
+    scale.grad = torch.tensor(4.0, device=HPU)
+    clip.clip_norm([scale])
+    assert abs(scale.grad.item() - 1) < 1e-5
 
 
 def test_the_moving_average_ramps_its_decay():

@@ -219,6 +219,15 @@ def test_values_are_not_known_while_compiling():
         poptorch.inferenceModel(Masks())(torch.ones(2))
 
 
+def test_complex_numbers_are_refused_by_the_operator_that_makes_them():
+    class Transforms(torch.nn.Module):
+        def forward(self, x):
+            return torch.fft.irfft2(torch.fft.rfft2(x))
+
+    with pytest.raises(poptorch.Error, match=r"\[fft_rfft2\]\. .* torch\.complex64"):
+        poptorch.inferenceModel(Transforms())(torch.ones(2, 4, 4))
+
+
 def test_host_tensors_do_not_mix_with_the_device():
     outside = torch.ones(2)
 

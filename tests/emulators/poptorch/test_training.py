@@ -440,3 +440,65 @@ def test_groups_of_replicas_train_parts_of_a_weight(kind, make, data):
     wrong.weight.replicaGrouping(groups, 2, retrieval)
     with pytest.raises(poptorch.Error, match="first dimension of 4"):
         wrong(x[:8].repeat(2, 1))
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def test_an_autograd_function_is_refused_and_works_afterwards(make, data):
+    class Wrapped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = make()
+
+        def forward(self, x, y):
+            return self.inner(_Doubled.apply(x), y)
+
+    x, y = data(4)
+    model = Wrapped()
+    training = poptorch.trainingModel(model, options())
+    with pytest.raises(poptorch.Error, match=r"_Doubled is a torch.autograd.Function"):
+        training(x, y)
+    assert torch.equal(_Doubled.apply(x), 2 * x)
+
+
+def _adds(out):
+    out[:, 1:] += out[:, :3]
+
+
+def _multiplies(out):
+    out[:, 1:].mul_(2)
+
+
+def _adds_to_a_view_of_a_view(out):
+    parts = out.view(-1, 2, 2).transpose(1, 2)
+    parts[:, 1] += parts[:, 0]
+
+
+@pytest.mark.parametrize("change", [_adds, _multiplies, _adds_to_a_view_of_a_view])
+def test_a_part_of_a_result_changed_in_place_has_its_gradient(change):
+    class Changes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            out = self.layer(x)
+            change(out)
+            return poptorch.identity_loss((out**2).sum(), "none")
+
+    model, x = Changes(), torch.ones(2, 4)
+    expected = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(expected.parameters(), lr=0.1)
+    expected(x).backward()
+    optimizer.step()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    poptorch.trainingModel(model, optimizer=optimizer)(x)
+    torch.testing.assert_close(model.layer.weight, expected.layer.weight)

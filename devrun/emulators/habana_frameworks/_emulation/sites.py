@@ -22,6 +22,7 @@ _PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
 _PACKAGES = tuple(
     _PYTHON + name + os.sep for name in ("site-packages", "dist-packages")
 )
+_MODES = ("__torch_dispatch__", "__torch_function__")
 _LINE = re.compile(r'File "([^"]+)", line (\d+)')
 _inside: dict[str, bool] = {}
 Place = tuple[str, int]
@@ -59,8 +60,8 @@ def user_place() -> Place | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        # a dispatch mode hands on what some line below it asks for
-        if not _is_inside(name) and frame.f_code.co_name != "__torch_dispatch__":
+        # a mode hands on what some line below it asks for
+        if not _is_inside(name) and frame.f_code.co_name not in _MODES:
             return name, _line_of(frame)
         place = _traced.get(name, {}).get(frame.f_lineno)
         if place is not None:

@@ -47,7 +47,7 @@ def _clip(gradients: list[Tensor], limit: list[Tensor], total: list[Tensor]) -> 
     (max_norm,), (norm,) = limit, total
     norms = torch.stack([g.norm(2).to(norm.dtype) for g in gradients])
     norm.copy_(norms.norm(2))
-    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0).squeeze(0)  # of any gradient
     for gradient in gradients:
         gradient.mul_(scale.to(gradient.dtype))
 

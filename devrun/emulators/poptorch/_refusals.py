@@ -1,0 +1,260 @@
+"""Refusals written down instead of raised, where somebody collects them.
+
+A compilation ends at the first operation that it refuses. Who collects refusals gets
+them all: a refused operation is carried out as CPU torch does it, and a value that is
+asked for is that of the first micro-batch. What a graph with refusals computes is worth
+nothing; that it goes on is.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from poptorch._errors import Error
+from poptorch._tape import Slot, Tape
+from poptorch._torch_private import DisableTorchFunctionSubclass, pytree
+
+Stack = tuple[tuple[str, int], ...]
+_OWN = str(Path(__file__).parent)
+_DEEP = 60
+_collecting: list[Refusals] = []
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One thing that the device's compiler refuses.
+
+    `stack` has the file and line of each call that led to it, the innermost first,
+    without the emulator's own; it is empty where no line is known.
+    """
+
+    operation: str
+    message: str
+    training: bool
+    stack: Stack = ()
+
+
+@dataclass
+class Refusals:
+    """What `collected` yields; `found` grows with each compilation."""
+
+    found: list[Refusal] = field(default_factory=list)
+    results: dict[Any, Any] = field(default_factory=dict)
+    """Values that a capture was given, so that a later one of the same goes the same
+    way."""
+
+
+@contextmanager
+def collected() -> Iterator[list[Refusal]]:
+    """Within, what a compilation refuses is appended to the list and got past."""
+    refusals = Refusals()
+    _collecting.append(refusals)
+    try:
+        yield refusals.found
+    finally:
+        _collecting.remove(refusals)
+
+
+def collecting() -> Refusals | None:
+    """Where refusals go now; None: they are raised."""
+    return _collecting[-1] if _collecting else None
+
+
+def refuse(
+    error: Error, operation: str, training: bool, stack: Stack | None = None
+) -> None:
+    """Write `error` down.
+
+    Raises:
+        Error: nobody collects: the error itself.
+    """
+    refusals = collecting()
+    if refusals is None:
+        raise error
+    place = stack_here() if stack is None else stack
+    refusals.found.append(Refusal(operation, error.message, training, place))
+
+
+def tried(
+    check: Callable[..., Any],
+    *args: Any,
+    operation: str,
+    training: bool,
+    instead: Any = None,
+) -> Any:
+    """What `check` returns; `instead`, where it refuses and somebody collects."""
+    try:
+        return check(*args)
+    except Error as error:
+        refuse(error, operation, training, ())
+        return instead
+
+
+def stack_here() -> Stack:
+    """The calls that led here, the innermost first."""
+    found: list[tuple[str, int]] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) < _DEEP:
+        if not frame.f_code.co_filename.startswith(_OWN):
+            found.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
+
+
+class Detour:
+    """How one capture gets past what is refused.
+
+    Args:
+        tape: what was captured so far.
+        known: the values of what comes from outside, by slot: of one micro-batch, the
+            weights and the constants.
+        kinds: `input` for the slots of the micro-batch.
+    """
+
+    def __init__(
+        self,
+        tape: Tape,
+        known: Mapping[int, torch.Tensor],
+        kinds: Mapping[int, str],
+        training: bool,
+    ) -> None:
+        self._tape, self._known, self._kinds = tape, known, kinds
+        self._training = training
+        self._env: list[Any] = []
+        self._done = self._count = 0
+        self.places: dict[int, Stack] = {}
+        """The calls that led to each loss, while somebody collects."""
+
+    def refuse(self, error: Error, operation: str, tape: Tape) -> None:
+        """Write `error` down, met on `tape`.
+
+        Raises:
+            Error: nobody collects, or it is in a body, whose tensors have no values.
+        """
+        if tape is not self._tape:
+            raise error
+        self._count += 1
+        refuse(error, operation, self._training)
+
+    def place(self, slot: int) -> None:
+        """The loss in `slot` is made now."""
+        if collecting() is not None:
+            self.places[slot] = stack_here()
+
+    def value(
+        self, function: Callable[..., Any], name: str, leaves: Iterable[Any], spec: Any
+    ) -> Any:
+        """What the function gives, or gave a capture of the same shapes before this.
+
+        So a model that is captured again goes the same way.
+
+        Args:
+            leaves: those of its arguments; tensors of the graph are slots.
+        """
+        inputs = (s for s, kind in self._kinds.items() if kind == "input")
+        shapes = tuple(self._known[slot].shape for slot in inputs)
+        key = (self._training, shapes, self._count, name)
+        before = getattr(collecting(), "results", {})
+        if key not in before:
+            before[key] = self._call(function, leaves, spec)
+        return before[key]
+
+    def sized(
+        self, function: Callable[..., Any], name: str, leaves: Iterable[Any], spec: Any
+    ) -> tuple[Fitted, Any]:
+        """A function whose results are always of one size, and tensors of that size."""
+        found, kind = pytree.tree_flatten(self.value(function, name, leaves, spec))
+        like = [_sized_like(leaf) for leaf in found]
+        return Fitted(function, like), pytree.tree_unflatten(like, kind)
+
+    def _call(self, function: Callable[..., Any], leaves: Any, spec: Any) -> Any:
+        nodes = self._tape.nodes
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.no_grad(),
+            DisableTorchFunctionSubclass(),
+        ):
+            self._make_room()
+            for node in nodes[self._done :]:
+                node.run(self._env, False)
+            self._done = len(nodes)
+            filled = [
+                self._env[leaf.index] if isinstance(leaf, Slot) else leaf
+                for leaf in leaves
+            ]
+            args, kwargs = pytree.tree_unflatten(filled, spec)
+            return function(*args, **kwargs)
+
+    def _make_room(self) -> None:
+        """For the tensors that are new since the last call."""
+        written = [slot for node in self._tape.nodes for _, slot in node.writes]
+        highest = max((*written, *self._known), default=-1)
+        for slot in range(len(self._env), highest + 1):
+            known = self._known.get(slot)
+            self._env.append(None if known is None else known.clone())
+
+
+class Fitted:
+    """Calls a function and cuts or fills its results to the sizes of the capture."""
+
+    def __init__(self, function: Callable[..., Any], like: Sequence[Any]) -> None:
+        self._function, self._like = function, like
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, spec = pytree.tree_flatten(self._function(*args, **kwargs))
+        fitted = [
+            _fit(leaf, like.shape) if isinstance(leaf, torch.Tensor) else leaf
+            for leaf, like in zip(leaves, self._like, strict=True)
+        ]
+        return pytree.tree_unflatten(fitted, spec)
+
+
+def _sized_like(leaf: Any) -> Any:
+    """A tensor's size and type without memory; nothing may be empty in a capture."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    shape = [max(size, 1) for size in leaf.shape]
+    return torch.empty(shape, dtype=leaf.dtype, device="meta")
+
+
+def _fit(value: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    for dim, size in enumerate(shape):
+        value = value.narrow(dim, 0, min(size, value.shape[dim]))
+        if (missing := size - value.shape[dim]) > 0:
+            filler = list(value.shape)
+            filler[dim] = missing
+            value = torch.cat([value, value.new_zeros(filler)], dim)
+    return value
+
+
+def binding_of(module: nn.Module, name: str) -> Stack:
+    """The line that binds `self.name` outside of `__init__`; empty if none is found."""
+    for kind in type(module).__mro__:
+        try:
+            file, (lines, first) = (
+                inspect.getsourcefile(kind),
+                inspect.getsourcelines(kind),
+            )
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+        except (OSError, TypeError, SyntaxError):
+            continue  # made without a file
+        for method in ast.walk(tree):
+            if isinstance(method, ast.FunctionDef) and method.name != "__init__":
+                for node in ast.walk(method):
+                    if not isinstance(node, ast.Attribute) or node.attr != name:
+                        continue
+                    if isinstance(node.ctx, (ast.Store, ast.Del)):
+                        return ((str(file), first + node.lineno - 1),)
+    return ()
