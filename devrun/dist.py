@@ -19,16 +19,14 @@ from devrun.errors import (
     DeviceUnavailableError,
     DevrunError,
     UnknownNameError,
-    UnsupportedFeatureError,
     nearest,
 )
+from devrun.launchers import ENVIRONMENT, LAUNCHERS, take_over
 from devrun.peers import addresses_of_this_start, let_gloo_finish
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
-_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _WITH_HOST = {"nccl": "cpu:gloo,cuda:nccl", "xccl": "cpu:gloo,xpu:xccl"}
 """With gloo beside it, counts and names travel without waiting for the device."""
 
@@ -49,7 +47,7 @@ def is_main() -> bool:
 
 def launched() -> bool:
     """Whether a launcher such as torchrun started this process as one of several."""
-    if not all(name in os.environ for name in _ENVIRONMENT):
+    if not all(name in os.environ for name in ENVIRONMENT):
         return False
     return os.environ["WORLD_SIZE"].isdigit() and int(os.environ["WORLD_SIZE"]) > 1
 
@@ -64,40 +62,42 @@ def init_dist(launcher: str, backend: str | None = None, **kwargs: Any) -> bool:
     """Join the process group that `launcher` prepared; True when this call did it.
 
     Args:
-        launcher: `pytorch` (torchrun), or `none`, which does nothing.
+        launcher: `pytorch` (torchrun), `slurm` (srun), `mpi` (mpirun), or `none`,
+            which does nothing.
         backend: `gloo`, `nccl`, ...; None leaves it to torch (gloo for host tensors
             and the usual one of each device type).
-        kwargs: for `torch.distributed.init_process_group`; `timeout` may be seconds.
+        kwargs: for `torch.distributed.init_process_group`; `timeout` may be seconds,
+            and `port` is where the processes of `slurm` and `mpi` meet.
 
     Raises:
-        UnsupportedFeatureError: a launcher known from MMCV that is not served yet.
         ConfigError: the environment of the launcher is missing.
         DeviceUnavailableError: the group could not be formed.
     """
-    if not check_launcher(launcher):
+    if not check_launcher(launcher, kwargs.pop("port", None)):
         return False
     return _join(backend, kwargs)
 
 
-def check_launcher(launcher: str) -> bool:
+def check_launcher(launcher: str, port: int | None = None) -> bool:
     """Whether `launcher` has started processes that have a group to join.
+
+    What another launcher than torchrun says is in torch's variables afterwards.
+
+    Args:
+        port: see `init_dist`.
 
     Raises:
         UnknownNameError: there is no such launcher.
-        UnsupportedFeatureError: a launcher known from MMCV that is not served yet.
         ConfigError: the environment of the launcher is missing.
     """
     if launcher not in LAUNCHERS:
         hint = nearest(launcher, LAUNCHERS)
         raise UnknownNameError(f"no launcher {launcher!r}; {hint}")
-    if launcher in ("slurm", "mpi"):
-        raise UnsupportedFeatureError(
-            f"launcher {launcher!r} is not supported yet: start the processes with "
-            "torchrun and give --launcher pytorch"
-        )
     if launcher == "none":
         return False
-    missing = [name for name in _ENVIRONMENT if name not in os.environ]
+    if launcher in ("slurm", "mpi"):
+        take_over(launcher, port)
+    missing = [name for name in ENVIRONMENT if name not in os.environ]
     if missing:
         raise ConfigError(
             f"launcher 'pytorch' needs {', '.join(missing)} in the environment: start "

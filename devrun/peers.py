@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
 from typing import Any
 
 from devrun.errors import HangError
+from devrun.launched import launcher
 
 _SILENT = ("Timed out waiting", "collective operation timeout", "timed out after")
 _GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """What gloo and NCCL say."""
+
+
+class LostPeerError(HangError):
+    """Another process of the run has ended, or is silent: the cause is there."""
 
 
 def addresses_of_this_start() -> dict[str, Any]:
@@ -24,26 +31,50 @@ def addresses_of_this_start() -> dict[str, Any]:
     from torch.distributed import PrefixStore, rendezvous
 
     store, rank, world_size = next(rendezvous("env://"))
-    name = f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    own = launcher()
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    name = f"start-{count}" if own is None else own.start
     return {"store": PrefixStore(name, store), "rank": rank, "world_size": world_size}
 
 
-def lost_peer(error: BaseException) -> HangError | None:
+def lost_peer(error: BaseException) -> LostPeerError | None:
     """An explanation of a collective that failed because of another process."""
     text = str(error)
     if not isinstance(error, RuntimeError) or "WORLD_SIZE" not in os.environ:
         return None
     if any(word in text for word in _SILENT):
-        return HangError(
+        return LostPeerError(
             "another process of the run did not answer in time; its log says where it "
             "stood, and dist_params: {timeout: SECONDS} gives it longer"
         )
     if any(word in text for word in _GONE):
-        return HangError(
+        return LostPeerError(
             "another process of the run has ended; what it said, or the launcher of "
             "it, is the cause"
         )
     return None
+
+
+def collective_in_flight() -> str:
+    """The exchange that this process waits in, as torch's flight recorder has it.
+
+    Empty where there is none, or nothing is recorded: TORCH_FR_BUFFER_SIZE.
+    """
+    core = sys.modules.get("torch._C._distributed_c10d")
+    if core is None or not os.environ.get("TORCH_FR_BUFFER_SIZE"):
+        return ""
+    try:
+        entries = json.loads(core._dump_fr_trace_json())["entries"]
+        begun = [e for e in entries if not e["retired"] and e["state"] != "completed"]
+        if not begun:
+            return ""
+        first = begun[0]
+        number = first["p2p_seq_id" if first["is_p2p"] else "collective_seq_id"]
+        shapes = ", ".join(str(each) for each in first["input_sizes"] if each)
+        of = f", of {shapes}" if shapes else ""
+        return f"{first['profiling_name']} (number {number} of its group{of})"
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+        return ""  # another torch, which writes it otherwise
 
 
 def let_gloo_finish(seconds: float = 5.0) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Metric", "Transform"]
-
 
 @runtime_checkable
 class Metric(Protocol):

@@ -1,4 +1,4 @@
-"""What all processes of a run must have been given alike, compared before it starts.
+"""What all processes of a run must have alike: what they were given, and how it went.
 
 Processes that differ would wait for each other for ever, or train on as if they did
 not; each of them ends instead with one line that names the ranks and what differs.
@@ -7,12 +7,13 @@ not; each of them ends instead with one line that names the ranks and what diffe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from devrun.dist import gather_objects, get_dist_info
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, DevrunError
 
+T = TypeVar("T")
 _SHOWN = 3
 _LONGEST = 60
 
@@ -45,6 +46,29 @@ def require_same(facts: Mapping[str, Any]) -> None:
         f"the processes of this run differ: {'; '.join(differing[:_SHOWN])}{more}; "
         "start all with the same data, config and versions"
     )
+
+
+def together(action: Callable[[], T]) -> T:
+    """What `action` gives here, once it has succeeded on every rank.
+
+    Raises:
+        DevrunError: here what `action` raised, or else what it raised on the lowest of
+            the ranks where it failed: none goes on alone.
+    """
+    if get_dist_info()[1] == 1:
+        return action()
+    try:
+        result = action()
+    except Exception as error:
+        kind = type(error) if isinstance(error, DevrunError) else DevrunError
+        gather_objects((kind, str(error) or repr(error)))
+        raise
+    nothing: Any = None
+    for rank, failure in enumerate(gather_objects(nothing)):
+        if failure is not None:
+            kind, message = failure
+            raise kind(f"rank {rank}: {message}")
+    return result
 
 
 def _listed(values: Sequence[str]) -> str:

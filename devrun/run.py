@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import nn
 
+from devrun.data.timing import Clock
 from devrun.log.buffer import LogBuffer
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
@@ -54,6 +55,8 @@ class RunState:
     """Why the loop ends at the next iteration boundary."""
     stop_wanted: str | None = None
     """Why this process alone has to stop, before the others know."""
+    clock: Clock = field(default_factory=Clock)
+    """Where the time of training went."""
 
     @property
     def finished(self) -> bool:
@@ -120,6 +123,10 @@ class Device(Protocol):
     def note_overflow(self) -> Callable[[Any, Any], None] | None: ...
     @property
     def capabilities(self) -> frozenset[Capability]: ...
+    @property
+    def speaks(self) -> bool: ...
+    @property
+    def data_share(self) -> tuple[int, int]: ...
     def sync_to_host(self, model: Any) -> None: ...
     def sync_to_device(self, model: Any) -> None: ...
     def check_finite(self, model: Any = None) -> None: ...

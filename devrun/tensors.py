@@ -36,6 +36,19 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     return (tensor for _, tensor in named_tensors(value))
 
 
+def is_spread(value: Any) -> bool:
+    """Whether it is a `DTensor` of torch's, of which each process has a piece.
+
+    By what it has, not by its class: to import that takes longer than to save.
+    """
+    return isinstance(value, Tensor) and hasattr(value, "placements")
+
+
+def local_of(tensor: Any) -> Any:
+    """What this process has of it."""
+    return tensor.to_local() if is_spread(tensor) else tensor
+
+
 def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """(path, tensor) of each tensor in `value`, such as `batch['image'][0]`."""
     return _named(value, path, ())

@@ -8,10 +8,10 @@ if [ $# -lt 2 ]; then
 fi
 config=$1 processes=$2
 shift 2
-exec "${PYTHON:-python3}" -m torch.distributed.run \
-    --nnodes "${NNODES:-1}" \
-    --node-rank "${NODE_RANK:-0}" \
-    --master-addr "${MASTER_ADDR:-127.0.0.1}" \
-    --master-port "${PORT:-29500}" \
-    --nproc-per-node "$processes" \
-    "$(dirname "$0")/train.py" "$config" --launcher pytorch "$@"
+machines=()
+if [ "${NNODES:-1}" -gt 1 ]; then
+    machines=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}"
+        --rdzv-endpoint "${MASTER_ADDR:-127.0.0.1}:${PORT:-29500}")
+fi
+exec "${PYTHON:-python3}" "$(dirname "$0")/train.py" "$config" \
+    --num-devices "$processes" ${machines[@]+"${machines[@]}"} "$@"

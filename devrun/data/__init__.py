@@ -21,6 +21,7 @@ from devrun.data.prepared import PreparedLoader
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler, SampleKey
 from devrun.data.seeded import SeededDataset
 from devrun.data.spec import ConfiguredLoader, LoaderSpec
+from devrun.data.streaming import FileShards
 from devrun.data.transforms import Compose, build_pipeline
 from devrun.registry import DATASETS, TRANSFORMS
 
@@ -34,6 +35,7 @@ __all__ = [
     "ConfiguredLoader",
     "DigitsDataset",
     "EpochBatchSampler",
+    "FileShards",
     "IDXDataset",
     "ImageFolder",
     "KeyedBatchSampler",

@@ -32,8 +32,6 @@ from devrun.data.seeded import SampleError, SeededDataset
 from devrun.data.spec import ConfiguredLoader, Extras, error_policy, extras_of
 from devrun.errors import ConfigError, ConfigTypeError
 
-__all__ = ["bucketed", "with_buckets"]
-
 MOST_BATCHES = 2000
 """Laid out in advance, to choose sizes and to tell the waste."""
 

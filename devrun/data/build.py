@@ -21,14 +21,6 @@ from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 from devrun.place import Place
 from devrun.registry import Registry
 
-__all__ = [
-    "SAMPLERS",
-    "build_dataloader",
-    "build_dataset",
-    "build_loaders",
-    "loader_options",
-]
-
 SAMPLERS = Registry("sampler", expects=lambda: Sampler)
 MODES = ("train", "val", "test")
 _ALIASES = {"batch_size": "samples_per_gpu", "num_workers": "workers_per_gpu"}

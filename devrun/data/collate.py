@@ -16,8 +16,6 @@ from devrun.errors import ConfigTypeError, DevrunError
 from devrun.registry import COLLATE_FUNCTIONS
 from devrun.trust import check_arguments
 
-__all__ = ["COLLATE_FUNCTIONS", "TransformedBatch", "build_collate", "softens"]
-
 for _function in (default_collate, default_convert):
     COLLATE_FUNCTIONS.register_module(module=_function)
 

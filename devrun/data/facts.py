@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-__all__ = ["data_facts"]
-
 _LOOKED_AT = 256
 """Samples whose records go into the fingerprint, spread over the data set."""
 

@@ -20,6 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -29,10 +30,10 @@ from devrun.data import streams, workers
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import Fetched, SampleError, SeededDataset, summary
 from devrun.data.spec import LoaderSpec
+from devrun.data.streaming import StreamPosition, engine_for
+from devrun.data.timing import Clock
 from devrun.errors import ConfigError, DataError, DevrunError, HangError
 from devrun.step import MicroBatches
-
-__all__ = ["PreparedLoader"]
 
 _LOADER = 4  # salt
 
@@ -52,6 +53,7 @@ class PreparedLoader:
             `lookahead` n it runs n items ahead of the one that is handed out.
         receive: called on an item just before it is handed out, such as to wait for
             the copy that `transfer` began.
+        paced: goes between the items and who reads them, and may take longer.
         engine: makes of `LoaderSpec.arguments` and a generator what reads the batches.
     """
 
@@ -64,6 +66,7 @@ class PreparedLoader:
         transfer: Callable[[Any], Any] | None = None,
         receive: Callable[[Any], Any] | None = None,
         lookahead: int = 0,
+        paced: Callable[[Iterator[Any]], Iterator[Any]] | None = None,
         engine: Callable[..., Any] = DataLoader,
     ) -> None:
         if accumulate < 1:
@@ -73,6 +76,8 @@ class PreparedLoader:
         """The user's data set; None if the loader does not tell."""
         self.skipped: dict[Any, str] = {}
         """Samples left out so far, by index, and why."""
+        self.clock = Clock()
+        """Told how long batches took; a run gives its own."""
         self.loader = loader
         """What reads the batches: the engine, or the user's own."""
         self._spec = loader if isinstance(loader, LoaderSpec) else None
@@ -80,11 +85,13 @@ class PreparedLoader:
             given = self._spec.arguments()
             self._generator = torch.Generator()
             self._seed_workers(0)
+            if engine is DataLoader:
+                engine = engine_for(given["dataset"], given["num_workers"])
             self.loader = engine(**given, generator=self._generator)
         else:
             names = ("batch_sampler", "sampler", "dataset")
             given = {name: getattr(loader, name, None) for name in names}
-        self.batch_sampler = own = given.get("batch_sampler")
+        own = given.get("batch_sampler")
         known = isinstance(own, (EpochBatchSampler, KeyedBatchSampler))
         self.sampler = own if known else given.get("sampler")
         """What decides the order; it has `set_epoch` if the order has epochs."""
@@ -94,10 +101,14 @@ class PreparedLoader:
         """What knows the number of batches, and perhaps how to start at one."""
         self._drop_short, self._lookahead = drop_short, lookahead
         self._transfer, self._receive = transfer, receive
+        self.paced = paced
+        """What goes between the items and who reads them; None for nothing."""
         self._limit: int | None = None
         self._skip = 0
         self._iterator: Any = None
         self._death: str | None = None
+        self.stream = None if self._spec is None else StreamPosition.of(self.loader)
+        """Where an iterable data set stands that can tell; else None."""
 
     def __len__(self) -> int:
         """Updates per epoch."""
@@ -111,8 +122,19 @@ class PreparedLoader:
         return None if size is None else int(size)
 
     @property
+    def batch_sampler(self) -> Any:
+        """Of the loader; None where it has none."""
+        return self._told[0]
+
+    @property
     def drop_last(self) -> bool:
         return bool(getattr(self._order, "drop_last", False))
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """Which part of the samples this is, of how many."""
+        spec = self._spec
+        return (0, 1) if spec is None else (spec.rank, spec.world_size)
 
     @property
     def samples_per_update(self) -> int | None:
@@ -161,21 +183,29 @@ class PreparedLoader:
         self._skip = min(skip, batches)  # the last update may have fewer batches
 
     def __iter__(self) -> Iterator[Any]:
-        skip, self._skip = self._skip, 0
+        start = skip = self._skip
+        self._skip = 0
         left = None if self._limit is None else self._limit * self.accumulate - skip
         if left is not None and left <= 0:
             return iter(())
         if skip and hasattr(self._order, "start_at"):
             self._order.start_at(skip)
             skip = 0
-        items: Iterator[Any] = islice(self._read(self._opened(skip)), left)
+        began = perf_counter()
+        iterator = self._opened(skip)
+        self.clock.data += perf_counter() - began
+        items: Iterator[Any] = islice(self._read(iterator), left)
+        if self.stream is not None:
+            items = self.stream.noted(items, start)
         if self.accumulate > 1:
             items = self._grouped(items)
-        elif self._transfer is not None:
-            items = map(self._transfer, items)
         if self._lookahead:
             items = _ahead(items, self._lookahead)
-        return items if self._receive is None else map(self._receive, items)
+        if self._receive is not None:
+            items = map(self._receive, items)
+        if self.stream is not None:
+            items = self.stream.handed_out(items, self.accumulate, start)
+        return items if self.paced is None else self.paced(items)
 
     def close(self) -> None:
         """End the workers of an epoch broken off, and those that outlive epochs."""
@@ -227,6 +257,8 @@ class PreparedLoader:
         Opened before the first batch is asked for: what this draws from the global
         streams is drawn when a resumed run puts them back.
         """
+        if self.stream is not None:
+            skip = self.stream.opened(skip)
         if self._spec is None:
             iterator = self._guarded(iter, self.loader)
         else:
@@ -240,8 +272,11 @@ class PreparedLoader:
 
     def _read(self, iterator: Any) -> Iterator[Any]:
         """The batches left, with the loader's failures as one line each."""
+        clock = self.clock
+        transfer = None if self.accumulate > 1 else self._transfer
         try:
             while True:
+                began = perf_counter()
                 try:
                     batch = next(iterator)
                 except StopIteration:
@@ -250,7 +285,14 @@ class PreparedLoader:
                     failure = self._as_data_error(error)
                     self._abandon(iterator)
                     raise failure from error
-                yield self._open(batch) if type(batch) is Fetched else batch
+                if type(batch) is Fetched:
+                    batch = self._open(batch)
+                there = perf_counter()
+                clock.data += there - began
+                if transfer is not None:
+                    batch = transfer(batch)
+                    clock.copy += perf_counter() - there
+                yield batch
         except GeneratorExit:
             # left in the middle, perhaps by a death that torch reported elsewhere
             self._death = workers.describe_dead(iterator)
@@ -286,6 +328,8 @@ class PreparedLoader:
         return DataError(f"data loading failed: {summary(error)}")
 
     def _open(self, fetched: Fetched) -> Any:
+        if fetched["watched"]:
+            self.clock.note(fetched["watched"])
         for index, why in fetched["skipped"]:
             if index not in self.skipped:
                 self.skipped[index] = why
@@ -308,7 +352,9 @@ class PreparedLoader:
             if self._drop_short and len(group) < self.accumulate:
                 return
             if self._transfer is not None:
+                began = perf_counter()
                 group[:] = map(self._transfer, group)
+                self.clock.copy += perf_counter() - began
             yield group
 
 

@@ -12,8 +12,6 @@ from torch.utils.data import Sampler
 from devrun.data import streams
 from devrun.errors import ConfigError
 
-__all__ = ["EpochBatchSampler", "KeyedBatchSampler", "SampleKey"]
-
 _ORDER, _CUSTOM = 1, 2  # salts: the order shares no stream with the samples
 _SPAN = 50  # batches in which samples are sorted by length
 

@@ -16,6 +16,7 @@ from torch.utils.data import (
 
 from devrun.data import streams
 from devrun.data.sampler import SampleKey
+from devrun.data.timing import EVERY, transforms_of, watched
 from devrun.errors import DataError
 
 _COLLATE = 3  # salt: collating draws from another stream than the first sample
@@ -38,12 +39,14 @@ class Samples(list[Any]):
     def __init__(self, items: Iterable[Any], key: SampleKey) -> None:
         super().__init__(items)
         self.key = key
+        self.watched: dict[str, float] = {}
         self.skipped: list[tuple[Any, str]] = []
 
 
 class Fetched(dict[str, Any]):
     """A collated `batch` from which samples were `skipped`: [(index, why), ...].
 
+    `watched` has the seconds of a sample by transform, where one was watched.
     A dict so that torch can pin what is inside; `PreparedLoader` opens it.
     """
 
@@ -68,6 +71,7 @@ class SeededDataset(Dataset[Any]):
         self.seed = seed
         self.on_error = on_error
         self._takes_epoch = callable(getattr(dataset, "set_epoch", None))
+        self._read_so_far = 0
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -98,11 +102,16 @@ class SeededDataset(Dataset[Any]):
         samples = Samples((), keys[0])
         dataset, seed = self.dataset, self.seed
         draws = not _draws_nothing(dataset)
+        self._read_so_far += 1
+        watch = draws and self._read_so_far % EVERY == 2
         for key in keys:
             if draws:
                 streams.reseed(streams.mix(seed, key.epoch, key.index))
             try:
-                samples.append(dataset[key.index])
+                if watch and not samples:
+                    samples.append(self._watched(key.index, samples.watched))
+                else:
+                    samples.append(dataset[key.index])
             except Exception as error:
                 if self.on_error != "skip":
                     raise _failed(key, error) from error
@@ -114,6 +123,16 @@ class SeededDataset(Dataset[Any]):
                 f"{summary(last)}"
             ) from last
         return samples
+
+    def _watched(self, index: Any, parts: dict[str, float]) -> Any:
+        """The sample, and where its time went."""
+        transforms = transforms_of(self.dataset)
+        if not transforms:
+            return self.dataset[index]
+        with watched(transforms) as spent:
+            sample = self.dataset[index]
+        parts.update(spent)
+        return sample
 
     def _tell_epoch(self, epoch: int) -> None:
         """Pass a new epoch on: a copy in a worker hears of it no other way."""
@@ -176,8 +195,9 @@ class SeededCollate:
                 f"the batch that starts with sample {samples.key.index}{_where()}: "
                 f"it cannot be put together: {summary(error)}{_remedy(error)}"
             ) from error
-        if samples.skipped:
-            return Fetched(batch=batch, skipped=samples.skipped)
+        if samples.skipped or samples.watched:
+            about = {"skipped": samples.skipped, "watched": samples.watched}
+            return Fetched(batch=batch, **about)
         return batch
 
 

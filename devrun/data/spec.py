@@ -27,18 +27,10 @@ from torch.utils.data import (
 from devrun.data import workers
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import SeededCollate, SeededDataset
+from devrun.data.streaming import divided
+from devrun.dist import get_dist_info
 from devrun.errors import ConfigError, DataError
 from devrun.text import cause_of
-
-__all__ = [
-    "ERROR_POLICIES",
-    "ConfiguredLoader",
-    "Extras",
-    "LoaderSpec",
-    "check_samples",
-    "error_policy",
-    "extras_of",
-]
 
 ERROR_POLICIES = ("stop", "skip")
 _WORKERS = (
@@ -155,15 +147,19 @@ class LoaderSpec:
         torch's own random or sequential order becomes that of an `EpochBatchSampler`
         over a `SeededDataset`, sharded over the ranks. A sampler or batch sampler of
         the user's own stays and gets seeded samples (sharding is its affair); an
-        iterable data set stays too.
+        iterable data set keeps its order, and is divided as it says (`streaming`).
 
         Raises:
-            ConfigError: no samples, or fewer than one batch with `drop_last`.
+            ConfigError: no samples, or fewer than one batch with `drop_last`; an
+                iterable data set for several processes that it does not divide among.
         """
         options = {**self.workers, "dataset": self.dataset}
         options["worker_init_fn"] = workers.WorkerInit(options["worker_init_fn"])
         options["collate_fn"] = self.collate_fn
         if isinstance(self.dataset, IterableDataset):
+            options["dataset"] = divided(self.dataset, self.rank, self.world_size)
+            if hasattr(self.dataset, "set_epoch"):  # workers hear of it as they start
+                options["persistent_workers"] = False
             return {
                 **options,
                 "batch_size": self.batch_size,
@@ -221,6 +217,14 @@ class LoaderSpec:
 
     def _warn_of_shards(self) -> None:
         owners = (self.batch_sampler, self.sampler)
+        copies = [getattr(owner, "num_replicas", None) for owner in owners]
+        if get_dist_info()[1] > self.world_size and any(copies):
+            raise ConfigError(
+                f"the sampler {type(self.sampler).__name__} divides the samples over "
+                f"{next(filter(None, copies))} processes, of which {self.world_size} "
+                "read different ones (parallel: mesh tensor): leave the sampler out",
+                key="sampler",
+            )
         if self.world_size > 1 and not any(hasattr(o, "num_replicas") for o in owners):
             logger.warning(
                 "the sampler %s is used as it is by each of the %d processes; if it "

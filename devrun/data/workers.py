@@ -13,16 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-__all__ = [
-    "STACKS",
-    "STACKS_SIGNAL",
-    "WorkerInit",
-    "describe_dead",
-    "pids",
-    "stop",
-    "watch",
-]
-
 STACKS = "DEVRUN_STACKS"
 """Variable that names a folder: a worker asked by STACKS_SIGNAL writes its stacks to a
 file there, named by its process id."""

@@ -32,7 +32,10 @@ from devrun.checkpoint import (
     optimizer_state_by_name,
     prepare_optimizer_state,
 )
+from devrun.dist import get_dist_info
+from devrun.errors import UnsupportedFeatureError
 from devrun.hooks.base import Hook
+from devrun.parallel.options import ParallelOptions
 from devrun.run import Loader
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
@@ -69,6 +72,8 @@ class DeviceAdapter(ABC):
     seed: int | None = None
     """Of the run, set before `prepare`: what a device that draws its own random numbers
     begins with. None: the run has none, or `setup` was given one."""
+    parallel: ParallelOptions = ParallelOptions()
+    """How several processes train one model, set before `prepare`."""
     skipped_updates: int = 0
     """Updates of the run that were left out, for losses or gradients that were not
     finite or overflowed under a loss scale; current after `check_finite`."""
@@ -97,6 +102,11 @@ class DeviceAdapter(ABC):
         return ()
 
     @classmethod
+    def most_processes(cls) -> int | None:
+        """Processes that the devices here are enough for; None: any number."""
+        return None
+
+    @classmethod
     @abstractmethod
     def from_config(cls, cfg: Mapping[str, Any]) -> DeviceAdapter:
         """An adapter with the options of `cfg`, which is left as it was.
@@ -118,6 +128,29 @@ class DeviceAdapter(ABC):
         if not self._is_set_up:
             self.setup(None)
             self._is_set_up = True
+
+    @property
+    def speaks(self) -> bool:
+        """Whether results of this process count: False where another one, which reads
+        the same samples, tells them."""
+        return True
+
+    @property
+    def data_share(self) -> tuple[int, int]:
+        """Which share of the samples this process reads, of how many; after `setup`.
+
+        Raises:
+            ConfigError: `parallel` does not fit the number of processes.
+            UnsupportedFeatureError: the device cannot do it.
+        """
+        kind, _ = self.parallel.fitted(get_dist_info()[1])
+        if self.parallel != ParallelOptions():
+            raise UnsupportedFeatureError(
+                f"parallel: device {self.name!r} divides the work by itself and takes "
+                f"no type {kind!r}: leave the section out",
+                key="parallel",
+            )
+        return get_dist_info()
 
     @abstractmethod
     def prepare(
@@ -183,8 +216,12 @@ class DeviceAdapter(ABC):
     def unwrap_model(self, model: Any) -> nn.Module:
         """The user's module, whose `state_dict` keys are the canonical ones."""
 
-    def model_state(self, model: Any) -> dict[str, Any]:
-        """The weights and buffers that a checkpoint keeps, after `sync_to_host`."""
+    def model_state(self, model: Any, *, full: bool = True) -> dict[str, Any]:
+        """The weights and buffers that a checkpoint keeps, after `sync_to_host`.
+
+        Where they are divided over processes: `full` ones, which all must ask for, are
+        on rank 0, and tensors without data elsewhere; else each has its DTensors.
+        """
         state: dict[str, Any] = self.unwrap_model(model).state_dict()
         return state
 
@@ -202,8 +239,10 @@ class DeviceAdapter(ABC):
             self.unwrap_model(model), state, strict=True, logger=logger, source=source
         )
 
-    def optimizer_state(self, model: Any, optimizer: Any) -> dict[str, Any]:
-        """The optimizer's state by the names of the parameters."""
+    def optimizer_state(
+        self, model: Any, optimizer: Any, *, full: bool = True
+    ) -> dict[str, Any]:
+        """The optimizer's state by the names of the parameters; `full` as before."""
         return optimizer_state_by_name(self.unwrap_model(model), optimizer)
 
     def load_optimizer_state(
@@ -232,6 +271,10 @@ class DeviceAdapter(ABC):
     def memory_stats(self) -> Mapping[str, float]:
         """Peak memory in MiB since the start (`peak_mib`), where it is known."""
         return {}
+
+    def energy_counter(self) -> tuple[str, Callable[[], float]] | None:
+        """(what is counted, its joules since any time), where the device counts."""
+        return None
 
     def empty_cache(self) -> None:
         """Give cached device memory back, where there is a cache."""

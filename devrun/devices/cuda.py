@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from devrun.devices import nvml
 from devrun.devices.backends import BackendSettings
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
@@ -52,12 +53,20 @@ class CUDAAdapter(EagerAdapter):
             return ()
         return tuple(_describe(index) for index in range(torch.cuda.device_count()))
 
+    @classmethod
+    def most_processes(cls) -> int | None:
+        return torch.cuda.device_count()
+
     def memory_stats(self) -> Mapping[str, float]:
         """Peak of this process in tensors (`peak_mib`) and with the cache."""
         return {
             "peak_mib": torch.cuda.max_memory_allocated(self.device) / 2**20,
             "peak_reserved_mib": torch.cuda.max_memory_reserved(self.device) / 2**20,
         }
+
+    def energy_counter(self) -> tuple[str, Callable[[], float]] | None:
+        uuid = getattr(torch.cuda.get_device_properties(self.device), "uuid", None)
+        return None if uuid is None else nvml.energy_counter(str(uuid))
 
     def empty_cache(self) -> None:
         torch.cuda.empty_cache()

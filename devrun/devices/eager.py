@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -35,10 +36,8 @@ from devrun.devices.ownership import (
 from devrun.devices.placement import (
     compile_in_place,
     place,
-    share_weights,
     step_module_of,
     user_module_of,
-    wrap_ddp,
 )
 from devrun.devices.precision import autocast_for, loss_scaler_for
 from devrun.devices.seeding import Determinism, seed_streams
@@ -50,9 +49,11 @@ from devrun.devices.update import (
     needs_closure,
 )
 from devrun.dist import close_dist, get_dist_info, init_dist, launched
-from devrun.errors import DeviceUnavailableError
+from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.models.items import items_in
 from devrun.models.step_module import StepModule
+from devrun.parallel.mesh import Mesh
+from devrun.parallel.strategy import share_weights, strategy_for
 from devrun.step import Capability, MicroBatches, StepOutput, UpdatePolicy
 from devrun.tensors import map_tensors
 
@@ -67,6 +68,8 @@ class EagerAdapter(DeviceAdapter):
     host_shared: ClassVar[bool] = False
     """Whether the host reads a tensor's value without waiting for a queue."""
     flops_obstacle: str | None = None
+    ddp_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Arguments of DistributedDataParallel that a config need not give."""
 
     def __init__(self, options: EagerOptions | None = None) -> None:
         self.options = options if options is not None else self.options_type()
@@ -79,6 +82,7 @@ class EagerAdapter(DeviceAdapter):
         self._joined = False
         self._determinism = Determinism()
         self._handles: list[Any] = []
+        self._evaluated: tuple[Any, str] = (None, "val")
 
     @classmethod
     def from_config(cls, cfg: Mapping[str, Any]) -> EagerAdapter:
@@ -101,6 +105,19 @@ class EagerAdapter(DeviceAdapter):
             self._seed = seed
             seed_streams(seed, get_dist_info()[0])
 
+    @functools.cached_property
+    def mesh(self) -> Mesh:
+        """Which process does what; there from `setup` on."""
+        return Mesh(self.parallel, self.device.type)
+
+    @property
+    def data_share(self) -> tuple[int, int]:
+        return self.mesh.data_rank, self.mesh.data_size
+
+    @property
+    def speaks(self) -> bool:
+        return self.mesh.speaks
+
     def claim(self) -> torch.device:
         """The device of this process, where tensors go; `setup` asks once.
 
@@ -118,19 +135,38 @@ class EagerAdapter(DeviceAdapter):
         if not isinstance(model, StepModule):
             model = StepModule(model)
         self._policy = policy
+        strategy = strategy_for(
+            self.parallel,
+            self.mesh,
+            self.device,
+            self.ddp_defaults,
+            pins=not self.host_shared,
+            streams=self,
+        )
+        strategy.check(policy, model, optimizer)
+        if strategy.divided and self.options.compile:
+            raise UnsupportedFeatureError(
+                f"compile cannot be combined with parallel: {self.mesh.describe()}; "
+                "leave one of the two out",
+                key="compile",
+            )
         model.counts_items = model.counts_items and policy.mean_over == "targets"
         model.optimizer = optimizer = self.placed(model, optimizer)
         saved = self.update.saved  # a resume may come before prepare
         self.update = self.planned(policy, model)
+        self.update.take(strategy, policy)
         self.update.load_state_dict(saved)
         if self.update.overflows is not None:
             self.note_overflow = self.update.overflows.note
         owner = likely_owner(policy, optimizer)
         self.settle_owner(owner, optimizer)
-        if owner == "model":
+        if owner == "model" and not strategy.divided:
             share_weights(model)
             return model, optimizer
-        return self._wrapped(model), optimizer
+        by_hand = self.update.splitter is not None
+        wrapped = strategy.apply(model, optimizer, by_hand=by_hand)
+        self._evaluated = (wrapped, "val")
+        return wrapped, optimizer
 
     def settle_owner(self, owner: str, optimizer: Any) -> None:
         """Who updates: `adapter`, `model` or `hook`.
@@ -146,17 +182,24 @@ class EagerAdapter(DeviceAdapter):
     ) -> PreparedLoader:
         if isinstance(loader, PreparedLoader):
             return loader
-        rank, world_size = get_dist_info()
+        rank, share = self.data_share
         spec = LoaderSpec.of(
             loader,
             seed=self._seed if seed is None else seed,
             rank=rank,
-            world_size=world_size,
+            world_size=share,
             training=training,
             pin_memory=self.pin_memory(loader),
         )
         accumulate = self._policy.accumulate if training else 1
-        return PreparedLoader(spec, accumulate=accumulate, **self.transfers())
+        strategy = self.update.strategy
+        paced = strategy.divided and not training
+        return PreparedLoader(
+            spec,
+            accumulate=accumulate,
+            paced=self._in_step if paced else None,
+            **self.transfers(),
+        )
 
     def train_step(
         self,
@@ -193,17 +236,51 @@ class EagerAdapter(DeviceAdapter):
         # The bare module: DDP would wait for ranks whose share has fewer batches.
         # Not inference_mode: its tensors may never enter autograd again, and users
         # keep predictions (distillation, hard negatives) for the next train step.
+        self._evaluated = (model, mode)
         try:
             with torch.no_grad(), self.update.autocast or nullcontext():
-                return StepOutput(step_module_of(model)(self.to_device(batch), mode))
+                step = step_module_of(model)
+                outputs = StepOutput(step(self.to_device(batch), mode))
+            self.update.strategy.after_eval()
+            return outputs
         except STEP_FAILURES as error:
             line = explain(error, batch, model, str(self.device), self.memory_stats)
             if line is None:
                 raise
             raise line from error
 
+    def _in_step(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """An evaluation's batches, with steps beside those of the other processes."""
+
+        def idle(batch: Any) -> None:
+            model, mode = self._evaluated
+            self.eval_step(model, batch, mode)
+
+        return iter(self.update.strategy.in_step(batches, idle))
+
     def unwrap_model(self, model: Any) -> nn.Module:
         return user_module_of(model)
+
+    def model_state(self, model: Any, *, full: bool = True) -> dict[str, Any]:
+        state = super().model_state(model)
+        return self.update.strategy.model_state(state, full=full)
+
+    def optimizer_state(
+        self, model: Any, optimizer: Any, *, full: bool = True
+    ) -> dict[str, Any]:
+        tree = super().optimizer_state(model, optimizer)
+        return self.update.strategy.optimizer_state(tree, full=full)
+
+    def load_optimizer_state(
+        self, model: Any, optimizer: Any, state: Any
+    ) -> Callable[[], None]:
+        load = super().load_optimizer_state(model, optimizer, state)
+
+        def both() -> None:
+            load()
+            self.update.strategy.take_optimizer_state(model, optimizer)
+
+        return both
 
     def check_finite(self, model: Any = None) -> None:
         update = self.update
@@ -229,6 +306,7 @@ class EagerAdapter(DeviceAdapter):
             handle.remove()
         self._handles = []
         self.update = Update()
+        vars(self).pop("mesh", None)
         self._determinism.undo()
         if self._joined:
             self._joined = False
@@ -246,14 +324,6 @@ class EagerAdapter(DeviceAdapter):
         if self.options.channels_last:
             batch = map_tensors(_channels_last, batch)
         return batch
-
-    def _wrapped(self, model: StepModule) -> nn.Module:
-        if self.update.splitter is None:
-            return wrap_ddp(model, self.device, self.options)
-        # a rank that runs out of memory must be able to tell the others before they
-        # exchange gradients, which DDP does in the middle of a backward pass
-        share_weights(model)
-        return model
 
     def transfers(self) -> dict[str, Any]:
         """How `PreparedLoader` brings a batch here."""
@@ -313,7 +383,8 @@ class EagerAdapter(DeviceAdapter):
         if isinstance(model, DistributedDataParallel) and "adapter" in known:
             return model
         part = batch[0] if isinstance(batch, MicroBatches) else batch
-        with UpdateWatch(inner, optimizer) as watch:
+        update.strategy.begin()
+        with UpdateWatch(inner, optimizer, update.strategy.divided) as watch:
             outputs = update.run(inner, part)
         owner = decide_owner(self._policy, watch, optimizer, inner)
         if owner != update.owner:

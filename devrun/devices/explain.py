@@ -57,7 +57,7 @@ def explain(
         return ConfigError(
             "some parameters took no part in the loss of an update, so their "
             "gradients cannot be averaged over the processes: freeze them, use them, "
-            "or set find_unused_parameters: true for the device"
+            "or set parallel: {find_unused_parameters: true}"
         )
     return None
 

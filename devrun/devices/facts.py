@@ -16,6 +16,10 @@ class DeviceFacts:
     """Other names that users try; the message suggests the right one."""
     has_emulator: bool = False
     """Whether devrun comes with a look-alike of its SDK, for `emulate`."""
+    packages: tuple[str, ...] = ()
+    """What a program for it imports; the first is the one to name."""
+    resource: str | None = "nvidia.com/gpu"
+    """What one of it is called by Kubernetes; None where it is no resource there."""
     runner_options: tuple[str, ...] = ()
     """Its options that MMCV keeps in the `runner` section."""
     top_level_options: Mapping[str, str] = field(default_factory=dict)

@@ -62,6 +62,10 @@ class Finding:
     random: bool
     """Whether it is a draw of random numbers, not an attribute."""
 
+    @property
+    def remedy(self) -> str:
+        return _REMEDIES[self.random]
+
     def message(self, device: str) -> str:
         """One line: what happens, where, its consequence and what to do.
 
@@ -69,10 +73,10 @@ class Finding:
             device: as the line begins, `ipu` or `hpu graphs`.
         """
         at = f" at {self.site}" if self.site else ""
-        remedy = _REMEDIES[self.random]
         return (
             f"{device}: the forward pass {self.what}{at}, in Python, which runs only "
-            f"while the graph is captured: every later batch gets the same. {remedy}"
+            f"while the graph is captured: every later batch gets the same. "
+            f"{self.remedy}"
         )
 
 

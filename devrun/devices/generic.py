@@ -50,6 +50,10 @@ class GenericAdapter(EagerAdapter):
             for index in range(torch.accelerator.device_count())
         )
 
+    @classmethod
+    def most_processes(cls) -> int | None:
+        return torch.accelerator.device_count()
+
     def memory_stats(self) -> Mapping[str, float]:
         peak = self._call("max_memory_allocated")
         return {} if peak is None else {"peak_mib": peak / 2**20}

@@ -33,10 +33,6 @@ class EagerOptions:
     deterministic: bool = option(False, bool)
     """Only algorithms that give the same bits each time; an error where there are
     none."""
-    find_unused_parameters: bool = option(False, bool)
-    """For DDP, when some parameters get no gradient in some updates."""
-    ddp: Mapping[str, Any] | None = option(None, Mapping, type(None))
-    """Further arguments of DistributedDataParallel."""
     backend: str | None = option(None, str, type(None))
     """Of `torch.distributed`; None takes the usual one of the device."""
     timeout: float | None = option(None, int, float, type(None))
@@ -148,6 +144,8 @@ _ELSEWHERE = {
     "precision": "optimizer_config: {precision: bf16}",
     "grad_clip": "optimizer_config: {grad_clip: {max_norm: 1}}",
     "cumulative_iters": "optimizer_config: {cumulative_iters: 2}",
+    "find_unused_parameters": "parallel: {find_unused_parameters: true}",
+    "ddp": "parallel: {type: ddp, bucket_cap_mb: 25}",
 }
 """What is asked of every device alike, where an option of the device is expected."""
 _KIND_NAMES = {

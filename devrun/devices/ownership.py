@@ -12,16 +12,10 @@ from torch.optim import Optimizer
 from devrun.dist import allreduce_grads, get_dist_info
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
+from devrun.parallel.strategy import optimizers_in
 from devrun.step import UpdatePolicy
 
 logger = logging.getLogger("devrun")
-
-
-def optimizers_in(optimizer: Any) -> list[Optimizer]:
-    """The optimizers in what a runner calls `optimizer`: one, a dict, or None."""
-    if optimizer is None:
-        return []
-    return list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
 
 
 class UpdateWatch:
@@ -31,8 +25,9 @@ class UpdateWatch:
     accumulates them itself may step only in a later iteration.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Any) -> None:
+    def __init__(self, model: nn.Module, optimizer: Any, divided: bool = False) -> None:
         self.seen = False
+        self._divided = divided
         self._params = [p for p in model.parameters() if p.requires_grad]
         self._optimizers = optimizers_in(optimizer)
         self._handles: list[Any] = []
@@ -44,7 +39,11 @@ class UpdateWatch:
 
         self._had_gradient = [param.grad is not None for param in self._params]
         self._handles = [o.register_step_post_hook(stepped) for o in self._optimizers]
-        self._handles += average_before_steps(self._optimizers)
+        if self._divided:
+            own = [o.register_step_pre_hook(_refuse) for o in self._optimizers]
+            self._handles += own
+        else:
+            self._handles += average_before_steps(self._optimizers)
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -53,6 +52,15 @@ class UpdateWatch:
         for param, had in zip(self._params, self._had_gradient, strict=True):
             if param.grad is not None and not had:
                 self.seen = True
+
+
+def _refuse(*_: Any) -> None:
+    raise UnsupportedFeatureError(
+        "train_step updates the weights itself, which only the device adapter can do "
+        "where they are divided over processes: return the loss without stepping the "
+        "optimizer, or use parallel: {type: ddp}",
+        key="parallel",
+    )
 
 
 def average_before_steps(optimizer: Any) -> list[Any]:
@@ -81,26 +89,32 @@ def check_policy(policy: UpdatePolicy, optimizer: Any, device: str) -> None:
     if policy.options:
         names = ", ".join(map(str, policy.options))
         raise UnsupportedFeatureError(
-            f"optimizer_config: {names} means nothing on device {device!r}; remove it"
+            f"optimizer_config: {names} means nothing on device {device!r}; remove it",
+            key="options",
         )
     if policy.owner == "adapter":
         if optimizer is None:
-            raise ConfigError("optimizer_config is given, but there is no optimizer")
+            raise ConfigError.of(
+                "optimizer_config", "is given, but there is no optimizer"
+            )
         if isinstance(optimizer, Mapping):
             raise ConfigError(
                 f"several optimizers ({', '.join(map(str, optimizer))}) can only be "
-                "stepped by the model's own train_step: remove optimizer_config"
+                "stepped by the model's own train_step: remove optimizer_config",
+                key="optimizer_config",
             )
     if policy.owner == "hook":
         if policy.accumulate > 1:
             raise UnsupportedFeatureError(
                 "cumulative_iters cannot be combined with an optimizer hook of your "
-                "own: accumulate inside the hook"
+                "own: accumulate inside the hook",
+                key="cumulative_iters",
             )
         if policy.nonfinite == "skip":
             raise UnsupportedFeatureError(
                 "nonfinite 'skip' cannot be combined with an optimizer hook of your "
-                "own, which decides on the update; use 'stop', 'warn' or 'ignore'"
+                "own, which decides on the update; use 'stop', 'warn' or 'ignore'",
+                key="nonfinite",
             )
     if policy.owner == "model":
         check_model_owner(policy, "the model")
@@ -121,7 +135,8 @@ def check_model_owner(policy: UpdatePolicy, model_name: str) -> None:
         raise ConfigError(
             f"train_step of {model_name} updates the weights itself, so "
             f"{', '.join(refused)} cannot be done for it: do it there, or return the "
-            "loss without stepping the optimizer"
+            "loss without stepping the optimizer",
+            key="optimizer_config",
         )
 
 

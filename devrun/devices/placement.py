@@ -1,4 +1,4 @@
-"""Moving a model and its optimizer together, and wrapping them for several ranks."""
+"""Moving a model and its optimizer together, and what is inside a wrapper."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from torch.optim import Optimizer
 
 from devrun.data.batch import to_device
 from devrun.devices.options import EagerOptions
-from devrun.devices.ownership import optimizers_in
-from devrun.dist import broadcast_tensors, get_dist_info
 from devrun.errors import ConfigError
 from devrun.models.step_module import StepModule
+from devrun.parallel.strategy import follow, optimizers_in
 
 
 def place(
@@ -36,9 +35,8 @@ def place(
     moved: dict[Tensor, Tensor] = {
         old: new for old, new in zip(before, after, strict=True) if old is not new
     }
+    follow(optimizer, moved)
     for each in optimizers_in(optimizer):
-        if moved:
-            _follow(each, moved)
         _move_state(each)
 
 
@@ -55,13 +53,6 @@ def _tie(model: nn.Module, tied: list[tuple[str, str]]) -> None:
     for first, name in tied:
         owner, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
-
-
-def _follow(optimizer: Optimizer, moved: Mapping[Tensor, Tensor]) -> None:
-    for group in optimizer.param_groups:
-        group["params"][:] = [moved.get(param, param) for param in group["params"]]
-    for old in [param for param in optimizer.state if param in moved]:
-        optimizer.state[moved[old]] = optimizer.state.pop(old)
 
 
 def _move_state(optimizer: Optimizer) -> None:
@@ -87,37 +78,6 @@ def compile_in_place(module: nn.Module, setting: bool | Mapping[str, Any]) -> No
         raise ConfigError(
             f"compile: {dict(setting)!r} is not for torch.compile: {error}"
         ) from error
-
-
-def wrap_ddp(
-    model: StepModule, device: torch.device, options: EagerOptions
-) -> StepModule | DistributedDataParallel:
-    """`model`, in DistributedDataParallel if there is something to average.
-
-    Raises:
-        ConfigError: an argument in `ddp` that it does not take.
-    """
-    if get_dist_info()[1] == 1:
-        return model
-    if not any(param.requires_grad for param in model.parameters()):
-        share_weights(model)
-        return model
-    arguments = dict(options.ddp or {})
-    arguments.setdefault("find_unused_parameters", options.find_unused_parameters)
-    if device.index is not None:
-        arguments.setdefault("device_ids", [device.index])
-    try:
-        return DistributedDataParallel(model, **arguments)
-    except TypeError as error:
-        raise ConfigError(
-            f"ddp: {dict(options.ddp or {})!r} is not for DistributedDataParallel: "
-            f"{error}"
-        ) from error
-
-
-def share_weights(model: nn.Module) -> None:
-    """Give every rank the weights and buffers of rank 0, as DDP does when it wraps."""
-    broadcast_tensors([*model.parameters(), *model.buffers()])
 
 
 def step_module_of(model: Any) -> Any:

@@ -30,7 +30,8 @@ def autocast_for(
     if precision not in AUTOCAST_DTYPES:
         raise UnsupportedFeatureError(
             f"precision {precision!r} cannot run on device {device_type!r}; use one of "
-            f"{', '.join(AUTOCAST_DTYPES)}"
+            f"{', '.join(AUTOCAST_DTYPES)}",
+            key="precision",
         )
     dtype = AUTOCAST_DTYPES[precision]
     if dtype is None:

@@ -43,6 +43,7 @@ _BUILT_IN = {
 }
 _AUTO_ORDER = ("cuda", "hpu", "ipu", "mps", "xpu", "npu", "accelerator", "cpu")
 FACTS: Mapping[str, DeviceFacts] = {
+    "cpu": DeviceFacts(resource=None),
     "cuda": DeviceFacts(other_names=("gpu", "rocm", "hip")),
     "hpu": hpu.FACTS,
     "ipu": ipu.FACTS,

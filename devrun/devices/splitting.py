@@ -133,7 +133,8 @@ def splitter_for(policy: UpdatePolicy, adapter: Any) -> Splitter | None:
         raise UnsupportedFeatureError(
             "micro_batch needs the update to be done by the device adapter; an "
             "optimizer hook or a model that updates by itself divides its batches "
-            "itself: remove micro_batch"
+            "itself: remove micro_batch",
+            key="micro_batch",
         )
     return Splitter(None if size == "auto" else int(size), adapter)
 

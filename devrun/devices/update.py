@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import Clip, Zero, call_zero_grad
@@ -24,10 +23,10 @@ from devrun.devices.placement import step_module_of
 from devrun.devices.precision import LossScaler
 from devrun.devices.shares import CountItems, Shares, count_nothing
 from devrun.devices.splitting import Pieces, Splitter
-from devrun.dist import allreduce_grads
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
-from devrun.step import MicroBatches, StepOutput
+from devrun.parallel.strategy import Strategy
+from devrun.step import MicroBatches, StepOutput, UpdatePolicy
 from devrun.tensors import map_tensors
 
 OnGrads = Callable[[], None] | None
@@ -47,6 +46,8 @@ class Update:
     """Whether the host reads a tensor's value without waiting for a queue."""
     world: int = 1
     """Number of processes."""
+    strategy: Strategy = field(default_factory=Strategy)
+    """How they train one model."""
     closure: bool = False
     """Whether the optimizer has to be given a function that evaluates the loss."""
     zero: Zero = call_zero_grad
@@ -72,6 +73,16 @@ class Update:
     skipped_before: int = 0
     """Updates left out by the runs that this one continues."""
 
+    def take(self, strategy: Strategy, policy: UpdatePolicy) -> None:
+        """Do what is spread over processes in the way of `strategy`."""
+        self.strategy = strategy
+        if strategy.casts:
+            self.autocast = None
+        if self.clip is not None:
+            self.clip = strategy.clip_function(policy) or self.clip
+        if self.measure is not None:
+            self.measure = strategy.largest_gradient() or self.measure
+
     def gradients(self, model: Any, batch: Any, optimizer: Any) -> StepOutput:
         """Forward and backward of each micro-batch; the outputs of the whole update."""
         parts: Any = batch if isinstance(batch, MicroBatches) else (batch,)
@@ -88,7 +99,7 @@ class Update:
         shares = None
         if len(parts) > 1 or self.world > 1:
             shares = Shares(parts, self.count_items)
-            parts = exchanged_once(model, parts)
+            parts = self.strategy.micro_batches(model, parts)
         for part in parts:
             outputs = self.run(model, part)
             loss = outputs["loss"]
@@ -111,8 +122,8 @@ class Update:
 
         The values are logged as numbers where the host reads them at no cost.
         """
-        if self.world > 1 and not isinstance(model, DistributedDataParallel):
-            allreduce_grads(model.parameters())
+        if self.world > 1:
+            self.strategy.average(model)
         log_vars, loss = outputs["log_vars"], outputs["loss"]
         if self.host_shared:
             loss = loss.tolist()  # in half the time of item()
@@ -189,7 +200,7 @@ class Update:
         if self.autocast is not None:
             with self.autocast:
                 return model(batch, "train")
-        if isinstance(model, StepModule):  # past nn.Module's own call, which costs more
+        if type(model) is StepModule:  # past nn.Module's own call, which costs more
             return model.run(model, batch, "train")
         return model(batch, "train")
 
@@ -265,12 +276,14 @@ def check_closure(update: Update) -> None:
     if update.scaler is not None:
         raise UnsupportedFeatureError(
             "an optimizer that needs a closure (LBFGS) cannot be combined with fp16 "
-            "loss scaling: use fp32 or bf16"
+            "loss scaling: use fp32 or bf16",
+            key="precision",
         )
     if update.guard is not None and update.guard.action == "skip":
         raise UnsupportedFeatureError(
             "nonfinite 'skip' cannot be combined with an optimizer that needs a "
-            "closure (LBFGS): use 'stop', 'warn' or 'ignore'"
+            "closure (LBFGS): use 'stop', 'warn' or 'ignore'",
+            key="nonfinite",
         )
 
 
@@ -284,14 +297,6 @@ def detached(outputs: dict[str, Any]) -> StepOutput:
         for key, value in result.items():
             result[key] = map_tensors(Tensor.detach, value)
     return result
-
-
-def exchanged_once(model: Any, parts: Sequence[Any]) -> Iterator[Any]:
-    """The micro-batches in turn; DDP exchanges gradients in the last backward only."""
-    no_sync = getattr(model, "no_sync", contextlib.nullcontext)
-    with no_sync():
-        yield from parts[:-1]
-    yield parts[-1]
 
 
 def no_backward_from(loss: Any, model: Any) -> ConfigError:

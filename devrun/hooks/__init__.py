@@ -1,6 +1,6 @@
 """Hooks: everything that happens around the steps of a run, one family a file."""
 
-from devrun.hooks.base import HOOKS, STAGES, Hook, Priority, get_priority
+from devrun.hooks.base import STAGES, Hook, Priority, get_priority
 from devrun.hooks.checkpoint import CheckpointHook
 from devrun.hooks.closure import ClosureHook
 from devrun.hooks.early_stopping import EarlyStoppingHook
@@ -51,6 +51,7 @@ from devrun.hooks.update import (
     OptimizerHook,
 )
 from devrun.hooks.watchdog import WatchdogHook
+from devrun.registry import HOOKS
 
 __all__ = [
     "HOOKS",

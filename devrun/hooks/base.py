@@ -18,19 +18,8 @@ import enum
 from typing import Any, ClassVar
 
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
-from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import Capability
-
-__all__ = [
-    "GENERIC",
-    "HOOKS",
-    "STAGES",
-    "Hook",
-    "Priority",
-    "get_priority",
-    "overrides",
-]
 
 STAGES = (
     "before_run",

@@ -27,9 +27,11 @@ from devrun.errors import (
     nearest,
 )
 from devrun.files import user_path
-from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.hooks.base import Hook, Priority
 from devrun.hooks.timer import exclude_time
 from devrun.lock import lock_directory, unlock_directory
+from devrun.parallel.copies import is_divided
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 STORAGE_POLICIES = ("continue", "stop")
@@ -39,6 +41,13 @@ def saves_in_background(runner: Run) -> bool:
     """Whether the run was asked to write its checkpoints while it trains on."""
     hooks = (hook for hook in runner.hooks if isinstance(hook, CheckpointHook))
     return any(hook.in_background for hook in hooks)
+
+
+def saves_full(runner: Run) -> bool | None:
+    """Whether the run was asked for checkpoints that rank 0 writes whole, or in pieces;
+    None where it was not asked."""
+    hooks = (hook for hook in runner.hooks if isinstance(hook, CheckpointHook))
+    return next((hook.full for hook in hooks if hook.full is not None), None)
 
 
 @HOOKS.register_module()
@@ -63,6 +72,10 @@ class CheckpointHook(Hook):
         on_storage_error: when the disk refuses a checkpoint, `continue` without it
             until the next one, or `stop`. The end of the run is always an error
             where its last state could not be saved.
+        full: whether the process of rank 0 writes all weights and optimizer state
+            (`true`), or each process those that are its own (`false`). By default the
+            second where they are spread over processes (fsdp, tensor), else the first:
+            what every process has alike, rank 0 always writes.
         kwargs: `async`: training waits only for a copy of its state, which is
             written meanwhile; a failure is reported at the next iteration. The others
             are for `save_checkpoint`; `filename_tmpl='epoch_{}.pth'` (or
@@ -89,6 +102,7 @@ class CheckpointHook(Hook):
         file_client_args: Any = None,
         *,
         on_storage_error: str = "continue",
+        full: bool | None = None,
         **kwargs: Any,
     ) -> None:
         in_background = kwargs.pop("async", False)  # no name for an argument
@@ -101,6 +115,7 @@ class CheckpointHook(Hook):
             ("save_last", save_last),
             ("sync_buffer", sync_buffer),
             ("async", in_background),
+            ("full", False if full is None else full),
         ):
             if type(flag) is not bool:
                 raise ConfigTypeError.of(name, f"must be True or False, got {flag!r}")
@@ -120,6 +135,7 @@ class CheckpointHook(Hook):
             )
         self.interval = interval
         self.in_background = in_background
+        self.full = full
         self.on_storage_error = on_storage_error
         self.by_epoch = by_epoch
         self.save_optimizer = save_optimizer
@@ -173,6 +189,12 @@ class CheckpointHook(Hook):
         return str(user_path(self.out_dir).absolute() / Path(work_dir).name)
 
     def before_run(self, runner: Run) -> None:
+        if self.args.get("filename_tmpl") is not None and is_divided(runner.model):
+            raise UnsupportedFeatureError(
+                "filename_tmpl asks for one file, but the weights are divided over "
+                "processes: leave it out, and use devrun export --format mmcv",
+                key="filename_tmpl",
+            )
         self.out_dir = self.directory(runner.work_dir)
         self._placed = True
         self._saved_at = runner.iter

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from devrun.errors import ConfigTypeError, UnknownNameError, nearest
-from devrun.hooks.base import GENERIC, HOOKS, STAGES, Hook
+from devrun.hooks.base import GENERIC, STAGES, Hook
+from devrun.registry import HOOKS
 
 
 @HOOKS.register_module()

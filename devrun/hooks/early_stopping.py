@@ -7,10 +7,11 @@ from typing import Any
 
 from devrun.config.numbers import is_finite, whole_number
 from devrun.errors import ConfigError, UnknownNameError, nearest
-from devrun.hooks.base import HOOKS, Hook
+from devrun.hooks.base import Hook
 from devrun.hooks.evaluation.best import as_score, infer_rule, is_better
 from devrun.hooks.evaluation.hook import EvalHook
 from devrun.hooks.logger.hook import average_over_ranks
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 

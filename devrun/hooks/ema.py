@@ -12,12 +12,12 @@ from torch.optim.swa_utils import AveragedModel
 
 from devrun.config.numbers import whole_number
 from devrun.errors import CheckpointError, ConfigError
-from devrun.hooks.base import HOOKS, Hook
+from devrun.hooks.base import Hook
+from devrun.parallel.copies import copyable, parts_here, take_whole, whole_state
+from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import Capability
 from devrun.text import joined
-
-__all__ = ["EMAHook"]
 
 
 @HOOKS.register_module()
@@ -71,7 +71,11 @@ class EMAHook(Hook):
 
     @property
     def averaged_model(self) -> nn.Module:
-        """A copy of the model with the averaged weights; there from `before_run` on."""
+        """A copy of the model with the averaged weights; there from `before_run` on.
+
+        Where weights are divided over processes, it cannot be called: it holds what
+        this process has of each, under the model's names.
+        """
         if self._averaged is None:
             raise ConfigError("the averaged model exists once the run has begun")
         module: nn.Module = self._averaged.module
@@ -83,10 +87,11 @@ class EMAHook(Hook):
             self.resume_from = None
         if self._averaged is None:
             self._averaged = AveragedModel(
-                runner.model,
+                copyable(runner.model),
                 multi_avg_fn=self._average,
                 use_buffers=self.buffers == "average",
             )
+            take_whole(self.averaged_model)
             self._averaged.n_averaged.fill_(1)  # the copy is the first of the average
         if self._saved is not None:
             self._load_averaged(self._averaged, self._saved)
@@ -94,15 +99,20 @@ class EMAHook(Hook):
             runner.eval_contexts.append(self.swapped_in)
 
     def after_train_iter(self, runner: Run) -> None:
-        if self._averaged is None or runner.iter % self.interval:
+        weight = self.weight_after(runner.iter)
+        if self._averaged is None or weight is None:
             return
-        self._weight = min(
-            self.momentum, (1 + runner.iter) / (self.warm_up + runner.iter)
-        )
-        if self.begin_iter is not None and runner.iter < max(self.begin_iter, 1):
-            self._weight = 1.0
+        self._weight = weight
         self._fetch(runner)
         self._averaged.update_parameters(runner.model)
+
+    def weight_after(self, done: int) -> float | None:
+        """`m` after the update that `done` updates came before; None for no average."""
+        if done % self.interval:
+            return None
+        if self.begin_iter is not None and done < max(self.begin_iter, 1):
+            return 1.0
+        return min(self.momentum, (1 + done) / (self.warm_up + done))
 
     @contextlib.contextmanager
     def swapped_in(self, runner: Run) -> Iterator[None]:
@@ -127,14 +137,14 @@ class EMAHook(Hook):
         # beside the trained weights, for who looks at the best checkpoint
         facts = checkpoint.get("trainer", {}).get("meta")
         if facts is not None:
-            facts["evaluated_weights"] = "hooks/EMAHook/model"
+            facts["evaluated_weights"] = f"hooks/{type(self).__name__}/model"
 
     def state_dict(self) -> dict[str, Any]:
         """The averaged weights under the model's own names, and how many were taken."""
         if self._averaged is None:
             return self._saved or {}
         return {
-            "model": dict(self.averaged_model.state_dict()),
+            "model": whole_state(self.averaged_model),
             "n_averaged": int(self._averaged.n_averaged),
         }
 
@@ -161,7 +171,7 @@ class EMAHook(Hook):
     ) -> None:
         """`multi_avg_fn` of torch's AveragedModel, for tensors of one type."""
         if averaged[0].is_floating_point() or averaged[0].is_complex():
-            torch._foreach_lerp_(averaged, new, self._weight)
+            torch._foreach_lerp_(parts_here(averaged), parts_here(new), self._weight)
         else:
             for old, value in zip(averaged, new, strict=True):
                 old.copy_(value)
@@ -174,7 +184,9 @@ class EMAHook(Hook):
     def _swap(self, runner: Run) -> None:
         # Contents, not storages: optimizers, wrappers and captured graphs hold those.
         for mine, theirs in zip(
-            self._tensors(self.averaged_model), self._tensors(runner.model), strict=True
+            parts_here(self._tensors(self.averaged_model)),
+            parts_here(self._tensors(runner.model)),
+            strict=True,
         ):
             kept = theirs.detach().clone()
             theirs.copy_(mine)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from devrun.hooks.base import GENERIC, HOOKS, Hook
+from devrun.hooks.base import GENERIC, Hook
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 

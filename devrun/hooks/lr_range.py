@@ -12,8 +12,6 @@ from devrun.errors import ConfigError
 from devrun.hooks.base import Hook
 from devrun.run import Run
 
-__all__ = ["LrCurve", "LrRangeHook"]
-
 SMOOTHING = 0.9
 """Weight of the past in the smoothed loss."""
 EXPLODED = 4.0

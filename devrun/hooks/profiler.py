@@ -12,7 +12,8 @@ from torch import profiler
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.config.numbers import whole_number
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
-from devrun.hooks.base import HOOKS, Hook
+from devrun.hooks.base import Hook
+from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.text import joined
 

@@ -11,8 +11,9 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from devrun.config.numbers import whole_number
-from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.hooks.base import Hook, Priority
 from devrun.hooks.logger.text import TextLoggerHook
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 

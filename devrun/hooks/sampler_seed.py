@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from devrun.hooks.base import HOOKS, Hook
+from devrun.hooks.base import Hook
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 

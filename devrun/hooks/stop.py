@@ -6,7 +6,9 @@ from time import perf_counter
 from typing import Any
 
 from devrun.dist import gather_objects
-from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.hooks.base import Hook, Priority
+from devrun.hooks.slow import OwnTime, SlowRanks
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 MOST = 1000
@@ -20,7 +22,8 @@ class StopTogetherHook(Hook):
     A rank that left the loop by itself would leave the others waiting for it in their
     next exchange. So the ranks ask each other: after so many iterations as take the
     slowest of them about `seconds`, which each works out from the same answers, and
-    at the end of every epoch. Runners of several processes register this themselves.
+    at the end of every epoch. By the way they learn which of them is slow; the first
+    says so. Runners of several processes register this themselves.
     """
 
     priority: Any = Priority.LOWEST
@@ -29,15 +32,27 @@ class StopTogetherHook(Hook):
         self.seconds = seconds
         self._left = self._span = 1
         self._since = 0.0
+        self._own, self._slow = OwnTime(), SlowRanks()
 
     def before_run(self, runner: Run) -> None:
         self._left = self._span = 1
         self._since = perf_counter()
+        self._own.watch(runner.model)
+
+    def after_run(self, runner: Run) -> None:
+        self._own.release()
+
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
+        self._own.release()
+
+    def before_train_iter(self, runner: Run) -> None:
+        self._own.update_begins()
 
     def after_train_iter(self, runner: Run) -> None:
         self._left -= 1
         if self._left == 0:
             self._ask(runner)
+        self._own.update_ends()
 
     def after_train_epoch(self, runner: Run) -> None:
         self._ask(runner)
@@ -48,7 +63,10 @@ class StopTogetherHook(Hook):
     def _ask(self, runner: Run) -> None:
         done = self._span - self._left
         pace = (perf_counter() - self._since) / max(done, 1)
-        reasons, paces = zip(*gather_objects((runner.stop_wanted, pace)), strict=True)
+        mine = (runner.stop_wanted, pace, self._own.take() / max(done, 1))
+        reasons, paces, own = zip(*gather_objects(mine), strict=True)
+        if done and runner.rank == 0:
+            self._slow.look(own, max(paces), runner.logger)
         self._left = self._span = min(max(int(self.seconds / max(paces)), 1), MOST)
         self._since = perf_counter()
         told = next((reason for reason in reasons if reason is not None), None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from devrun.dist import allreduce_params
-from devrun.hooks.base import HOOKS, Hook
+from devrun.hooks.base import Hook
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
-from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.data.timing import Clock
+from devrun.hooks.base import Hook, Priority
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 
@@ -15,9 +17,6 @@ class IterTimerHook(Hook):
 
     These are times of the host: on a device that works in the background a mean over
     some iterations is exact, a single value is not.
-
-    `spent` has the seconds of this process so far: `data` and `step` of training, and
-    what `exclude_time` was told of: `evaluation`, `saving`.
     """
 
     priority: Any = Priority.LOW
@@ -25,9 +24,22 @@ class IterTimerHook(Hook):
     def __init__(self) -> None:
         self._start = perf_counter()
         self._data_time = 0.0
-        self.spent = {"data": 0.0, "step": 0.0, "evaluation": 0.0, "saving": 0.0}
+        self._training = 0.0
+        self._others = {"evaluation": 0.0, "saving": 0.0}
+        self.clock = Clock()
+        """Of the run, which splits the time of training."""
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Seconds of this process so far: `data` (waiting for it), `copy`, `compute`
+        and `hooks` of training, and what `exclude_time` was told of."""
+        clock = self.clock
+        known = {"data": clock.data, "copy": clock.copy, "compute": clock.compute}
+        hooks = max(self._training - sum(known.values()), 0.0)
+        return {**known, "hooks": hooks, **self._others}
 
     def before_run(self, runner: Run) -> None:
+        self.clock = runner.state.clock
         self._start = perf_counter()
 
     def before_epoch(self, runner: Run) -> None:
@@ -38,19 +50,18 @@ class IterTimerHook(Hook):
 
     def after_iter(self, runner: Run) -> None:
         now = perf_counter()
-        data, whole = self._data_time, now - self._start
+        whole = now - self._start
         self._start = now
-        runner.log_buffer.update({"data_time": data, "time": whole})
+        runner.log_buffer.update({"data_time": self._data_time, "time": whole})
         if runner.mode == "train":
-            self.spent["data"] += data
-            self.spent["step"] += whole - data
+            self._training += whole
         else:
-            self.spent["evaluation"] += whole
+            self._others["evaluation"] += whole
 
     def exclude(self, seconds: float, part: str) -> None:
         """Leave `seconds` just spent out of the iteration that is being timed."""
         self._start += seconds
-        self.spent[part] = self.spent.get(part, 0.0) + seconds
+        self._others[part] = self._others.get(part, 0.0) + seconds
 
 
 def exclude_time(runner: Run, seconds: float, part: str) -> None:

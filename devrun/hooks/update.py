@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from devrun.dist import allreduce_grads
 from devrun.errors import UnsupportedFeatureError
-from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.hooks.base import Hook, Priority
+from devrun.parallel.copies import is_divided
+from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import Capability, UpdatePolicy
 
@@ -133,6 +135,11 @@ class OptimizerHook(Hook):
         if (runner.iter + 1) % self.cumulative_iters and not last:
             return
         if not self.updates_itself:  # the loop went past what averages over the ranks
+            if is_divided(runner.model):
+                raise UnsupportedFeatureError(
+                    "a loop of your own that goes past the device adapter cannot train "
+                    "weights divided over processes: call runner.run_iter in it"
+                )
             allreduce_grads(runner.model.parameters())
         scaler.unscale_(runner.optimizer)
         if self.grad_clip is not None:

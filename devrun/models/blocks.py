@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from torch import nn
 
-__all__ = ["blocks_of", "depths_of"]
-
 _STAGE = 0.75
 """Of the parameters of its members: what makes of numbered parts stages of blocks."""
 

@@ -15,8 +15,6 @@ from devrun.construct import where
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.registry import LOSSES, MODELS
 
-__all__ = ["LOSSES", "MODELS", "build_loss", "build_model"]
-
 for _name, _kind in vars(nn).items():
     if isinstance(_kind, type) and issubclass(_kind, _Loss):
         LOSSES.register_module(_name, module=_kind)

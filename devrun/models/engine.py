@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from devrun.data.batch import batch_size_of
-from devrun.errors import UnsupportedFeatureError
+from devrun.errors import DevrunError, UnsupportedFeatureError
 from devrun.models.calls import Wrapped
 from devrun.models.steps import check_gradient
-
-__all__ = ["Stacked", "engine_step", "is_of_engine", "stacked_batch"]
+from devrun.scopes import SCOPES
 
 
 def is_of_engine(model: nn.Module) -> bool:
@@ -60,7 +60,25 @@ def engine_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
 
     The model's preprocessor is part of both; what an evaluation predicts are data
     samples, which its metrics take.
+
+    Raises:
+        UnsupportedFeatureError: the model's package says that it cannot do that.
     """
+    try:
+        return _step(step, batch, mode)
+    except DevrunError:
+        raise
+    except NotImplementedError as error:
+        traces = list(traceback.walk_tb(error.__traceback__))
+        package = traces[-1][0].f_globals.get("__name__", "").partition(".")[0]
+        if package not in SCOPES:
+            raise
+        raise UnsupportedFeatureError(
+            f"{step.model_name} of {package}: {error or 'not implemented there'}"
+        ) from error
+
+
+def _step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     model: Any = step.model
     if isinstance(batch, Stacked):
         return _of_stacked(step, batch, mode)

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from devrun.dist import gather_objects
+from devrun.tensors import is_spread, local_of
+
 
 def not_finite(model: nn.Module) -> str | None:
     """What of `model` has nan or infinite values, such as `parameter 'fc.bias'`.
@@ -13,8 +16,9 @@ def not_finite(model: nn.Module) -> str | None:
     Looked at is what training changes: its parameters, and the running statistics of
     norm layers, which a bad batch spoils even where its update is left out.
     """
+    spread = any(map(is_spread, model.parameters()))
     named = [
-        (f"parameter {name!r}", parameter.detach())
+        (f"parameter {name!r}", local_of(parameter.detach()))
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
         and (parameter.is_floating_point() or parameter.is_complex())
@@ -24,8 +28,13 @@ def not_finite(model: nn.Module) -> str | None:
             for kind in ("running_mean", "running_var"):
                 if (buffer := getattr(module, kind)) is not None:
                     named.append((f"buffer {f'{name}.{kind}'.lstrip('.')!r}", buffer))
-    if not named:
-        return None
+    found = _first_bad(named) if named else None
+    if spread:  # every process has some of each, and all must know
+        found = next(filter(None, gather_objects(found)), None)
+    return found
+
+
+def _first_bad(named: list[tuple[str, Tensor]]) -> str | None:
     # a sum is finite only if all of it is, and takes one pass; it may overflow, though
     # (one transfer for all of them: each .item() would wait for the device)
     sums = [_real(value).sum(dtype=torch.float32) for _, value in named]

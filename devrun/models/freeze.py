@@ -10,8 +10,6 @@ from torch.nn.modules.batchnorm import _NormBase
 from devrun.errors import ConfigError
 from devrun.models.names import matching
 
-__all__ = ["freeze", "frozen_norms"]
-
 
 def freeze(model: nn.Module, patterns: Any) -> list[nn.Module]:
     """Take the parameters that `patterns` match out of training; the norms in it.

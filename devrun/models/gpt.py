@@ -6,6 +6,7 @@ and names follow the released code (openai/gpt-2, src/model.py).
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,15 +29,16 @@ class CausalAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, dim = x.shape
+        together = self.c_attn(x)  # of all heads, or those that this process has
         query, key, value = (
-            part.view(batch, length, self.n_head, -1).transpose(1, 2)
-            for part in self.c_attn(x).split(dim, dim=2)
+            part.view(batch, length, -1, dim // self.n_head).transpose(1, 2)
+            for part in together.split(together.shape[2] // 3, dim=2)
         )
         rate = self.dropout if self.training else 0.0
         out = F.scaled_dot_product_attention(
             query, key, value, dropout_p=rate, is_causal=True
         )
-        out = self.c_proj(out.transpose(1, 2).reshape(batch, length, dim))
+        out = self.c_proj(out.transpose(1, 2).flatten(2))
         return F.dropout(out, self.dropout, self.training)
 
 
@@ -85,6 +87,17 @@ class GPT(nn.Module):
 
     loss_type = "ForCausalLM"
     """Hugging Face's name for a loss whose labels are shifted by one."""
+    fsdp_blocks = ("Block",)
+    """Classes of what is gathered at a time where weights are divided."""
+    tensor_plan = MappingProxyType(
+        {
+            "h.*.attn.c_attn": "qkv",
+            "h.*.attn.c_proj": "rowwise",
+            "h.*.mlp.c_fc": "colwise",
+            "h.*.mlp.c_proj": "rowwise",
+        }
+    )
+    """How single matrices are divided (`devrun.parallel`)."""
 
     def __init__(
         self,

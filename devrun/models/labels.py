@@ -38,7 +38,8 @@ def label_fault(loss: Any, predictions: Any, targets: Any) -> DevrunError | None
     if weight is not None and len(expected) > 1 and len(weight) != expected[1]:
         return ConfigError(
             f"weight of {name} has {len(weight)} numbers, and the model {expected[1]} "
-            "classes: give one for each"
+            "classes: give one for each",
+            key="loss",
         )
     classes = (expected[0], *expected[2:]) if len(expected) > 1 else ()
     soft = isinstance(loss, nn.CrossEntropyLoss) and targets.is_floating_point()

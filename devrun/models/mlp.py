@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from devrun.errors import ConfigTypeError
 from devrun.registry import MODELS
 
-__all__ = ["MLP"]
-
 
 @MODELS.register_module()
 class MLP(nn.Module):

@@ -13,8 +13,6 @@ from devrun.config.origin import describe
 from devrun.config.revisions import revisions
 from devrun.errors import ConfigError, ConfigTypeError, nearest
 
-__all__ = ["matching", "matching_modules"]
-
 REGEX = "re:"
 
 

@@ -17,8 +17,6 @@ from devrun.errors import ConfigError
 from devrun.registry import Registry
 from devrun.text import cause_of
 
-__all__ = ["adapt", "merge_adapters"]
-
 
 def _config_class() -> type:
     from peft import PeftConfig

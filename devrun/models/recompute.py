@@ -20,8 +20,6 @@ from devrun.errors import ConfigError
 from devrun.models.blocks import blocks_of
 from devrun.models.names import matching_modules
 
-__all__ = ["checkpoint_blocks"]
-
 KEY = "gradient_checkpointing"
 
 
@@ -83,12 +81,15 @@ class _Recomputed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return type(self.module).forward(self.module, *args, **kwargs)
+        # a compiler recomputes from its graph, in which norms and streams move once
+        compiled = torch.compiler.is_compiling()
+        around: Any = {} if compiled else {"context_fn": self._contexts}
         return checkpoint(
             type(self.module).forward,
             self.module,
             *args,
             use_reentrant=False,
-            context_fn=self._contexts,
+            **around,
             **kwargs,
         )
 

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from devrun.errors import ConfigError
 from devrun.registry import MODELS
 
-__all__ = ["ResNet"]
-
 DEPTHS: dict[int, tuple[bool, tuple[int, ...]]] = {
     18: (False, (2, 2, 2, 2)),
     34: (False, (3, 4, 6, 3)),
@@ -92,6 +90,9 @@ class ResNet(nn.Module):
         ConfigError: neither or both of depth and stage_blocks, or an unknown depth or
             stem.
     """
+
+    fsdp_blocks = ("BasicBlock", "Bottleneck")
+    """Classes of what is gathered at a time where weights are divided."""
 
     def __init__(
         self,

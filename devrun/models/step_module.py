@@ -30,8 +30,6 @@ from devrun.models.steps import (
     separate_loss_step,
 )
 
-__all__ = ["StepModule"]
-
 
 class StepModule(nn.Module):
     """The user's model with one entry for every mode of every kind of model.

@@ -7,6 +7,7 @@ names as in timm, so that weights in its form load.
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -40,10 +41,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, dim = x.shape
-        heads = (batch, length, 3, self.num_heads, dim // self.num_heads)
+        heads = (batch, length, 3, -1, dim // self.num_heads)  # all, or those here
         query, key, value = self.qkv(x).view(heads).permute(2, 0, 3, 1, 4).unbind(0)
         out = F.scaled_dot_product_attention(query, key, value)
-        out = out.transpose(1, 2).reshape(batch, length, dim)
+        out = out.transpose(1, 2).flatten(2)
         mixed: Tensor = self.dropout(self.proj(out))
         return mixed
 
@@ -89,6 +90,18 @@ class VisionTransformer(nn.Module):
         ConfigError: img_size is no multiple of patch_size, or embed_dim none of
             num_heads; from `forward`, an image of another size.
     """
+
+    fsdp_blocks = ("Block",)
+    """Classes of what is gathered at a time where weights are divided."""
+    tensor_plan = MappingProxyType(
+        {
+            "blocks.*.attn.qkv": "qkv",
+            "blocks.*.attn.proj": "rowwise",
+            "blocks.*.mlp.fc1": "colwise",
+            "blocks.*.mlp.fc2": "rowwise",
+        }
+    )
+    """How single matrices are divided (`devrun.parallel`)."""
 
     def __init__(
         self,

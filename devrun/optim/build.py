@@ -15,13 +15,6 @@ from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, neares
 from devrun.optim.constructor import DefaultOptimizerConstructor
 from devrun.registry import OPTIMIZER_BUILDERS, OPTIMIZERS
 
-__all__ = [
-    "TORCH_OPTIMIZERS",
-    "build_optimizer",
-    "build_optimizer_constructor",
-    "register_torch_optimizers",
-]
-
 
 def register_torch_optimizers() -> list[str]:
     """Register every optimizer of torch.optim that is not there yet; their names."""

@@ -17,8 +17,6 @@ from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, neares
 from devrun.models.blocks import depths_of
 from devrun.registry import OPTIMIZER_BUILDERS, OPTIMIZERS
 
-__all__ = ["DefaultOptimizerConstructor"]
-
 OPTIONS = (
     "custom_keys",
     "bias_lr_mult",

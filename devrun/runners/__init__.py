@@ -1,9 +1,8 @@
 """Runners: the loops, what they own, and how a config becomes one."""
 
 from devrun.hooks.base import Priority, get_priority
+from devrun.registry import RUNNER_BUILDERS, RUNNERS
 from devrun.runners.constructor import (
-    RUNNER_BUILDERS,
-    RUNNERS,
     DefaultRunnerConstructor,
     build_runner,
     build_runner_constructor,

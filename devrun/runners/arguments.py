@@ -15,17 +15,6 @@ from devrun.errors import ConfigError, ConfigTypeError, DataError, DevrunError
 from devrun.files import user_path
 from devrun.text import cause_of
 
-__all__ = [
-    "check_arguments",
-    "check_limit",
-    "check_seed",
-    "describe_loader",
-    "file_name",
-    "length",
-    "made_work_dir",
-    "plain_meta",
-]
-
 
 def check_arguments(
     optimizer: Any, logger: Any, meta: Any, max_iters: Any, max_epochs: Any

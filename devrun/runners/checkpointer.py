@@ -11,17 +11,16 @@ from typing import Any, Protocol
 
 from devrun import __version__, dist
 from devrun.checkpoint import (
-    BackgroundWriter,
     Checkpoint,
     load_checkpoint,
-    save_checkpoint,
-    set_others_aside,
+    positional_optimizer_state,
     step_name,
-    write_checkpoint,
+    weights_to_cpu,
+    write_mmcv_checkpoint,
 )
 from devrun.config.redact import redacted
 from devrun.errors import CheckpointError, ConfigError, ConfigTypeError
-from devrun.hooks.checkpoint import CheckpointHook
+from devrun.hooks.checkpoint import CheckpointHook, saves_full
 from devrun.hooks.dispatch import HookTable
 from devrun.run import Run
 from devrun.runners.arguments import file_name, plain_meta
@@ -31,8 +30,7 @@ from devrun.runners.position import position_of, take_position
 from devrun.runners.saved import SavedRun, malformed
 from devrun.runners.session import Session
 from devrun.runners.workflow import Workflow
-
-__all__ = ["CHECKPOINTS", "Checkpointer", "Owner"]
+from devrun.runners.writing import Writing
 
 CHECKPOINTS = "checkpoints"
 """Their folder in a work_dir."""
@@ -70,8 +68,7 @@ class Checkpointer:
         self._resumed: SavedRun | None = None
         self._positioned = True
         self._allows_changes = False
-        self._writer: BackgroundWriter | None = None
-        self._in_flight = False  # on every rank: whether rank 0 may still be writing
+        self._writing = Writing(run)
 
     def root(self, out_dir: str | os.PathLike[str] | None = None) -> Path:
         """The directory that checkpoints go to: `out_dir`, or one in `work_dir`."""
@@ -107,35 +104,19 @@ class Checkpointer:
             position.update(self._resumed.position)
         path = root / (name or self._file_name(position, filename_tmpl))
         facts = self._facts(position, meta or {}, None if name else path)
-        tree: dict[str, Any] = {}
-        if filename_tmpl is None:
+        if filename_tmpl is not None:
+            self._write_file(path, facts, save_optimizer)
+            self._writing.call(then)
+        else:
             tree = self._tree(position, facts, save_optimizer)
             run.table.call("before_save_checkpoint", run, tree)
-
-        def write() -> None:
-            if run.work_dir is not None and not os.path.isdir(run.work_dir):
-                run.logger.warning(
-                    "work_dir %s was removed under the run: it is made again, but what "
-                    "was in it is lost",
-                    run.work_dir,
-                )
-            about = {**facts, "step": position["iter"], "run_id": self.run_id}
-            self._writer = self._writer or BackgroundWriter()
-            if filename_tmpl is not None:
-                optimizer = run.optimizer if save_optimizer else None
-                save_checkpoint(run.model, str(path), optimizer, meta=facts)
-            else:
-                if place := set_others_aside(root, self.run_id, name=path.name):
-                    run.logger.warning("%s of another run is now in %s", path, place)
-                if background:
-                    self._writer.save(root, path.name, tree, about, then)
-                    return
-                write_checkpoint(root, path.name, tree, about)
-            if then is not None:
-                self._writer.call(then)
-
-        dist.on_main(write)
-        self._in_flight = then is not None or (background and filename_tmpl is None)
+            self._writing.write(
+                path,
+                tree,
+                {**facts, "step": position["iter"], "run_id": self.run_id},
+                background=background,
+                then=then,
+            )
         if name is None:
             self.last_saved_iter = position["iter"]
         return str(path)
@@ -146,23 +127,20 @@ class Checkpointer:
         Raises:
             StorageError: what was written in the background is not on the disk.
         """
-        if self._in_flight:
-            self._in_flight, saved = False, self.last_saved_iter
-            self.last_saved_iter = -1
-            dist.on_main(self.wait_for_writer)
+        if self._writing.in_flight:
+            saved, self.last_saved_iter = self.last_saved_iter, -1
+            self._writing.finish()
             self.last_saved_iter = saved
 
     def check(self) -> None:
         """Raise StorageError if a write in the background has failed, without waiting;
         several ranks learn of it together, in the next save."""
-        failed = self._writer is not None and self._writer.failed
-        if failed and self._run.world_size == 1:
+        if self._writing.failed and self._run.world_size == 1:
             self.finish()
 
     def wait_for_writer(self) -> None:
         """The part of `finish` that this process can do alone."""
-        if self._writer is not None:
-            self._writer.wait()
+        self._writing.wait()
 
     def load_weights(
         self,
@@ -365,6 +343,22 @@ class Checkpointer:
             "emulated": run.adapter.emulated,
         }
 
+    def _write_file(
+        self, path: Path, facts: dict[str, Any], save_optimizer: bool
+    ) -> None:
+        """In MMCV's layout."""
+        session = self._run.session
+        adapter, classes = session.adapter, getattr(session.model, "CLASSES", None)
+        if classes is not None:
+            facts.setdefault("CLASSES", classes)
+        weights, state = adapter.model_state(session.wrapped), None
+        if save_optimizer and session.optimizer is not None:
+            state = adapter.optimizer_state(session.wrapped, session.optimizer)
+            state = positional_optimizer_state(state)
+        dist.on_main(
+            lambda: write_mmcv_checkpoint(path, weights_to_cpu(weights), state, facts)
+        )
+
     def _tree(
         self, position: dict[str, Any], facts: dict[str, Any], save_optimizer: bool
     ) -> dict[str, Any]:
@@ -373,8 +367,9 @@ class Checkpointer:
         session, adapter = run.session, run.session.adapter
         hooks = None if waiting is None else dict(waiting.parts.get("hooks", {}))
         streams = None if waiting is None else waiting.random_state(run.rank)
+        full = saves_full(run) is True
         tree: dict[str, Any] = {
-            "model": adapter.model_state(session.wrapped),
+            "model": adapter.model_state(session.wrapped, full=full),
             "adapter": adapter.state_dict() or dict(self.adapter_state()),
             "hooks": run.table.state_dict() if hooks is None else hooks,
             "trainer": {
@@ -388,7 +383,7 @@ class Checkpointer:
         }
         if save_optimizer and session.optimizer is not None:
             tree["optimizer"] = adapter.optimizer_state(
-                session.wrapped, session.optimizer
+                session.wrapped, session.optimizer, full=full
             )
         mine = session.random_state() if streams is None else streams
         for rank, state in enumerate(dist.gather_objects(mine)):

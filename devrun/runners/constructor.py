@@ -9,14 +9,6 @@ from typing import Any
 from devrun.errors import ConfigTypeError
 from devrun.registry import RUNNER_BUILDERS, RUNNERS, build_from_cfg
 
-__all__ = [
-    "RUNNERS",
-    "RUNNER_BUILDERS",
-    "DefaultRunnerConstructor",
-    "build_runner",
-    "build_runner_constructor",
-]
-
 
 @RUNNER_BUILDERS.register_module()
 class DefaultRunnerConstructor:

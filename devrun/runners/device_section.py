@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 from devrun.config.tree import where
@@ -10,8 +11,6 @@ from devrun.devices.base import DeviceAdapter
 from devrun.devices.resolve import FACTS, resolve_device
 from devrun.errors import ConfigError, nearest
 from devrun.place import Place
-
-__all__ = ["adapter_of", "device_sections", "device_spec"]
 
 _GROUP = ("backend", "timeout")
 """Device options that MMCV keeps in `dist_params`."""
@@ -43,6 +42,27 @@ def _option_place(cfg: Mapping[str, Any], device: str, option: str) -> Place:
     return Place() if section is None else where(cfg, section)
 
 
+def parallel_section(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The `parallel` section with MMCV's `find_unused_parameters`; None without both.
+
+    It keeps the places of its keys.
+    """
+    section, finds = cfg.get("parallel"), cfg.get("find_unused_parameters")
+    if section is None and not finds:
+        return None
+    made = copy(section) if section is not None else {}
+    if finds:
+        made.setdefault("find_unused_parameters", True)
+    return made
+
+
+def parallel_argument(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """`parallel` for a runner; nothing where the config does not say it, so that a
+    runner of a user's own need not know of it."""
+    section = parallel_section(cfg)
+    return {} if section is None else {"parallel": section}
+
+
 def device_sections(cfg: Mapping[str, Any], device: str) -> list[Mapping[str, Any]]:
     """The sections in which options of `device` may stand."""
     sections = [cfg.get(key) for key in ("device", device, "runner", "dist_params")]
@@ -66,7 +86,7 @@ def device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
     for key in FACTS[name].runner_options if name in FACTS else ():
         if runner.get(key) is not None:
             spec.setdefault(key, runner[key])
-    for name in ("find_unused_parameters", "cudnn_benchmark", "deterministic"):
+    for name in ("cudnn_benchmark", "deterministic"):
         if cfg.get(name):
             spec.setdefault(name, cfg[name])
     group = cfg.get("dist_params") or {}

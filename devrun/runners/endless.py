@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from devrun.data.prepared import PreparedLoader
+from devrun.data.streaming import StreamPosition
+from devrun.data.timing import Clock
 from devrun.errors import DataError, DevrunError
-
-__all__ = ["IterLoader"]
 
 _NOTHING = object()
 
@@ -52,6 +52,20 @@ class IterLoader:
 
     def __len__(self) -> int:
         return len(self._dataloader)
+
+    @property
+    def stream(self) -> StreamPosition | None:
+        """That of the loader inside."""
+        return self._dataloader.stream
+
+    @property
+    def clock(self) -> Clock:
+        """That of the loader inside."""
+        return self._dataloader.clock
+
+    @clock.setter
+    def clock(self, clock: Clock) -> None:
+        self._dataloader.clock = clock
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`, unless this is it."""

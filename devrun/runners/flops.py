@@ -63,6 +63,8 @@ def obstacle(runner: Owner) -> str | None:
         return f"torch {torch.__version__} could not compile functions meanwhile"
     if any(map(_is_compiled, runner.model.modules())):
         return "the model is compiled, which hides its operations"
+    if runner.session.adapter.data_share[1] != runner.world_size:
+        return "matrices are divided over processes, and each sees whole ones"
     return runner.session.adapter.flops_obstacle
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, Protocol
 
 import torch
@@ -26,6 +27,7 @@ from devrun.errors import (
     DivergedError,
     HangError,
     RollbackError,
+    UnsupportedFeatureError,
 )
 from devrun.models.finite import not_finite
 from devrun.peers import lost_peer
@@ -37,16 +39,6 @@ from devrun.runners.flops import counted, obstacle
 from devrun.runners.opening import opening
 from devrun.runners.rollback import roll_back
 from devrun.runners.workflow import Workflow, check_phases
-
-__all__ = [
-    "Looped",
-    "run",
-    "run_iter",
-    "train_epoch",
-    "train_iter",
-    "val_epoch",
-    "val_iter",
-]
 
 FEW_UPDATES = 10
 """A run of fewer, such as a dry one, may end while a loss scale is still searched."""
@@ -78,7 +70,9 @@ def run_iter(run: Looped, data_batch: Any, train_mode: bool, **kwargs: Any) -> N
         if run.count_flops:
             run.count_flops, train_step = False, counted(run, train_step)
         model, optimizer = session.wrapped, session.optimizer
+        began = perf_counter()
         outputs = train_step(model, data_batch, optimizer, run.on_grads)
+        run.state.clock.compute += perf_counter() - began
         session.train_steps += 1
     else:
         outputs = session.adapter.eval_step(session.wrapped, data_batch)
@@ -234,6 +228,9 @@ def _take_loaders(run: Looped, flow: Workflow, data_loaders: Sequence[Any]) -> N
         run.loader(loader, training=mode != "val")
         for loader, (mode, _) in zip(data_loaders, flow.flow, strict=True)
     ]
+    for prepared, (mode, _) in zip(flow.loaders, flow.flow, strict=True):
+        if mode != "val":
+            prepared.clock = run.state.clock
     check_data(run, flow)
     if run.state.by_epoch:
         trains = (i for i, (mode, _) in enumerate(flow.flow) if mode == "train")
@@ -241,6 +238,13 @@ def _take_loaders(run: Looped, flow: Workflow, data_loaders: Sequence[Any]) -> N
             epochs = run.state.max_epochs or 0
             run.state.max_iters = epochs * len(flow.loaders[first])
     else:  # one for all phases of a loader: they go through its data together
+        for loader in flow.loaders:
+            if loader.paced is not None:
+                raise UnsupportedFeatureError(
+                    "a val phase counted in iterations cannot be combined with weights "
+                    "divided over processes: use evaluation, or epochs",
+                    key="workflow",
+                )
         endless = {id(loader): IterLoader(loader) for loader in flow.loaders}
         flow.loaders = [endless[id(loader)] for loader in flow.loaders]
 

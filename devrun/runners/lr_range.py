@@ -11,8 +11,6 @@ from devrun.hooks.lr_range import LrCurve, LrRangeHook
 from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
 from devrun.runners.runner import BaseRunner
 
-__all__ = ["find_lr"]
-
 
 def find_lr(
     runner: BaseRunner, loaders: Sequence[Any], hook: LrRangeHook | None = None

@@ -6,21 +6,24 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from devrun.data.streaming import StreamPosition
+from devrun.dist import gather_objects, get_dist_info
 from devrun.run import Loader, RunState
 from devrun.runners.arguments import length
 from devrun.runners.endless import IterLoader
 from devrun.runners.workflow import Workflow
 
-__all__ = ["check_position", "loader_facts", "position_of", "take_position"]
-
 
 def position_of(state: RunState, flow: Workflow | None) -> dict[str, Any]:
-    """What has been done, and once the run has begun, where in it and in the data."""
+    """What has been done, and once the run has begun, where in it and in the data.
+
+    All ranks must ask for it: the place in a stream is each process's own.
+    """
     position: dict[str, Any] = {**state.position()}
     if flow is not None:
         position["workflow"] = flow.position(completed=state.phase_over)
         position["loaders"] = [
-            loader_facts(loader, mode)
+            {**loader_facts(loader, mode), **_streams(loader)}
             for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True)
         ]
     return position
@@ -43,6 +46,7 @@ def take_position(
     sizes = None
     places = zip(flow.loaders, position.get("loaders", []), strict=False)
     for number, (loader, place) in enumerate(places):
+        place = _of_this_process(loader, place, logger)
         before = place["samples_per_update"]
         now = loader.samples_per_update
         if not before or not now:
@@ -68,6 +72,38 @@ def take_position(
     done = state.epoch * len(flow.loaders[first]) + state.done
     state.seek(state.epoch, done, state.done)
     return True
+
+
+def _streams(loader: Any) -> dict[str, Any]:
+    """Where each process stands in a stream, of which the shares may differ."""
+    stream: StreamPosition | None = getattr(loader, "stream", None)
+    if stream is None:
+        return {}
+    mine: dict[str, Any] = {"present": stream.present}
+    if isinstance(loader, IterLoader):
+        mine.update(epoch=loader.epoch, done=loader.done)
+    return {"streams": gather_objects(mine)}
+
+
+def _of_this_process(
+    loader: Any, place: Mapping[str, Any], logger: logging.Logger
+) -> Mapping[str, Any]:
+    """`place` with what this process read of a stream, if it is one of as many."""
+    stream: StreamPosition | None = getattr(loader, "stream", None)
+    streams = place.get("streams")
+    if stream is None or not streams:
+        return place
+    rank, world = get_dist_info()
+    if len(streams) == world:
+        stream.go_on(streams[rank]["present"])
+        return {**place, **streams[rank]}
+    logger.warning(
+        "%d processes read this stream and %d do now: each leaves out as many batches "
+        "of its new share, which are not the same samples",
+        len(streams),
+        world,
+    )
+    return place
 
 
 def loader_facts(loader: Loader, mode: str) -> dict[str, Any]:
@@ -101,6 +137,10 @@ def check_position(position: Mapping[str, Any]) -> None:
         for key in ("epoch", "done", "samples_per_update"):
             if loader[key] is not None:
                 _numbers(loader, key)
+        for stream in loader.get("streams", ()):
+            _numbers(stream, *(key for key in ("epoch", "done") if key in stream))
+            if stream["present"] is not None:
+                _numbers(stream["present"], "batches")
 
 
 def _numbers(values: Mapping[str, Any], *names: str) -> None:

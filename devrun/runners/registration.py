@@ -16,8 +16,6 @@ from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.checkpointer import Owner
 from devrun.step import UpdatePolicy
 
-__all__ = ["HookConfig", "Hooked"]
-
 HookConfig = Mapping[str, Any] | Hook | None
 
 

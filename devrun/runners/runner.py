@@ -36,8 +36,6 @@ from devrun.runners.session import Session
 from devrun.runners.workflow import Workflow
 from devrun.step import StepOutput, UpdatePolicy
 
-__all__ = ["BaseRunner"]
-
 
 def _of(path: str, doc: str, *, writable: bool = False) -> Any:
     """A value that a part of the run owns, under MMCV's name."""
@@ -52,9 +50,9 @@ def _of(path: str, doc: str, *, writable: bool = False) -> Any:
 class BaseRunner(ABC):
     """What the epoch and the iteration runner share.
 
-    The constructor and the command line meet here: `device` names the adapter that
-    does everything the hardware needs. The model is placed and wrapped at the first
-    `run`, when the optimizer's settings are known; `model` stays the user's module.
+    The constructor and the command line meet here: `device` names the adapter. The
+    model is placed and wrapped at the first `run`, when the optimizer's settings are
+    known; `model` stays the user's module.
 
     Args:
         model: a module with MMCV's `train_step`, one whose forward returns a `loss`,
@@ -67,9 +65,10 @@ class BaseRunner(ABC):
         max_iters, max_epochs: at most one of them.
         device: a name (`cpu`, `cuda:1`, `auto`, ...), a mapping with `type` and
             options, or an adapter.
+        parallel: how several processes train it, such as `dict(type="fsdp")`.
         loss: `f(output, target)` for a plain module.
-        seed: of the global random streams, the data order and the samples' randomness.
-            None leaves the streams alone and takes torch's present seed for the data.
+        seed: of the random streams, the data order and the samples' randomness. None
+            leaves the streams alone and takes torch's present seed for the data.
         optimizer_config: as `register_optimizer_hook` takes it.
         limit_batches: iterations of an epoch, and of an evaluation, at the most.
 
@@ -94,6 +93,7 @@ class BaseRunner(ABC):
         max_epochs: int | None = None,
         *,
         device: Any = "auto",
+        parallel: Any = None,
         loss: Callable[..., Any] | None = None,
         seed: int | None = None,
         optimizer_config: HookConfig = None,
@@ -112,6 +112,7 @@ class BaseRunner(ABC):
             model,
             optimizer,
             device=device,
+            parallel=parallel,
             loss=loss,
             batch_processor=batch_processor,
             seed=seed,
@@ -136,9 +137,8 @@ class BaseRunner(ABC):
             self.register_hook(StopTogetherHook())
 
     def __repr__(self) -> str:
-        """What is trained, where, and how far it is, in one line."""
-        whole = "count_flops" in vars(self)  # set by the end of the constructor
-        return describe(self) if whole else super().__repr__()
+        """What is trained, where, and how far it is; once it is built."""
+        return describe(self) if "count_flops" in vars(self) else super().__repr__()
 
     @abstractmethod
     def train(self, data_loader: Any, **kwargs: Any) -> None:

@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from devrun.construct import where
-from devrun.dist import get_dist_info
 from devrun.errors import ConfigError
-
-__all__ = ["scale_lr"]
 
 logger = logging.getLogger("devrun")
 
@@ -26,7 +23,7 @@ def scale_lr(
     Args:
         optimizer: or a dict of several.
         loader: of the training; its `batch_size` is of one process.
-        copies: batches of it in an update of one process.
+        copies: batches of it in an update, over all processes.
 
     Raises:
         ConfigError: `enable` without `base_batch_size`, or a loader without a size.
@@ -41,7 +38,7 @@ def scale_lr(
             "for, and data whose batches have one size",
             place=where(cfg, "auto_scale_lr"),
         )
-    samples = size * get_dist_info()[1] * copies
+    samples = size * copies
     optimizers = optimizer.values() if isinstance(optimizer, dict) else [optimizer]
     for group in (group for one in optimizers for group in one.param_groups):
         group["lr"] *= samples / base

@@ -21,11 +21,10 @@ from devrun.hooks.base import Hook
 from devrun.interop.lightning import LightningHook, lightning_hook
 from devrun.models.fp16 import wrap_fp16_model
 from devrun.models.step_module import StepModule
+from devrun.parallel.options import ParallelOptions
 from devrun.runners.arguments import describe_loader, length
 from devrun.runners.saved import malformed
 from devrun.step import StepOutput, UpdatePolicy
-
-__all__ = ["Session"]
 
 
 class Session:
@@ -37,6 +36,7 @@ class Session:
     Args:
         model, optimizer, loss, batch_processor: as `BaseRunner` takes them.
         device: what `resolve_device` takes; an adapter that is not set up yet is.
+        parallel: how several processes train the model; a mapping or its options.
         seed: of the random streams and of the data order. None leaves the streams
             as they are and takes torch's present seed for the data.
         limit_batches: items of an epoch, and of an evaluation, at the most.
@@ -53,6 +53,7 @@ class Session:
         optimizer: Any,
         *,
         device: Any = "auto",
+        parallel: Any = None,
         loss: Callable[..., Any] | None = None,
         batch_processor: Callable[..., Any] | None = None,
         seed: int | None = None,
@@ -69,10 +70,12 @@ class Session:
         self.keeps_seed = seed is not None
         """Whether a resumed run keeps its own seed, not that of its checkpoint."""
         self.adapter: DeviceAdapter = resolve_device(device_for(model, device))
+        self.adapter.parallel = ParallelOptions.parse(parallel)
         self.adapter.ensure_setup()
         self.rank, self.world_size = get_dist_info()
+        share, _ = self.adapter.data_share  # refuses what does not fit
         if seed is not None:
-            seed_streams(seed, self.rank)
+            seed_streams(seed, share)
         # Unseeded, the order still follows what the user may have seeded torch with.
         own = torch.initial_seed() % 2**31 if seed is None else seed
         self.seed: int = broadcast_object(own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from devrun.checkpoint import find_latest
 from devrun.config.dump import to_plain
 from devrun.config.revisions import MODULE
-from devrun.config.schema import UNUSED
+from devrun.config.schema import unused
 from devrun.config.tree import where
 from devrun.data.build import build_dataloader, build_loaders, loader_options
 from devrun.data.labels import check_labels
@@ -24,9 +24,9 @@ from devrun.devices.base import DeviceAdapter
 from devrun.devices.resolve import FACTS
 from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, DevrunError
 from devrun.hooks.base import Priority
-from devrun.interop import init_weights, move_augments, opened
+from devrun.interop import hooks_of, init_weights, move_augments, opened
 from devrun.interop.lightning import names_guest
 from devrun.interop.lightning_data import module_loaders
 from devrun.models.build import build_loss, build_model
@@ -35,14 +35,17 @@ from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.agreement import check_config
 from devrun.runners.checkpointer import CHECKPOINTS
 from devrun.runners.constructor import build_runner
-from devrun.runners.device_section import adapter_of, device_sections, device_spec
+from devrun.runners.device_section import (
+    adapter_of,
+    device_sections,
+    device_spec,
+    parallel_argument,
+)
 from devrun.runners.runner import BaseRunner
 from devrun.runners.scaling import scale_lr
 from devrun.runners.tuning import check_targets, tune
 from devrun.scopes import VAL_PHASE
 from devrun.step import Capability
-
-__all__ = ["Training", "build_training"]
 
 logger = logging.getLogger("devrun")
 
@@ -69,11 +72,13 @@ class Training:
         """Train to the end of the schedule."""
         try:
             self.runner.run(self.loaders, self.workflow)
-        except ConfigError as error:
-            # what only the loaders or the model could show to be wrong
+        except DevrunError as error:
+            # what only the loaders, the model or the device could show to be wrong
             for owner in (
                 self.cfg,
                 *device_sections(self.cfg, self.runner.adapter.name),
+                *_update_sections(self.cfg),
+                self.cfg.get("parallel") or {},
             ):
                 if error.key in owner:
                     error.locate(where(owner, error.key))
@@ -83,6 +88,13 @@ class Training:
                 self.scratch.cleanup()
 
 
+def _update_sections(cfg: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The sections in which parts of the update stand."""
+    sections = [cfg.get("optimizer_config"), cfg.get("fp16")]
+    sections += [(each or {}).get("options") for each in sections]
+    return [each for each in sections if isinstance(each, Mapping)]
+
+
 def build_training(
     cfg: Mapping[str, Any],
     *,
@@ -90,9 +102,11 @@ def build_training(
     initialise: bool = True,
     dry_run: bool = False,
     dry_batches: int = DRY_BATCHES,
+    limit_batches: int | None = None,
     progress: bool | None = None,
     allow_pickle: str | None = None,
     only: str | None = None,
+    building: AbstractContextManager[Any] | None = None,
 ) -> Training:
     """Build what `cfg` describes; the device is claimed before anything is loaded.
 
@@ -103,15 +117,17 @@ def build_training(
         dry_run: a few batches of each phase, one evaluation and one checkpoint, which
             are written to a temporary folder; `work_dir` is not touched.
         dry_batches: how many, in a dry run.
+        limit_batches: updates of an epoch and batches of an evaluation at the most.
         progress: show a progress bar; None decides by whether there is a terminal.
         allow_pickle: a file among `resume_from` and `load_from` whose code may run.
         only: the split of a data module that is evaluated, and nothing else read.
+        building: within which the model is built, such as on tensors without values.
 
     Raises:
         DevrunError: one line for whatever in `cfg` cannot be used.
     """
     _check_sections(cfg)
-    if ignored := [key for key in UNUSED if cfg.get(key)]:
+    if ignored := unused(cfg):
         logger.warning("not used by devrun: %s", ", ".join(ignored))
     if cfg.get("omp_num_threads"):
         torch.set_num_threads(cfg["omp_num_threads"])
@@ -125,7 +141,7 @@ def build_training(
         if dry_run:
             scratch = tempfile.TemporaryDirectory(prefix="devrun-dry-")
             undo.callback(scratch.cleanup)
-        limit = None if scratch is None else dry_batches
+        limit = limit_batches if scratch is None else dry_batches
         with opened(cfg) as own:
             training = _built(
                 own,
@@ -135,6 +151,7 @@ def build_training(
                 initialise=initialise,
                 scratch=scratch,
                 only=only,
+                building=building or nullcontext(),
             )
         if progress is not False:
             bar = build_from_cfg({"type": "ProgressHook"}, HOOKS)
@@ -153,13 +170,15 @@ def _built(
     initialise: bool,
     scratch: tempfile.TemporaryDirectory[str] | None,
     only: str | None,
+    building: AbstractContextManager[Any],
 ) -> Training:
-    dry_run = scratch is not None
+    dry_batches = None if scratch is None else limit
     seed = shared_seed(cfg.get("seed"))
     seed_streams(seed, 0)  # the same first weights on every rank
-    model = build_model(cfg["model"])
-    if initialise:
-        init_weights(model)
+    with building:
+        model = build_model(cfg["model"])
+        if initialise:
+            init_weights(model)
     still = tune(model, cfg, adapter)
     loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
@@ -170,7 +189,7 @@ def _built(
     _check_data(cfg["model"], model, [*loaders, val_loader])
     check_targets(model, loss, loaders, cfg["data"])
     optimizer = cfg.get("optimizer") and build_optimizer(model, cfg["optimizer"])
-    runner_cfg, workflow = _runner_section(cfg, workflow, limit)
+    runner_cfg, workflow = _runner_section(cfg, workflow, dry_batches)
     runner = build_runner(
         runner_cfg,
         {
@@ -180,6 +199,7 @@ def _built(
             "work_dir": cfg.get("work_dir") if scratch is None else scratch.name,
             "meta": {"seed": seed},
             "device": adapter,
+            **parallel_argument(cfg),
             "seed": seed,
             "limit_batches": limit,
         },
@@ -188,18 +208,25 @@ def _built(
     runner.session.keeps_seed = cfg.get("seed") is not None
     runner.checkpointer.config = to_plain(cfg)
     _register_hooks(runner, cfg)
+    for hook in hooks_of(model):
+        runner.register_hook(hook)
     runner.session.meet(loaders, workflow)
-    copies = runner.policy.accumulate * (device_spec(cfg).get("replicas") or 1)
-    scale_lr(cfg, optimizer, loaders[0], copies)
+    scale_lr(cfg, optimizer, loaders[0], _copies(cfg, runner))
     if cfg.get("watchdog") is not None:
         section = {"type": "WatchdogHook", **cfg["watchdog"]}
         runner.register_hook(build_from_cfg(section, HOOKS))
     if val_loader is not None:
-        _register_evaluation(runner, cfg, val_loader, dry_run=dry_run)
-    if dry_run:
+        _register_evaluation(runner, cfg, val_loader, dry_batches)
+    if dry_batches is not None:
         for hook in runner.table.prepare_dry_run():
             logger.info("%s takes no part in a dry run", type(hook).__name__)
     return Training(runner, loaders, workflow, cfg, scratch)
+
+
+def _copies(cfg: Mapping[str, Any], runner: BaseRunner) -> int:
+    """Batches of the training loader in an update of all processes."""
+    replicas: int = device_spec(cfg).get("replicas") or 1
+    return runner.policy.accumulate * replicas * runner.adapter.data_share[1]
 
 
 def _check_sections(cfg: Mapping[str, Any]) -> None:
@@ -272,14 +299,17 @@ def _optimizer_section(cfg: Mapping[str, Any], device: str) -> Mapping[str, Any]
 
 
 def _register_evaluation(
-    runner: BaseRunner, cfg: Mapping[str, Any], val_loader: Any, *, dry_run: bool
+    runner: BaseRunner,
+    cfg: Mapping[str, Any],
+    val_loader: Any,
+    dry_batches: int | None,
 ) -> None:
     section = copy(cfg.get("evaluation") or {})  # keeps where it was written
     section.setdefault("type", "EvalHook")
     section.setdefault("by_epoch", runner.counts_epochs)
-    if dry_run:  # once, at its end
+    if dry_batches is not None:  # once, at its end
         by_epoch = runner.counts_epochs
-        interval = 1 if by_epoch else DRY_BATCHES
+        interval = 1 if by_epoch else dry_batches
         section.update(interval=interval, by_epoch=by_epoch, start=None)
     hook = build_from_cfg(section, HOOKS, {"dataloader": val_loader})
     runner.register_hook(hook, Priority.LOW)

@@ -18,8 +18,6 @@ from devrun.models.peft import adapt
 from devrun.models.recompute import checkpoint_blocks
 from devrun.step import Capability
 
-__all__ = ["check_targets", "tune"]
-
 logger = logging.getLogger("devrun")
 
 

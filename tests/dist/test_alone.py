@@ -14,7 +14,6 @@ from devrun.errors import (
     ConfigError,
     DeviceUnavailableError,
     UnknownNameError,
-    UnsupportedFeatureError,
 )
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK")
@@ -56,12 +55,6 @@ def test_a_given_seed_is_kept_and_a_made_one_differs():
 def test_launcher_none_does_nothing():
     assert dist.init_dist("none") is False
     assert dist.get_dist_info() == (0, 1)
-
-
-@pytest.mark.parametrize("launcher", ["slurm", "mpi"])
-def test_launchers_not_served_yet_say_what_to_use(launcher):
-    with pytest.raises(UnsupportedFeatureError, match="torchrun"):
-        dist.init_dist(launcher)
 
 
 def test_an_unknown_launcher_names_the_nearest():

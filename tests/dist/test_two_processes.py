@@ -15,6 +15,7 @@ from devrun.data.sampler import EpochBatchSampler
 from devrun.runners import EpochBasedRunner
 from tests.dist.worker import Losses, net, runner_of, samples, sgd, tokens, trained
 from tests.support import zygote
+from tests.support.ranks import found_by
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("worker.py")
@@ -24,10 +25,7 @@ SCRIPT = Path(__file__).with_name("worker.py")
 def ranks(tmp_path_factory) -> list[dict[str, Any]]:
     """What the two processes found, by rank; they are started as torchrun would."""
     folder = tmp_path_factory.mktemp("ranks")
-    running = zygote.start_ranks([SCRIPT, folder], cwd=folder)
-    said = [process.communicate(timeout=300)[1] for process in running]
-    assert [process.returncode for process in running] == [0, 0], "\n".join(said)
-    results = [json.loads((folder / f"rank{r}.json").read_text()) for r in range(2)]
+    results, said = found_by(SCRIPT, folder)
     for rank, result in enumerate(results):
         result["said"] = said[rank]
         result["folder"] = folder

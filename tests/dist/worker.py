@@ -5,10 +5,7 @@ Every function is one scenario; what it returns is written as JSON for its rank.
 
 from __future__ import annotations
 
-import json
-import logging
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,7 @@ from devrun.registry import METRICS
 from devrun.runners import EpochBasedRunner, IterBasedRunner
 from devrun.runners.training import build_training
 from devrun.step import MicroBatches, UpdatePolicy
+from tests.support.ranks import do
 
 
 def net() -> nn.Module:
@@ -562,18 +560,5 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
     }
 
 
-def main(folder: Path, *names: str) -> None:
-    """The scenarios of these names, or all."""
-    logging.getLogger("devrun").setLevel(logging.WARNING)
-    dist.init_dist("pytorch", "gloo", timeout=60)
-    torch.set_num_threads(1)
-    known = scenarios(folder)
-    results = {name: known[name]() for name in names or known}
-    rank = dist.get_dist_info()[0]
-    (folder / f"rank{rank}.json").write_text(json.dumps(results))
-    dist.barrier()
-    dist.close_dist()
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    do(scenarios)

@@ -10,7 +10,6 @@ import pytest
 
 from devrun.config import Config
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
-from devrun.hooks.base import HOOKS
 from devrun.hooks.schedules.build import build_lr_hook
 from devrun.hooks.schedules.hook import LrUpdaterHook
 from devrun.hooks.schedules.policies import (
@@ -18,6 +17,7 @@ from devrun.hooks.schedules.policies import (
     FixedLrUpdaterHook,
     StepLrUpdaterHook,
 )
+from devrun.registry import HOOKS
 from tests.support.runs import TracedRun
 
 

@@ -23,7 +23,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("devrun.hooks.timer.perf_counter", clock)
+    for module in ("hooks.timer", "data.prepared", "runners.loops"):
+        monkeypatch.setattr(f"devrun.{module}.perf_counter", clock)
     monkeypatch.setattr("devrun.hooks.evaluation.hook.perf_counter", clock)
     return clock
 
@@ -106,5 +107,25 @@ def test_the_parts_of_a_run_are_added_up(clock):
     hooks = [timer, EvalHook(slow, interval=1), Taking(clock, "NORMAL")]
     runner = make_runner(*hooks, by_epoch=True, length=1)
     runner.run([type(data)(slow.dataset, batch_size=3)], [("train", 1)])
-    spent = {"data": 12, "step": 7, "evaluation": 12, "saving": 0}
-    assert timer.spent == spent
+    spent = {"data": 12, "copy": 0, "compute": 0, "hooks": 7}
+    assert timer.spent == {**spent, "evaluation": 12, "saving": 0}
+
+
+def test_a_step_is_split_into_waiting_copying_and_computing(clock):
+    def step(model, batch, optimizer, on_grads):
+        clock.now += 5
+        return wrapped(model, batch, optimizer, on_grads)
+
+    def copy(batch):
+        clock.now += 2
+        return batch
+
+    timer, data = IterTimerHook(), loader()
+    slow = type(data)(Slow(clock, data.dataset), batch_size=3)
+    runner = make_runner(timer, Taking(clock, "NORMAL"), by_epoch=True, length=1)
+    adapter = runner.session.adapter
+    wrapped, adapter.train_step = adapter.train_step, step
+    adapter.transfers = lambda: {"transfer": copy}
+    runner.run([slow], [("train", 1)])
+    spent = {"data": 12, "copy": 8, "compute": 20, "hooks": 7}
+    assert timer.spent == {**spent, "evaluation": 0, "saving": 0}

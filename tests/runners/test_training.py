@@ -162,6 +162,15 @@ def test_a_dry_run_tries_everything_evaluates_once_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("batches", [1, 5])
+def test_a_dry_run_of_iterations_evaluates_once_at_its_end(capsys, batches):
+    cfg = config(runner=RUNNERS["iterations"], evaluation={})
+    options = {"dry_run": True, "dry_batches": batches, "progress": False}
+    build_training(cfg, **options).run()
+    said = re.findall(r"Iter \[\d/\d\]|Iter\(val\)", capsys.readouterr().err)
+    assert said[batches - 1 :] == [f"Iter [{batches}/{batches}]", "Iter(val)"]
+
+
 BROKEN = {
     "a logger that is not there": (
         {"log_config": {"hooks": [{"type": "NoSuchHook"}]}},
@@ -309,8 +318,9 @@ def test_a_dry_run_gives_hooks_that_write_a_place_of_their_own(tmp_path, monkeyp
 def test_keys_that_do_nothing_are_named(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("devrun"), "propagate", True)
     with caplog.at_level("WARNING", logger="devrun"):
-        build_training(config(sync_bn=True, gpu_ids=[0]), progress=False)
-    assert "not used by devrun: gpu_ids, sync_bn" in caplog.text
+        cfg = config(sync_bn=True, gpu_ids=[0], paramwise_cfg={"bias_lr_mult": 2})
+        build_training(cfg, progress=False)
+    assert "not used by devrun: gpu_ids, paramwise_cfg, sync_bn" in caplog.text
 
 
 def test_auto_resume_goes_on(tmp_path):

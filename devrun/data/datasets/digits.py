@@ -10,8 +10,6 @@ from devrun.data.datasets.images import TensorImages
 from devrun.errors import ConfigError
 from devrun.registry import DATASETS
 
-__all__ = ["DigitsDataset"]
-
 
 @DATASETS.register_module()
 class DigitsDataset(TensorImages):

@@ -16,8 +16,6 @@ from devrun.errors import ConfigError, DataError, nearest
 from devrun.registry import DATASETS
 from devrun.text import joined
 
-__all__ = ["IMAGE_SUFFIXES", "ImageFolder"]
-
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
 
 

@@ -18,8 +18,6 @@ from devrun.errors import ConfigError, ConfigTypeError, DataError, nearest
 from devrun.registry import DATASETS, Registry
 from devrun.text import cause_of
 
-__all__ = ["PROCESSORS", "HuggingFaceDataset"]
-
 READERS = {
     ".csv": "from_csv",
     ".json": "from_json",

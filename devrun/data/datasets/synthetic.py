@@ -10,8 +10,6 @@ from torch.utils.data import Dataset
 from devrun.errors import ConfigError
 from devrun.registry import DATASETS
 
-__all__ = ["SyntheticClassification", "SyntheticImages", "SyntheticTokens"]
-
 
 @DATASETS.register_module()
 class SyntheticClassification(Dataset[tuple[torch.Tensor, int]]):

@@ -17,8 +17,6 @@ from torch.utils.data import Dataset
 from devrun.errors import ConfigError, DataError
 from devrun.registry import DATASETS
 
-__all__ = ["TextCorpus", "TextParagraphs"]
-
 STDLIB = "stdlib"
 _PARAGRAPH = re.compile(rb"(?:[^\n\0]+\n?)+")
 _NOT_SOURCE = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3")

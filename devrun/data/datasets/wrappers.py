@@ -17,8 +17,6 @@ from torch.utils.data import Dataset
 from devrun.errors import ConfigError, ConfigTypeError, DataError
 from devrun.registry import DATASETS
 
-__all__ = ["ConcatDataset", "RepeatDataset", "built"]
-
 _OF_DATA = (
     OSError,
     EOFError,

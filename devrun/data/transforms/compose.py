@@ -10,8 +10,6 @@ from devrun.errors import ConfigTypeError
 from devrun.place import Place
 from devrun.registry import TRANSFORMS
 
-__all__ = ["Compose", "build_pipeline"]
-
 
 @TRANSFORMS.register_module()
 class Compose:

@@ -11,14 +11,6 @@ from devrun.data.transforms import image as pixels
 from devrun.errors import ConfigError, ConfigTypeError, DataError
 from devrun.registry import TRANSFORMS
 
-__all__ = [
-    "CenterCrop",
-    "RandomCrop",
-    "RandomHorizontalFlip",
-    "RandomResizedCrop",
-    "Resize",
-]
-
 
 @TRANSFORMS.register_module()
 class Resize:

@@ -8,8 +8,6 @@ from devrun.errors import ConfigError, nearest
 from devrun.registry import TRANSFORMS
 from devrun.text import cause_of
 
-__all__ = ["TimmTransform"]
-
 
 @TRANSFORMS.register_module()
 class TimmTransform:

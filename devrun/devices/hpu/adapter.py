@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,12 +26,12 @@ from devrun.devices.hpu.optimizer import converted
 from devrun.devices.hpu.options import HPUOptions
 from devrun.devices.hpu.report import Report, ReportHook
 from devrun.devices.options import EagerOptions
-from devrun.devices.ownership import optimizers_in
 from devrun.devices.placement import compile_in_place, place
 from devrun.devices.update import Update
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.hooks.base import Hook
 from devrun.models.step_module import StepModule
+from devrun.parallel.strategy import optimizers_in
 from devrun.step import Capability, StepOutput, UpdatePolicy
 from devrun.text import joined
 
@@ -54,12 +54,11 @@ class HPUAdapter(EagerAdapter):
     capabilities = frozenset(Capability)
     flops_obstacle = "operations collect to graphs, or the report watches them"
     options_type = HPUOptions
+    ddp_defaults = MappingProxyType(_DDP)
     options: HPUOptions
 
     def __init__(self, options: EagerOptions | None = None) -> None:
         super().__init__(options)
-        ddp = {**_DDP, **(self.options.ddp or {})}
-        self.options = dataclasses.replace(self.options, ddp=ddp)
         self.emulated = self.options.emulate
         self._sdk: sdk.SDK | None = None
         self._markers: Markers | None = None
@@ -89,6 +88,7 @@ class HPUAdapter(EagerAdapter):
         self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
     ) -> tuple[Any, Any]:
         self._check_precision(policy.precision)
+        self._check_division()
         prepared = super().prepare(model, optimizer, policy)
         if self._markers is not None:
             self._markers.after_prepare()
@@ -271,7 +271,8 @@ class HPUAdapter(EagerAdapter):
             if not isinstance(sampler, EpochBatchSampler):
                 raise UnsupportedFeatureError(
                     f"last_batch: {self.options.last_batch} needs a DataLoader in "
-                    "torch's own order; give its sampler full batches, or keep"
+                    "torch's own order; give its sampler full batches, or keep",
+                    key="last_batch",
                 )
             sampler.drop_last = self.options.last_batch == "drop"
             sampler.fill = self.options.last_batch == "pad"
@@ -290,12 +291,31 @@ class HPUAdapter(EagerAdapter):
     def pin_memory(self, loader: Any) -> bool | None:
         return True
 
+    def _check_division(self) -> None:
+        """Refuse weights divided over processes where nothing can divide them."""
+        reasons = {
+            "the emulator, whose tensors torch cannot divide": self.emulated,
+            f"mode {self.options.mode}; set mode: eager": self.options.mode != "eager",
+            "fused optimizers; set fused: false": bool(self.options.fused),
+        }
+        divided = self.mesh.type == "fsdp" or self.mesh.tensor_size > 1
+        for reason, wrong in reasons.items():
+            if divided and wrong:
+                raise UnsupportedFeatureError(
+                    f"parallel: {self.mesh.describe()} cannot be combined with {reason}"
+                    "; type ddp can",
+                    key="parallel",
+                )
+
     def _check_precision(self, precision: str) -> None:
         if precision == "fp8":
-            raise UnsupportedFeatureError(self.sdk.fp8_obstacle() + ": use bf16")
+            raise UnsupportedFeatureError(
+                self.sdk.fp8_obstacle() + ": use bf16", key="precision"
+            )
         if precision == "fp16" and self.sdk.hpu.get_device_name() == "GAUDI":
             raise UnsupportedFeatureError(
-                "precision 'fp16' needs a Gaudi 2 or later, this is a Gaudi: use bf16"
+                "precision 'fp16' needs a Gaudi 2 or later, this is a Gaudi: use bf16",
+                key="precision",
             )
 
 

@@ -159,7 +159,8 @@ class GraphedForward:
         if self._required:
             raise UnsupportedFeatureError(
                 f"{name} cannot be captured in an HPU graph: {said}; change that, or "
-                "set graphs: false"
+                "set graphs: false",
+                key="graphs",
             ) from cause
         logger.warning("hpu: %s runs without graphs: %s", name, said)
 

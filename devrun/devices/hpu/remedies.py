@@ -70,6 +70,22 @@ GENERAL: Mapping[str, str] = {
 }
 """By kind of finding, where no pattern matches."""
 
+WHY: Mapping[str, str] = {
+    "on the host": "a Gaudi has no kernel for it: the tensors go to the host and back",
+    "host waits": "the host waits until everything before it has run",
+    "float64": "a Gaudi has no float64, and makes it float32",
+}
+"""By kind of finding, what happens there."""
+_CORE = "import habana_frameworks.torch.core as htcore"
+MARK = f"htcore.mark_step() after loss.backward() and after optimizer.step() ({_CORE})"
+"""Where a lazy loop has no marks."""
+UNUSED = (
+    "habana_frameworks",
+    "the program did not import it, so nothing ran on a Gaudi",
+    f"{_CORE}, and model.to('hpu')",
+)
+"""What was not used, what came of it, and what to do."""
+
 
 def remedy_for(kind: str, what: str) -> str:
     """One line of advice for an operator or a cause."""

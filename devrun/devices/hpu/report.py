@@ -37,7 +37,7 @@ logger = logging.getLogger("devrun")
 FALLBACK, SYNC = "on the host", "host waits"
 RECOMPILATION, GRAPH_BREAK = "compiled again", "graph break"
 WIDE, FROZEN = "float64", "frozen"
-_KINDS = {
+KINDS = {
     "cpu_fallback": FALLBACK,
     "host_sync": SYNC,
     "dynamic_op": SYNC,
@@ -116,6 +116,11 @@ class Report:
         """Graphs compiled since the start."""
         return self._compilations - self._first
 
+    @property
+    def launches(self) -> int:
+        """Launches an update; 0 where the SDK does not count them."""
+        return (self._sdk.launches() - self._launches) // max(1, self.updates)
+
     def rows(self) -> list[Row]:
         """By kind, then the most frequent first."""
         found = self._counted() if self._sdk.counts_findings else self._watched()
@@ -159,9 +164,9 @@ class Report:
     def _counted(self) -> list[Row]:
         rows: dict[Any, Row] = {}
         for kind, what, site, times in self._since():
-            if kind not in _KINDS:
+            if kind not in KINDS:
                 continue
-            row = _row(_KINDS[kind], what, site, times)
+            row = _row(KINDS[kind], what, site, times)
             if row is not None:
                 rows.setdefault((row.kind, site, row.remedy), row)
         return list(rows.values())
@@ -235,9 +240,8 @@ class Report:
             f"{_number(self.compilations, 'graph')} compiled, "
             f"{_number(len(rows), 'finding')}"
         ]
-        launches = (self._sdk.launches() - self._launches) // max(1, self.updates)
-        if launches:
-            lines[0] += f", {_number(launches, 'launch', 'es')} an update"
+        if self.launches:
+            lines[0] += f", {_number(self.launches, 'launch', 'es')} an update"
         for row in rows:
             lines.append(f"  {row.kind:<14} {row.times:>6} x  {row.what}")
             lines.append(f"  {'':<14} {'':>6}    at {row.site}: {row.remedy}")
@@ -290,5 +294,6 @@ class ReportHook(Hook):
             which = ", the first" if rows[1:] else ""
             raise UnsupportedFeatureError(
                 f"hpu strict: {_number(len(rows), 'finding')} (in full in the log)"
-                f"{which}: {first.kind}, {first.what} at {first.site}: {first.remedy}"
+                f"{which}: {first.kind}, {first.what} at {first.site}: {first.remedy}",
+                key="strict",
             )

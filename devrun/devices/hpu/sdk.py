@@ -42,6 +42,13 @@ _TORCH = {
 """The torch that each release of the SDK is built for, the newest last."""
 
 
+def emulator() -> Any | None:
+    """The emulator's control module in a process that loaded it; else None."""
+    if not is_emulated(PACKAGE) or f"{PACKAGE}.torch" not in sys.modules:
+        return None
+    return importlib.import_module(f"{PACKAGE}.emulator")
+
+
 @dataclass(frozen=True)
 class SDK:
     """The loaded SDK; what is used of it is reached through here."""

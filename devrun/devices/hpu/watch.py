@@ -31,6 +31,8 @@ _PYTHON = sysconfig.get_paths()["stdlib"]
 _PACKAGES = tuple(f"{_PYTHON}/{name}" for name in ("site-packages", "dist-packages"))
 _EMULATORS = str(_PACKAGE / "emulators")
 
+_MODES = ("__torch_dispatch__", "__torch_function__")
+"""Methods of torch's modes, which hand on what some line below them asks for."""
 _READS = {"_local_scalar_dense": "item", "equal": "equal"}
 _COUNTS = ("nonzero", "masked_select", "_unique", "_unique2", "unique_dim")
 _INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
@@ -153,7 +155,7 @@ class OpWatch(TorchDispatchMode):
             skip = self._skipped.get(file)
             if skip is None:
                 skip = self._skipped[file] = is_foreign(file)
-            if not skip:
+            if not skip and frame.f_code.co_name not in _MODES:
                 return Site(file, frame.f_lineno)
             frame = frame.f_back
         return NOWHERE

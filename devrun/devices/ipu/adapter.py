@@ -64,7 +64,7 @@ class IPUAdapter(DeviceAdapter):
         self._guard: FiniteGuard | None = None
         self._options: Any = None
         self._eval_options: Any = None
-        self._executors: Executors | None = None
+        self.executors: Executors | None = None
         self._optimizer: DeviceOptimizer | None = None
         self._placing: Placing | None = None
         self._recorder: Recorder | None = None
@@ -138,7 +138,7 @@ class IPUAdapter(DeviceAdapter):
             else None
         )
         module = DeviceStep(step, self.sdk, self._recorder)
-        self._executors = Executors(self.sdk, module, self._placing.place)
+        self.executors = Executors(self.sdk, module, self._placing.place)
         if optimizer is not None:
             self._optimizer = DeviceOptimizer(self.sdk, optimizer, module, policy)
         if partial := partial_outputs(self._options, self.sdk):
@@ -179,7 +179,7 @@ class IPUAdapter(DeviceAdapter):
                 "to the host: remove the hook"
             )
         executors, twin = self._training()
-        flat = self._flat(batch, "train")
+        flat = self.flat(batch, "train")
         trainer = executors.trainer
         first = trainer is None
         if trainer is not None and executors.outdated(trainer):
@@ -209,7 +209,7 @@ class IPUAdapter(DeviceAdapter):
     def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
         executors = self._prepared()
         step: StepModule = executors.module.step  # type: ignore[assignment]
-        flat = self._flat(batch, mode)
+        flat = self.flat(batch, mode)
         if self.settings.evaluate_on == "host":
             executors.to_host()
             return on_host(step, rebuild(flat.template, flat.tensors), mode)
@@ -234,7 +234,7 @@ class IPUAdapter(DeviceAdapter):
         if self._guard is None:
             return
         # at log points the host's weights are old; fetching them would cost an update
-        current = self._executors is None or self._executors.host_is_current
+        current = self.executors is None or self.executors.host_is_current
         self._guard.flush(self.unwrap_model(model) if model and current else None)
 
     def unwrap_model(self, model: Any) -> nn.Module:
@@ -242,12 +242,12 @@ class IPUAdapter(DeviceAdapter):
         return module
 
     def sync_to_host(self, model: Any) -> None:
-        if self._executors is not None:
-            self._executors.to_host()
+        if self.executors is not None:
+            self.executors.to_host()
 
     def sync_to_device(self, model: Any) -> None:
-        if self._executors is not None:
-            self._executors.to_device()
+        if self.executors is not None:
+            self.executors.to_device()
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {}
@@ -264,7 +264,7 @@ class IPUAdapter(DeviceAdapter):
         if spikes is not None and "spikes" in state:
             spikes.load_state_dict(state["spikes"])
 
-    def model_state(self, model: Any) -> dict[str, Any]:
+    def model_state(self, model: Any, *, full: bool = True) -> dict[str, Any]:
         """Half weights as float32, which holds the same values, so that any device
         can load them."""
         return {
@@ -273,24 +273,24 @@ class IPUAdapter(DeviceAdapter):
         }
 
     def rng_state(self) -> dict[str, Any]:
-        trainer = None if self._executors is None else self._executors.trainer
+        trainer = None if self.executors is None else self.executors.trainer
         state = self._rng if trainer is None else list(trainer.inner.rng_state)
         return {} if state is None else {"training": list(state)}
 
     def set_rng_state(self, state: Mapping[str, Any]) -> None:
         self._rng = state.get("training")
-        trainer = None if self._executors is None else self._executors.trainer
+        trainer = None if self.executors is None else self.executors.trainer
         if trainer is not None and self._rng is not None:
             trainer.inner.rng_state = list(self._rng)
 
     def teardown(self) -> None:
         if self._optimizer is not None:
             self._optimizer.close()
-        if self._executors is not None:
-            self._executors.close()
+        if self.executors is not None:
+            self.executors.close()
         if self._placing is not None:
             self._placing.remove()
-        self._executors = self._optimizer = self._placing = None
+        self.executors = self._optimizer = self._placing = None
 
     def _own_seed(self) -> int:
         """The run's, else what the user may have seeded torch with."""
@@ -312,9 +312,9 @@ class IPUAdapter(DeviceAdapter):
             check_evaluation(self._eval_options, evaluation, sdk)
 
     def _prepared(self) -> Executors:
-        if self._executors is None:
+        if self.executors is None:
             raise RuntimeError("the adapter is not prepared: call prepare first")
-        return self._executors
+        return self.executors
 
     def _training(self) -> tuple[Executors, DeviceOptimizer]:
         executors = self._prepared()
@@ -322,7 +322,8 @@ class IPUAdapter(DeviceAdapter):
             raise ConfigError("there is no optimizer, so an IPU has nothing to train")
         return executors, self._optimizer
 
-    def _flat(self, batch: Any, mode: str) -> Flat:
+    def flat(self, batch: Any, mode: str) -> Flat:
+        """The tensors of a batch as the graph takes them."""
         step: Any = self._prepared().module.step
         stacked = step.stacked
         batch = whole(batch) if stacked is None else stacked(whole(batch), mode)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from devrun.errors import ConfigError, ConfigTypeError
+from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
 from devrun.step import MicroBatches
 from devrun.tensors import INSIDE, replaced
 
@@ -121,23 +121,42 @@ def differing(flat: Flat, known: Flat, *, any_rows: bool = False) -> list[Differ
     ]
 
 
-def remedy(different: Sequence[Difference]) -> str:
-    """What makes all batches of one shape; in the config where a line there does."""
+class ShapesError(UnsupportedFeatureError, ConfigError):
+    """Batches that differ in shape; `fix` has the config that gives them one."""
+
+    def __init__(self, reason: str, different: Sequence[Difference]) -> None:
+        self.fix = _one_shape(different)
+        super().__init__(f"{reason}: {_remedy(different, self.fix)}")
+
+
+def _remedy(different: Sequence[Difference], fix: Mapping[str, Any] | None) -> str:
     if any(len(each.shape) != len(each.other) for each in different):
         return "give every batch tensors of the same number of dimensions"
+    if fix is None:
+        return "resize or pad the samples to one size (dataset, or collate_fn)"
+    ((key, value),) = fix.items()
+    if value is True:
+        return "drop_last: true leaves out the short last batch"
+    line = str(value).replace("'", "")
+    return f"{key}: {line} pads all to one size (docs/bucketing.md)"
+
+
+def _one_shape(different: Sequence[Difference]) -> dict[str, Any] | None:
+    """The key and value of a config with which all batches have one shape."""
+    if any(len(each.shape) != len(each.other) for each in different):
+        return None
     inner = {each.name: [dim for dim in each.dims if dim] for each in different}
     if not any(inner.values()):
-        return "drop_last: true leaves out the short last batch"
+        return {"data.train_dataloader.drop_last": True}
     if any(len(dims) > 1 for dims in inner.values()):
-        return "resize or pad the samples to one size (dataset, or collate_fn)"
+        return None
     keys = {_key(name): dims[0] - 1 for name, dims in inner.items() if dims}
     pad: Any = {key: -100 if _is_target(key) else 0 for key in keys}
     dim: Any = keys if len(set(keys.values())) > 1 else next(iter(keys.values()))
     spec = {"pad": pad.get("", pad), "dim": dim, "num": 1}
     if not dim:
         del spec["dim"]
-    line = str(spec).replace("'", "")
-    return f"data.buckets: {line} pads all to one size (docs/bucketing.md)"
+    return {"data.buckets": spec}
 
 
 def _key(name: str) -> str:
@@ -192,10 +211,10 @@ def _joined(parts: Sequence[Any]) -> Any:
             )
         if different := differing(flat, flats[0]):
             first = different[0]
-            raise ConfigError(
+            raise ShapesError(
                 f"{first.name} has the shapes {first.other} and {first.shape} in the "
-                "micro-batches of one update, and shapes are static on an IPU: "
-                f"{remedy(different)}"
+                "micro-batches of one update, and shapes are static on an IPU",
+                different,
             )
     tensors = [
         torch.cat(same) for same in zip(*(f.tensors for f in flats), strict=True)

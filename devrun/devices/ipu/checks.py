@@ -22,34 +22,40 @@ def check_policy(policy: UpdatePolicy, optimizer: Any) -> None:
     """
     if policy.precision not in ("fp32", "fp16"):
         raise UnsupportedFeatureError(
-            f"precision {policy.precision!r} is not one of an IPU: use fp32 or fp16"
+            f"precision {policy.precision!r} is not one of an IPU: use fp32 or fp16",
+            key="precision",
         )
     if isinstance(optimizer, Mapping):
         raise UnsupportedFeatureError(
             f"several optimizers ({', '.join(map(str, optimizer))}) cannot run on an "
-            "IPU: use one, with parameter groups"
+            "IPU: use one, with parameter groups",
+            key="optimizer",
         )
     if policy.owner in ("hook", "model"):
         who = "an optimizer hook" if policy.owner == "hook" else "the model"
         raise UnsupportedFeatureError(
             f"{who} cannot update the weights on an IPU, which does it in the compiled "
-            "graph: describe the update in optimizer_config"
+            "graph: describe the update in optimizer_config",
+            key="optimizer_config",
         )
     spike = (policy.spike or {}).get("action")
     if policy.micro_batch is not None:
         raise UnsupportedFeatureError(
             "micro_batch is not possible on an IPU, where a graph has one batch size: "
-            "set samples_per_gpu to the micro-batch, and cumulative_iters"
+            "set samples_per_gpu to the micro-batch, and cumulative_iters",
+            key="micro_batch",
         )
     if "skip" in (policy.nonfinite, spike):
         raise UnsupportedFeatureError(
             "'skip' (nonfinite, spike) is not possible on an IPU, where the update is "
-            "done when the loss comes back: use 'stop', 'warn', 'rollback' or 'ignore'"
+            "done when the loss comes back: use 'stop', 'warn', 'rollback' or 'ignore'",
+            key="nonfinite" if policy.nonfinite == "skip" else "spike",
         )
     if policy.detect_anomalous_params:
         raise UnsupportedFeatureError(
             "detect_anomalous_params needs gradients on the host, which an IPU does "
-            "not give: run a few iterations with --device cpu for it"
+            "not give: run a few iterations with --device cpu for it",
+            key="detect_anomalous_params",
         )
 
 

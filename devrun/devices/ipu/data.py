@@ -183,7 +183,8 @@ def _check_samples(dataset: Any, batch: GlobalBatch) -> None:
     if count < batch.size:
         raise ConfigError(
             f"the data set has {count} samples, fewer than one update needs: {batch}; "
-            "take a smaller batch size, fewer replicas or less accumulation"
+            "take a smaller batch size, fewer replicas or less accumulation",
+            key="samples_per_gpu",
         )
     if left := count % batch.size:
         logger.info(

@@ -13,10 +13,10 @@ from devrun.devices.explain import STEP_FAILURES
 from devrun.devices.explain import explain as failure_of_step
 from devrun.devices.ipu.batch import (
     Flat,
+    ShapesError,
     changed_constants,
     differing,
     rebuild,
-    remedy,
 )
 from devrun.devices.ipu.explain import explain
 from devrun.devices.ipu.report import CompileReport
@@ -39,7 +39,8 @@ class Executor:
         self.kept = kept
         self.stale = False
         """Whether the host's weights are newer than those on the IPUs."""
-        self._warned: set[str] = set()
+        self.changing: set[str] = set()
+        """What is no tensor, and was another than that of the graph."""
 
     @property
     def rows(self) -> int:
@@ -73,14 +74,14 @@ class Executor:
                 )
         if different := differing(flat, known, any_rows=any_rows):
             first = different[0]
-            raise UnsupportedFeatureError(
+            raise ShapesError(
                 f"{first.name} has the shape {first.shape}, but the graph was compiled "
-                f"for {first.other}, and shapes are static on an IPU: "
-                f"{remedy(different)}"
+                f"for {first.other}, and shapes are static on an IPU",
+                different,
             )
         for path in changed_constants(known.template, flat.template):
-            if path not in self._warned:
-                self._warned.add(path)
+            if path not in self.changing:
+                self.changing.add(path)
                 logger.warning(
                     "ipu: %s is no tensor and changes from batch to batch; the graph "
                     "keeps its first value",
@@ -258,7 +259,8 @@ def _only_evaluation(error: Exception) -> DevrunError:
     reason = joined(error)
     return kind(
         f"the evaluation cannot be compiled: {reason}; to evaluate on the CPU instead, "
-        "set ipu.evaluate_on: host"
+        "set ipu.evaluate_on: host",
+        key="evaluate_on",
     )
 
 

@@ -63,7 +63,7 @@ def explain(
     named = f"the operation {operation}" if operation else "an operation"
     return UnsupportedFeatureError(
         f"{_name(user)} cannot be compiled for the IPU: {named}{at}; "
-        f"PopTorch says: {_first_sentences(text)}"
+        f"PopTorch says: {first_sentences(text)}"
     )
 
 
@@ -161,7 +161,7 @@ def _operation(text: str) -> str | None:
     return None
 
 
-def _first_sentences(text: str) -> str:
+def first_sentences(text: str) -> str:
     """The message without PopTorch's own source lines and advice to its vendor."""
     text = re.sub(r"^In \S+:\d+: '\w+': ", "", text)
     text = re.split(r" Not all operations are| If you believe| Error raised in:", text)[

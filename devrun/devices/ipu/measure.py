@@ -48,7 +48,12 @@ class Block:
 
 
 def measure(
-    model: nn.Module, batch: Any, *, at_least: int = 1, where: str = "split"
+    model: nn.Module,
+    batch: Any,
+    *,
+    at_least: int = 1,
+    names: Sequence[str] = (),
+    where: str = "split",
 ) -> list[Block]:
     """The blocks of a model in the order of their calls; `at_least` so many if it can.
 
@@ -58,11 +63,15 @@ def measure(
     Args:
         model: the user's module, or a `StepModule` of it, which runs the loss too.
         batch: one micro-batch, on the host.
+        names: the first layers of the blocks, where they are chosen already.
 
     Raises:
         ConfigError: the model cannot be run without values.
     """
     timeline = _run(model, batch, _Watch(), where)
+    if names:
+        called = [name for name in names if name in timeline.calls]
+        return _blocks(timeline, _in_order(timeline, called))
     names = _in_order(timeline, _inside(timeline, ""))
     while len(names) < at_least:
         wider = _expand_largest(timeline, names)

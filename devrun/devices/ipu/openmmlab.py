@@ -16,18 +16,19 @@ def tensors_only(model: nn.Module) -> Iterator[None]:
     """Have `model` keep its losses and predictions as tensors, if it is OpenMMLab's.
 
     Those have `_parse_losses`, and their heads a `post_process` that makes lists of
-    numbers. Only inside this context, and only of these objects.
+    numbers. MMPose's have a `get_accuracy`, worked out by numpy: nothing is logged of
+    it. Only inside this context, and only of these objects.
     """
     if not callable(getattr(model, "_parse_losses", None)):
         yield
         return
     changed: list[tuple[nn.Module, str]] = []
-    heads = [m for m in model.modules() if callable(getattr(m, "post_process", None))]
     methods: list[tuple[nn.Module, str, Callable[..., Any]]]
     methods = [(model, "_parse_losses", _parsed)]
-    methods += [(head, "post_process", _kept) for head in heads]
+    for head in model.modules():
+        methods += [(head, "post_process", _kept), (head, "get_accuracy", _nothing)]
     for owner, name, method in methods:
-        if name not in vars(owner):
+        if callable(getattr(owner, name, None)) and name not in vars(owner):
             vars(owner)[name] = method
             changed.append((owner, name))
     try:
@@ -39,6 +40,10 @@ def tensors_only(model: nn.Module) -> Iterator[None]:
 
 def _kept(predictions: Any) -> Any:
     return predictions
+
+
+def _nothing(*_: Any, **__: Any) -> dict[str, Any]:
+    return {}
 
 
 def _parsed(losses: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -206,18 +206,21 @@ def _kind_of(optimizer: Any) -> str:
         raise UnsupportedFeatureError(
             f"optimizer {kind.__module__}.{kind.__name__} cannot run on an IPU with "
             "the numbers it has elsewhere: PopTorch's LAMB clips no gradients and "
-            "limits the norm of weights instead; take AdamW"
+            "limits the norm of weights instead; take AdamW",
+            key="optimizer",
         )
     if name is None or kind.__module__.startswith("poptorch"):
         raise UnsupportedFeatureError(
             f"optimizer {kind.__module__}.{kind.__name__} cannot run on an IPU, which "
-            f"updates the weights itself: take {', '.join(KINDS)} of torch.optim"
+            f"updates the weights itself: take {', '.join(KINDS)} of torch.optim",
+            key="optimizer",
         )
     # torch wraps the method, once in each class
     if inspect.unwrap(kind.step) is not inspect.unwrap(bases[name].step):
         raise UnsupportedFeatureError(
             f"optimizer {kind.__name__} has a step() of its own, which never runs on "
-            f"an IPU: use {name} itself"
+            f"an IPU: use {name} itself",
+            key="optimizer",
         )
     for group in optimizer.param_groups:
         if name == "Adam" and group.get("decoupled_weight_decay"):
@@ -226,12 +229,14 @@ def _kind_of(optimizer: Any) -> str:
             if group.get(flag):
                 raise UnsupportedFeatureError(
                     f"optimizer {kind.__name__} with {flag}=True cannot run on an IPU: "
-                    "remove it"
+                    "remove it",
+                    key="optimizer",
                 )
         if group.get("centered") != optimizer.param_groups[0].get("centered"):
             raise UnsupportedFeatureError(
                 "optimizer RMSprop: on an IPU all parameter groups have the same "
-                "`centered`"
+                "`centered`",
+                key="optimizer",
             )
     return name
 
@@ -246,7 +251,8 @@ def _policy_extras(kind: str, policy: UpdatePolicy) -> dict[str, Any]:
         if key not in POLICY_KEYS:
             raise ConfigError(
                 f"optimizer_config: {key!r} means nothing on device 'ipu'; "
-                f"{nearest(str(key), POLICY_KEYS)}"
+                f"{nearest(str(key), POLICY_KEYS)}",
+                key=str(key),
             )
     extras: dict[str, Any] = {}
     accum = dtype_of("accum_type", policy.options.get("accum_type"))
@@ -264,7 +270,8 @@ def _policy_extras(kind: str, policy: UpdatePolicy) -> dict[str, Any]:
     elif policy.precision == "fp16" and policy.loss_scale != "dynamic":
         raise UnsupportedFeatureError(
             "loss_scale on an IPU is a number, or 'dynamic' for its automatic loss "
-            f"scaling, got {policy.loss_scale!r}"
+            f"scaling, got {policy.loss_scale!r}",
+            key="loss_scale",
         )
     extras.update(_clipping(kind, policy.grad_clip))
     return extras
@@ -276,17 +283,20 @@ def _clipping(kind: str, grad_clip: Mapping[str, Any] | None) -> dict[str, float
     if "clip_value" in grad_clip:
         raise UnsupportedFeatureError(
             "grad_clip: clip_value cannot run on an IPU, which clips by norm: use "
-            "max_norm"
+            "max_norm",
+            key="grad_clip",
         )
     norm_type = float(grad_clip.get("norm_type", 2.0))
     if norm_type != 2.0 or not math.isfinite(float(grad_clip["max_norm"])):
         raise UnsupportedFeatureError(
             f"grad_clip {dict(grad_clip)!r} cannot run on an IPU, which clips by the "
-            "2-norm to a finite max_norm: remove norm_type"
+            "2-norm to a finite max_norm: remove norm_type",
+            key="grad_clip",
         )
     if kind not in _CLIPS:
         raise UnsupportedFeatureError(
             f"grad_clip cannot be combined with {kind} on an IPU, where "
-            f"{', '.join(_CLIPS)} clip: take one of these, or remove grad_clip"
+            f"{', '.join(_CLIPS)} clip: take one of these, or remove grad_clip",
+            key="grad_clip",
         )
     return {"max_grad_norm": float(grad_clip["max_norm"])}

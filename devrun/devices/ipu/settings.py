@@ -33,7 +33,7 @@ SECTIONS = (
     "_Popart",
 )
 """Options that have options of their own."""
-_ELSEWHERE = ("find_unused_parameters", "cudnn_benchmark", "backend", "timeout")
+_ELSEWHERE = ("cudnn_benchmark", "backend", "timeout")
 """Said to other devices in the same config; there is nothing to set here."""
 _MODEL_KEYS = ("train_split_edges", "eval_split_edges", "train_ckpt_nodes")
 
@@ -70,6 +70,7 @@ def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
         ConfigError: a value out of range, or two that contradict each other.
     """
     values = {k: v for k, v in cfg.items() if k not in ("type", *_ELSEWHERE)}
+    values = {k: v for k, v in values.items() if v is not None}  # as if not given
     for name in ("options_cfg", "ipu_model_cfg"):
         given = values.pop(name, None) or {}
         if not isinstance(given, Mapping):

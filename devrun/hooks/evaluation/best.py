@@ -20,8 +20,6 @@ from devrun.errors import (
 from devrun.hooks.checkpoint import saves_in_background
 from devrun.run import Run
 
-__all__ = ["GREATER_KEYS", "LESS_KEYS", "BestCheckpoints", "infer_rule", "is_better"]
-
 GREATER_KEYS = (
     "acc", "top", "AR@", "auc", "precision", "mAP", "mDice", "mIoU", "mAcc", "aAcc",
     "recall", "f1",
@@ -182,7 +180,7 @@ def _replace(root: str, first: str, done: int, outdated: list[str]) -> None:
 
 def _file_name(metric: str) -> str:
     """`metric` as a part of a file name."""
-    return re.sub(r"[^\w.@+-]", "_", metric)[:100]
+    return re.sub(r"[^\w.+-]", "_", metric, flags=re.ASCII)[:100]
 
 
 def first_score(scores: Iterable[Any]) -> Any:

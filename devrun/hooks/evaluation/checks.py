@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from devrun.data.facts import data_facts
@@ -20,17 +22,6 @@ from devrun.metrics.kinds import StatefulMetric
 from devrun.ranks import require_same
 from devrun.scopes import SCOPES
 from devrun.text import cause_of
-
-__all__ = [
-    "check_schedule",
-    "check_set_names",
-    "check_shares",
-    "dataset_of",
-    "judged",
-    "judges",
-    "keys_of",
-    "metrics_of",
-]
 
 
 def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:
@@ -80,7 +71,13 @@ def check_shares(loader: Any) -> None:
     """
     facts = data_facts(loader)
     require_same({f"{name} of the evaluation data": v for name, v in facts.items()})
-    if not any(batches != 0 for batches in gather_objects(length_of(loader))):
+    lengths = gather_objects(length_of(loader))
+    if loader.paced is not None and 0 in lengths and any(lengths):
+        raise DataError(
+            f"process {lengths.index(0)} has no sample of the evaluation set: where "
+            "weights are divided, all that read it need at least one"
+        )
+    if not any(batches != 0 for batches in lengths):
         raise DataError(
             f"the evaluation loader yields no batch: {facts.get('samples')} samples "
             "over all processes, and drop_last drops them"
@@ -163,3 +160,14 @@ def judged(
             f"evaluation gives it {', '.join(options) or 'no arguments'}"
         ) from error
     return found
+
+
+@contextlib.contextmanager
+def naming(name: str, logger: logging.Logger) -> Iterator[None]:
+    """Log the name of the set whose evaluation fails, which its error does not tell."""
+    try:
+        yield
+    except Exception:
+        if name:
+            logger.error("in the evaluation set %r:", name)
+        raise

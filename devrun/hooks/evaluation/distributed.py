@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from devrun.hooks.base import HOOKS
 from devrun.hooks.evaluation.hook import EvalHook
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 

@@ -15,7 +15,7 @@ from devrun.errors import (
     UnknownNameError,
     UnsupportedFeatureError,
 )
-from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.hooks.base import Hook, Priority
 from devrun.hooks.evaluation.best import (
     GREATER_KEYS,
     LESS_KEYS,
@@ -33,6 +33,7 @@ from devrun.hooks.evaluation.checks import (
     judges,
     keys_of,
     metrics_of,
+    naming,
 )
 from devrun.hooks.evaluation.loop import (
     Steps,
@@ -44,11 +45,9 @@ from devrun.hooks.evaluation.own import evaluate_own
 from devrun.hooks.logger.hook import LoggerHook, plain_number
 from devrun.hooks.timer import exclude_time
 from devrun.metrics.kinds import StatefulMetric
+from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import StepOutput
-
-__all__ = ["EvalHook"]
-
 
 Watch: TypeAlias = Callable[[str, Steps], Iterable[StepOutput]]
 """Given a set's name and its steps, the same steps, looked at on the way."""
@@ -303,7 +302,8 @@ class EvalHook(Hook):
         found, batches = {}, 0
         with runner.evaluating():
             for name in self._each_set():
-                found[name], count = self._results(runner, watch)
+                with naming(name, runner.logger):
+                    found[name], count = self._results(runner, watch)
                 batches += count
         runner.log_buffer.output["eval_iter_num"] = batches
         return first_score(

@@ -38,7 +38,8 @@ class Steps:
         for batch in over_evaluation(self._runner, loader):
             outputs = self._runner.eval_step(batch, self._mode)
             self.batches += 1
-            yield outputs
+            if self._runner.adapter.speaks:
+                yield outputs
 
 
 def evaluate_means(

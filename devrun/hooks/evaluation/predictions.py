@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -14,10 +13,9 @@ from devrun.dist import gather_objects
 from devrun.errors import ConfigError, DataError, StorageError
 from devrun.files import replace_file, user_path
 from devrun.hooks.evaluation.loop import Steps, length_of, per_sample
+from devrun.log.jsonlines import json_number
 from devrun.run import Run
 from devrun.step import StepOutput
-
-__all__ = ["Kept", "predict", "write_predictions"]
 
 
 class Kept:
@@ -53,8 +51,8 @@ class Kept:
             DataError: there are other samples than the data set has.
         """
         prepared = self._runner.prepare_eval_loader(self._loader)
-        size, world = length_of(prepared.dataset), self._runner.world_size
-        own = range(self._runner.rank, size or 0, world)
+        size, (rank, world) = length_of(prepared.dataset), prepared.share
+        own = range(rank, size or 0, world) if self._runner.adapter.speaks else ()
         places = [place for place in own if place not in prepared.skipped]
         if size is None and world == 1:
             places = list(range(len(self._mine)))
@@ -152,9 +150,9 @@ def _plain(value: Any) -> Any:
         return [_plain(entry) for entry in value]
     if callable(getattr(value, "tolist", None)):
         return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"nan": "NaN", "inf": "Infinity"}.get(str(value), "-Infinity")
-    return value if isinstance(value, (str, int, float, type(None))) else str(value)
+    if isinstance(value, float):
+        return json_number(value)
+    return value if isinstance(value, (str, int, type(None))) else str(value)
 
 
 def _as_lines(rows: list[dict[str, Any]]) -> bytes:

@@ -21,6 +21,8 @@ from devrun.hooks.base import Hook, Priority
 from devrun.run import Run
 
 THROUGHPUT = "samples_per_sec"
+TIMES = ("time", "data_time", "wait_time", "copy_time", "compute_time")
+"""Times of an update; loggers of curves leave them to the text log."""
 
 
 class LoggerHook(Hook, ABC):
@@ -140,7 +142,7 @@ class LoggerHook(Hook, ABC):
         allow_scalar: bool = True,
         allow_text: bool = False,
         add_mode: bool = True,
-        tags_to_skip: tuple[str, ...] = ("time", "data_time"),
+        tags_to_skip: tuple[str, ...] = TIMES,
     ) -> dict[str, Any]:
         """`{"train/loss": 0.1, ..., "learning_rate": 0.01, "momentum": 0.9}`."""
         tags: dict[str, Any] = {}
@@ -267,10 +269,12 @@ def average_over_ranks(runner: Run, n: int) -> None:
     seconds, count = totals.get("time", (0.0, 0))
     if runner.mode == "train" and seconds > 0:
         totals[THROUGHPUT] = (buffer.mean_count(n) * count / seconds, 1)
+        parts = runner.state.clock.lap(max(runner.state.updates, runner.iter))
+        totals.update({name: (part, 1) for name, part in parts.items()})
     # also by a rank that has no values: the others wait for it
     means = weighted_means(totals)  # ranks may have shares of other sizes
     if THROUGHPUT in means:
-        means[THROUGHPUT] *= runner.world_size
+        means[THROUGHPUT] *= runner.adapter.data_share[1]
     if runner.mode == "train" and means and runner.adapter.skipped_updates:
         means["skipped_updates"] = runner.adapter.skipped_updates
     if means:

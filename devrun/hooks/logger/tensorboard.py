@@ -7,10 +7,10 @@ from typing import Any
 
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.errors import ConfigError
-from devrun.hooks.base import HOOKS
 from devrun.hooks.logger.extra import import_extra
 from devrun.hooks.logger.hook import LoggerHook
 from devrun.redact import redact
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 

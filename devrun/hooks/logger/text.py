@@ -11,15 +11,15 @@ from typing import Any
 
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.errors import ConfigError, StorageError, UnsupportedFeatureError
-from devrun.hooks.base import HOOKS
-from devrun.hooks.logger.hook import THROUGHPUT, LoggerHook, plain_number
+from devrun.hooks.logger.hook import THROUGHPUT, TIMES, LoggerHook, plain_number
 from devrun.log.jsonlines import JsonLines
+from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.text import escape
 
 _FIELDS = ("mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "memory")
 """What the hook itself puts into a record; a log value of that name gets a `_`."""
-_NOT_LISTED = (*_FIELDS, "time", "data_time", THROUGHPUT)
+_NOT_LISTED = (*_FIELDS, *TIMES, THROUGHPUT)
 
 
 @HOOKS.register_module()

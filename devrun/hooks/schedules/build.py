@@ -13,11 +13,12 @@ import devrun.hooks.schedules.cycles
 import devrun.hooks.schedules.policies  # noqa: F401 - these two fill the registry
 from devrun.construct import where
 from devrun.errors import ConfigTypeError, UnknownNameError, nearest
-from devrun.hooks.base import HOOKS, Hook
+from devrun.hooks.base import Hook
 from devrun.hooks.schedules.plateau import PlateauSchedulerHook
 from devrun.hooks.schedules.torch_names import find_scheduler, scheduler_names
 from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
-from devrun.registry import build_from_cfg
+from devrun.registry import HOOKS, build_from_cfg
+from devrun.scopes import foreign
 
 LR = "LrUpdaterHook"
 MOMENTUM = "MomentumUpdaterHook"
@@ -38,7 +39,7 @@ def build_lr_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
     if isinstance(cfg, Hook):
         return cfg
     policy = _policy(cfg, "lr_config", LR)
-    if policy and _hook_name(policy, LR) in HOOKS:
+    if policy and (_hook_name(policy, LR) in HOOKS or _of_package(policy)):
         return _build(cfg, _hook_name(policy, LR))
     scheduler = find_scheduler(policy)
     if scheduler is None:
@@ -88,6 +89,11 @@ def _policy(cfg: Any, section: str, suffix: str) -> str:
 def _hook_name(policy: str, suffix: str) -> str:
     name = policy.title() if policy == policy.lower() else policy
     return name + suffix
+
+
+def _of_package(policy: str) -> bool:
+    """Whether the package that the config was written for has such a policy."""
+    return foreign(HOOKS.name, _hook_name(policy, LR)) is not None
 
 
 def _policies(suffix: str) -> list[str]:

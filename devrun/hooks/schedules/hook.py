@@ -17,7 +17,8 @@ from typing_extensions import dataclass_transform
 
 from devrun.config.numbers import check_finite, whole_number
 from devrun.errors import ConfigError, nearest
-from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.hooks.base import Hook, Priority
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 Values: TypeAlias = Any

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from devrun.errors import ConfigError, nearest
-from devrun.hooks.base import HOOKS, Hook, Priority, get_priority
+from devrun.hooks.base import Hook, Priority, get_priority
 from devrun.hooks.schedules.torch_names import build_scheduler, moved
 from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch.optim import lr_scheduler
 
 from devrun.errors import CheckpointError, ConfigError, UnknownNameError, nearest
-from devrun.hooks.base import HOOKS, Hook, Priority
+from devrun.hooks.base import Hook, Priority
 from devrun.hooks.schedules.hook import optimizers_of, write
 from devrun.hooks.schedules.torch_names import (
     build_scheduler,
@@ -18,6 +18,7 @@ from devrun.hooks.schedules.torch_names import (
     scheduler_names,
 )
 from devrun.hooks.schedules.torch_state import encode, overlay
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 SCHEDULED = ("lr", "momentum", "betas")

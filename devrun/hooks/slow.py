@@ -1,0 +1,106 @@
+"""Which process is slow: the time that each takes before they exchange anything."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from statistics import median_low
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+
+_FACTOR = 1.3
+"""Times the median from which a process is slow."""
+_SHARE = 0.1
+"""Part of an update that its excess must be, to matter."""
+_LOOKS = 3
+"""Times in a row that it has to be so."""
+_QUIET = 60.0
+"""Seconds from one warning to the next."""
+
+
+class OwnTime:
+    """Host seconds of this process in its updates, without waiting for the others.
+
+    Counted are the time between two updates, in which batches are waited for, and
+    the forward of the model; not the backward, in which gradients are exchanged.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._since: float | None = None
+        self._forward: float | None = None
+        self._handles: list[Any] = []
+
+    def watch(self, model: nn.Module) -> None:
+        """Begin to count."""
+        self.release()
+        self._since = perf_counter()
+        self._handles = [
+            model.register_forward_pre_hook(self._enter),
+            model.register_forward_hook(self._leave),
+        ]
+
+    def release(self) -> None:
+        """Leave the model as it was."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._since = [], None
+
+    def update_begins(self) -> None:
+        if self._since is not None:
+            self.seconds += perf_counter() - self._since
+
+    def update_ends(self) -> None:
+        self._since = perf_counter()
+
+    def take(self) -> float:
+        """The seconds since it was last asked."""
+        taken, self.seconds = self.seconds, 0.0
+        return taken
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._forward = perf_counter()
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling() and self._forward is not None:
+            self.seconds += perf_counter() - self._forward
+            self._forward = None
+
+
+class SlowRanks:
+    """Names processes that stay above 1.3 times the median."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+        self._told = -_QUIET
+
+    def look(self, own: Sequence[float], pace: float, log: logging.Logger) -> None:
+        """Warn where it is time.
+
+        Args:
+            own: seconds an update before the exchange, by rank.
+            pace: seconds of a whole update.
+        """
+        usual = median_low(own)
+        slow = {
+            rank
+            for rank, seconds in enumerate(own)
+            if seconds > _FACTOR * usual and seconds - usual > _SHARE * pace
+        }
+        self._seen = {rank: self._seen.get(rank, 0) + 1 for rank in slow}
+        known = [rank for rank, times in self._seen.items() if times >= _LOOKS]
+        if known and perf_counter() - self._told >= _QUIET:
+            self._told = perf_counter()
+            worst = max(known, key=lambda rank: own[rank])
+            log.warning(
+                "rank %d is slow, and the others wait for it: %.1f ms of each update "
+                "before the exchange, %.1f ms is the median; %.1f ms are an update",
+                worst,
+                1e3 * own[worst],
+                1e3 * usual,
+                1e3 * pace,
+            )

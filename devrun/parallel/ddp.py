@@ -1,0 +1,84 @@
+"""`DDP`: whole weights on each process, gradients averaged while they are computed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from devrun.dist import allreduce_grads, get_dist_info
+from devrun.parallel.strategy import Strategy, share_weights
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_ARGUMENTS = ("gradient_as_bucket_view", "broadcast_buffers", "bucket_cap_mb")
+
+
+class DDP(Strategy):
+    """torch's DistributedDataParallel."""
+
+    _first = True
+    _wrapped: Any = None
+
+    def apply(self, model: Any, optimizer: Any, *, by_hand: bool = False) -> Any:
+        """`model` in DDP, if there is something to average.
+
+        `by_hand`: a rank that runs out of memory must be able to tell the others
+        before they exchange gradients, which DDP does amid a backward pass.
+        """
+        if by_hand or not any(param.requires_grad for param in model.parameters()):
+            share_weights(model)
+            return model
+        arguments = dict(self.defaults)
+        for name in _ARGUMENTS:
+            if (value := getattr(self.options, name)) is not None:
+                arguments[name] = value
+        if self.device is not None and self.device.index is not None:
+            arguments["device_ids"] = [self.device.index]
+        self._wrapped = wrapped = DistributedDataParallel(
+            model,
+            find_unused_parameters=self.options.find_unused_parameters,
+            static_graph=self.options.static_graph,
+            **arguments,
+        )
+        if self.options.compression is not None:
+            hook = _compressing(_DTYPES[self.options.compression])
+            wrapped.register_comm_hook(None, hook)
+        return wrapped
+
+    def micro_batches(self, model: Any, parts: Sequence[Any]) -> Iterator[Any]:
+        no_sync = getattr(model, "no_sync", contextlib.nullcontext)
+        if self.options.static_graph and self._first:
+            # the graph is learnt from a first update whose every backward exchanges
+            no_sync = contextlib.nullcontext
+            self._first = model is not self._wrapped
+        with no_sync():
+            yield from parts[:-1]
+        yield parts[-1]
+
+    def average(self, model: Any) -> None:
+        if model is not self._wrapped:
+            allreduce_grads(model.parameters())
+
+
+def _compressing(dtype: torch.dtype) -> Callable[[Any, Any], Any]:
+    """A communication hook that averages buckets as `dtype`.
+
+    torch's own bf16 one wants NCCL or XCCL; gloo sums bf16 as well.
+    """
+    world = get_dist_info()[1]
+
+    # torch compares annotations with its class, not with its name in a text
+    def hook(state, bucket):  # type: ignore[no-untyped-def]
+        whole = bucket.buffer()
+        small = whole.div(world).to(dtype)
+        sent: Any = torch.distributed.all_reduce(small, async_op=True)
+
+        def back(_: Any) -> Any:
+            return whole.copy_(small)
+
+        return sent.get_future().then(back)
+
+    return hook

@@ -1,0 +1,257 @@
+"""The `parallel` section: how several processes train one model, as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from devrun.config.numbers import whole_number
+from devrun.construct import where
+from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
+
+TYPES = ("ddp", "fsdp", "none")
+DIMENSIONS = ("replicate", "shard", "tensor")
+COMPRESSIONS = ("bf16", "fp16")
+STYLES = ("colwise", "rowwise", "qkv")
+_OF = {
+    "static_graph": ("ddp",),
+    "gradient_as_bucket_view": ("ddp",),
+    "find_unused_parameters": ("ddp",),
+    "broadcast_buffers": ("ddp", "fsdp"),
+    "bucket_cap_mb": ("ddp",),
+    "compression": ("ddp",),
+    "wrap": ("fsdp",),
+    "reshard": ("fsdp",),
+    "offload": ("fsdp",),
+    "plan": ("fsdp", "none"),
+}
+"""The types that honour an option; all of them take `type` and `mesh`."""
+_ELSEWHERE = {
+    "recompute": "gradient_checkpointing: [patterns], at the top of the config",
+    "gradient_checkpointing": "the top of the config",
+    "precision": "optimizer_config: {precision: bf16}",
+    "cumulative_iters": "optimizer_config: {cumulative_iters: 2}",
+    "backend": "dist_params: {backend: gloo}",
+}
+_FLAGS = (
+    "static_graph",
+    "gradient_as_bucket_view",
+    "find_unused_parameters",
+    "broadcast_buffers",
+    "offload",
+)
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """What is asked for; None stands for what the device or torch does by itself."""
+
+    type: str | None = None
+    """`ddp`, `fsdp` or `none`; None is fsdp where the mesh shards or divides tensors,
+    ddp for several processes, and none for one."""
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    """Processes along `replicate`, `shard` and `tensor`."""
+    static_graph: bool = False
+    gradient_as_bucket_view: bool | None = None
+    find_unused_parameters: bool = False
+    broadcast_buffers: bool | None = None
+    """Whether every update begins with the buffers (BatchNorm statistics) of rank 0."""
+    bucket_cap_mb: int | None = None
+    compression: str | None = None
+    """Of gradients while they travel: `bf16` or `fp16`."""
+    wrap: Any = None
+    """What is gathered at a time: class names, or `{min_params: N}`; None for the
+    model's own `fsdp_blocks`, else its numbered blocks."""
+    reshard: bool | int = True
+    """Whether weights are given up between forward and backward; an int is the number
+    of processes over which they stay divided."""
+    offload: bool = False
+    """Keep weights, gradients and optimizer state on the host."""
+    plan: Mapping[str, str] | None = None
+    """Module pattern -> `colwise`, `rowwise` or `qkv` (three colwise ones in one
+    matrix) where the mesh has `tensor`; None for the model's own `tensor_plan`."""
+
+    @classmethod
+    def parse(cls, section: Any) -> ParallelOptions:
+        """`section`, a mapping (or None for the defaults) as options.
+
+        Raises:
+            ConfigError: an unknown key or value, or an option that the type cannot
+                honour; with its place, where the mapping came from a config.
+        """
+        if isinstance(section, ParallelOptions):
+            return section
+        if section is None:
+            return cls()
+        if not isinstance(section, Mapping):
+            raise ConfigTypeError.of(
+                "parallel", f"takes a dict such as dict(type='fsdp'), got {section!r}"
+            )
+        known = [each.name for each in dataclasses.fields(cls)]
+        for key, value in section.items():
+            try:
+                if key not in known:
+                    home = _ELSEWHERE.get(str(key))
+                    hint = f"it belongs to {home}" if home else nearest(str(key), known)
+                    raise ConfigError(f"parallel has no key {key!r}; {hint}")
+                _check(key, value)
+            except DevrunError as error:
+                error.locate(where(section, key))
+                raise
+        given = {key: value for key, value in section.items() if value is not None}
+        options = cls(**{**given, "mesh": dict(given.get("mesh") or {})})
+        if options.type is not None:
+            options._check_type(options.type, section)
+        return options
+
+    def fitted(self, world: int) -> tuple[str, dict[str, int]]:
+        """The type, and the size of every dimension, for `world` processes.
+
+        Raises:
+            ConfigError: the mesh is for another number of processes, or the type
+                cannot honour an option or a dimension.
+        """
+        sizes = dict(self.mesh)
+        tensor = sizes.setdefault("tensor", 1)
+        kind = self.type or self._usual(world)
+        self._check_type(kind, {})
+        free = next((d for d in ("shard", "replicate") if d not in sizes), None)
+        if kind == "none":
+            free = None
+        elif kind == "ddp":
+            free = None if "replicate" in sizes else "replicate"
+        fixed = 1
+        for size in sizes.values():
+            fixed *= size
+        if free is not None and world % fixed == 0:
+            sizes[free] = world // fixed
+            fixed = world
+        if kind == "none" and world > fixed and not self.mesh:
+            raise ConfigError(
+                f"parallel: type none trains alone, but there are {world} processes: "
+                "use ddp or fsdp, or start one",
+                key="type",
+            )
+        if fixed != world:
+            less = ", or leave shard out to take what is left"
+            listed = ", ".join(f"{name}: {size}" for name, size in self.mesh.items())
+            raise ConfigError(
+                f"parallel: mesh {{{listed}}} is for "
+                f"{'a multiple of ' if free else ''}{fixed} processes, there "
+                f"{'is' if world == 1 else 'are'} {world}: start as many"
+                f"{less if 'shard' in self.mesh else ''}",
+                key="mesh",
+            )
+        full = {name: sizes.get(name, 1) for name in DIMENSIONS}
+        if world == 1:
+            return "none", full
+        if kind == "none" and full["tensor"] != world:
+            raise ConfigError(
+                "parallel: type none averages no gradients, which mesh "
+                f"{dict(self.mesh)} needs: use fsdp",
+                key="type",
+            )
+        if kind == "ddp" and full["shard"] * tensor > 1:
+            raise ConfigError(
+                "parallel: type ddp keeps whole weights on each process and cannot "
+                "shard or divide tensors: use fsdp with the same mesh",
+                key="mesh",
+            )
+        return kind, full
+
+    def _usual(self, world: int) -> str:
+        divides = self.mesh.get("shard", 1) > 1 or self.mesh.get("tensor", 1) > 1
+        if divides or any(
+            getattr(self, name) != getattr(type(self)(), name)
+            for name, types in _OF.items()
+            if types[0] == "fsdp"
+        ):
+            alone = self.mesh.get("tensor", 1) == world
+            return "none" if alone else "fsdp"
+        return "ddp" if world > 1 else "none"
+
+    def _check_type(self, kind: str, section: Mapping[str, Any]) -> None:
+        """Refuse an option that `kind` would not honour."""
+        usual = ParallelOptions()
+        for name, types in _OF.items():
+            given = getattr(self, name) != getattr(usual, name)
+            if given and kind not in types and (kind != "none" or name == "plan"):
+                raise ConfigError(
+                    f"parallel: {name} is for type {' or '.join(types)}; type {kind} "
+                    "cannot honour it: leave it out",
+                    key=name,
+                    place=where(section, name),
+                )
+
+
+def _check(key: str, value: Any) -> None:
+    if value is None:
+        return
+    if key == "type" and value not in TYPES:
+        raise ConfigError(
+            f"parallel: type must be one of {', '.join(TYPES)}, got {value!r}; "
+            f"{nearest(str(value), TYPES)}",
+            key=key,
+        )
+    if key in _FLAGS and not isinstance(value, bool):
+        raise ConfigTypeError(
+            f"parallel: {key} must be true or false, got {value!r}", key=key
+        )
+    if key == "bucket_cap_mb":
+        whole_number("parallel.bucket_cap_mb", value, key=key)
+    if key == "compression" and value not in COMPRESSIONS:
+        raise ConfigError(
+            f"parallel: compression must be bf16 or fp16, got {value!r}", key=key
+        )
+    if key == "reshard" and not isinstance(value, bool):
+        whole_number("parallel.reshard", value, 2, key=key)
+    if key in ("mesh", "plan"):
+        if not isinstance(value, Mapping):
+            raise ConfigTypeError(f"parallel: {key} takes a dict: {value!r}", key=key)
+        _check_each(key, value)
+    if key == "wrap":
+        _check_wrap(value)
+
+
+def _check_each(key: str, value: Mapping[str, Any]) -> None:
+    for name, entry in value.items():
+        place = where(value, name)
+        if key == "plan" and entry not in STYLES:
+            raise ConfigError(
+                f"parallel: plan takes {', '.join(STYLES)} for {name!r}, got {entry!r}",
+                place=place,
+            )
+        if key == "mesh" and name not in DIMENSIONS:
+            raise ConfigError(
+                f"parallel: mesh has no dimension {name!r}; "
+                f"{nearest(str(name), DIMENSIONS)}",
+                place=place,
+            )
+        if key == "mesh" and (type(entry) is not int or entry < 1):
+            raise ConfigTypeError(
+                f"parallel: mesh.{name} must be an integer of at least 1, got "
+                f"{entry!r}",
+                place=place,
+            )
+
+
+def _check_wrap(value: Any) -> None:
+    if isinstance(value, Mapping):
+        if set(value) != {"min_params"}:
+            raise ConfigError(
+                f"parallel: wrap takes class names or {{min_params: N}}, got "
+                f"{dict(value)!r}",
+                key="wrap",
+            )
+        whole_number("parallel.wrap.min_params", value["min_params"], key="wrap")
+        return
+    names = [value] if isinstance(value, str) else value
+    if not (isinstance(names, (list, tuple)) and names) or not all(
+        isinstance(name, str) for name in names
+    ):
+        raise ConfigTypeError(
+            f"parallel: wrap takes class names or {{min_params: N}}, got {value!r}",
+            key="wrap",
+        )

@@ -1,0 +1,140 @@
+"""`Strategy`: the verbs by which an adapter trains a model on several processes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from devrun.dist import broadcast_tensors
+from devrun.parallel.mesh import Mesh
+from devrun.parallel.options import ParallelOptions
+from devrun.step import UpdatePolicy
+
+
+class Strategy:
+    """One process: nothing is divided, and nothing exchanged.
+
+    Args:
+        device: where the weights are, a `torch.device`.
+        defaults: of DistributedDataParallel on this device.
+        pins: whether copies to it from the host want pinned memory.
+        streams: gives and takes back the random state of the device.
+    """
+
+    divided = False
+    """Whether weights are spread over processes: each forward pass is then one of
+    all, and a tensor of the model is only a part of a weight."""
+    casts: bool = False
+    """Whether it runs the forward pass in the precision of the policy by itself."""
+
+    def __init__(
+        self,
+        options: ParallelOptions | None = None,
+        mesh: Mesh | None = None,
+        device: Any = None,
+        defaults: Mapping[str, Any] | None = None,
+        *,
+        pins: bool = False,
+        streams: Any = None,
+    ) -> None:
+        self.options = options or ParallelOptions()
+        self.mesh = mesh or Mesh()
+        self.device = device
+        self.defaults = defaults or {}
+        self.pins, self.streams = pins, streams
+
+    def check(self, policy: UpdatePolicy, model: Any, optimizer: Any) -> None:
+        """Refuse what this cannot do, before anything is placed."""
+
+    def apply(self, model: Any, optimizer: Any, *, by_hand: bool = False) -> Any:
+        """Divide or wrap `model`, which is on its device; what to call from now on.
+
+        Parameters of the optimizer follow by name. `by_hand`: gradients must not be
+        exchanged during a backward pass.
+        """
+        return model
+
+    def begin(self) -> None:
+        """Called before a forward pass of training; may be called again."""
+
+    def micro_batches(self, model: Any, parts: Sequence[Any]) -> Iterable[Any]:
+        """`parts` in turn; gradients are exchanged in the last backward only."""
+        return parts
+
+    def average(self, model: Any) -> None:
+        """Average the gradients over the processes, where nothing did so far."""
+
+    def in_step(
+        self, batches: Iterable[Any], idle: Callable[[Any], Any]
+    ) -> Iterable[Any]:
+        """The batches of an evaluation; `idle` runs a step whose result is dropped."""
+        return batches
+
+    def after_eval(self) -> None:
+        """Called when a step without gradients is over."""
+
+    def clip_function(self, policy: UpdatePolicy) -> Any:
+        """What clips gradients that are spread; None leaves it to the adapter."""
+        return None
+
+    def largest_gradient(self) -> Any:
+        """What measures them, as `clip_function`."""
+        return None
+
+    def model_state(self, state: dict[str, Any], *, full: bool) -> dict[str, Any]:
+        """`state`, or if it is to be `full`, as one process would have it.
+
+        All processes must call it together.
+        """
+        return state
+
+    def optimizer_state(self, tree: dict[str, Any], *, full: bool) -> dict[str, Any]:
+        """As `model_state`, of what `optimizer_state_by_name` gave."""
+        return tree
+
+    def take_optimizer_state(self, model: nn.Module, optimizer: Any) -> None:
+        """Divide the whole state that the optimizer was given."""
+
+
+def optimizers_in(optimizer: Any) -> list[Optimizer]:
+    """The optimizers in what a runner calls `optimizer`: one, a dict, or None."""
+    if optimizer is None:
+        return []
+    return list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
+
+
+def follow(optimizer: Any, moved: Mapping[Tensor, Tensor]) -> None:
+    """Groups and state of `optimizer` (or a dict of them) go to new parameters."""
+    for each in optimizers_in(optimizer):
+        for group in each.param_groups:
+            group["params"][:] = [moved.get(param, param) for param in group["params"]]
+        for old in [param for param in each.state if param in moved]:
+            each.state[moved[old]] = each.state.pop(old)
+
+
+def share_weights(model: nn.Module) -> None:
+    """Give every rank the weights and buffers of rank 0, as DDP does when it wraps."""
+    broadcast_tensors([*model.parameters(), *model.buffers()])
+
+
+def strategy_for(
+    options: ParallelOptions, mesh: Mesh, *device: Any, **how: Any
+) -> Strategy:
+    """The strategy that fits the mesh; only what is used is imported."""
+    name = "TensorParallel" if mesh.tensor_size > 1 else mesh.type.upper()
+    home = {"DDP": "ddp", "FSDP": "fsdp", "TensorParallel": "tensor"}.get(name)
+    kind: Any = Strategy
+    if home is not None:
+        kind = getattr(importlib.import_module(f"devrun.parallel.{home}"), name)
+    made: Strategy = kind(options, mesh, *device, **how)
+    return made
+
+
+def last_flags(parts: Sequence[Any]) -> Iterator[tuple[Any, bool]]:
+    """(part, whether it is the last)."""
+    for number, part in enumerate(parts, 1):
+        yield part, number == len(parts)

@@ -1,0 +1,106 @@
+"""`Writing`: how the checkpoints of a run get to the disk, at once or meanwhile.
+
+Rank 0 writes what every process has alike; pieces of weights that are spread over the
+processes are written by each of them (`devrun.checkpoint.sharded`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from devrun import dist
+from devrun.checkpoint import (
+    BackgroundWriter,
+    has_shards,
+    set_others_aside,
+    write_checkpoint,
+)
+from devrun.ranks import together
+from devrun.run import Run
+
+
+class Writing:
+    """Of one run; every method but `wait` is called on all ranks together.
+
+    Args:
+        run: whose `work_dir` and logger are used.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._writer = BackgroundWriter()
+        self._in_flight = False  # on every rank: whether any may still be writing
+
+    @property
+    def failed(self) -> bool:
+        """Whether a write in the background of this process has failed."""
+        return self._writer.failed
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a write in the background may not be over."""
+        return self._in_flight
+
+    def write(
+        self,
+        path: Path,
+        tree: Mapping[str, Any],
+        about: Mapping[str, Any],
+        *,
+        background: bool = False,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """Write the parts in `tree` as the checkpoint `path`.
+
+        Args:
+            about: its `meta`, with `step` and `run_id`.
+            background: return once a copy is taken.
+            then: called on rank 0 when it is durable.
+        """
+
+        def write() -> None:
+            if background:
+                done = then if dist.is_main() else None
+                self._writer.save(path.parent, path.name, tree, about, done)
+            else:
+                write_checkpoint(path.parent, path.name, tree, about)
+
+        dist.on_main(lambda: self._make_way(path, about["run_id"]))
+        (together if has_shards(tree) else dist.on_main)(write)
+        self._in_flight = background
+        if not background:
+            self.call(then)
+
+    def call(self, then: Callable[[], None] | None) -> None:
+        """Call it on rank 0, in the background."""
+        if then is not None:
+            dist.on_main(lambda: self._writer.call(then))
+            self._in_flight = True
+
+    def finish(self) -> None:
+        """Return when nothing is being written.
+
+        Raises:
+            StorageError: what was written in the background is not on the disk.
+        """
+        if self._in_flight:
+            self._in_flight = False
+            together(self.wait)
+
+    def wait(self) -> None:
+        """The part of `finish` that this process can do alone."""
+        self._writer.wait()
+
+    def _make_way(self, path: Path, run_id: str) -> None:
+        run = self._run
+        if run.work_dir is not None and not os.path.isdir(run.work_dir):
+            run.logger.warning(
+                "work_dir %s was removed under the run: it is made again, but what "
+                "was in it is lost",
+                run.work_dir,
+            )
+        if place := set_others_aside(path.parent, run_id, name=path.name):
+            run.logger.warning("%s of another run is now in %s", path, place)

@@ -1,0 +1,241 @@
+"""Iterable data sets: each process reads its share, and a resumed run goes on there."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+
+from devrun.data import FileShards
+from devrun.data.streaming import engine_for
+from devrun.errors import ConfigError, DataError
+from tests.data.helpers import Numbers, prepared
+from tests.support import zygote
+
+
+class Lines(FileShards):
+    """A number in each line; notes which files were read."""
+
+    def read(self, path):
+        self.opened = [*getattr(self, "opened", []), path.name]
+        with path.open() as lines:
+            yield from map(int, lines)
+
+
+class Sliced(Numbers):
+    """Divided by its own `shard`, and without a place that it could tell."""
+
+    def __init__(self, count, step=1, start=0):
+        super().__init__(count)
+        self.step, self.start = step, start
+
+    def shard(self, num_shards, index):
+        return Sliced(
+            self.count, self.step * num_shards, self.start + index * self.step
+        )
+
+    def __iter__(self):
+        return iter(range(self.start, self.count, self.step))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Seven files of five numbers each, 0 to 34."""
+    for number in range(7):
+        values = range(number * 5, number * 5 + 5)
+        text = "".join(f"{value}\n" for value in values)
+        (tmp_path / f"part-{number}.txt").write_text(text)
+    return str(tmp_path / "part-*.txt")
+
+
+def items(loader, epoch=0, start=0, place=None):
+    loader.set_epoch(epoch)
+    loader.start_at(start)
+    if place is not None:
+        loader.stream.go_on(place)
+    return [item.tolist() for item in loader]
+
+
+def flat(batches):
+    return [value for batch in batches for value in batch]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("world", [1, 3])
+def test_each_reader_has_its_own_files(files, world, workers):
+    found = []
+    for rank in range(world):
+        loader = prepared(
+            Lines(files), rank=rank, world_size=world, num_workers=workers
+        )
+        found.append(flat(items(loader)))
+        loader.close()
+    assert sorted(flat(found)) == list(range(35))
+    assert all(found)
+
+
+def test_no_process_opens_another_ones_files(files):
+    data = Lines(files)
+    share = data.shard(3, 1)
+    list(share)
+    assert share.opened == ["part-1.txt", "part-4.txt"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_shard_method_divides_among_processes_and_workers(workers):
+    found = [
+        flat(items(prepared(Sliced(11), rank=r, world_size=3, num_workers=workers)))
+        for r in range(3)
+    ]
+    assert sorted(flat(found)) == list(range(11))
+
+
+def test_one_that_does_not_say_how_it_is_divided_is_refused():
+    with pytest.raises(ConfigError, match="Numbers does not say how 2 processes") as e:
+        prepared(Numbers(10), rank=1, world_size=2)
+    assert "\n" not in str(e.value)
+    assert flat(items(prepared(Numbers(10)))) == list(range(10))
+
+
+def test_one_that_divides_itself_is_left_alone():
+    data = Numbers(10)
+    data.sharded = True
+    assert flat(items(prepared(data, rank=1, world_size=2))) == list(range(10))
+
+
+def test_fewer_files_than_readers_is_one_line(files):
+    with pytest.raises(ConfigError, match="7 files cannot be divided among 8 readers"):
+        Lines(files).shard(8, 0)
+    with pytest.raises(DataError, match="there is no file"):
+        Lines(files.replace("part", "none"))
+
+
+def test_the_order_of_files_follows_from_the_epoch(files):
+    loader = prepared(Lines(files, shuffle=True, seed=3), rank=0, world_size=2)
+    first, second = items(loader, 0), items(loader, 1)
+    assert first != second
+    assert items(loader, 0) == first
+
+
+@pytest.mark.parametrize("lookahead", [0, 2])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_stream_goes_on_without_reading_what_was_read(files, accumulate, lookahead):
+    def fresh(data):
+        loader = prepared(data, rank=1, world_size=2, accumulate=accumulate)
+        loader._lookahead = lookahead
+        return loader
+
+    def values(item):
+        return [t.tolist() for t in item] if accumulate > 1 else item.tolist()
+
+    whole = fresh(Lines(files, shuffle=True))
+    whole.set_epoch(1)
+    expected, places = [], []
+    for item in whole:
+        expected.append(values(item))
+        places.append(whole.stream.present)
+    assert len(expected) > 2 // accumulate
+    for done in range(1, len(expected)):
+        data = Lines(files, shuffle=True)
+        loader = fresh(data)
+        loader.set_epoch(1)
+        loader.start_at(done)
+        loader.stream.go_on(json.loads(json.dumps(places[done - 1])))
+        assert [values(item) for item in loader] == expected[done:]
+
+
+def test_without_a_place_what_was_read_is_read_again(files):
+    expected = items(prepared(Lines(files)))
+    assert items(prepared(Lines(files)), start=2) == expected[2:]
+
+
+def test_a_place_of_another_batch_is_not_taken(files):
+    loader = prepared(Lines(files))
+    expected = items(loader)
+    place = {"batches": 5, "state": {"file": 4, "sample": 0}}
+    assert items(prepared(Lines(files)), start=2, place=place) == expected[2:]
+
+
+def test_workers_tell_their_places_through_torchdata(files):
+    pytest.importorskip("torchdata", reason="torchdata is not installed")
+    data = Lines(files)
+    assert engine_for(data, 2) is not DataLoader
+    whole = prepared(data, num_workers=2)
+    expected, places = [], []
+    for item in whole:
+        expected.append(item.tolist())
+        places.append(whole.stream.present)
+    whole.close()
+    again = prepared(Lines(files), num_workers=2)
+    assert items(again, start=3, place=places[2]) == expected[3:]
+    again.close()
+
+
+def test_without_torchdata_a_stream_with_workers_reads_again(files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchdata.stateful_dataloader", None)
+    loader = prepared(Lines(files), num_workers=1)
+    assert loader.stream is None
+    assert items(loader, start=1) == items(prepared(Lines(files)))[1:]
+    loader.close()
+
+
+def test_a_map_style_data_set_is_read_as_ever():
+    assert engine_for([1, 2], 2) is DataLoader
+    assert prepared(list(range(8))).stream is None
+
+
+def test_tar_files_of_webdataset(tmp_path):
+    """The recipe of docs/data.md."""
+    pytest.importorskip("webdataset", reason="webdataset is not installed")
+    from webdataset.tariterators import group_by_keys, tar_file_expander
+
+    class Tars(FileShards):
+        def read(self, path):
+            with path.open("rb") as stream:
+                source = [{"url": path.name, "stream": stream}]
+                for sample in group_by_keys(tar_file_expander(source)):
+                    yield int(sample["cls"])
+
+    for number in range(3):
+        with tarfile.open(tmp_path / f"train-{number}.tar", "w") as tar:
+            for index in range(4):
+                info = tarfile.TarInfo(f"{index:04d}.cls")
+                text = str(number * 4 + index).encode()
+                info.size = len(text)
+                tar.addfile(info, BytesIO(text))
+    pattern = str(tmp_path / "train-*.tar")
+    found = [
+        flat(items(prepared(Tars(pattern), rank=rank, world_size=3)))
+        for rank in range(3)
+    ]
+    assert sorted(flat(found)) == list(range(12))
+    loader = prepared(Tars(pattern), batch_size=3)
+    place = {"batches": 2, "state": {"file": 1, "sample": 2}}
+    assert items(loader, start=2, place=place) == [[6, 7, 8], [9, 10, 11]]
+
+
+SCRIPT = Path(__file__).with_name("streaming_worker.py")
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_run_goes_on_and_evaluates_each_sample_once(tmp_path, files, world):
+    for start in ("", "resumed"):
+        running = [
+            zygote.start([SCRIPT, tmp_path, files, start], cwd=tmp_path)
+            for _ in range(world)
+            if world == 1
+        ] or zygote.start_ranks([SCRIPT, tmp_path, files, start], tmp_path, count=world)
+        said = [process.communicate(timeout=200)[1] for process in running]
+        assert [p.returncode for p in running] == [0] * world, "\n".join(said)
+    for rank in reversed(range(world)):
+        whole = json.loads((tmp_path / f"whole-{rank}.json").read_text())
+        rest = json.loads((tmp_path / f"resumed-{rank}.json").read_text())
+        assert whole["seen"][-len(rest["seen"]) :] == rest["seen"]
+        assert whole["weights"] == rest["weights"]
+        for name, count in (("files", 35), ("numbers", 11), ("map", 11)):
+            assert whole["counted"][name] == [count, sum(range(count))]

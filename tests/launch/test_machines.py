@@ -1,0 +1,92 @@
+"""Several machines, as several commands on this one, that meet at a port."""
+
+from __future__ import annotations
+
+import signal
+import socket
+
+import pytest
+
+from tests.launch.conftest import PATIENCE, told
+from tests.support.zygote import free_port
+
+
+def started(place, *words, config="run.yaml", port, rank, work_dir="work", nnodes=2):
+    return place.start(
+        "train", config, "--no-progress", "--work-dir", work_dir, "--nnodes", nnodes,
+        "--rdzv-endpoint", f"localhost:{port}", "--node-rank", rank, *words,
+    )  # fmt: skip
+
+
+def both(place, *words, **changes):
+    """[(status, stderr)] of two machines; `changes` are of the second."""
+    port = free_port()
+    first = started(place, *words, port=port, rank=0)
+    second = started(place, *words, **{"port": port, "rank": 1, **changes})
+    said = [process.communicate(timeout=PATIENCE)[1] for process in (first, second)]
+    return list(zip((first.returncode, second.returncode), said, strict=True))
+
+
+def test_two_machines_are_one_run_and_both_say_the_cause(place):
+    place.write({"type": "Strike", "how": "raises"})
+    (status, first), (other, second) = both(place)
+    assert (status, other) == (4, 4), (first, second)
+    line = "devrun: error: rank 1: sample 7 is broken (epoch 1, iteration 7)"
+    assert told(first) == told(second) == [line]
+    assert "on cpu x 2 processes" in first
+    assert "Iter [" not in second
+
+
+@pytest.mark.slow
+def test_a_process_killed_on_one_machine_starts_all_again(place):
+    place.write({"type": "Strike", "how": "dies"})
+    (status, first), (other, second) = both(place, "--max-restarts", 2)
+    assert (status, other) == (0, 0), (first, second)
+    assert "Iter [12/12]" in first
+
+
+def test_another_config_on_one_of_the_machines_is_named(place):
+    place.write()
+    place.write(name="other.yaml", optimizer={"type": "AdamW", "lr": 0.5})
+    (status, first), (other, second) = both(place, config="other.yaml")
+    assert (status, other) == (2, 2), (first, second)
+    for said in (first, second):
+        (line,) = told(said)
+        assert "optimizer.lr is" in line
+        assert "0.5 on rank" in line
+        assert "0.01 on rank" in line
+
+
+def test_a_port_in_use_gets_one_line(place):
+    place.write()
+    with socket.create_server(("localhost", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = started(place, port=port, rank=0)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 9, err
+    (line,) = err.splitlines()
+    assert f"could not meet at localhost:{port}" in line
+    assert "another program listens there" in line
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_waiting_for_the_other_machine(place):
+    place.write()
+    process = started(place, port=free_port(), rank=0)
+    with pytest.raises(TimeoutError):
+        _wait(process, 9)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, err
+    assert told(err) == [
+        "devrun: interrupted: stopped by SIGINT before the first iteration"
+    ]
+
+
+def _wait(process, seconds):
+    import subprocess
+
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None

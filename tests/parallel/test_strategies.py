@@ -1,0 +1,194 @@
+"""Each strategy on two real processes over gloo, against one with the whole batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.parallel.worker import averaged, train
+from tests.support.ranks import found_by
+
+SCRIPT = Path(__file__).with_name("worker.py")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return found_by(SCRIPT, tmp_path_factory.mktemp("ranks"))[0]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return train()
+
+
+def assert_same(found, alone, losses=2e-6, weights=2e-5):
+    assert found["losses"] == pytest.approx(alone["losses"], abs=losses)
+    for name, values in alone["weights"].items():
+        if found["weights"][name] is not None:
+            assert found["weights"][name] == pytest.approx(values, abs=weights), name
+
+
+@pytest.mark.parametrize(
+    "how", ["plain", "static", "static accumulated", "accumulated"]
+)
+def test_ddp_trains_as_one_process(ranks, alone, how):
+    for found in ranks:
+        assert_same(found["ddp"][how], alone)
+
+
+@pytest.mark.parametrize("how", ["bf16 sent", "fp16 sent"])
+def test_compressed_gradients_change_little_but_something(ranks, alone, how):
+    plain, sent = ranks[0]["ddp"]["plain"], ranks[0]["ddp"][how]
+    assert sent["losses"] == pytest.approx(plain["losses"], abs=5e-3)
+    assert sent["weights"] != plain["weights"]
+    assert sent["weights"] == ranks[1]["ddp"][how]["weights"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["plain", "accumulated", "kept", "offloaded", "pieces", "hybrid", "recomputed"],
+)
+def test_fsdp_trains_as_one_process(ranks, alone, how):
+    for found in ranks:
+        assert_same(found["fsdp"][how], alone)
+    names = ranks[1]["fsdp"][how]["weights"].values()
+    assert all(values is None for values in names)  # rank 0 alone has whole ones
+
+
+def test_fsdp_in_bf16_gathers_bf16_and_keeps_fp32(ranks, alone):
+    assert ranks[0]["fsdp"]["bf16"]["losses"] == pytest.approx(
+        alone["losses"], abs=2e-3
+    )
+    assert ranks[0]["fsdp"]["bf16"]["losses"] != alone["losses"]
+
+
+@pytest.mark.parametrize(
+    ("how", "update"),
+    [
+        ("skipping", {"nonfinite": "skip", "grad_clip": None}),
+        ("by value", {"grad_clip": {"clip_value": 0.01}}),
+    ],
+)
+def test_gradients_that_are_spread_are_judged_and_clipped_together(ranks, how, update):
+    assert_same(ranks[0]["fsdp"][how], train(update=update))
+
+
+def test_batch_norms_train_and_share_their_statistics_as_under_ddp(ranks):
+    ddp, fsdp = ranks[0]["norms"]["ddp"], ranks[0]["norms"]["fsdp"]
+    assert fsdp["losses"] == pytest.approx(ddp["losses"], abs=1e-6)
+    assert fsdp["mean"] == pytest.approx(ddp["mean"], abs=1e-6)
+    low = ranks[0]["norms"]["fsdp bf16"]
+    assert low["losses"] == pytest.approx(ddp["losses"], abs=5e-3)
+
+
+@pytest.mark.parametrize("how", ["plain", "accumulated", "own plan"])
+def test_tensor_parallel_trains_as_one_process(ranks, alone, how):
+    for found in ranks:
+        assert_same(found["tensor"][how], alone)
+
+
+def test_tensor_parallel_in_bf16_and_of_a_vision_transformer(ranks, alone):
+    found = ranks[0]["tensor"]
+    assert found["bf16"]["losses"] == pytest.approx(alone["losses"], abs=2e-3)
+    assert found["vit"] == pytest.approx(found["vit alone"], abs=2e-6)
+
+
+def test_dropout_is_alike_where_activations_are_and_the_same_when_recomputed(ranks):
+    found = [rank["tensor"] for rank in ranks]
+    for first, second in zip(*(each["draws"] for each in found), strict=True):
+        assert first[0] == second[0] and first[2] == second[2]
+        assert first[1] != second[1]
+    assert found[0]["dropped"] != found[0]["plain"]
+    assert_same(found[0]["dropped again"], found[0]["dropped"], 0, 0)
+    assert found[0]["dropped"]["losses"] == found[1]["dropped"]["losses"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["fsdp", "fsdp to ddp", "ddp to fsdp", "fsdp to tensor", "tensor to ddp"],
+)
+def test_a_run_goes_on_under_any_strategy(ranks, tmp_path, how):
+    """With EMA, and an evaluation of 5 samples, 3 and 2 a process."""
+    alone = averaged(tmp_path, None)
+    for rank in ranks:
+        whole, resumed = rank["saved"][how], rank["saved"][f"{how} resumed"]
+        assert whole["losses"] == pytest.approx(alone["losses"], abs=2e-6)
+        assert whole["evaluated"] == pytest.approx(alone["evaluated"], abs=2e-6)
+        assert whole["predicted"] == resumed["predicted"] == alone["predicted"]
+        assert resumed["losses"] == pytest.approx(alone["losses"][2:], abs=2e-6)
+        assert resumed["evaluated"] == pytest.approx(alone["evaluated"][1:], abs=2e-6)
+
+
+def test_weights_are_loaded_before_and_after_they_are_divided(ranks):
+    wanted, early, late = ranks[0]["loaded"]
+    assert early == late == wanted
+
+
+def test_a_train_step_trains_under_fsdp(ranks):
+    ddp, fsdp = ranks[0]["train steps"]["ddp"], ranks[0]["train steps"]["fsdp"]
+    for name, values in ddp.items():
+        assert fsdp[name] == pytest.approx(values, abs=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("fp16", "cannot be combined with precision fp16; use bf16 or fp32"),
+        ("auto", "cannot be combined with micro_batch: auto"),
+        ("own hook", "cannot be combined with an optimizer hook of your own"),
+        ("own step", "train_step updates the weights itself"),
+        ("few", "process 1 has no sample of the evaluation set"),
+        ("one file", "filename_tmpl asks for one file, but the weights are divided"),
+        ("wrap", "wrap names 'Blok'"),
+        ("size", "no module inside GPT has 1000000000 parameters"),
+        ("reshard", "reshard 2 must divide the 2 processes"),
+    ],
+)
+def test_what_fsdp_cannot_honour_is_one_line(ranks, what, words):
+    for found in ranks:
+        assert words in found["refused by fsdp"][what]
+        assert "\n" not in found["refused by fsdp"][what]
+
+
+def test_an_emulated_gaudi_refuses_before_the_first_step(ranks):
+    for found in ranks:
+        assert "cannot be combined with the emulator" in found["gaudi"]
+        assert "\n" not in found["gaudi"]
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("plan", "plan has 'h.*.atn.c_attn', which matches nothing"),
+        ("style", "plan takes colwise, rowwise, qkv for 'h.*.mlp.c_fc'"),
+        ("heads", "mesh tensor 2 does not divide the 3 heads of h.0.attn.c_attn"),
+        ("width", "mesh tensor 2 does not divide the 5 outputs of net.0"),
+        ("no plan", "needs a plan, which Odd does not bring"),
+        ("ddp", "type ddp keeps whole weights on each process"),
+        ("sampler", "DistributedSampler divides the samples over 2 processes, of"),
+        ("batch", "mesh {tensor: 4} is for a multiple of 4 processes, there are 2"),
+    ],
+)
+def test_what_does_not_divide_is_one_line(ranks, what, words):
+    for found in ranks:
+        assert words in found["refused by tensor"][what]
+        assert "\n" not in found["refused by tensor"][what]
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("mesh", "mesh {shard: 3} is for a multiple of 3 processes, there are 2"),
+        ("ddp shards", "type ddp keeps whole weights"),
+        ("none", "type none trains alone, but there are 2 processes"),
+        ("option", "static_graph is for type ddp; type fsdp cannot honour it"),
+        ("offload", "offload is for type fsdp; type ddp cannot honour it"),
+        ("key", "parallel has no key 'tipe'; did you mean 'type'"),
+        ("recompute", "it belongs to gradient_checkpointing"),
+    ],
+)
+def test_what_cannot_be_is_one_line(ranks, what, words):
+    for found in ranks:
+        assert words in found["refused"][what]
+        assert "\n" not in found["refused"][what]

@@ -1,0 +1,531 @@
+"""What each process does for the tests here; run as a script, as tests/dist does.
+
+Every function is one scenario; what it returns is written as JSON for its rank.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from devrun import dist
+from devrun.errors import DevrunError
+from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
+from devrun.hooks.evaluation.predictions import predict
+from devrun.models.gpt import GPT
+from devrun.models.recompute import checkpoint_blocks
+from devrun.models.resnet import ResNet
+from devrun.models.vit import VisionTransformer
+from devrun.runners import EpochBasedRunner
+from tests.support.ranks import do
+
+TOKENS = 12
+
+
+class Tokens(torch.utils.data.Dataset[Any]):
+    """Sequences of which very different numbers of tokens count."""
+
+    def __init__(self, count: int = 24) -> None:
+        generator = torch.Generator().manual_seed(4)
+        self.ids = torch.randint(0, 20, (count, TOKENS), generator=generator)
+        self.labels = self.ids.clone()
+        for index, row in enumerate(self.labels):
+            row[TOKENS - index % 5 :] = -100
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.ids[index], "labels": self.labels[index]}
+
+
+class Means(Hook):
+    """The mean loss of each update, where all processes have as many samples."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def after_train_iter(self, runner: Any) -> None:
+        total = {"loss": (float(runner.outputs["loss"]), 1.0)}
+        self.values.append(dist.weighted_means(total)["loss"])
+
+
+class Losses(Hook):
+    """The loss of each update over all targets of all processes."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def after_train_iter(self, runner: Any) -> None:
+        loss, count = runner.outputs["loss"], runner.outputs["num_items"]
+        total = {"loss": (float(loss) * float(count), float(count))}
+        self.values.append(dist.weighted_means(total)["loss"])
+
+
+def gpt(**more: Any) -> GPT:
+    torch.manual_seed(2)
+    sizes = {"vocab_size": 20, "block_size": TOKENS, "n_layer": 2, "n_head": 4}
+    return GPT(**{**sizes, "n_embd": 16, "dropout": 0.0, **more})
+
+
+def runner_of(model: Any, **options: Any) -> EpochBasedRunner:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    usual = {"device": "cpu", "seed": 3, "max_epochs": 1}
+    return EpochBasedRunner(model, optimizer=optimizer, **{**usual, **options})
+
+
+def train(
+    parallel: Any = None, batch: int = 12, accumulate: int = 1, **options: Any
+) -> dict[str, Any]:
+    """Losses and final weights of an epoch; `batch` samples an update over all."""
+    config = {
+        "cumulative_iters": accumulate,
+        "grad_clip": {"max_norm": 0.5},
+        **options.pop("update", {}),
+    }
+    model = options.pop("model", None) or gpt()
+    runner = runner_of(model, parallel=parallel, optimizer_config=config, **options)
+    losses = Losses()
+    runner.register_hook(losses)
+    size = batch // accumulate // runner.adapter.data_share[1]
+    with closing(runner):
+        runner.run([DataLoader(Tokens(), size, shuffle=True)], [("train", 1)])
+        state = runner.adapter.model_state(runner.session.wrapped)
+        weights = {
+            name: None if value.is_meta else value.flatten().tolist()
+            for name, value in state.items()
+        }
+    return {"losses": losses.values, "weights": weights}
+
+
+def said(**options: Any) -> str:
+    """The one line that a run ends with."""
+    try:
+        train(**options)
+    except DevrunError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def ddp() -> Any:
+    view = {"gradient_as_bucket_view": True, "bucket_cap_mb": 1}
+    return {
+        "plain": train(),
+        "static": train({"static_graph": True}),
+        "static accumulated": train({"static_graph": True}, accumulate=3),
+        "accumulated": train({"type": "ddp", **view}, accumulate=3),
+        "bf16 sent": train({"compression": "bf16"}),
+        "fp16 sent": train({"compression": "fp16"}),
+    }
+
+
+def refused() -> Any:
+    return {
+        "mesh": said(parallel={"type": "fsdp", "mesh": {"shard": 3}}),
+        "ddp shards": said(parallel={"type": "ddp", "mesh": {"shard": 2}}),
+        "none": said(parallel={"type": "none"}),
+        "option": said(parallel={"type": "fsdp", "static_graph": True}),
+        "offload": said(parallel={"type": "ddp", "offload": True}),
+        "key": said(parallel={"tipe": "fsdp"}),
+        "recompute": said(parallel={"type": "fsdp", "recompute": ["h.*"]}),
+    }
+
+
+def fsdp() -> Any:
+    shards = {"type": "fsdp"}
+    return {
+        "plain": train(shards),
+        "accumulated": train(shards, accumulate=3),
+        "kept": train({**shards, "reshard": False, "wrap": ["Block", "Mlp"]}),
+        "offloaded": train({**shards, "offload": True}),
+        "by size": train({**shards, "wrap": {"min_params": 2000}}),
+        "hybrid": train({**shards, "mesh": {"replicate": 2}}),
+        "bf16": train(shards, update={"precision": "bf16"}),
+        "skipping": train(shards, update={"nonfinite": "skip", "grad_clip": None}),
+        "by value": train(shards, update={"grad_clip": {"clip_value": 0.01}}),
+        "pieces": train(shards, update={"micro_batch": 2}),
+        "recomputed": train(shards, model=recomputed()),
+    }
+
+
+def recomputed() -> GPT:
+    model = gpt()
+    checkpoint_blocks(model, ["h.*"])
+    return model
+
+
+class Net(nn.Module):
+    """Convolutions with a batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.body = ResNet(
+            stage_blocks=(1, 1), base_channels=4, num_classes=3, stem="cifar"
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.body(x)
+        return y
+
+
+def images(count: int = 16) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    pixels = torch.randn(count, 3, 8, 8, generator=generator)
+    return TensorDataset(pixels, torch.arange(count) % 3)
+
+
+def convolutions(
+    parallel: Any = None, accumulate: int = 1, batch: int = 4, **update: Any
+) -> Any:
+    """Losses, running statistics and weights; batches of 4 whoever has them."""
+    model = Net()
+    runner = EpochBasedRunner(
+        model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        loss=nn.CrossEntropyLoss(),
+        device="cpu",
+        seed=3,
+        max_epochs=2,
+        parallel=parallel,
+        optimizer_config={"cumulative_iters": accumulate, **update},
+    )
+    log = Means()
+    runner.register_hook(log)
+    with closing(runner):
+        runner.run([DataLoader(images(), batch, shuffle=True)], [("train", 1)])
+        mean = model.body.bn1.running_mean.tolist()
+    return {"losses": log.values, "mean": mean}
+
+
+def norms() -> Any:
+    return {
+        "ddp": convolutions(),
+        "fsdp": convolutions({"type": "fsdp"}),
+        "fsdp bf16": convolutions({"type": "fsdp"}, precision="bf16"),
+    }
+
+
+def averaged(folder: Path, parallel: Any, resume: bool = False) -> Any:
+    """EMA, evaluation and prediction of uneven shares, a save and what it holds."""
+    model = gpt()
+    runner = runner_of(model, parallel=parallel, work_dir=folder, max_epochs=2)
+    ema = EMAHook(momentum=0.1, warm_up=1)
+    runner.register_hook(ema)
+    losses = Losses()
+    runner.register_hook(losses)
+    seen = Evaluations(DataLoader(Tokens(5), 1))
+    runner.register_hook(seen)
+    runner.register_checkpoint_hook({"interval": 1, **FULL})
+    train_on = [DataLoader(Tokens(), 12 // runner.adapter.data_share[1], shuffle=True)]
+    with closing(runner):
+        if resume:
+            runner.resume("auto")
+        runner.run(train_on, [("train", 1)])
+        rows = predict(runner, {"": DataLoader(Tokens(5), 1)})[""]
+    return {
+        "losses": losses.values,
+        "evaluated": seen.values,
+        "predicted": [[int(n) for n in row["prediction"]] for row in rows],
+    }
+
+
+def tensor() -> Any:
+    two = {"mesh": {"tensor": 2}}
+    drops = {"dropout": 0.2}
+    again = gpt(**drops)
+    checkpoint_blocks(again, ["h.*"])
+    return {
+        "plain": train(two),
+        "accumulated": train(two, accumulate=3),
+        "bf16": train(two, update={"precision": "bf16"}),
+        "own plan": train(
+            {**two, "plan": {"h.*.mlp.c_fc": "colwise", "h.*.mlp.c_proj": "rowwise"}}
+        ),
+        "dropped": train(two, model=gpt(**drops)),
+        "dropped again": train(two, model=again),
+        "vit": vit(two),
+        "vit alone": vit(None),
+        "draws": draws(),
+    }
+
+
+def vit(parallel: Any) -> Any:
+    """Losses of updates of 4 images, on each process in turn without `parallel`."""
+    torch.manual_seed(7)
+    model = VisionTransformer(8, 4, 16, 2, 4, num_classes=3)
+    nn.init.normal_(model.head.weight, std=0.1)
+    runner = EpochBasedRunner(
+        model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
+        loss=nn.CrossEntropyLoss(),
+        device="cpu",
+        seed=3,
+        max_epochs=1,
+        parallel=parallel,
+    )
+    log = Means()
+    runner.register_hook(log)
+    size = 4 // runner.adapter.data_share[1]
+    with closing(runner):
+        runner.run([DataLoader(images(), size, shuffle=True)], [("train", 1)])
+    return log.values
+
+
+class Drops(nn.Module):
+    """What is left out of activations that all have, and of those each has apart."""
+
+    tensor_plan = MappingProxyType({"up": "colwise", "down": "rowwise"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(3, 64), nn.Linear(64, 2)
+        self.seen: list[Any] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ones = torch.ones(32)
+        first = nn.functional.dropout(ones, 0.5, self.training)
+        inner = self.up(x)
+        apart = nn.functional.dropout(ones, 0.5, self.training)
+        y: torch.Tensor = self.down(inner)
+        last = nn.functional.dropout(ones, 0.5, self.training)
+        self.seen.append([first.tolist(), apart.tolist(), last.tolist()])
+        return y
+
+
+def draws() -> Any:
+    """Of a run without a seed, whose processes were seeded differently."""
+    torch.manual_seed(7)
+    model = Drops()
+    torch.manual_seed(100 + dist.get_dist_info()[0])
+    runner = EpochBasedRunner(
+        model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        loss=nn.MSELoss(),
+        device="cpu",
+        max_epochs=1,
+        parallel={"mesh": {"tensor": 2}},
+    )
+    with closing(runner):
+        data = TensorDataset(torch.zeros(4, 3), torch.zeros(4, 2))
+        runner.run([DataLoader(data, 2)], [("train", 1)])
+    return model.seen
+
+
+def refused_by_tensor() -> Any:
+    two = {"mesh": {"tensor": 2}}
+
+    def sampled() -> str:
+        data = Tokens()
+        loader = DataLoader(data, 4, sampler=DistributedSampler(data))
+        try:
+            runner_of(gpt(), parallel=two).run([loader], [("train", 1)])
+        except DevrunError as error:
+            return str(error)
+        return "nothing"
+
+    return {
+        "plan": said(parallel={**two, "plan": {"h.*.atn.c_attn": "qkv"}}),
+        "style": said(parallel={**two, "plan": {"h.*.mlp.c_fc": "colwize"}}),
+        "heads": said(parallel=two, model=gpt(n_head=3, n_embd=18)),
+        "width": said(parallel={**two, "plan": {"net.0": "colwise"}}, model=Odd()),
+        "no plan": said(parallel=two, model=Odd()),
+        "ddp": said(parallel={"type": "ddp", **two}),
+        "sampler": sampled(),
+        "batch": said(parallel={"mesh": {"tensor": 4}}),
+    }
+
+
+class Odd(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.net(x)
+        return y
+
+
+class Evaluations(EvalHook):
+    def __init__(self, loader: Any) -> None:
+        super().__init__(loader)
+        self.values: list[float] = []
+
+    def publish(self, runner: Any, named: Any) -> Any:
+        self.values.append(float(named["loss"]))
+        return super().publish(runner, named)
+
+
+FULL: dict[str, Any] = {}
+
+
+def saved(folder: Path) -> Any:
+    """A run in one go; and one whose second epoch is under another strategy."""
+    found = {}
+    shards = {"type": "fsdp"}
+    for name, first, second in (
+        ("fsdp", shards, shards),
+        ("fsdp to ddp", shards, None),
+        ("ddp to fsdp", None, shards),
+        ("fsdp to tensor", shards, {"mesh": {"tensor": 2}}),
+        ("tensor to ddp", {"mesh": {"tensor": 2}}, None),
+    ):
+        place = folder / name.replace(" ", "-")
+        found[name] = averaged(place, first)
+        dist.barrier()
+        if dist.is_main():
+            newest = sorted((place / "checkpoints").iterdir())[-1]
+            shutil.rmtree(newest)
+        dist.barrier()
+        found[f"{name} resumed"] = averaged(place, second, resume=True)
+    return found
+
+
+def loaded(folder: Path) -> Any:
+    """Weights of another model taken before and after they are divided."""
+    source = folder / "source"
+    other = runner_of(gpt(), work_dir=source)
+    with torch.no_grad():
+        for param in other.model.parameters():
+            param.add_(0.25)
+    wanted = {k: v.flatten().tolist() for k, v in other.model.state_dict().items()}
+    path = other.save_checkpoint()
+    other.close()
+    found = []
+    for late in (False, True):
+        runner = runner_of(gpt(), parallel={"type": "fsdp"})
+        if late:
+            runner.prepare()
+        runner.load_checkpoint(path, strict=True)
+        runner.prepare()
+        state = runner.adapter.model_state(runner.session.wrapped)
+        found.append(
+            {k: v.flatten().tolist() for k, v in state.items() if not v.is_meta}
+        )
+        runner.close()
+    return [wanted, *found]
+
+
+class Steps(nn.Module):
+    """Updates itself in its train_step."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.net, self.own = gpt(), own
+
+    def train_step(self, batch: Any, optimizer: Any) -> dict[str, Any]:
+        loss = self.net(**batch)["loss"]
+        if self.own:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return {"loss": loss, "log_vars": {}, "num_samples": len(batch["labels"])}
+
+
+class OwnHook(OptimizerHook):
+    def after_train_iter(self, runner: Any) -> None:
+        runner.outputs["loss"].backward()
+
+
+def refused_by_fsdp(folder: Path) -> Any:
+    shards = {"type": "fsdp"}
+
+    def of(**update: Any) -> str:
+        return said(parallel=shards, update=update)
+
+    def hooked() -> str:
+        try:
+            runner_of(gpt(), parallel=shards, optimizer_config=OwnHook()).run(
+                [DataLoader(Tokens(), 4)], [("train", 1)]
+            )
+        except DevrunError as error:
+            return str(error)
+        return "nothing"
+
+    def stepping() -> str:
+        try:
+            runner_of(Steps(own=True), parallel=shards).run(
+                [DataLoader(Tokens(), 4)], [("train", 1)]
+            )
+        except DevrunError as error:
+            return str(error)
+        return "nothing"
+
+    def one_file() -> str:
+        runner = runner_of(gpt(), parallel=shards, work_dir=folder / "one-file")
+        runner.register_checkpoint_hook({"filename_tmpl": "epoch_{}.pth"})
+        try:
+            runner.run([DataLoader(Tokens(), 4)], [("train", 1)])
+        except DevrunError as error:
+            return str(error)
+        return "nothing"
+
+    few = EvalHook(DataLoader(Tokens(1), 1))
+
+    def small() -> str:
+        runner = runner_of(gpt(), parallel=shards)
+        runner.register_hook(few)
+        try:
+            runner.run([DataLoader(Tokens(), 4)], [("train", 1)])
+        except DevrunError as error:
+            return str(error)
+        return "nothing"
+
+    return {
+        "fp16": of(precision="fp16"),
+        "auto": of(micro_batch="auto"),
+        "own hook": hooked(),
+        "own step": stepping(),
+        "few": small(),
+        "one file": one_file(),
+        "wrap": said(parallel={**shards, "wrap": ["Blok"]}),
+        "size": said(parallel={**shards, "wrap": {"min_params": 10**9}}),
+        "reshard": said(parallel={**shards, "reshard": 2}),
+    }
+
+
+def train_steps() -> Any:
+    """MMCV's kind of model, whose loss the adapter goes back from."""
+    found = {}
+    for name, parallel in (("ddp", None), ("fsdp", {"type": "fsdp"})):
+        runner = runner_of(Steps(own=False), parallel=parallel)
+        with closing(runner):
+            runner.run([DataLoader(Tokens(), 6)], [("train", 1)])
+            state = runner.adapter.model_state(runner.session.wrapped)
+        found[name] = {
+            k: v.flatten().tolist() for k, v in state.items() if not v.is_meta
+        }
+    return found
+
+
+def gaudi() -> Any:
+    device = {"type": "hpu", "emulate": True, "mode": "eager"}
+    return said(parallel={"type": "fsdp"}, device=device)
+
+
+def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
+    return {
+        "ddp": ddp,
+        "fsdp": fsdp,
+        "norms": norms,
+        "refused": refused,
+        "refused by fsdp": lambda: refused_by_fsdp(folder),
+        "tensor": tensor,
+        "refused by tensor": refused_by_tensor,
+        "saved": lambda: saved(folder),
+        "loaded": lambda: loaded(folder),
+        "train steps": train_steps,
+        "gaudi": gaudi,
+    }
+
+
+if __name__ == "__main__":
+    do(scenarios)
