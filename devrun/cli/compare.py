@@ -1,32 +1,40 @@
-"""`devrun compare`: where two devices, precisions or configs part."""
+"""`devrun compare`: where two devices, precisions, configs, commits or runs part."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from typing import Any
 
+from devrun.cli.compare_side import load_modules, side, side_config
 from devrun.cli.console import say
 from devrun.cli.exits import Session
-from devrun.cli.flags import add_trust_flags, import_modules, trusted
-from devrun.config import Config, check_config
+from devrun.cli.flags import add_trust_flags, trusted
 from devrun.config.options import DictAction
-from devrun.devices.resolve import FACTS
 from devrun.errors import ConfigError
+from devrun.files import user_path
 
 PARTED = 10
 """Exit status of trainings that part."""
+STEPS = 5
+_PLURALS = {"loss": "loss", "logged": "logged values"}
+_CHILD = "from devrun.cli.compare_commit import main; exit(main())"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("configs", nargs="+", metavar="CONFIG", help="one training, or two")
+    add("configs", nargs="*", metavar="CONFIG", help="one training, or two")
     add("--devices", metavar="A,B", help="compare these devices, such as cpu,hpu")
     add("--device", help="for both, where two others are compared (auto)")
     add("--precisions", metavar="P,Q", help="compare these, such as fp32,bf16")
-    add("--steps", type=int, default=5, help="updates (5)")
+    add("--commits", metavar="A,B", help="compare these of git; . is the files now")
+    add("--against", metavar="RUN", help="a run's work_dir, or the file of --record")
+    add("--record", metavar="FILE", help="write the one training, for --against")
+    add("--steps", type=int, help=f"updates ({STEPS}; of a run some logged values)")
     add("--emulate", action="store_true", help="hpu and ipu by their emulators")
-    add("--seed", type=int, help="of both (that of the config, or 0)")
+    add("--seed", type=int, help="of both (that of the run or the config, or 0)")
     add("--cfg-options", nargs="+", action=DictAction, help="changes of the configs")
     add("--json", action="store_true", help="the result as JSON")
     add_trust_flags(parser)
@@ -34,74 +42,137 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """0 where they agree, 10 where they part."""
-    if args.steps < 1:
+    if args.steps is not None and args.steps < 1:
         raise ConfigError(f"--steps must be 1 or more, got {args.steps}")
     if len(args.configs) > 2:
         raise ConfigError(f"two configs can be compared, got {len(args.configs)}")
+    chosen = _chosen(args)
+    if chosen == "record":
+        return _record(args)
+    compared = {"against": _against, "commits": _commits}.get(chosen, _both)
+    found = compared(args)
+    from devrun.rehearsal.report import plain
+
+    say(json.dumps(plain(found.as_dict()), indent=2) if args.json else _words(found))
+    return PARTED if found.parting else 0
+
+
+def _chosen(args: argparse.Namespace) -> str:
+    """Which of the comparisons is asked for, of which only these go together."""
+    two = len(args.configs) == 2
+    given = [n for n in ("against", "commits", "record") if getattr(args, n)]
+    pairs = [n for n in ("devices", "precisions") if getattr(args, n) is not None]
+    if not given:
+        if not args.configs:
+            raise ConfigError("nothing to compare: give a CONFIG, or --against RUN")
+        return ""
+    if two or pairs or len(given) > 1:
+        others = [
+            *(["a second CONFIG"] * two),
+            *(f"--{n}" for n in (*given[1:], *pairs)),
+        ]
+        raise ConfigError(
+            f"--{given[0]} and {others[0]} clash: one thing is compared at a time"
+        )
+    if not args.configs and given[0] != "against":
+        raise ConfigError(f"--{given[0]} needs the CONFIG to train")
+    return given[0]
+
+
+def _both(args: argparse.Namespace) -> Any:
+    """Two devices, precisions or configs, in this process."""
     devices = _pair("devices", args.devices)
     if args.device is not None:
         if args.devices is not None:
             raise ConfigError("--device and --devices clash; give one of them")
         devices = args.device, args.device
     precisions = _pair("precisions", args.precisions)
-    one, two = (_side(args, i, devices, precisions) for i in range(2))
+    files = args.configs[0], args.configs[-1]
+    cfgs = [
+        side_config(args, *each)
+        for each in zip(files, devices, precisions, strict=True)
+    ]
     pairs = (devices, precisions) if args.devices else (precisions,)
     labels = [_label(args, i, *pairs) for i in range(2)]
     if labels[0] == labels[1]:
         raise ConfigError(
-            "nothing to compare: give two CONFIGs, --devices A,B or --precisions P,Q"
+            "nothing to compare: give two CONFIGs, --devices A,B, --precisions P,Q, "
+            "--commits A,B or --against RUN"
         )
     with trusted(args):
-        for config, cfg in zip(args.configs, (one, two), strict=False):
-            import_modules(argparse.Namespace(**{**vars(args), "config": config}), cfg)
-        from devrun.log.logger import get_logger
+        for config, cfg in zip(args.configs, cfgs, strict=False):
+            load_modules(args, config, cfg)
         from devrun.rehearsal.compare import compare
-        from devrun.rehearsal.report import plain
 
-        get_logger("devrun", log_level="ERROR")  # five trainings would say much
-        found = compare(one, two, (labels[0], labels[1]), steps=args.steps)
-    say(json.dumps(plain(found.as_dict()), indent=2) if args.json else _words(found))
-    return PARTED if found.parting else 0
+        steps = args.steps or STEPS
+        return compare(cfgs[0], cfgs[1], (labels[0], labels[1]), steps=steps)
 
 
-def _pair(flag: str, text: str | None) -> tuple[str | None, str | None]:
+def _record(args: argparse.Namespace) -> int:
+    label = f"{args.configs[0]} {args.device or ''}".strip()
+    with side(args, args.configs[0], label, args.device) as trained:
+        from devrun.rehearsal.recording import write
+
+        found = trained.record(args.steps or STEPS)
+        trained.measure(found, args.steps or STEPS)
+        write(found, user_path(args.record))
+    say(f"{args.record}: {len(found.records)} records; see --against")
+    return 0
+
+
+def _against(args: argparse.Namespace) -> Any:
+    place = user_path(args.against)
+    if os.path.isfile(place):
+        return _against_file(args, str(place))
+    from devrun.rehearsal.recorded import read_run
+
+    recorded = read_run(place)
+    config = args.configs[0] if args.configs else str(place / "config.yaml")
+    seed = recorded.facts.get("seed")
+    cfg = side_config(
+        args, config, args.device, seed=seed if type(seed) is int else None
+    )
+    with trusted(args):
+        load_modules(args, config, cfg)
+        from devrun.cli.record import git_revision, versions
+        from devrun.rehearsal.against import against
+
+        facts = {"versions": versions(), "git": git_revision(), "seed": cfg["seed"]}
+        return against(cfg, recorded, steps=args.steps, facts=facts)
+
+
+def _against_file(args: argparse.Namespace, file: str) -> Any:
+    from devrun.rehearsal.compare import Kept, compared
+    from devrun.rehearsal.recording import read
+
+    kept = Kept(read(file))
+    if not args.configs:
+        raise ConfigError(f"--against {args.against}: give the CONFIG to compare with")
+    with side(args, args.configs[0], "now", args.device) as trained:
+        return compared(kept, trained, steps=args.steps or kept.steps)
+
+
+def _commits(args: argparse.Namespace) -> Any:
+    from devrun.rehearsal.commits import commits
+    from devrun.rehearsal.compare import compared
+
+    pair = _pair("commits", args.commits)
+    told = {"args": {**vars(args), "configs": [], "commits": None}}
+    # by itself `python -c` looks into the current folder first: for json.py too
+    child = f"import sys; sys.path[:] = {sys.path!r}; {_CHILD}"
+    # -B: a module of the working tree leaves nothing beside it
+    command = [sys.executable, "-B", "-c", child]
+    with commits(args.configs[0], pair, command, told) as sides:
+        return compared(*sides, steps=args.steps or STEPS)
+
+
+def _pair(flag: str, text: str | None) -> tuple[Any, Any]:
     if text is None:
         return None, None
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 2 or not all(parts):
         raise ConfigError(f"--{flag} takes two with a comma between, got {text!r}")
     return parts[0], parts[1]
-
-
-def _side(
-    args: argparse.Namespace,
-    index: int,
-    devices: tuple[str | None, str | None],
-    precisions: tuple[str | None, str | None],
-) -> Any:
-    cfg: Any = Config.fromfile(
-        args.configs[min(index, len(args.configs) - 1)],
-        import_custom_modules=False,
-        trust=args.trust_config,
-    )
-    cfg.merge_from_dict(args.cfg_options or {})
-    changes: dict[str, Any] = {"resume_from": None}
-    if args.seed is not None or cfg.get("seed") is None:
-        changes["seed"] = args.seed or 0
-    if devices[index] is not None:
-        changes["device"] = _device(str(devices[index]), args.emulate)
-    if precisions[index] is not None:
-        changes["optimizer_config.precision"] = precisions[index]
-    cfg.merge_from_dict(changes)
-    check_config(cfg)
-    return cfg
-
-
-def _device(name: str, emulate: bool) -> Any:
-    facts = FACTS.get(name)
-    if not (emulate and facts is not None and facts.has_emulator):
-        return name
-    return {"type": name, "emulate": True, "_delete_": True}
 
 
 def _label(args: argparse.Namespace, index: int, *pairs: tuple[str | None, ...]) -> str:
@@ -112,9 +183,13 @@ def _label(args: argparse.Namespace, index: int, *pairs: tuple[str | None, ...])
 
 
 def _words(found: Any) -> str:
-    kinds = ", ".join(f"{kind}s" if kind != "loss" else kind for kind in found.kinds)
+    kinds = ", ".join(_PLURALS.get(kind, f"{kind}s") for kind in found.kinds)
     what = f"{found.steps} updates, {found.records} records: {kinds}"
     lines = [f"{found.first} and {found.second}: {what}"]
+    lines += [
+        f"  {key}: {old!r} and now {new!r}"
+        for key, (old, new) in found.differences.items()
+    ]
     if found.missing:
         lines.append(f"only in one of them: {'; '.join(found.missing)}")
     part = found.parting
@@ -122,6 +197,8 @@ def _words(found: Any) -> str:
         share = f"{found.closest:.0%} of what rounding may cause, at most"
         return "\n".join([*lines, f"they agree: {share}"])
     lines.append(f"they part at update {part.step}: {part.kind} of {part.name}")
+    if part.operator is not None:
+        lines.append(f"  first operator: {part.operator}")
     lines.append(
         f"  difference {part.difference:.3g} of its norm, rounding explains "
         f"{part.tolerance:.3g}; {part.ulps:.3g} ulps in the median, "

@@ -7,8 +7,6 @@ import sys
 from devrun.redact import redact
 from devrun.text import escape_controls, one_line
 
-__all__ = ["complain", "one_line", "say"]
-
 
 def say(text: str = "") -> None:
     """Write `text` and a newline to stdout, without secrets and controls."""

@@ -10,8 +10,6 @@ from devrun.cli.flags import read_config
 from devrun.config import DictAction, check_config
 from devrun.config.source import extension
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument

@@ -11,8 +11,8 @@ from typing import Any
 
 from devrun.cli.console import say
 from devrun.cli.exits import Session
-from devrun.cli.flags import add_trust_flags, import_modules, trusted
-from devrun.config import Config, check_config
+from devrun.cli.flags import add_trust_flags, import_modules, read_config, trusted
+from devrun.config import check_config
 from devrun.errors import ConfigError
 
 
@@ -23,12 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", help="the one to measure (auto)")
     parser.add_argument(
-        "--config", metavar="FILE", help="measure the linear layers of its model too"
+        "--config", metavar="FILE", help="measure the layers of its model too"
     )
     parser.add_argument(
         "--seconds", type=float, help="to measure for, about (20); more is steadier"
     )
     add_trust_flags(parser)
+    parser.set_defaults(cfg_options=None)
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -87,7 +88,7 @@ def _bench(args: argparse.Namespace) -> int:
     seconds = 20.0 if args.seconds is None else args.seconds
     if not 0 < seconds < float("inf"):
         raise ConfigError(f"--seconds must be a number above 0, got {seconds}")
-    layers = [] if args.config is None else _layers(args)
+    layers = None if args.config is None else _layers(args)
     from devrun.devices.resolve import resolve_device
     from devrun.dist import get_dist_info
     from devrun.rehearsal.peaks import measure, save
@@ -104,18 +105,16 @@ def _bench(args: argparse.Namespace) -> int:
     return 0
 
 
-def _layers(args: argparse.Namespace) -> list[tuple[int, int, int]]:
-    """Matrix products of the linear layers of the config's model."""
-    cfg: Any = Config.fromfile(
-        args.config, import_custom_modules=False, trust=args.trust_config
-    )
+def _layers(args: argparse.Namespace) -> Any:
+    """The linear layers and convolutions of the config's model."""
+    cfg: Any = read_config(args)
     cfg.merge_from_dict({"device": "cpu", "log_level": "ERROR"})
     check_config(cfg)
     with trusted(args):
         import_modules(args, cfg)
-        from devrun.rehearsal.workloads import linear_layers
+        from devrun.rehearsal.workloads import layers_of
 
-        return linear_layers(cfg)
+        return layers_of(cfg)
 
 
 def _rates(peaks: Any, kept: str) -> str:

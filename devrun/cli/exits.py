@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devrun.cli.console import complain, one_line
+from devrun.cli.console import complain
 from devrun.cli.signals import StartInterrupted
 from devrun.cli.summary import masked
 from devrun.errors import (
@@ -24,8 +24,10 @@ from devrun.errors import (
     StorageError,
     is_out_of_memory,
 )
+from devrun.launched import tell_launcher
+from devrun.peers import LostPeerError, lost_peer
 from devrun.redact import is_secret_key, remember
-from devrun.text import escape_lines
+from devrun.text import escape_lines, one_line
 
 STATUSES = {
     "0": "done",
@@ -39,6 +41,7 @@ STATUSES = {
     "8": "disk or I/O",
     "9": "device or SDK not here",
     "10": "`compare`: the trainings part",
+    "11": "`check`: something breaks, or is as bad as --fail-on says",
     "75": "stopped by a signal and saved: start it again",
     "130, 143": "interrupted without saving (130 also when Ctrl-C saved)",
 }
@@ -101,7 +104,8 @@ def guarded(run: Callable[[Session], int], argv: Sequence[str]) -> int:
     except RunInterrupted as stop:
         return _fail(session, stop.exit_code, str(stop), "interrupted")
     except DevrunError as error:
-        return _fail(session, error.exit_code, str(error))
+        lost = isinstance(error, LostPeerError)
+        return _fail(session, error.exit_code, str(error), lost=lost)
     except SystemExit as stop:
         if not session.parsed:
             raise
@@ -153,6 +157,8 @@ def _left(session: Session, stop: SystemExit) -> int:
 
 
 def _unexpected(session: Session, error: BaseException) -> int:
+    if (lost := lost_peer(error)) is not None:
+        return _fail(session, lost.exit_code, str(lost), lost=True)
     status = status_of(error, session.work_dir)
     what = f"{type(error).__name__}: {error}"
     if status == 8:
@@ -163,13 +169,21 @@ def _unexpected(session: Session, error: BaseException) -> int:
     return _fail(session, status, f"{what} (traceback: {where})")
 
 
-def _fail(session: Session, status: int, message: str, kind: str = "error") -> int:
+def _fail(
+    session: Session,
+    status: int,
+    message: str,
+    kind: str = "error",
+    *,
+    lost: bool = False,
+) -> int:
     for callback in session.on_failure:
         try:
             callback(status, one_line(message))
         except OSError as error:  # the disk is full: the message matters more
             complain(f"could not record the failure: {error}", "warning")
-    complain(message, kind)
+    if not tell_launcher(status, one_line(message), lost=lost):
+        complain(message, kind)
     return status
 
 

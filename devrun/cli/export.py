@@ -12,8 +12,9 @@ from devrun.cli.console import say
 from devrun.cli.exits import Session
 from devrun.cli.flags import add_trust_flags, import_modules, trusted
 from devrun.config import Config
-from devrun.errors import CheckpointError
+from devrun.errors import CheckpointError, ConfigError
 from devrun.files import user_path
+from devrun.text import LINE, escape
 
 FORMATS = ("mmcv", "torch", "safetensors")
 LAYOUTS = ("mmcls", "timm", "torchvision", "transformers")
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
             averaged=averaged,
             merge=_merger(args, source),
         )
-    say(f"written: {target}")
+    say(f"written: {escape(target, LINE)}")
     return 0
 
 
@@ -86,8 +87,17 @@ def _merger(args: argparse.Namespace, source: Path) -> Callable[[Any, Any], Any]
         from devrun.models.build import build_model
         from devrun.models.peft import adapt, merge_adapters
 
-        model = build_model(cfg["model"])
-        adapt(model, cfg["peft"])
+        for key in ("model", "peft"):
+            if not isinstance(cfg.get(key), dict):
+                raise CheckpointError(
+                    f"the config in {str(source)!r} has no section {key!r}, which the "
+                    "merging of its adapters needs"
+                )
+        try:
+            model = build_model(cfg["model"])
+            adapt(model, cfg["peft"])
+        except ConfigError as error:
+            raise ConfigError(f"the config in {str(source)!r}: {error}") from error
         load_state_dict(model, weights, strict=True, source=str(source))
         merge_adapters(model)
         return model.state_dict()

@@ -14,8 +14,6 @@ from devrun.cli.console import say
 from devrun.errors import ConfigError, StorageError
 from devrun.files import replace_file
 
-__all__ = ["check_flags", "find_lr"]
-
 STEPS = 100
 NAME = "lr_find"
 _WIDTH, _ROWS = 50, 25

@@ -7,22 +7,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from devrun.cli.console import complain
+from devrun.cli.parser import index, positive
+from devrun.cli.several import add_launch_flags, number_or_auto
 from devrun.config import Config, DictAction
 from devrun.config.engine import is_engine_style, reads_bases_lazily
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.merge import DELETE
+from devrun.config.older import give_runner
 from devrun.errors import ConfigError
+from devrun.launchers import LAUNCHERS
 from devrun.network import downloads_allowed
 from devrun.trust import granted
-
-LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 
 
 def add_train_flags(parser: argparse.ArgumentParser) -> None:
     """Every flag of `devrun train`, in the groups that its help shows."""
     parser.add_argument("config", metavar="CONFIG", help="a .yaml, .json or .py file")
     add_device_flags(parser.add_argument_group("device"))
+    add_launch_flags(parser.add_argument_group("several processes"))
     _state_flags(parser.add_argument_group("what is kept and continued"))
     _run_flags(parser.add_argument_group("run"))
 
@@ -36,23 +38,28 @@ def add_device_flags(group: argparse._ArgumentGroup) -> None:
         metavar="D",
         help="cpu, cuda, cuda:1, auto, ... (devrun devices)",
     )
-    add("--ipu-replicas", type=_positive, metavar="N", help="ipu with N replicas")
-    add("--gpu-id", type=_index, metavar="N", help="MMCV's flag: --device cuda:N")
+    add("--ipu-replicas", type=positive, metavar="N", help="ipu with N replicas")
+    add("--gpu-id", type=index, metavar="N", help="MMCV's flag: --device cuda:N")
     add(
         "--gpu-ids",
-        type=_index,
+        type=index,
         nargs="+",
         metavar="N",
         help="the same, of MMCV's older tools; the first is taken",
     )
-    add("--gpus", type=_positive, metavar="N", help="the same; one GPU is taken")
+    add("--gpus", type=positive, metavar="N", help="the same; one GPU is taken")
     add("--emulate", action="store_true", help="run on the device's emulator")
-    add("--num-devices", type=_positive, default=1, metavar="N", help="only 1 yet")
+    add(
+        "--num-devices",
+        type=number_or_auto,
+        metavar="N|auto",
+        help="start N processes, each with a device; auto: as many as are here",
+    )
     add("--launcher", choices=LAUNCHERS, help="who started the processes (none)")
     add(
         "--local_rank",
         "--local-rank",
-        type=_index,
+        type=index,
         metavar="N",
         help="set by older launchers",
     )
@@ -106,7 +113,7 @@ def add_weights_flags(group: argparse._ActionsContainer) -> None:
 def _run_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--no-validate", action="store_true", help="do not evaluate while training")
-    add("--seed", type=_index, metavar="N", help="of data order and random streams")
+    add("--seed", type=index, metavar="N", help="of data order and random streams")
     add("--deterministic", action="store_true", help="only deterministic algorithms")
     add(
         "--diff-seed",
@@ -163,7 +170,7 @@ def _repeated(dest: str, metavar: str) -> dict[str, Any]:
 
 
 def read_config(args: argparse.Namespace, split: str = "val") -> Config:
-    """The config that the command names, with `--cfg-options`, in devrun's sections.
+    """The config that `args` names, with `--cfg-options`, in devrun's sections.
 
     Of an MMEngine-style one, `--cfg-options` has the keys of that style.
 
@@ -180,6 +187,7 @@ def read_config(args: argparse.Namespace, split: str = "val") -> Config:
         )
     cfg.merge_from_dict(args.cfg_options or {})
     if not is_engine_style(cfg):
+        give_runner(cfg)
         return cfg
     from devrun.interop.mmengine.translate import translated
 
@@ -196,14 +204,6 @@ def trusted(args: argparse.Namespace) -> Iterator[None]:
         yield
 
 
-def use_mmcv(args: argparse.Namespace) -> None:
-    """What `--mmcv` asks for; before anything of the user's is imported or read."""
-    if args.mmcv:
-        from devrun.interop.mmcv_finder import install
-
-        complain(install().described(), "note")
-
-
 def import_modules(args: argparse.Namespace, cfg: Any) -> None:
     """What `--import` and then the config's `custom_imports` list."""
     import_named(args.imports, args.config)
@@ -217,12 +217,6 @@ def overrides(args: argparse.Namespace, cfg: Any) -> dict[str, Any]:
     Raises:
         ConfigError: flags that contradict each other.
     """
-    if args.num_devices > 1:
-        raise ConfigError(
-            f"--num-devices {args.num_devices} is not here yet: use torchrun "
-            f"--nproc-per-node {args.num_devices} tools/train.py {args.config} "
-            "--launcher pytorch"
-        )
     if args.resume_from is not None and args.load_from is not None:
         raise ConfigError(
             "--resume-from and --load-from clash: the first goes on with a run, the "
@@ -321,17 +315,3 @@ def _revision(text: str) -> list[str]:
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not PATTERN=REPLACEMENT")
     return [pattern, replacement]
-
-
-def _index(text: str) -> int:
-    return _at_least(0, text)
-
-
-def _positive(text: str) -> int:
-    return _at_least(1, text)
-
-
-def _at_least(least: int, text: str) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {least} or more")
-    return int(text)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import NamedTuple, NoReturn, Protocol, cast
 
 import devrun
-from devrun.cli.console import say
+from devrun.cli.console import complain, say
 from devrun.cli.exits import STATUSES, Session, guarded
 from devrun.cli.parser import LineParser
 from devrun.errors import nearest
@@ -32,6 +32,9 @@ class CommandModule(Protocol):
 COMMANDS = {
     "train": Command("devrun.cli.train", "train what a config describes"),
     "test": Command("devrun.cli.test", "evaluate a checkpoint"),
+    "check": Command(
+        "devrun.cli.check", "say what would break, be slow or differ on a device"
+    ),
     "compare": Command("devrun.cli.compare", "find where two trainings part"),
     "report": Command("devrun.cli.report", "show what runs did on one page"),
     "predict": Command("devrun.cli.predict", "write what a checkpoint predicts"),
@@ -40,6 +43,7 @@ COMMANDS = {
     "convert": Command(
         "devrun.cli.convert", "write an MMEngine-style config as one of devrun's"
     ),
+    "launch": Command("devrun.cli.launch", "print a job file for a training"),
     "emulate": Command("devrun.cli.emulate", "run a program on the SDKs' emulators"),
 }
 
@@ -58,6 +62,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "devrun") -> int:
         command = cast(CommandModule, import_module(COMMANDS[words[0]].module))
         args = parser.parse_args(words[1:])
         session.parsed = True
+        if vars(args).get("mmcv"):  # before anything of the user's is read or imported
+            from devrun.interop.mmcv_finder import install
+
+            complain(install().described(), "note")
         return command.run(args, session)
 
     return guarded(run, words)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from devrun.cli.console import complain
 from devrun.errors import nearest
@@ -17,6 +18,15 @@ class LineParser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
+        self.ends_at: Callable[[str], bool] = lambda word: False
+        """Which word is the last; what follows is `rest`, for somebody else."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = sys.argv[1:] if args is None else list(args)
+        end = next((i for i, word in enumerate(words, 1) if self.ends_at(word)), None)
+        parsed = super().parse_args(words[:end], namespace)
+        parsed.rest = [] if end is None else words[end:]
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(UNKNOWN):
@@ -31,6 +41,26 @@ class LineParser(argparse.ArgumentParser):
         hint = nearest(flag, flags_of(self))
         hint = f"; {hint}" if hint.startswith("did you mean") else ""
         return f"unknown flag {flag}{hint}"
+
+
+def index(text: str) -> int:
+    """A number of 0 or more, as a flag's `type`."""
+    return at_least(0, text)
+
+
+def positive(text: str) -> int:
+    """A number of 1 or more, as a flag's `type`."""
+    return at_least(1, text)
+
+
+def at_least(least: int, text: str, digits: int | None = None, hint: str = "") -> int:
+    """`text` as a number of `least` or more, of at most so many digits."""
+    too_long = digits is not None and len(text) > digits
+    if not text.isdecimal() or too_long or int(text) < least:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of {least} or more{hint}"
+        )
+    return int(text)
 
 
 def flags_of(parser: argparse.ArgumentParser) -> list[str]:

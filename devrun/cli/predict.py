@@ -13,11 +13,10 @@ from devrun.cli.test import (
     FORMATS,
     add_shared_arguments,
     check_out,
+    launches,
     opened,
     say_written,
 )
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, session: Session) -> int:
     """One pass over the data set; nothing but the file is written."""
     check_out("--out", args.out, FORMATS)
-    with opened(args, every_sample=True) as (runner, hook, _):
+    if launches(args, session, True):
+        return 0
+    with opened(args, every_sample=True, stage="predict") as (runner, hook, _):
         from devrun.hooks.evaluation.predictions import predict, write_predictions
 
         rows = predict(runner, hook.loaders)

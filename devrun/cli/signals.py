@@ -119,6 +119,48 @@ class StopSignals:
                 _note(f"could not record it: {error}")
 
 
+class TakenDown:
+    """Context manager that keeps what signals came, for processes to be given them.
+
+    While there are none, `raising`, a signal raises StartInterrupted at once.
+    """
+
+    def __init__(self) -> None:
+        self.received: list[signal.Signals] = []
+        self.raising = True
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> TakenDown:
+        for name in WATCHED:
+            number = getattr(signal, name)
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def interrupt(self) -> None:
+        """Raise if a signal came."""
+        if self.received:
+            name = self.received[0].name
+            raise StartInterrupted(
+                f"stopped by {name} before the first iteration",
+                _unsaved(self.received[0]),
+            )
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number)
+        if name.name == "SIGHUP":
+            _let_go_of_the_terminal()
+            if name in self.received:
+                return
+        self.received.append(name)
+        if self.raising:
+            self.interrupt()
+
+
 def _unsaved(number: int) -> int:
     return 130 if number == signal.SIGINT else 143
 

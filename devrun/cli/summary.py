@@ -9,12 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from devrun.config.redact import MASK, is_secret_key, redacted
+from devrun.config.redact import redacted
+from devrun.redact import MASK, is_secret_key
 from devrun.rehearsal.shares import bound_of, shares_of
 
 NOT_METRICS = (
     "mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "momentum", "memory",
-    "time", "data_time",
+    "time", "data_time", "wait_time", "copy_time", "compute_time",
 )  # fmt: skip
 """Fields of a record about the run, not the model; `TextLoggerHook` keeps log values
 of these names apart, with a `_` behind."""
@@ -49,11 +50,17 @@ def _speed(runner: Any) -> dict[str, Any]:
 
     timers = [hook for hook in runner.hooks if isinstance(hook, IterTimerHook)]
     if not timers:
-        return {"seconds": None, "utilization": None}
+        return {"seconds": None, "sample_ms": None, "utilization": None}
     spent, updates = timers[0].spent, runner.session.train_steps
-    reached = utilization(runner.session, spent["data"] + spent["step"], updates)
+    training = sum(spent[part] for part in ("data", "copy", "compute", "hooks"))
+    reached = utilization(runner.session, training, updates)
+    clock = timers[0].clock
     return {
         "seconds": {part: round(seconds, 3) for part, seconds in spent.items()},
+        "sample_ms": {
+            part: round(1000 * seconds / clock.samples, 3)
+            for part, seconds in clock.parts.items()
+        },
         "utilization": reached and {**asdict(reached), "words": reached.words()},
     }
 
@@ -103,10 +110,14 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
     if facts["last_checkpoint"]:
         lines.append(f"checkpoint: {facts['last_checkpoint']}")
     lines.append(f"logs: {work_dir / facts['timestamp']}.log, .log.json, run.json")
-    if bound := bound_of(shares_of(facts)):
+    if bound := bound_of(shares_of(facts), facts):
         lines.append(f"time: {bound}")
     if facts.get("utilization"):
         lines.append(f"speed: {facts['utilization']['words']}")
+    energy = facts.get("energy") or {}
+    if energy.get("joules") is not None:
+        counters = ", ".join(energy["counters"])
+        lines.append(f"energy: {energy['joules']:,.0f} J by {counters}")
     lines.append(f"report: devrun report {shlex.quote(str(work_dir))}")
     return "\n".join(lines)
 

@@ -22,8 +22,8 @@ from devrun.cli.flags import (
     overrides,
     read_config,
     trusted,
-    use_mmcv,
 )
+from devrun.cli.several import launch_command, to_launch
 from devrun.cli.summary import listed
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
 from devrun.config import DictAction, check_config
@@ -32,17 +32,9 @@ from devrun.config.revisions import MODULE
 from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
 from devrun.files import replace_text, user_path
+from devrun.launched import join_launcher, take_signals
 from devrun.log.jsonlines import strict_line
-
-__all__ = [
-    "FORMATS",
-    "add_arguments",
-    "add_shared_arguments",
-    "check_out",
-    "opened",
-    "run",
-    "say_written",
-]
+from devrun.text import LINE, escape
 
 SPLITS = ("test", "val")
 WEIGHTS = ("evaluated", "trained")
@@ -122,6 +114,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     check_out("--out", args.out)
     check_out("--predictions", args.predictions, FORMATS)
     whole = args.predictions is not None
+    if launches(args, session, whole):
+        return 0
     with opened(args, every_sample=whole) as (runner, hook, checkpoint):
         from devrun.hooks.evaluation.predictions import Kept, write_predictions
 
@@ -139,20 +133,31 @@ def run(args: argparse.Namespace, session: Session) -> int:
     return 0
 
 
+def launches(args: argparse.Namespace, session: Session, every_sample: bool) -> bool:
+    """Whether this command was to start several processes, which have ended then."""
+    join_launcher()
+    if to_launch(args):
+        launch_command(args, _read(args, every_sample)[0], session.argv, None)
+        return True
+    take_signals()
+    return False
+
+
 def say_written(files: dict[str, int]) -> None:
     """Where predictions are now."""
     for path, count in files.items():
-        say(f"written: {path} ({count} rows)")
+        say(f"written: {escape(path, LINE)} ({count} rows)")
 
 
 @contextmanager
 def opened(
-    args: argparse.Namespace, *, every_sample: bool
+    args: argparse.Namespace, *, every_sample: bool, stage: str | None = None
 ) -> Iterator[tuple[Any, Any, str]]:
     """The runner with the saved weights, its EvalHook, and the checkpoint's path.
 
     Args:
         every_sample: read the data sets in their order, and whole.
+        stage: what a LightningModule is built for; by default, to judge the split.
     """
     cfg, places, only = _read(args, every_sample)
     if args.local_rank is not None:
@@ -165,13 +170,16 @@ def opened(
     from devrun.checkpoint import read_checkpoint
     from devrun.checkpoint.mmcv_format import averaged_weights
     from devrun.hooks.evaluation import EvalHook
+    from devrun.interop.lightning_trainer import in_stage
     from devrun.log.logger import get_logger
     from devrun.runners.training import build_training
 
     get_logger(log_level=cfg.get("log_level") or "INFO")
     progress = False if args.no_progress else None
+    judged = "test" if args.split == "test" else "validate"
     with (
         trusted(args),
+        in_stage(stage or judged),
         closing(
             build_training(cfg, initialise=False, progress=progress, only=only).runner
         ) as runner,
@@ -212,7 +220,6 @@ def _read(
             f"--allow-pickle {args.trusted_file} is not the file that is loaded; name "
             "the CHECKPOINT"
         )
-    use_mmcv(args)
     cfg: Any = read_config(args, args.split)
     cfg.merge_from_dict(overrides(args, cfg))
     _override_metrics(cfg, args)

@@ -20,20 +20,19 @@ from devrun.cli.flags import (
     overrides,
     read_config,
     trusted,
-    use_mmcv,
 )
 from devrun.cli.lost import crash_stacks
 from devrun.cli.record import RunRecord, git_revision, versions
+from devrun.cli.several import go_on, launch_command, to_launch
 from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
 from devrun.cli.workdir import check_checkpoint, choose_work_dir, claim, keep_aside
 from devrun.config import check_config
 from devrun.devices.resolve import set_environment
-from devrun.dist import launched
+from devrun.dist import check_launcher, launched
 from devrun.errors import DevrunError, StorageError
+from devrun.launched import join_launcher, launcher, take_signals, tell_launcher
 from devrun.lock import unlock_directory
-
-__all__ = ["add_arguments", "run"]
 
 add_arguments = add_train_flags
 
@@ -51,12 +50,19 @@ class Plan:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Train; the config is checked before anything slow is imported."""
+    join_launcher()
     if args.find_lr:
         check_flags(args)
+    go_on(args)
+    launches = to_launch(args)
     plan = _plan(args)
+    if launches:
+        return launch_command(args, plan.cfg, session.argv, str(plan.work_dir))
     if args.find_lr:
+        take_signals()
         return _find_lr(args, plan)
     with StopSignals() as signals, trusted(args):
+        take_signals()
         try:
             return _train(args, plan, session, signals)
         finally:
@@ -65,7 +71,6 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    use_mmcv(args)
     cfg = read_config(args)
     cfg.merge_from_dict(overrides(args, cfg))
     check_config(cfg)
@@ -82,6 +87,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     cfg.freeze()
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
+    check_launcher(cfg.get("launcher") or "none")
     main = not launched() or os.environ.get("RANK", "0") == "0"
     return Plan(cfg, work_dir, time.strftime("%Y%m%d_%H%M%S"), main)
 
@@ -107,11 +113,14 @@ def _train(
         _prepare_files(args, plan, session)
     session.cleanup.enter_context(crash_stacks(session.log_file))
     logger = _logger(plan, session)
+    if (own := launcher()) is not None:
+        logger.info("%s", own.described())
     record = _record(plan, session, writes)
     session.on_failure.append(record.fail)
     signals.on_leave.append(record.fail)
     set_environment()
     import_modules(args, plan.cfg)  # the command line may have changed the list
+    from devrun.log.energy import EnergyMeter
     from devrun.log.env import brief, env_text
     from devrun.runners.training import build_training
 
@@ -134,11 +143,13 @@ def _train(
         logger.debug("Environment:\n%s\n%s", env_text(), record.text())
         signals.attach(runner)
         _tell_hangs(runner, record, signals)
+        meter = EnergyMeter(runner.adapter.energy_counter())
+        session.on_failure.insert(0, lambda *_: record.write(energy=meter.stop()))
         training.run()
         if signals.stopped(runner.stop_reason):
             raise signals.interruption(_reached(runner), _save(runner, plan.cfg))
         found = results(runner, plan.work_dir, plan.timestamp)
-        record.finish("done", 0, **found)
+        record.finish("done", 0, **found, energy=meter.stop())
         if plan.main:
             say(summary(record.facts, plan.work_dir, dry_run=args.dry_run))
     return 0
@@ -204,7 +215,8 @@ def _tell_hangs(runner: Any, record: RunRecord, signals: StopSignals) -> None:
 
     def tell(error: DevrunError) -> None:
         record.fail(error.exit_code, str(error))
-        complain(str(error))
+        if not tell_launcher(error.exit_code, str(error)):
+            complain(str(error))
 
     for hook in runner.hooks:
         if isinstance(hook, WatchdogHook):

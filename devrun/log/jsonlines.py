@@ -49,9 +49,9 @@ def strict_line(record: Mapping[str, Any]) -> str:
     """`record` as one line of JSON that every parser accepts.
 
     Floats keep 5 decimals, or 5 significant digits below 0.001 so that a small
-    learning rate does not become 0. What JSON has no number for is the string
-    "NaN", "Infinity" or "-Infinity": null would hide which of them it was, and
-    `float()` reads these. ASCII only, so that no character breaks the line.
+    learning rate does not become 0. What JSON has no number for is a string, see
+    `json_number`: null would hide which of them it was. ASCII only, so that no
+    character breaks the line.
     """
     return json.dumps(_plain(record), ensure_ascii=True, allow_nan=False)
 
@@ -62,7 +62,7 @@ def _plain(value: Any, secret: bool = False) -> Any:
     if isinstance(value, str):
         return MASK if secret and value else redact(str(value))
     if isinstance(value, float):
-        return _number(float(value))
+        return json_number(_rounded(float(value)))
     if isinstance(value, Mapping):
         return {
             str(key): _plain(entry, secret or is_secret_key(key))
@@ -77,11 +77,14 @@ def _plain(value: Any, secret: bool = False) -> Any:
     return redact(str(value))
 
 
-def _number(value: float) -> float | str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
+def json_number(value: float) -> float | str:
+    """`value`; what JSON has no number for as a text that `float()` reads."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _rounded(value: float) -> float:
     if abs(value) < 1e-3:
         return float(f"{value:.{DIGITS}g}")
     return round(value, DIGITS)

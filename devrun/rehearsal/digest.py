@@ -10,8 +10,6 @@ import numpy as np
 from devrun.rehearsal.recorded import RecordedRun
 from devrun.rehearsal.shares import bound_of, finite, shares_of
 
-__all__ = ["Digest", "digest", "train_seconds"]
-
 HOUR = 3600.0
 
 
@@ -36,7 +34,10 @@ class Digest:
     best_seconds: float | None = None
     """Training time until the best score, s."""
     joules: float | None = None
-    """Energy of the whole run at the power that was given, J."""
+    """Energy of the whole run, J."""
+    joules_source: str | None = None
+    """`given`: at the power that was given; `measured`: by the counters that were read
+    while it trained."""
     price: float | None = None
     joules_to_best: float | None = None
     price_to_best: float | None = None
@@ -49,14 +50,17 @@ def digest(
     price_per_hour: float | None = None,
 ) -> Digest:
     """The figures of `run`; energy and price where power (W) and price are given."""
-    shares = {k: v for k, v in _shares(run).items() if finite(v) is not None}
     seconds = finite(run.facts.get("duration_seconds"))
+    joules, source = _times(seconds, watts), "given"
+    if watts is None:
+        joules, source = _measured(run), "measured"
+    shares = {k: v for k, v in _shares(run).items() if finite(v) is not None}
     metric, score, step = _best(run)
     until = None if step is None else _seconds_at(run, step)
     return Digest(
         seconds=seconds,
         shares=shares,
-        bound=bound_of(shares),
+        bound=bound_of(shares, run.facts),
         update_ms=_median(run, "time", 1000.0),
         samples_per_sec=_median(run, "samples_per_sec"),
         memory_mib=_peak(run),
@@ -64,38 +68,31 @@ def digest(
         best_score=score,
         best_step=step,
         best_seconds=until,
-        joules=_times(seconds, watts),
+        joules=joules,
+        joules_source=None if joules is None else source,
         price=_times(seconds, price_per_hour, 1 / HOUR),
-        joules_to_best=_times(until, watts),
+        joules_to_best=_times(until, _power(joules, seconds)),
         price_to_best=_times(until, price_per_hour, 1 / HOUR),
     )
-
-
-def train_seconds(run: RecordedRun) -> tuple[np.ndarray, np.ndarray]:
-    """Updates done, and the seconds of training until then; both empty without times.
-
-    A logged `time` is the mean of the updates since the entry before.
-    """
-    curve = run.curve("time", "train")
-    if curve is None:
-        return np.zeros(0), np.zeros(0)
-    times = np.where(np.isfinite(curve.values), curve.values, 0.0)
-    return curve.steps, np.cumsum(np.diff(curve.steps, prepend=0) * times)
 
 
 def _shares(run: RecordedRun) -> dict[str, float]:
     """As the newest part of the run recorded; of one that has not ended, by its log."""
     if shares := shares_of(run.facts):
         return shares
-    steps, until = train_seconds(run)
-    data = run.curve("data_time", "train")
+    steps, until = run.train_seconds
     if not len(steps):
         return {}
-    waited = 0.0
-    if data is not None and len(data.steps) == len(steps):
-        waits = np.where(np.isfinite(data.values), data.values, 0.0)
-        waited = float(np.sum(np.diff(steps, prepend=0) * waits))
-    return {"data": waited, "step": max(float(until[-1]) - waited, 0.0)}
+    names = {"data": "wait_time", "copy": "copy_time", "compute": "compute_time"}
+    rest, shares = "hooks", {}
+    if run.curve("wait_time", "train") is None:  # of an older devrun
+        rest, names = "step", {"data": "data_time"}
+    for part, name in names.items():
+        curve = run.curve(name, "train")
+        if curve is not None and len(curve.steps) == len(steps):
+            shares[part] = float(curve.sums()[-1])
+    shares[rest] = max(float(until[-1]) - sum(shares.values()), 0.0)
+    return shares
 
 
 def _best(run: RecordedRun) -> tuple[str | None, float | None, int | None]:
@@ -123,20 +120,33 @@ def _best_so_far(
 
 
 def _seconds_at(run: RecordedRun, step: int) -> float | None:
-    steps, until = train_seconds(run)
+    steps, until = run.train_seconds
     return finite(float(np.interp(step, steps, until))) if len(steps) else None
 
 
 def _median(run: RecordedRun, name: str, scale: float = 1.0) -> float | None:
-    curve = run.curve(name, "train")
-    values = curve.values[np.isfinite(curve.values)] if curve else np.zeros(0)
+    values = _logged(run, name)
     return finite(float(np.median(values)) * scale) if len(values) else None
 
 
 def _peak(run: RecordedRun) -> float | None:
-    curve = run.curve("memory", "train")
-    values = curve.values[np.isfinite(curve.values)] if curve else np.zeros(0)
+    values = _logged(run, "memory")
     return float(values.max()) if len(values) else None
+
+
+def _logged(run: RecordedRun, name: str) -> np.ndarray:
+    curve = run.curve(name, "train")
+    return np.zeros(0) if curve is None else curve.finite()
+
+
+def _measured(run: RecordedRun) -> float | None:
+    energy = run.facts.get("energy")
+    return finite(energy.get("joules")) if isinstance(energy, Mapping) else None
+
+
+def _power(joules: float | None, seconds: float | None) -> float | None:
+    """The mean over the run, W."""
+    return joules / seconds if joules is not None and seconds else None
 
 
 def _times(

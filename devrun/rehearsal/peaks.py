@@ -14,19 +14,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.benchmark import Timer
 
 from devrun.checkpoint import fileops
 from devrun.devices.base import DeviceAdapter
 from devrun.errors import UnsupportedFeatureError
 from devrun.files import replace_text, user_path
 from devrun.rehearsal.shares import finite
-from devrun.rehearsal.workloads import Case, cases
+from devrun.rehearsal.workloads import Case, Layers, cases
 
-__all__ = ["SCHEMA", "Measured", "Peaks", "load", "measure", "save"]
+if TYPE_CHECKING:
+    from torch.utils.benchmark import Timer
 
 SCHEMA = "devrun.peaks/1"
 ROUND = 0.02
@@ -85,7 +85,7 @@ def measure(
     adapter: DeviceAdapter,
     *,
     seconds: float = 20.0,
-    layers: Sequence[tuple[int, int, int]] = (),
+    layers: Layers | None = None,
 ) -> Peaks:
     """Measure the device of `adapter`, set up, for about `seconds`.
 
@@ -93,7 +93,7 @@ def measure(
         adapter: one that computes operation by operation; an emulated one says
             nothing about speed.
         seconds: of measuring; every case has three rounds at least.
-        layers: matrix products of a model beside the usual shapes, each (m, k, n).
+        layers: those of a model, beside the usual shapes.
 
     Raises:
         UnsupportedFeatureError: an emulated device, or one that runs only whole graphs.
@@ -161,6 +161,9 @@ def _calibrated(run: Callable[[], Any]) -> tuple[Timer, int]:
 
     0 runs of what takes so long that a smaller shape has to speak for it.
     """
+    # here, as every training reads the peaks that are kept, and this takes 0.1 s
+    from torch.utils.benchmark import Timer
+
     timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
     number = 1
     # the first run compiles, allocates and picks algorithms

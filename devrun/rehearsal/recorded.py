@@ -6,6 +6,7 @@ says what could not be read.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -26,8 +27,6 @@ from devrun.config.yaml_reader import read_yaml
 from devrun.errors import ConfigError, DevrunError
 from devrun.files import user_path
 from devrun.text import RECORD, one_line
-
-__all__ = ["Curve", "RecordedRun", "Saved", "Warned", "read_run"]
 
 MOST_BYTES = 1 << 30
 """Of a log; of `run.json` and the config a 64th."""
@@ -59,6 +58,16 @@ class Curve:
     mode: str
     steps: np.ndarray
     values: np.ndarray
+
+    def finite(self) -> np.ndarray:
+        """The values without NaN and infinities."""
+        found: np.ndarray = self.values[np.isfinite(self.values)]
+        return found
+
+    def sums(self) -> np.ndarray:
+        """Of all updates until each entry, of which each is the mean of its updates."""
+        means = np.where(np.isfinite(self.values), self.values, 0.0)
+        return np.cumsum(np.diff(self.steps, prepend=0) * means)
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,15 @@ class RecordedRun:
         """The curve of a logged value, if it was logged."""
         found = (c for c in self.curves if (c.name, c.mode) == (name, mode))
         return next(found, None)
+
+    @functools.cached_property
+    def train_seconds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Updates done, and the seconds of training until then; both empty without
+        times."""
+        curve = self.curve("time", "train")
+        if curve is None:
+            return np.zeros(0), np.zeros(0)
+        return curve.steps, curve.sums()
 
 
 def read_run(work_dir: str | Path) -> RecordedRun:
@@ -271,16 +289,17 @@ def _config(path: Path, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{file.name} {reason}: the config is not compared")
         return {}
     tree.pop("work_dir", None)  # where it is, not what it does
-    return dict(_flat(tree))
+    return dict(flat(tree))
 
 
-def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of each leaf of a config."""
     if isinstance(value, dict) and value:
         for name, entry in value.items():
-            yield from _flat(entry, f"{key}.{name}" if key else str(name))
+            yield from flat(entry, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
         for index, entry in enumerate(value):
-            yield from _flat(entry, f"{key}.{index}")
+            yield from flat(entry, f"{key}.{index}")
     else:
         yield key, value
 

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import html
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
@@ -20,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from devrun.errors import ConfigError
+from devrun.log.jsonlines import json_number
 from devrun.redact import redact
-from devrun.rehearsal.digest import digest, train_seconds
+from devrun.rehearsal.digest import digest
 from devrun.rehearsal.recorded import Curve, RecordedRun
 from devrun.rehearsal.thinning import thinned
-
-__all__ = ["SCHEMA", "page", "plain", "report_data"]
 
 SCHEMA = "devrun.report/1"
 POINTS = 400_000
@@ -123,8 +121,8 @@ def page(data: Mapping[str, Any], *, version: str = "", follow: float = 0.0) -> 
 
 def _curve(curve: Curve, run: RecordedRun, points: int) -> dict[str, Any]:
     steps, values, means = thinned(curve.steps, curve.values, points)
-    at, until = train_seconds(run)
-    finite = curve.values[np.isfinite(curve.values)]
+    at, until = run.train_seconds
+    finite = curve.finite()
     return {
         "name": curve.name,
         "mode": curve.mode,
@@ -171,20 +169,14 @@ def plain(value: Any, depth: int = 0) -> Any:
         return {str(key): plain(entry, depth + 1) for key, entry in value.items()}
     if isinstance(value, np.ndarray):
         rounded = np.char.mod("%.7g", value) if value.dtype.kind == "f" else value
-        return [_number(v) for v in rounded.astype(value.dtype).tolist()]
+        return [json_number(v) for v in rounded.astype(value.dtype).tolist()]
     if isinstance(value, (list, tuple)):
         return [plain(entry, depth + 1) for entry in value]
     if isinstance(value, np.generic):
         return plain(value.item())
     if isinstance(value, float):
-        return _number(value)
+        return json_number(value)
     return redact(value) if isinstance(value, str) else value
-
-
-def _number(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
 
 
 def _body(data: Mapping[str, Any]) -> Iterator[str]:
@@ -275,10 +267,14 @@ def _fact(run: Mapping[str, Any], key: str) -> str:
     return _value(value)
 
 
-def _energy(joules: float | None, price: float | None) -> str:
-    parts = [] if joules is None else [f"{joules:,.0f} J ({joules / 3.6e6:.4g} kWh)"]
-    parts += [] if price is None else [f"price {price:.4g}"]
-    return ", ".join(parts) + " at the power and price given" if parts else ""
+def _energy(joules: float | None, source: str | None, price: float | None) -> str:
+    parts = []
+    if joules is not None:
+        how = "measured" if source == "measured" else "at the power given"
+        parts.append(f"{joules:,.0f} J ({joules / 3.6e6:.4g} kWh), {how}")
+    if price is not None:
+        parts.append(f"{price:.4g} at the price given")
+    return "; ".join(parts)
 
 
 _FIGURES = (
@@ -289,8 +285,14 @@ _FIGURES = (
     ("best", lambda f: f"{f['best_metric'] or ''} {_value(f['best_score'])}".strip()),
     ("at step", lambda f: _value(f["best_step"])),
     ("training until then", lambda f: _duration(f["best_seconds"])),
-    ("energy and price", lambda f: _energy(f["joules"], f["price"])),
-    ("until the best", lambda f: _energy(f["joules_to_best"], f["price_to_best"])),
+    (
+        "energy and price",
+        lambda f: _energy(f["joules"], f["joules_source"], f["price"]),
+    ),
+    (
+        "until the best",
+        lambda f: _energy(f["joules_to_best"], f["joules_source"], f["price_to_best"]),
+    ),
 )
 
 

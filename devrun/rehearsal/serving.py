@@ -15,8 +15,6 @@ from devrun.errors import ConfigError, DevrunError
 from devrun.rehearsal.report import page
 from devrun.text import escape
 
-__all__ = ["serve"]
-
 INTERVAL = 5.0
 """Seconds between two looks of the page at the runs."""
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["bound_of", "finite", "shares_of"]
-
 REST = "the rest"
 ADVICE = {
     "data": "the device waits for samples: more workers_per_gpu, lighter transforms",
+    "copy": "to the device: pin_memory, larger batches, or samples of fewer bytes",
+    "compute": "the model computes, which is what the time should go to",
+    "hooks": "log and compute less often (log_config.interval, custom_hooks)",
     "step": "the model computes, which is what the time should go to",
     "evaluation": "evaluate less often (evaluation.interval) or on fewer samples",
     "saving": "save less often (checkpoint_config.interval), or with async: true",
@@ -34,10 +35,15 @@ def shares_of(facts: Mapping[str, Any]) -> dict[str, float]:
     return shares
 
 
-def bound_of(shares: Mapping[str, float]) -> str | None:
+def bound_of(
+    shares: Mapping[str, float], facts: Mapping[str, Any] | None = None
+) -> str | None:
     """What most of the time went to, in words; None without times.
 
-    The start and the end of a run are no part to be named: a longer one spreads them.
+    Args:
+        facts: `run.json`, for the slowest transform.
+
+    The start and the end of a run are not what bounds it: a longer one spreads them.
     """
     named = {part: seconds for part, seconds in shares.items() if part in ADVICE}
     whole = sum(shares.values())
@@ -45,7 +51,31 @@ def bound_of(shares: Mapping[str, float]) -> str | None:
         return None
     part = max(named, key=lambda name: named[name])
     share = named[part] / whole
-    return f"{part}: {share:.0%} of the time; {ADVICE[part]}"
+    advice = ADVICE[part]
+    if part == "data" and (slowest := slowest_of((facts or {}).get("sample_ms"))):
+        advice = f"{slowest}: {advice.partition(': ')[2]}"
+    rest = shares.get(REST, 0.0) / whole
+    beside = f", {rest:.0%} its start and end" if rest > share else ""
+    return f"{part}: {share:.0%} of the time{beside}; {advice}"
+
+
+def slowest_of(parts: Any) -> str | None:
+    """What most of the time of a sample goes to, in words.
+
+    Args:
+        parts: transform -> ms of a sample; "" is what is in none of them.
+    """
+    if not isinstance(parts, Mapping):
+        return None
+    numbers = {str(key): finite(value) for key, value in parts.items()}
+    known = {key: value for key, value in numbers.items() if value}
+    if not known:
+        return None
+    slowest = max(known, key=lambda name: known[name])
+    whole = f"{known[slowest]:.3g} of {sum(known.values()):.3g} ms a sample"
+    if not slowest:
+        return f"most of a sample is reading it, no transform ({whole})"
+    return f"the slowest transform is {slowest} ({whole})"
 
 
 def finite(value: Any) -> float | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["thinned"]
-
 
 def thinned(
     steps: np.ndarray, values: np.ndarray, points: int

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["ulps"]
-
 _INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 

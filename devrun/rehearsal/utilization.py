@@ -14,8 +14,6 @@ import torch
 
 from devrun.rehearsal.peaks import load
 
-__all__ = ["Utilization", "utilization"]
-
 
 @dataclass(frozen=True)
 class Utilization:

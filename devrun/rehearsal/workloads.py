@@ -13,20 +13,57 @@ import torch.nn.functional as F
 
 from devrun.text import joined
 
-__all__ = ["Case", "cases", "linear_layers"]
-
 DTYPES = {
     "fp64": torch.float64,
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A two-dimensional one: shapes of its input and weight, and its options."""
+
+    shape: tuple[int, ...]
+    weight: tuple[int, ...]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    def words(self) -> str:
+        """`3x3 stride 2, 64 to 128 channels, 56x56, batch 16`."""
+        batch, channels, *size = self.shape
+        kernel = "x".join(map(str, self.weight[2:]))
+        kernel += f" stride {self.stride[0]}" * (self.stride != (1, 1))
+        kernel += f" dilated {self.dilation[0]}" * (self.dilation != (1, 1))
+        kernel += f" in {self.groups} groups" * (self.groups > 1)
+        change = f"{channels} to {self.weight[0]} channels"
+        return f"{kernel}, {change}, {'x'.join(map(str, size))}, batch {batch}"
+
+    def options(self) -> dict[str, Any]:
+        """Those of `torch.nn.functional.conv2d`."""
+        return {
+            "stride": self.stride, "padding": self.padding,
+            "dilation": self.dilation, "groups": self.groups,
+        }  # fmt: skip
+
+
 CONVOLUTIONS = (
-    ("3x3, 64 channels, 56x56", (16, 64, 56, 56), (64, 64, 3, 3), 1, 1),
-    ("1x1, 256 channels, 28x28", (16, 256, 28, 28), (256, 256, 1, 1), 1, 1),
-    ("7x7 stride 2, 3 channels, 224x224", (8, 3, 224, 224), (64, 3, 7, 7), 2, 1),
-    ("3x3 depthwise, 128 channels, 56x56", (16, 128, 56, 56), (128, 1, 3, 3), 1, 128),
+    Convolution((16, 64, 56, 56), (64, 64, 3, 3), padding=(1, 1)),
+    Convolution((16, 256, 28, 28), (256, 256, 1, 1)),
+    Convolution((8, 3, 224, 224), (64, 3, 7, 7), (2, 2), (3, 3)),
+    Convolution((16, 128, 56, 56), (128, 1, 3, 3), padding=(1, 1), groups=128),
 )
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What a model runs: matrix products, each (m, k, n), and convolutions."""
+
+    products: tuple[tuple[int, int, int], ...] = ()
+    convolutions: tuple[Convolution, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,27 +86,28 @@ def cases(
     dtypes: Collection[str],
     *,
     own_memory: bool,
-    layers: Sequence[tuple[int, int, int]] = (),
+    layers: Layers | None = None,
 ) -> tuple[list[Case], list[str]]:
     """What is measured on `device`, and what is not, with the reason.
 
     Args:
         dtypes: what the device lists, of which `tf32` is looked at.
         own_memory: whether it has memory apart from the host's, and is fed larger work.
-        layers: matrix products beside the usual ones, each (m, k, n).
+        layers: those of a model, beside the usual ones.
     """
-    large = own_memory
+    large, layers = own_memory, layers or Layers()
     found: list[Case] = []
     left_out = ["int8: torch has no public matrix product of it"]
     for name, dtype in DTYPES.items():
         try:
             tf32 = name == "fp32" and "tf32" in dtypes
-            found += _products(device, name, dtype, large, layers, tf32=tf32)
+            own = layers.products
+            found += _products(device, name, dtype, large, own, tf32=tf32)
         except (TypeError, RuntimeError) as error:  # a type that the device lacks
             left_out.append(f"{name}: {joined(error)}")
             continue
         if name != "fp64":
-            found += _convolutions(device, name, dtype)
+            found += _convolutions(device, name, dtype, layers.convolutions)
             found.append(_attention(device, name, dtype))
     if not large:
         left_out.append("fp8: torch converts it on this device, which shows nothing")
@@ -147,21 +185,24 @@ def _as_tf32(run: Callable[[], Any]) -> Callable[[], Any]:
     return quick
 
 
-def _convolutions(device: torch.device, name: str, dtype: torch.dtype) -> list[Case]:
+def _convolutions(
+    device: torch.device,
+    name: str,
+    dtype: torch.dtype,
+    own: Sequence[Convolution],
+) -> list[Case]:
     found = []
-    for words, shape, weights, stride, groups in CONVOLUTIONS:
-        batch, _, height, width = shape
-        out, each, kernel, _ = weights
-        x = _random(*shape, device=device, dtype=dtype)
-        w = _random(*weights, device=device, dtype=dtype)
-        places = batch * -(-height // stride) * -(-width // stride)
-        work = 2.0 * places * out * each * kernel * kernel
-        options = {"stride": stride, "padding": kernel // 2, "groups": groups}
+    for one in dict.fromkeys((*CONVOLUTIONS, *own)):
+        x = _random(*one.shape, device=device, dtype=dtype)
+        w = _random(*one.weight, device=device, dtype=dtype)
+        places = F.conv2d(x[:1], w, **one.options())[0, 0].numel()
+        work = 2.0 * one.shape[0] * places * w.numel()
         for layout, form in (("", None), (", channels last", torch.channels_last)):
             if form is not None:
                 x, w = x.to(memory_format=form), w.to(memory_format=form)
-            run = _call(F.conv2d, x, w, **options)
-            found.append(Case("conv", name, words + layout, work, "GFLOP/s", run))
+            run = _call(F.conv2d, x, w, **one.options())
+            words = one.words() + layout
+            found.append(Case("conv", name, words, work, "GFLOP/s", run))
     return found
 
 
@@ -237,8 +278,8 @@ def _reductions(device: torch.device) -> list[Case]:
     return found
 
 
-def linear_layers(cfg: Mapping[str, Any]) -> list[tuple[int, int, int]]:
-    """The products of the linear layers that a config's model runs, each (m, k, n).
+def layers_of(cfg: Mapping[str, Any]) -> Layers:
+    """The linear layers and the convolutions that a config's model runs.
 
     The training is run dry, on two batches, for the sizes of its batches.
 
@@ -248,15 +289,25 @@ def linear_layers(cfg: Mapping[str, Any]) -> list[tuple[int, int, int]]:
     from devrun.runners.training import build_training
 
     training = build_training(cfg, validate=False, dry_run=True, progress=False)
-    found: dict[tuple[int, int, int], None] = {}
+    products: dict[tuple[int, int, int], None] = {}
+    convolutions: dict[Convolution, None] = {}
 
-    def note(layer: Any, given: tuple[Any, ...], out: Any) -> None:
+    def product(layer: Any, given: tuple[Any, ...], out: Any) -> None:
         rows = given[0].numel() // layer.in_features
-        found[rows, layer.in_features, layer.out_features] = None
+        products[rows, layer.in_features, layer.out_features] = None
+
+    def convolution(layer: Any, given: tuple[Any, ...], out: Any) -> None:
+        named = isinstance(layer.padding, str) or layer.padding_mode != "zeros"
+        if given[0].dim() == 4 and not named:
+            options = layer.stride, layer.padding, layer.dilation, layer.groups
+            shapes = tuple(given[0].shape), tuple(layer.weight.shape)
+            convolutions[Convolution(*shapes, *options)] = None
 
     for module in training.runner.model.modules():
         if isinstance(module, torch.nn.Linear):
-            module.register_forward_hook(note)
+            module.register_forward_hook(product)
+        elif isinstance(module, torch.nn.Conv2d):
+            module.register_forward_hook(convolution)
     with closing(training.runner):
         training.run()
-    return list(found)
+    return Layers(tuple(products), tuple(convolutions))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
+from functools import partial
 
 import pytest
 import yaml
 
-from devrun.cli.main import main
+from tests.support.command import command
 
 CONFIG = {
     "model": {"type": "MLP", "in_features": 16, "hidden": [8], "num_classes": 4},
@@ -51,11 +52,4 @@ def config(tmp_path):
 def train(capsys):
     """`train(*words)` -> (status, stdout, stderr)."""
 
-    def run(*words):
-        try:
-            status = main(["train", *map(str, words)])
-        except SystemExit as stop:
-            status = stop.code
-        return status, *capsys.readouterr()
-
-    return run
+    return partial(command, capsys, "train")

@@ -132,3 +132,46 @@ def test_what_cannot_be_is_refused_in_one_line(config, train, changes, words):
     errors = [line for line in err.splitlines() if line.startswith("devrun: error")]
     assert len(errors) == 1
     assert words in errors[0], errors
+
+
+NEAR = data()["val"]["near"]
+BAD = {
+    "missing folder": (
+        {"type": "ImageFolder", "data_prefix": "/nonexistent/x"},
+        "data.val.bad: ImageFolder: no such image folder: /nonexistent/x",
+    ),
+    "unknown type": (
+        {**NEAR, "type": "SyntheticClassificatoin"},
+        "data.val.bad.type: 'SyntheticClassificatoin' is not in the dataset registry",
+    ),
+    "wrong key": (
+        {**NEAR, "num_sample": 3},
+        "data.val.bad.num_sample: SyntheticClassification got an unexpected argument",
+    ),
+    "wrong value": ({**NEAR, "num_samples": "many"}, "data.val.bad"),
+    "empty": ({**NEAR, "num_samples": 0}, "data.val.bad: "),
+    "no type": ({"num_samples": 3}, "data.val.bad: no 'type' for the dataset"),
+    "no section": (3, "data.val.bad: an evaluation set is a section with a 'type'"),
+    "within": (
+        {"type": "RepeatDataset", "times": 2, "dataset": {**NEAR, "sed": 1}},
+        "data.val.bad.dataset.sed: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_set_is_named_by_its_path(config, train, kind):
+    section, words = BAD[kind]
+    changed = data(val={"good": NEAR, "bad": section})
+    status, _, err = train(config(data=changed), "--no-progress")
+    assert status in (2, 4)
+    (error,) = [line for line in err.splitlines() if line.startswith("devrun: error")]
+    assert words in error
+    assert "small.yaml:" in error
+
+
+def test_a_set_that_the_model_cannot_take_is_named(config, train):
+    wide = {**NEAR, "shape": [3]}
+    changes = {"evaluation": {}, "data": data(val={"good": NEAR, "bad": wide})}
+    status, _, err = train(config(**changes))
+    assert status == 1 and "ERROR - in the evaluation set 'bad':" in err, err[-600:]

@@ -14,31 +14,11 @@ from devrun.checkpoint import find_latest, read_checkpoint
 from devrun.models import GPT, ResNet, VisionTransformer
 from devrun.models.blocks import depths_of
 from devrun.models.recompute import checkpoint_blocks
+from tests.support import configs
+from tests.support.configs import DATA, RESNET
 from tests.support.packages import vision
 
-RESNET = {
-    "type": "ResNet",
-    "stage_blocks": [1, 1],
-    "base_channels": 4,
-    "stem": "cifar",
-    "num_classes": 4,
-}
-VIT = {
-    "type": "VisionTransformer",
-    "img_size": 8,
-    "patch_size": 4,
-    "embed_dim": 16,
-    "depth": 3,
-    "num_heads": 2,
-    "dropout": 0.2,
-    "num_classes": 4,
-}
-IMAGES = {"type": "SyntheticImages", "shape": [3, 8, 8], "num_classes": 4}
-DATA = {
-    "samples_per_gpu": 8,
-    "train": {**IMAGES, "num_samples": 32},
-    "val": {**IMAGES, "num_samples": 16, "offset": 32},
-}
+VIT = {**configs.VIT, "depth": 3, "dropout": 0.2}
 DEVICES = [["cpu"], ["ipu", "--emulate"]]
 
 

@@ -69,11 +69,6 @@ def test_flags_that_name_two_devices_clash(words):
         device("auto", *words)
 
 
-def test_several_devices_are_told_to_use_torchrun():
-    with pytest.raises(ConfigError, match="torchrun --nproc-per-node 2"):
-        overrides(parsed("--num-devices", "2"), {})
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -127,3 +122,29 @@ def test_local_rank_is_known_in_both_spellings():
 def test_another_number_of_replicas_in_the_config_clashes(configured):
     with pytest.raises(ConfigError, match="--ipu-replicas 2 and device.replicas"):
         device(configured, "--ipu-replicas", "2")
+
+
+def test_a_config_without_a_runner_may_say_how_long_as_in_mmcv(config, train):
+    path = config(runner=None, total_epochs=1)
+    status, out, err = train(path, "--no-progress")
+    assert status == 0, err
+    assert "done: 1 epochs, 4 iterations" in out
+    words = (path, "--no-progress", "--work-dir", "second", "--cfg-options")
+    _, out, _ = train(*words, "total_epochs=2")
+    assert "done: 2 epochs" in out
+    path = config(runner={"max_iters": 3}, total_iters=9, evaluation={"interval": 9})
+    _, out, err = train(path, "--no-progress", "--work-dir", "third")
+    assert "3 iterations" in out, err
+
+
+def test_a_wrong_length_is_told_with_its_line(config, train):
+    status, _, err = train(config(runner=None, total_epochs=-1))
+    assert status == 2
+    assert "small.yaml:" in err
+    assert "max_epochs" in err.splitlines()[-1]
+
+
+def test_a_length_beside_a_runner_is_refused(config, train):
+    status, _, err = train(config(total_epochs=1))
+    assert status == 2
+    assert "total_epochs: no longer read; write runner = dict(" in err

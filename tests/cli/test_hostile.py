@@ -5,7 +5,6 @@ What they would run leaves the file PWNED. Each is refused with status 2 and one
 
 from __future__ import annotations
 
-import copy
 import importlib
 import json
 import pickle
@@ -18,6 +17,7 @@ import torch
 from devrun.cli.main import main
 from devrun.scopes import SCOPES
 from tests.cli.conftest import CONFIG
+from tests.support.configs import changed
 
 COMMAND = "touch PWNED"
 CODE = "import os; os.system('touch PWNED')"
@@ -310,17 +310,6 @@ def trap(tmp_path, monkeypatch):
     importlib.invalidate_caches()
 
 
-def hostile(changes):
-    cfg = copy.deepcopy(CONFIG)
-    for path, value in changes.items():
-        *above, last = path.split(".")
-        node = cfg
-        for key in above:
-            node = node[key]
-        node[last] = value
-    return cfg
-
-
 def check(status, text, folder):
     assert not (folder / "PWNED").exists()
     assert status == 2, text
@@ -344,14 +333,14 @@ def test_a_hostile_config_is_refused_and_runs_nothing(name, trap, train):
     changes = dict(CASES[name])
     dry = ["--dry-run"] if changes.pop("dry", True) else []
     path = trap / "hostile.json"
-    path.write_text(json.dumps(hostile(changes)))
+    path.write_text(json.dumps(changed(CONFIG, changes)))
     status, _, text = train(path, *dry)
     check(status, text, trap)
 
 
 @pytest.mark.parametrize("name", ["fx graph", "transform fx", "remote code"])
 def test_neither_in_yaml_nor_in_python_that_is_read(name, trap, train):
-    cfg = hostile(CASES[name])
+    cfg = changed(CONFIG, CASES[name])
     forms = {
         "c.yaml": json.dumps(cfg),
         "c.py": "".join(f"{key} = {value!r}\n" for key, value in cfg.items()),
@@ -363,7 +352,7 @@ def test_neither_in_yaml_nor_in_python_that_is_read(name, trap, train):
 
 
 def test_neither_by_test_nor_by_the_command_lines_changes(trap, capsys, train, config):
-    (trap / "c.json").write_text(json.dumps(hostile({"model": GRAPH})))
+    (trap / "c.json").write_text(json.dumps(changed(CONFIG, {"model": GRAPH})))
     torch.save({}, trap / "w.pth")
     status = main(["test", str(trap / "c.json"), str(trap / "w.pth"), "--split", "val"])
     check(status, capsys.readouterr().err, trap)
@@ -402,7 +391,7 @@ def test_a_data_set_of_an_installed_package_is_given_no_pickle(
     installed.mkdir()
     (installed / "dr_installed.py").write_text(UNPICKLES)
     monkeypatch.syspath_prepend(str(installed))
-    cfg = hostile({"data.train": {"type": "dr_installed.Rows", **arguments}})
+    cfg = changed(CONFIG, {"data.train": {"type": "dr_installed.Rows", **arguments}})
     (trap / "c.json").write_text(json.dumps(cfg))
     status, _, text = train(trap / "c.json", "--dry-run")
     sys.modules.pop("dr_installed", None)
@@ -434,7 +423,7 @@ def test_a_scope_imports_no_package_beside_the_config(scope, changes, trap, trai
         (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
     path = trap / "configs" / "hostile.json"
     path.parent.mkdir()
-    path.write_text(json.dumps(hostile(changes)).replace("SCOPE", scope))
+    path.write_text(json.dumps(changed(CONFIG, changes)).replace("SCOPE", scope))
     status, _, text = train(path, "--dry-run")
     check(status, text, trap)
     assert "from which a config cannot import" in text.splitlines()[-1]
@@ -454,7 +443,7 @@ def test_a_scope_imports_no_package_beside_the_config(scope, changes, trap, trai
 )
 def test_what_is_no_scope_is_not_imported_as_one(changes, trap, train):
     path = trap / "hostile.json"
-    path.write_text(json.dumps(hostile(changes)))
+    path.write_text(json.dumps(changed(CONFIG, changes)))
     status, _, text = train(path, "--dry-run")
     check(status, text, trap)
     assert not [name for name in sys.modules if name.startswith("dr_")]

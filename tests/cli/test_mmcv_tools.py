@@ -66,10 +66,11 @@ def test_older_flags_for_a_gpu_name_the_first(config, train):
 def test_the_scripts_start_a_process_for_each_device(config, tmp_path):
     slurm = tmp_path / "bin"
     slurm.mkdir()
-    (slurm / "scontrol").write_text("#!/bin/sh\necho 127.0.0.1\n")
     (slurm / "srun").write_text(
-        '#!/bin/sh\nwhile [ "$1" != bash ]; do shift; done\n'
-        'SLURM_NODEID=0 SLURM_JOB_NODELIST=n exec "$@"\n'
+        '#!/bin/sh\nwhile [ "$1" != "$PYTHON" ]; do shift; done\n'
+        "export SLURM_NTASKS=2 SLURM_JOB_NODELIST=localhost\n"
+        'SLURM_PROCID=1 SLURM_LOCALID=1 "$@" &\n'
+        'SLURM_PROCID=0 SLURM_LOCALID=0 "$@" && wait $!\n'
     )
     for path in slurm.iterdir():
         path.chmod(0o755)

@@ -6,26 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from devrun.checkpoint import find_latest, read_checkpoint
+from devrun.checkpoint import find_latest, read_checkpoint, write_checkpoint
 from devrun.cli.main import main
 from devrun.models import VisionTransformer
+from tests.support.configs import DATA, VIT
 from tests.support.packages import vision
 
-VIT = {
-    "type": "VisionTransformer",
-    "img_size": 8,
-    "patch_size": 4,
-    "embed_dim": 16,
-    "depth": 2,
-    "num_heads": 2,
-    "num_classes": 4,
-}
-IMAGES = {"type": "SyntheticImages", "shape": [3, 8, 8], "num_classes": 4}
-DATA = {
-    "samples_per_gpu": 8,
-    "train": {**IMAGES, "num_samples": 32},
-    "val": {**IMAGES, "num_samples": 16, "offset": 32},
-}
 LORA = {
     "type": "LoraConfig",
     "r": 2,
@@ -87,6 +73,35 @@ def test_only_the_adapters_learn_and_an_export_merges_them(run, capsys, device):
     found = evaluated(capsys, "tuned.yaml", "tuned")
     assert evaluated(capsys, "base.yaml", "merged.pth") == found
     assert evaluated(capsys, "base.yaml", newest("base")) != found
+
+
+FORGED = {
+    "rank": (lambda cfg: cfg["peft"].update(r=4), "does not fit VisionTransformer: 8"),
+    "targets": (lambda cfg: cfg["peft"].update(target_modules=["qkv"]), "unexpected"),
+    "adapter": (lambda cfg: cfg.update(peft=5), "has no section 'peft'"),
+    "model": (lambda cfg: cfg.pop("model"), "has no section 'model'"),
+    "type": (lambda cfg: cfg["peft"].update(type="os.system"), "standard library"),
+    "code": (lambda cfg: cfg["model"].update(type="subprocess.Popen"), "standard"),
+    "pattern": (lambda cfg: cfg["peft"].update(target_modules="(a+)+$"), "for ever"),
+    "alpha": (lambda cfg: cfg["peft"].update(lora_alpha="x"), "config in"),
+}
+
+
+def test_a_checkpoint_whose_config_is_forged_is_not_merged(run, capsys):
+    run("good", peft=LORA)
+    found = read_checkpoint(newest("good"))
+    for name, (forge, said) in FORGED.items():
+        parts = {part: copy.deepcopy(found[part]) for part in ("model", "trainer")}
+        forge(parts["trainer"]["config"])
+        write_checkpoint("forged", name, parts, {"step": 1})
+        capsys.readouterr()
+        assert main(["export", f"forged/{name}", "--output", "out.pth"]) in (2, 3)
+        (error,) = capsys.readouterr().err.splitlines()
+        assert said in error and f"forged/{name}" in error
+    parts["trainer"]["config"] = "text"
+    write_checkpoint("forged", "text", parts, {"step": 1})
+    assert main(["export", "forged/text", "--output", "out.pth"]) == 3
+    assert not Path("out.pth").exists()
 
 
 def test_a_resumed_run_has_the_same_bits(run, train):

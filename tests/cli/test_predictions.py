@@ -122,6 +122,13 @@ def test_several_processes_write_one_file(trained):
     check(read_back("two.csv"))
 
 
+def test_a_file_with_a_line_break_in_its_name_is_said_on_one_line(trained, capsys):
+    path = trained()
+    assert main(["predict", path, "out", *WORDS, "--out", "a\nb.csv"]) == 0
+    check(read_back("a\nb.csv"))
+    assert r"written: a\nb.csv (13 rows)" in capsys.readouterr().out.splitlines()
+
+
 class Half(torch.utils.data.Dataset):
     """Without labels; one sample cannot be read."""
 

@@ -10,16 +10,9 @@ import torch
 
 from devrun.checkpoint import find_latest, read_checkpoint
 from devrun.metrics.functional import accuracy, topk_accuracy
+from tests.support.configs import DATA, RESNET
 from tests.support.packages import vision
 
-IMAGES = {"type": "SyntheticImages", "shape": [3, 8, 8], "num_classes": 4}
-MODEL = {
-    "type": "ResNet",
-    "stage_blocks": [1, 1],
-    "base_channels": 4,
-    "stem": "cifar",
-    "num_classes": 4,
-}
 V2 = "torchvision.transforms.v2"
 MIXUP = {"type": f"{V2}.MixUp", "alpha": 0.8, "num_classes": 4}
 EITHER = {
@@ -35,9 +28,7 @@ SMOOTH = {
 
 def data(transform=None, **changes):
     return {
-        "samples_per_gpu": 8,
-        "train": {**IMAGES, "num_samples": 32},
-        "val": {**IMAGES, "num_samples": 16, "offset": 32},
+        **DATA,
         **({} if transform is None else {"batch_transform": transform}),
         **changes,
     }
@@ -46,7 +37,7 @@ def data(transform=None, **changes):
 @pytest.fixture
 def run(config, train):
     def go(work_dir, *words, **changes):
-        path = config(f"{work_dir}.yaml", **{"model": MODEL, **changes})
+        path = config(f"{work_dir}.yaml", **{"model": RESNET, **changes})
         status, _, err = train(path, "--work-dir", work_dir, "--seed", "1", *words)
         assert status == 0, err
         return read_checkpoint(find_latest(Path(work_dir) / "checkpoints"))["model"]
@@ -111,7 +102,7 @@ def test_an_ipu_has_the_losses_of_the_cpu(run, loss, transform):
 
 
 def test_an_ipu_refuses_class_weights_by_name(config, train):
-    path = config(model=MODEL, data=data(), loss=SMOOTH)
+    path = config(model=RESNET, data=data(), loss=SMOOTH)
     status, _, err = train(path, "--device", "ipu", "--emulate")
     assert status == 2
     assert "the argument weight is not supported on the IPU" in err.splitlines()[-1]
@@ -123,7 +114,7 @@ def test_smoothing_and_weights_are_torchs(run):
 
     run("out", loss=SMOOTH, data=data(), optimizer={"type": "SGD", "lr": 1e-30})
     saved = read_checkpoint(find_latest(Path("out/checkpoints")))["model"]
-    model = ResNet(**{k: v for k, v in MODEL.items() if k != "type"}).eval()
+    model = ResNet(**{k: v for k, v in RESNET.items() if k != "type"}).eval()
     model.load_state_dict(saved)
     samples = SyntheticImages(16, (3, 8, 8), 4, offset=32)
     x = torch.stack([samples[i][0] for i in range(16)])
@@ -188,14 +179,14 @@ def test_a_model_with_a_loss_of_its_own_needs_another_for_mixed_labels(
 def test_bad_values_are_one_line(config, train, changes, said):
     if V2 in str(changes):
         vision("torchvision")
-    status, _, err = train(config(**{"model": MODEL, "data": data(), **changes}))
+    status, _, err = train(config(**{"model": RESNET, "data": data(), **changes}))
     assert status in (2, 4), err
     (line,) = [line for line in err.splitlines() if line.startswith("devrun: error")]
     assert said in line, line
 
 
 def test_without_torchvision_it_says_what_to_install(config):
-    path = config(model=MODEL, data=data(MIXUP))
+    path = config(model=RESNET, data=data(MIXUP))
     program = (
         "import sys; sys.modules['torchvision'] = None\n"
         "from devrun.cli.main import main; sys.exit(main(['train', sys.argv[1]]))"

@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import threading
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import yaml
 from devrun.checkpoint import load_checkpoint, read_checkpoint
 from devrun.cli.main import main
 from devrun.models import MLP, VisionTransformer
+from tests.support.command import command
 
 VIT = {
     "type": "VisionTransformer",
@@ -36,14 +38,7 @@ def mlp(seed=0):
 
 @pytest.fixture
 def export(capsys):
-    def run(*words):
-        try:
-            status = main(["export", *map(str, words)])
-        except SystemExit as stop:
-            status = stop.code
-        return status, *capsys.readouterr()
-
-    return run
+    return partial(command, capsys, "export")
 
 
 def test_keys_are_revised_by_the_config_and_by_flags(config, train):

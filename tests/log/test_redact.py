@@ -117,6 +117,10 @@ HARMLESS = (
     "tokenizer: bert-base; token_dropout: true; tokens: 512",
     "3 passes of the compass; bypass: true; secretary: bob; num_passes=2",
     "KeyError: 'img_key'",
+    "unexpected: 'dino_token', 'pos_embed', 'blocks.0.attn.qkv.weight'",
+    "freeze: ['dino_token', 'cls_token'] match nothing",
+    "model.token: 'cls_token' is no argument; layer1_token=backbone.norm1",
+    "neck.mem_token: shape (1, 1, 8), point_token: missing in the file",
     "query_key=5 sort_keys=true revise_keys=[['^a', '']] key: value",
     "AttributeError: 'Linear' object has no attribute 'cls_token'",
     "unexpected key 'head.weight'; did you mean 'heads.weight'?",
@@ -229,6 +233,8 @@ def test_every_way_out_uses_the_redactor(form, capsys):
         {"init_kwargs": {"config": {"password": S}}},
         {"vendor_key": "aB3dE6gH9jK2mN5pQ8sT1vW4" + S},
         {"x": ("token", S)},
+        {"freeze": ["dino_token", S]},
+        {"dino_token": S.lower()},
         {"credentials": [{"user": S}]},
     ],
 )
@@ -236,6 +242,36 @@ def test_trees_are_judged_by_their_structure(tree):
     assert S not in repr(redacted(tree))
     Config(tree)
     assert S not in redact(f"it said {S} somewhere")
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"freeze": ["dino_token", "pos_embed"]},
+        {"freeze": ("dino_token", "quite.different_part.0")},
+        {"model": {"token": "quite.different_part.1"}},
+    ],
+)
+def test_names_of_parameters_are_no_secrets(tree):
+    assert redacted(tree) == tree
+    Config(tree)
+    text = "pos_embed, quite.different_part.0 and quite.different_part.1 are shown"
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hub_token", "letmein"), ("hub_token", "tr0ub4dor_and_3x7q"),
+        ("hub_token", "Correct_Horse"), ("hub_token", "deadbeefdeadbeefdeadbeef_cafe"),
+        ("password", "correct_horse"), ("secret_key", "correct_horse"),
+        ("db.pass", "correct_horse.0"),
+    ],
+)  # fmt: skip
+def test_what_people_choose_and_services_draw_is_no_name(key, value):
+    for notation in NOTATIONS:
+        assert value not in redact(notation.format(key=key, value=value))
+    assert value not in repr(redacted([[key, value], {key: value}]))
 
 
 def test_a_value_of_the_environment_is_shown_as_its_reference(monkeypatch):

@@ -9,6 +9,7 @@ import yaml
 
 from devrun.cli.main import main
 from tests.cli.conftest import CONFIG
+from tests.support.command import command
 
 
 @pytest.fixture(scope="session")
@@ -37,10 +38,6 @@ def report(capsys):
 
     def run(*words):
         capsys.readouterr()
-        try:
-            status = main(["report", *map(str, words)])
-        except SystemExit as stop:
-            status = stop.code
-        return status, *capsys.readouterr()
+        return command(capsys, "report", *words)
 
     return run

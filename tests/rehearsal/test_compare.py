@@ -9,9 +9,9 @@ import pytest
 import torch
 import yaml
 
-from devrun.cli.main import main
 from devrun.rehearsal.ulps import ulps
 from tests.support import zygote
+from tests.support.command import command
 
 SOURCE = """
 import torch
@@ -108,13 +108,16 @@ def config(tmp_path):
 @pytest.fixture
 def compare(capsys):
     def run(*words):
-        try:
-            status = main(["compare", *words, "--import", "dr_planted"])
-        except SystemExit as stop:
-            status = stop.code
-        return status, *capsys.readouterr()
+        return command(capsys, "compare", *words, "--import", "dr_planted")
 
     return run
+
+
+OPERATORS = {
+    "attention": "where the second runs aten.t.default",
+    "hidden": "where the second runs aten._to_copy.default",
+    "loss": "where the second runs aten.sum.dim_IntList",
+}
 
 
 @pytest.mark.parametrize(
@@ -163,6 +166,8 @@ def test_a_planted_divergence_is_found_where_it_is(
     parting = json.loads(out)["parting"]
     assert (status, err) == (10, "")
     assert tuple(parting.values())[: len(found)] == found
+    operator = OPERATORS.get(found[-1])
+    assert (operator or "") in (parting["operator"] or "")
     assert parting["difference"] > parting["tolerance"] > 0
     assert parting["ulps"] > 1
 
@@ -184,6 +189,32 @@ def test_devices_that_agree_agree(config, apart, pair):
     status, out = apart(config("first.yaml"), "--devices", pair, "--steps", "3")
     assert status == 0 and "they agree: " in out
     assert "only in one of them" not in out
+
+
+MMCV_HOOK = """
+from mmcv.runner import HOOKS, Hook
+
+
+@HOOKS.register_module()
+class Quiet(Hook):
+    pass
+"""
+
+
+def test_modules_written_for_mmcv_are_compared(config, apart, tmp_path):
+    (tmp_path / "quiet.py").write_text(MMCV_HOOK)
+    hook = {"custom_hooks": [{"type": "Quiet"}]}
+    words = [config(name, **hook) for name in ("a.yaml", "b.yaml")]
+    words += ["--import", "quiet", "--device", "cpu", "--steps", "1"]
+    assert apart(*words)[0] == 2
+    status, out = apart(*words, "--mmcv")
+    assert status == 0 and "they agree: " in out
+
+
+@pytest.mark.parametrize("words", [("devices",), ("export", "none")])
+def test_every_command_with_the_flag_for_mmcv_honours_it(words):
+    done = zygote.run(["-m", "devrun", *words, "--mmcv"], timeout=120)
+    assert done.stderr.startswith("devrun: note: imports of mmcv.runner and mmcv.utils")
 
 
 def test_precisions_that_agree_agree(config, compare):

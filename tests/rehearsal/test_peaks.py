@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from devrun.cli.main import main
 from devrun.devices.resolve import resolve_device
 from devrun.rehearsal import peaks as module
 from devrun.rehearsal.peaks import load
-from devrun.rehearsal.workloads import linear_layers
+from devrun.rehearsal.workloads import Convolution, Layers, cases, layers_of
 from tests.cli.conftest import CONFIG
+from tests.support import zygote
+from tests.support.command import command
 
 
 @pytest.fixture(autouse=True)
@@ -26,14 +29,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def devices(capsys):
-    def run(*words):
-        try:
-            status = main(["devices", *words])
-        except SystemExit as stop:
-            status = stop.code
-        return status, *capsys.readouterr()
-
-    return run
+    return partial(command, capsys, "devices")
 
 
 @pytest.mark.slow
@@ -65,7 +61,24 @@ def test_the_cpu_is_measured_and_the_result_kept(devices, cache):
 def test_the_layers_of_a_config_are_among_the_shapes():
     model = {"type": "MLP", "in_features": 16, "hidden": [8], "num_classes": 4}
     cfg = {**CONFIG, "model": model, "log_level": "ERROR"}
-    assert linear_layers(cfg) == [(8, 16, 8), (8, 8, 4)]
+    assert layers_of(cfg) == Layers(((8, 16, 8), (8, 8, 4)))
+
+
+def test_the_convolutions_of_a_config_are_measured_with_their_own_options():
+    train = {"type": "SyntheticClassification", "num_samples": 32, "shape": [3, 9, 9]}
+    model = {"type": "ResNet", "stem": "cifar", "stage_blocks": [1, 1]}
+    model |= {"num_classes": 4, "base_channels": 4}
+    cfg = {**CONFIG, "model": model, "log_level": "ERROR"}
+    cfg["data"] = {**CONFIG["data"], "train": train, "val": train}
+    found = layers_of(cfg)
+    stem = Convolution((8, 3, 9, 9), (4, 3, 3, 3), padding=(1, 1))
+    assert found.convolutions[0] == stem and len(found.convolutions) > 3
+    assert any(one.stride == (2, 2) for one in found.convolutions)
+    device = torch.device("cpu")
+    measured, _ = cases(device, ("fp32",), own_memory=False, layers=found)
+    own = [c for c in measured if c.shape == stem.words() and c.dtype == "fp32"]
+    assert [c.work for c in own] == [2 * 8 * 81 * 4 * 27]
+    assert own[0].run().shape == (8, 4, 9, 9)
 
 
 def test_rates_and_times_are_judged_by_their_kind():
@@ -128,9 +141,20 @@ def test_a_training_tells_its_utilization_where_the_device_was_measured(
     found, spent = facts["utilization"], facts["seconds"]
     # two linear layers: forward, their weights' gradients, the second one's input's
     flops = 2 * 8 * (2 * 16 * 8 + 3 * 8 * 4)
-    reached = flops * 8 / (spent["data"] + spent["step"]) / 1e9
+    parts = ("data", "copy", "compute", "hooks")
+    reached = flops * 8 / sum(spent[part] for part in parts) / 1e9
     assert found["gflops"] == pytest.approx(reached, rel=0.2)
     assert found["share"] == pytest.approx(found["gflops"] / 10, abs=1e-5)
+
+
+def test_a_training_does_not_import_what_measures(tmp_path):
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(CONFIG))
+    train = "import sys; from devrun.cli.main import main; main(sys.argv[1:])"
+    code = f"{train}; sys.exit('torch.utils.benchmark' in sys.modules)"
+    words = ["train", "small.yaml", "--dry-run", "--no-progress"]
+    done = zygote.run(["-c", code, *words], cwd=tmp_path)
+    assert "dry run: nothing was written" in done.stdout
+    assert done.returncode == 0
 
 
 ODD = {"median": [1], "kind": [1], "low": None, "dtype": 10**400}

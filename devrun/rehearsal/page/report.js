@@ -45,7 +45,8 @@
   };
 
   // What was learnt comes first, then what it took.
-  const LAST = ["lr", "momentum", "samples_per_sec", "time", "data_time", "memory"];
+  const LAST = ["lr", "momentum", "samples_per_sec", "time", "data_time",
+    "wait_time", "copy_time", "compute_time", "memory"];
   const rank = (name) => LAST.findIndex((last) => name.split("/")[0] === last);
   const names = [...new Set(report.runs.flatMap((run) => run.curves.map((c) => c.name)))]
     .sort((a, b) => rank(a) - rank(b));

@@ -1,0 +1,184 @@
+"""`devrun check`: what would break, be slow or differ on a device."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from devrun.cli.check_scaling import (
+    add_scaling_flags,
+    check_scaling_flags,
+    run_scaling,
+    scaling_words,
+)
+from devrun.cli.console import say
+from devrun.cli.exits import Session
+from devrun.cli.flags import add_trust_flags, read_config
+from devrun.cli.parser import LineParser
+from devrun.config import check_config
+from devrun.config.options import DictAction
+from devrun.rehearsal.programs import is_program
+from devrun.text import aligned, escape
+
+FOUND = 11
+"""Exit status where something breaks, or is as bad as `--fail-on` says."""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *(|[KMGT]i?B?)", re.IGNORECASE)
+
+
+def add_arguments(parser: LineParser) -> None:
+    parser.usage = f"{parser.prog} [FLAGS] CONFIG | {parser.prog} [FLAGS] SCRIPT [...]"
+    parser.ends_at = is_program
+    add = parser.add_argument
+    add("config", metavar="CONFIG", help="what `devrun train` takes; or a program")
+    add("--device", action="append", metavar="D", help="one device (several: again)")
+    add("--steps", type=int, default=3, help="updates of each half of the run (3)")
+    add("--samples", type=int, default=8, help="samples of a batch at the most (8)")
+    add("--memory", type=_bytes, metavar="SIZE", help="what the device has: 24GiB")
+    add("--timeout", type=float, default=600.0, help="seconds for a device (600)")
+    add(
+        "--fail-on",
+        choices=("breaks", "slow", "differs", "advice"),
+        default="breaks",
+        help="the mildest finding that gives exit status 11 (breaks)",
+    )
+    add("--cfg-options", nargs="+", action=DictAction, help="changes of the config")
+    add("--json", action="store_true", help="the result as JSON")
+    add_scaling_flags(parser)
+    add_trust_flags(parser)
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """0 where nothing is as bad as `--fail-on` says, 11 where something is.
+
+    With `--devices`, 11 where no strategy fits `--memory`.
+    """
+    check_scaling_flags(args, program=is_program(args.config))
+    if args.devices is not None:
+        return _of_many(args)
+    from devrun.rehearsal.check import SEVERITIES
+
+    found = _of_program(args) if is_program(args.config) else _of_config(args)
+    _say(found, args.json, _words)
+    worst = found.worst()
+    bad = worst and SEVERITIES.index(worst) <= SEVERITIES.index(args.fail_on)
+    return FOUND if bad else 0
+
+
+def _of_many(args: argparse.Namespace) -> int:
+    found = run_scaling(args, *_config(args))
+    _say(found, args.json, scaling_words)
+    return FOUND if found.nothing_fits else 0
+
+
+def _say(found: Any, as_json: bool, words: Callable[[Any], str]) -> None:
+    if as_json:
+        from devrun.rehearsal.report import plain
+
+        say(json.dumps(plain(found.as_dict()), indent=2))
+    else:
+        say(words(found))
+
+
+def _of_program(args: argparse.Namespace) -> Any:
+    from devrun.rehearsal.check import check_program
+
+    return check_program(
+        args.config,
+        args.rest,
+        devices=args.device or (),
+        memory=args.memory,
+        timeout=args.timeout,
+    )
+
+
+def _config(args: argparse.Namespace) -> tuple[Any, Any]:
+    """The config, and what it may do."""
+    cfg = read_config(args)
+    check_config(cfg)
+    from devrun.rehearsal.check.request import Grants
+
+    return cfg, Grants(
+        file=args.config,
+        factories=tuple(args.factories),
+        everything=args.trust_config,
+        imports=tuple(args.imports),
+        mmcv=args.mmcv,
+    )
+
+
+def _of_config(args: argparse.Namespace) -> Any:
+    cfg, grants = _config(args)
+    from devrun.rehearsal.check import check
+
+    return check(
+        cfg,
+        grants,
+        devices=args.device or (),
+        steps=args.steps,
+        samples=args.samples,
+        memory=args.memory,
+        timeout=args.timeout,
+    )
+
+
+def _bytes(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 24GiB")
+    unit = match[2].upper()
+    base = 1000 if unit.endswith("B") and "I" not in unit else 1024
+    return int(float(match[1]) * base ** " KMGT".index(unit[:1] or " "))
+
+
+def _words(found: Any) -> str:
+    lines = _table(found)
+    for device in found.devices:
+        if device.findings:
+            lines += ["", _title(device)]
+        for finding in device.findings:
+            lines += _finding(finding)
+    reduced = dict.fromkeys(r for device in found.devices for r in device.reduced)
+    if reduced:
+        lines += ["", f"made smaller for the rehearsal: {'; '.join(reduced)}"]
+    return "\n".join(lines)
+
+
+def _table(found: Any) -> list[str]:
+    """A row for each device: how much was found of each severity."""
+    from devrun.rehearsal.check import SEVERITIES
+
+    rows = [["device", *SEVERITIES, "tried"]]
+    for device in found.devices:
+        counts = [str(device.count(severity) or "-") for severity in SEVERITIES]
+        ends = "; ".join(
+            f"{mode + ': ' if mode else ''}ended in {stage}"
+            for mode, stage in device.ended.items()
+        )
+        tried = "the program, to its end"
+        if device.updates:
+            tried = f"{device.updates} updates, evaluation, save, resume"
+        rows.append([_title(device), *counts, ends or tried])
+    return aligned(rows)
+
+
+def _title(device: Any) -> str:
+    kind = " (emulated)" if device.emulated else ""
+    return f"{device.device}{kind}"
+
+
+def _finding(finding: Any) -> list[str]:
+    often = f", {finding.per_step:g} an update" if finding.per_step else ""
+    modes = f" ({', '.join(finding.modes)})" if finding.modes else ""
+    lines = [f"  {finding.severity}: {finding.kind}: {finding.what}{often}{modes}"]
+    if finding.site:
+        lines.append(f"    at {finding.site}")
+    lines.append(f"    {finding.why}")
+    if finding.remedy != finding.why:
+        lines.append(f"    do: {finding.remedy}")
+    lines += [f"      {call}" for call in finding.stack]
+    here = f"{os.getcwd()}{os.sep}"  # files are shorter as seen from here
+    return [escape(line.replace(here, ""), 600) for line in lines]

@@ -1,0 +1,89 @@
+"""Where each tensor of a run on the CPU would be if the device were another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+
+@dataclass(frozen=True)
+class Host:
+    """A tensor that would stay on the host.
+
+    Attributes:
+        what: the call or attribute that made it.
+        site: the user's line that did.
+        remedy: what to write there, so that it is on the device.
+    """
+
+    what: str
+    site: str | None = None
+    remedy: str = ""
+
+
+class Device:
+    """A tensor that would be on the device."""
+
+
+DEVICE = Device()
+
+
+class Origins:
+    """Tags of storages: on the device, on the host, or not known.
+
+    Weights, buffers and batches are on the device, and so is what is computed from
+    them; what a factory makes without `device=` is on the host. What is neither, such
+    as a tensor made with `device=x.device`, stays unknown until it meets one that is
+    on the device, and is never the cause of a finding.
+    """
+
+    def __init__(self) -> None:
+        # a weak reference keeps the address from being given to another storage
+        self._of: dict[int, tuple[StorageWeakRef, Host | Device]] = {}
+
+    def tag(self, tensor: Tensor, where: Host | Device) -> None:
+        storage = storage_of(tensor)
+        if storage is not None:
+            self._of[storage._cdata] = StorageWeakRef(storage), where
+
+    def forget(self, tensor: Tensor) -> None:
+        """It is not known any more where `tensor` is."""
+        storage = storage_of(tensor)
+        if storage is not None:
+            self._of.pop(storage._cdata, None)
+
+    def of(self, tensor: Tensor) -> Host | Device | None:
+        storage = storage_of(tensor)
+        if storage is None or storage._cdata not in self._of:
+            return None
+        return self._of[storage._cdata][1]
+
+    def on_device(self, tensor: Any) -> bool:
+        return isinstance(tensor, Tensor) and self.of(tensor) is DEVICE
+
+    def sweep(self) -> None:
+        """Drop the tags of what is freed."""
+        self._of = {
+            key: value for key, value in self._of.items() if not value[0].expired()
+        }
+
+
+def flat_tensors(values: Any) -> Iterator[Tensor]:
+    """The tensors among an operator's arguments or results: quicker than a walk."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from flat_tensors(value)
+
+
+def storage_of(tensor: Tensor) -> Any:
+    """Its storage; None where it has none of its own."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # sparse, nested, a vendor's
+        return None

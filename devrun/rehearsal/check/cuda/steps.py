@@ -1,0 +1,125 @@
+"""`Steps`: the updates of the rehearsal, as CUDA would do them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from devrun.config.tree import where
+from devrun.hooks.base import Hook, Priority
+from devrun.rehearsal.check.cuda.determinism import Determinism
+from devrun.rehearsal.check.cuda.mismatches import Mismatches, tag_attributes
+from devrun.rehearsal.check.cuda.options import asked_of
+from devrun.rehearsal.check.cuda.origins import DEVICE, Origins
+from devrun.rehearsal.check.cuda.precision import Precision
+from devrun.rehearsal.check.cuda.syncs import Syncs, clipping
+from devrun.rehearsal.check.cuda.watch import Calls, Judge, Operators
+from devrun.rehearsal.check.notebook import Notebook
+from devrun.rehearsal.check.probe import Probe
+from devrun.rehearsal.check.request import Request
+from devrun.run import Run
+from devrun.runners.training import Training
+from devrun.tensors import map_tensors
+
+
+class Steps(Probe):
+    """What each operator of an update would meet on CUDA, as the judges see it."""
+
+    def __init__(self, request: Request, note: Notebook) -> None:
+        super().__init__(request, note)
+        self.origins = Origins()
+        self.syncs = Syncs(self.origins, self.updating)
+        self.mismatches = Mismatches(self.updating)
+        self.determinism, self.precision = Determinism(), Precision()
+        self.judges: list[Judge] = [self.syncs, self.mismatches, self.precision]
+        self.updates = 0
+        self.active = False
+        """Whether an update is being done, with the hooks before and after it."""
+        self._runner: Any = None
+
+    def before(self, cfg: Any) -> None:
+        if asked_of(cfg, self.request.device).get("deterministic"):
+            self.judges.append(self.determinism)
+        clip = (cfg.get("optimizer_config") or {}).get("grad_clip") or {}
+        if clip.get("error_if_nonfinite"):
+            origin = where(clip, "error_if_nonfinite").origin
+            self.note.found(clipping(str(origin) if origin else None))
+        if cfg.get("loss") is not None:
+            origin = where(cfg, "loss").origin
+            self.precision.loss_site = str(origin) if origin else None
+
+    def built(self, training: Training) -> None:
+        runner = training.runner
+        self._runner = runner
+        tag_attributes(runner.session.step_module, self.origins)
+        adapter: Any = runner.adapter
+        # the host reads no number for nothing there: log_vars has tensors
+        adapter.host_shared = False
+        move = adapter.to_device
+        adapter.to_device = lambda batch: self.copied(move(batch))
+        runner.register_hook(_Begins(self))
+        runner.register_hook(_Ends(self))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        calls = Calls(self.origins, self.judges)
+        with Operators(self.origins, calls, self.judges), calls:
+            yield
+
+    def after(self, training: Training) -> None:
+        if not self.updates:
+            return
+        for finding in (
+            *self.syncs.findings(),
+            *self.mismatches.findings(self.updates),
+            *self.determinism.findings(self.updates),
+            *self.precision.findings(self.updates),
+        ):
+            self.note.found(finding)
+
+    def copied(self, batch: Any) -> Any:
+        """`batch` as the copy to the device would give it: other tensors, tagged."""
+
+        def copy(tensor: Tensor) -> Tensor:
+            made = tensor.clone()
+            self.origins.tag(made, DEVICE)
+            return made
+
+        return map_tensors(copy, batch)
+
+    def updating(self) -> bool:
+        """Whether an update is done, and no evaluation that may read what it likes."""
+        return self.active and self._runner.session.wrapped.training
+
+    def begin(self, run: Run) -> None:
+        self.active = True
+        self.updates += 1
+        self._runner.count_flops = False  # by a mode below which nothing is seen
+        self.origins.sweep()
+        for tensor in (*run.model.parameters(), *run.model.buffers()):
+            self.origins.tag(tensor, DEVICE)
+        run.data_batch = self.copied(run.data_batch)
+        self.syncs.begin()
+
+
+class _Begins(Hook):
+    priority = Priority.HIGHEST
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def before_train_iter(self, runner: Run) -> None:
+        self._steps.begin(runner)
+
+
+class _Ends(Hook):
+    priority = Priority.LOWEST
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def after_train_iter(self, runner: Run) -> None:
+        self._steps.active = False

@@ -1,0 +1,165 @@
+"""Lines at which the host waits for the device, once an update or more often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from devrun.rehearsal.check import sites
+from devrun.rehearsal.check.cuda.frames import line_asking
+from devrun.rehearsal.check.cuda.origins import Host, Origins
+from devrun.rehearsal.check.cuda.watch import Op
+from devrun.rehearsal.check.findings import Finding
+
+_READ = (
+    "keep it a tensor: x.detach() in place of x.item(); devrun reads what is in "
+    "log_vars at the log interval"
+)
+_BRANCH = "torch.where(condition, a, b) in place of the branch"
+_MASK = "torch.where(mask, x, 0) and a sum over mask, of the shape of x"
+_SIZES = "keep sizes and indices on the host"
+_LABELS = {
+    "item": (".item()", _READ),
+    "tolist": (".tolist()", _READ),
+    "cpu": (".cpu()", _READ),
+    "to": (".to('cpu')", _READ),
+    "__float__": ("float()", _READ),
+    "__int__": ("int()", _READ),
+    "__index__": ("a tensor as index or size", _SIZES),
+    "__getitem__": ("x[:n] of a tensor n", _SIZES),
+    "backward": ("if, float() or .item() in backward", _BRANCH),
+    "__bool__": ("if or bool()", _BRANCH),
+    "is_nonzero": ("if or bool()", _BRANCH),
+    "__repr__": ("print", _READ),
+    "__str__": ("print", _READ),
+    "__format__": ("format or f-string", _READ),
+    "one_hot": ("one_hot", "torch.nn.functional.one_hot(x, num_classes=N)"),
+    "tensor": ("torch.tensor of tensors", "torch.stack(list)"),
+}
+"""Call -> its name for a reader, and what to do."""
+_REMEDIES = {
+    "nonzero": _MASK,
+    "masked_select": _MASK,
+    "index": _MASK,
+    "index_put_": "torch.where(mask, value, x) in place of x[mask] = value",
+    "bincount": "torch.zeros(N, device=x.device).index_add_(0, x, weights)",
+    "repeat_interleave": "give repeat_interleave its output_size=",
+    "equal": "(a == b).all(), read at the log interval",
+    "allclose": "torch.isclose(a, b).all(), read at the log interval",
+    "_linalg_check_errors": "torch.linalg's function with the ending _ex",
+}
+_UNIQUE = "sort, and compare with the element before: a shape that no value changes"
+_READS = frozenset(
+    [
+        *("_local_scalar_dense", "nonzero", "masked_select", "equal", "allclose"),
+        *("_unique", "_unique2", "unique_dim", "unique_consecutive", "bincount"),
+        "_linalg_check_errors",
+    ]
+)
+_INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
+
+
+KIND = "host sync"
+_WHY = "the host waits here until the GPU has done all that was queued"
+
+
+def clipping(site: str | None) -> Finding:
+    """That of a config which has every norm of the gradients looked at."""
+    return Finding(
+        severity="slow",
+        kind=KIND,
+        what="error_if_nonfinite",
+        why=_WHY,
+        remedy="leave it out: nonfinite: stop looks at the norms at the log interval",
+        site=site,
+        per_step=1,
+    )
+
+
+class Syncs:
+    """Counts what of the user's makes the host wait, while an update is done."""
+
+    def __init__(self, origins: Origins, updating: Callable[[], bool]) -> None:
+        self._origins, self._updating = origins, updating
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._seen: dict[tuple[str, str, str], set[int]] = {}
+        self._update = 0
+
+    def begin(self) -> None:
+        """The next update."""
+        self._update += 1
+
+    def operator(self, op: Op) -> None:
+        if self._updating() and self._waits(op):
+            self._note(*self._words(op))
+
+    def _words(self, op: Op) -> tuple[str, str]:
+        usual = (op.call.strip("_") or op.name, _REMEDIES.get(op.name, _UNIQUE))
+        if op.name in _INDEXES:
+            return "x[mask]", usual[1]
+        if op.name == "_local_scalar_dense":
+            usual = (usual[0], _READ)
+        elif op.call == "where":
+            usual = ("where(condition)", _MASK)
+        if op.call == "backward" and op.name != "_local_scalar_dense":
+            return op.name, usual[1]
+        return _LABELS.get(op.call, usual)
+
+    def leaves(self, call: str, tensor: Tensor) -> None:
+        if self._updating() and call not in ("numpy", "__array__"):
+            self._note(*_LABELS[call])
+
+    def findings(self) -> Iterator[Finding]:
+        """Of the lines that waited in most of the updates, not at their first only."""
+        for key, count in self._counts.items():
+            label, remedy, site = key
+            if len(self._seen[key]) * 2 <= self._update:
+                continue
+            if sites.is_library(site):
+                remedy = "an option of that package, or without what leads there"
+            yield Finding(
+                severity="advice" if sites.is_library(site) else "slow",
+                kind=KIND,
+                what=label,
+                why=_WHY,
+                remedy=remedy,
+                site=site,
+                per_step=count / self._update,
+            )
+
+    def _note(self, label: str, remedy: str) -> None:
+        site = line_asking()
+        if site is None:
+            return
+        key = label, remedy, site
+        self._counts[key] += 1
+        self._seen.setdefault(key, set()).add(self._update)
+
+    def _waits(self, op: Op) -> bool:
+        first = op.inputs[0]
+        if op.name in _INDEXES:
+            masks = [one for one in op.args[1] if one is not None]
+            kinds = (torch.bool, torch.uint8)
+            masked = any(
+                one.dtype in kinds and not isinstance(self._origins.of(one), Host)
+                for one in masks
+            )
+            return masked and not self._fills(op)
+        if op.name == "repeat_interleave":
+            return op.kwargs.get("output_size") is None
+        if op.name == "histc":
+            return op.args[2:4] in ((), (0, 0))
+        return op.name in _READS and self._origins.on_device(first)
+
+    def _fills(self, op: Op) -> bool:
+        """Whether one number from the host is put under the mask: no index is made."""
+        value: Any = op.args[2] if op.name != "index" else None
+        return (
+            value is not None
+            and value.numel() == 1
+            and not self._origins.on_device(value)
+        )

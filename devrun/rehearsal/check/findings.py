@@ -1,0 +1,104 @@
+"""What a check found, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+SCHEMA = "devrun.check/1"
+SEVERITIES = ("breaks", "slow", "differs", "advice")
+"""The worst first."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a user would want to know before the device is there.
+
+    Attributes:
+        severity: one of `SEVERITIES`.
+        kind: what it is about, in two or three words that stay the same: `on the host`.
+        what: the operator, module, key or hook.
+        why: one clause: what happens there.
+        remedy: what to write instead, one line that can be pasted or followed.
+        site: `file:line` of the user's own code or config; None if there is none.
+        per_step: times an update; None where it is not counted.
+        fix: the remedy as config keys and values (`--cfg-options`), where it is one.
+        modes: in which of the device's modes; empty for all of them.
+        stack: of a crash, the innermost call first.
+    """
+
+    severity: str
+    kind: str
+    what: str
+    why: str
+    remedy: str
+    site: str | None = None
+    per_step: float | None = None
+    fix: dict[str, Any] | None = None
+    modes: tuple[str, ...] = ()
+    stack: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What makes two findings one, whichever mode they were found in."""
+        return self.severity, self.kind, self.what, self.site
+
+
+@dataclass
+class DeviceCheck:
+    """One device: what was found there, and what was tried."""
+
+    device: str
+    emulated: bool = False
+    modes: tuple[str, ...] = ()
+    """The device's modes that were tried, where it has several."""
+    findings: list[Finding] = field(default_factory=list)
+    updates: int = 0
+    """Done before the end, at the least; 0 of a program."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What was measured, by name; by mode first where there are several."""
+    reduced: list[str] = field(default_factory=list)
+    """Sizes that were made smaller, each as a clause."""
+    ended: dict[str, str] = field(default_factory=dict)
+    """Mode (or an empty name) -> the stage that it did not get past."""
+
+    def count(self, severity: str) -> int:
+        return sum(finding.severity == severity for finding in self.findings)
+
+
+@dataclass
+class Check:
+    """The result of `check`."""
+
+    config: str
+    steps: int
+    devices: list[DeviceCheck]
+    schema: str = SCHEMA
+
+    def worst(self) -> str | None:
+        """The worst severity of all; None where nothing was found."""
+        found = {f.severity for device in self.devices for f in device.findings}
+        return next((one for one in SEVERITIES if one in found), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def merged(
+    found: Iterable[tuple[str, Finding]], modes: tuple[str, ...]
+) -> list[Finding]:
+    """Each finding once, with the modes it was found in; the worst first.
+
+    Args:
+        found: mode and finding; the mode is empty where the device has but one.
+        modes: those that were tried.
+    """
+    by_key: dict[Any, tuple[Finding, list[str]]] = {}
+    for mode, finding in found:
+        by_key.setdefault(finding.key, (finding, []))[1].append(mode)
+    rows = []
+    for finding, seen in by_key.values():
+        own = tuple(mode for mode in modes if mode in seen)
+        rows.append(replace(finding, modes=() if own == modes else own))
+    return sorted(rows, key=lambda row: SEVERITIES.index(row.severity))

@@ -1,0 +1,130 @@
+"""What a rehearsal on a Gaudi finds: the adapter's report, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from devrun.devices.hpu.report import (
+    FALLBACK,
+    FROZEN,
+    GRAPH_BREAK,
+    RECOMPILATION,
+    SYNC,
+    WIDE,
+    Report,
+    ReportHook,
+)
+from devrun.devices.hpu.sdk import SDK
+from devrun.devices.hpu.watch import LOADER
+from devrun.hooks.base import Hook
+from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.hosted import Hosted
+from devrun.rehearsal.check.probe import Probe
+from devrun.rehearsal.check.sites import is_library
+from devrun.run import Run
+from devrun.runners.training import Training
+from devrun.tensors import tensors_in
+
+_MEANS = {
+    FALLBACK: ("slow", "a Gaudi has no kernel for it: its inputs go to the host"),
+    SYNC: ("slow", "the host waits for the device, which has nothing to do meanwhile"),
+    RECOMPILATION: ("slow", "a graph is compiled again for each new shape or number"),
+    GRAPH_BREAK: ("slow", "torch.compile leaves the graph here and goes on in Python"),
+    WIDE: ("differs", "a Gaudi has no float64: the numbers are those of float32"),
+    FROZEN: ("differs", "Python code in a graph runs once, while it is captured"),
+}
+_OUTSIDE_GRAPHS = ("lazy", "eager")
+"""Modes in which each operator of the user's passes through torch's dispatcher."""
+
+
+class HPUProbe(Probe):
+    """Reads the adapter's report when the updates are over."""
+
+    def changes(self, cfg: Any) -> dict[str, Any]:
+        section = dict(cfg["device"])
+        section.update(report=True, report_after=2 * self.request.steps, strict=False)
+        if self.request.memory is not None and self.request.emulated:
+            section["memory_mb"] = max(self.request.memory >> 20, 1)
+        return {"device": {**section, "_delete_": True}}
+
+    def built(self, training: Training) -> None:
+        self._evaluated: Counter[Any] = Counter()
+        training.runner.register_hook(_Batches(self))
+        training.runner.eval_contexts.append(self._evaluating)
+
+    @contextmanager
+    def _evaluating(self, runner: Any) -> Iterator[None]:
+        """Within an evaluation, what the SDK counts is no part of an update."""
+        before = _counts(runner.adapter.sdk)
+        yield
+        self._evaluated += _counts(runner.adapter.sdk) - before
+
+    def getting_past(self) -> AbstractContextManager[Any]:
+        if self.request.mode in _OUTSIDE_GRAPHS:
+            return Hosted("hpu", self.note)
+        return super().getting_past()
+
+    def after(self, training: Training) -> None:
+        runner = training.runner
+        hooks = (hook for hook in runner.hooks if isinstance(hook, ReportHook))
+        report = next((hook.report for hook in hooks), None)
+        if report is None or not report.updates:
+            return
+        for finding in _findings(report, self._evaluated):
+            self.note.found(finding)
+        self.note.fact("graphs compiled", report.compilations)
+        self.note.fact("launches an update", report.launches)
+        stats = runner.adapter.memory_stats()
+        self.note.fact("peak MiB", round(stats.get("peak_mib", 0.0), 1))
+
+
+def _counts(sdk: SDK) -> Counter[Any]:
+    return Counter(
+        {(f.what, f.site.file, f.site.line): f.count for f in sdk.findings()}
+    )
+
+
+def _findings(report: Report, evaluated: Mapping[Any, int]) -> Iterator[Finding]:
+    """The report's rows; `evaluated` has how often each was in an evaluation."""
+    for row in report.rows():
+        if (row.kind, row.site) == (RECOMPILATION, LOADER):
+            continue  # BatchShapes looks at more batches
+        severity, why = _MEANS[row.kind]
+        if not row.site.line:
+            why = f"in {row.site}: {why}"
+        elif is_library(row.site.file) and severity == "slow":
+            severity = "advice"  # it is not the user's to change
+        times = row.times - evaluated.get((row.what, *row.site), 0)
+        often = row.kind != FROZEN and times > 0
+        yield Finding(
+            severity=severity,
+            kind=row.kind,
+            what=row.what,
+            why=why,
+            remedy=row.remedy,
+            site=str(row.site) if row.site.line else None,
+            per_step=round(times / report.updates, 2) if often else None,
+        )
+
+
+class _Batches(Hook):
+    """Notes the bytes of a batch by the dtypes that a Gaudi stores otherwise."""
+
+    def __init__(self, probe: HPUProbe) -> None:
+        self._note = probe.note
+        self._done = False
+
+    def before_train_iter(self, runner: Run) -> None:
+        if self._done:
+            return
+        self._done = True
+        for dtype in (torch.int64, torch.float64):
+            sizes = [
+                t.nbytes for t in tensors_in(runner.data_batch) if t.dtype is dtype
+            ]
+            self._note.fact(f"{str(dtype)[6:]} bytes a batch", sum(sizes))

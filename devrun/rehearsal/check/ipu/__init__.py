@@ -1,0 +1,1 @@
+"""What an IPU would not compile, hold, keep busy or do again."""

@@ -1,0 +1,30 @@
+"""What PopTorch would refuse of a program of the user's own."""
+
+from __future__ import annotations
+
+from devrun.devices.ipu.sdk import load
+from devrun.rehearsal.check.ipu.refused import finding_of
+from devrun.rehearsal.check.notebook import Notebook
+
+
+class IPUProgram:
+    """Has the emulator go on where it refuses, to the end of the process.
+
+    Args:
+        memory: bytes of an IPU, above which a graph is refused; None sets no limit.
+    """
+
+    def __init__(self, note: Notebook, memory: int | None) -> None:
+        self._note = note
+        self._emulation = load(True).emulation
+        self._emulation.set_memory_limit(memory)
+        self._refusals = self._emulation.refusals()
+        self._found = self._refusals.__enter__()
+
+    def found(self) -> None:
+        """Note what was refused so far."""
+        counts = self._emulation.counts
+        self._note.fact("compilations", counts["compile"])
+        self._note.fact("calls", counts["run"])
+        for refusal in list(self._found):
+            self._note.found(finding_of(refusal))

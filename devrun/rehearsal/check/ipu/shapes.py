@@ -1,0 +1,44 @@
+"""Batches of more than one shape, which a compiled graph does not take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from devrun.devices.ipu.batch import ShapesError
+from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.keys import line_of, pasted
+from devrun.rehearsal.check.probe import Probe
+from devrun.rehearsal.check.sites import defined
+from devrun.runners.training import Training
+
+
+class Shapes(Probe):
+    """Gets past them by the line of config that makes all of one shape."""
+
+    _data: Any = None
+
+    def built(self, training: Training) -> None:
+        self._data = training.loaders[0]
+
+    def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
+        if not isinstance(error, ShapesError):
+            return None
+        fix, reason = error.fix, error.reason
+        self.note.found(
+            Finding(
+                severity="breaks",
+                kind="changing shapes",
+                what="a batch",
+                why=reason,
+                remedy=pasted(fix) if fix else "resize or pad the samples to one size",
+                site=self._source() or line_of(cfg, "data.buckets", "data.train"),
+                fix=fix,
+            )
+        )
+        return fix
+
+    def _source(self) -> str | None:
+        """The user's code that makes batches: the collate function, or the data set."""
+        collate = getattr(self._data, "collate_fn", None)
+        data = type(getattr(self._data, "dataset", None))
+        return defined(collate) or defined(getattr(data, "__getitem__", None))

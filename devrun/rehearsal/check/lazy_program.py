@@ -1,0 +1,134 @@
+"""What a Gaudi would do slowly of a program of the user's own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from torch.optim import optimizer as optimizers
+
+from devrun.devices.emulation import use_emulators
+from devrun.devices.hpu.remedies import MARK, UNUSED, WHY, remedy_for
+from devrun.devices.hpu.report import KINDS, RECOMPILATION, SYNC
+from devrun.devices.hpu.sdk import emulator
+from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.notebook import Notebook
+from devrun.rehearsal.check.sites import here
+
+_OFTEN = 0.5
+"""Times an update from which a wait of the host is in the loop."""
+_SETTLED = 4
+"""Graphs compiled at one line that a loop with fixed shapes does not exceed."""
+_UNMARKED = 3
+_NO_MARK = "maximal graph size"
+"""The cause of a flush that the user did not bring about."""
+
+
+class LazyProgram:
+    """Counts the updates of any optimizer, and what waits in the lazy graph at each.
+
+    Args:
+        memory: bytes of the device; None for those of the emulator.
+    """
+
+    def __init__(self, note: Notebook, memory: int | None) -> None:
+        self._note, self._memory = note, memory
+        self._updates = self._flushes = self._unmarked = 0
+        self._longest = 0
+        self._site: str | None = None
+        use_emulators()
+        self._handle = optimizers.register_optimizer_step_post_hook(self._stepped)
+
+    def found(self) -> None:
+        """Note what the emulator counted so far."""
+        sdk = emulator()
+        if sdk is None:
+            self._note.found(Finding("advice", "not used", *UNUSED))
+            return
+        report = sdk.report()
+        updates = max(self._updates, 1)
+        self._note.fact("updates", self._updates)
+        self._note.fact("graphs compiled", report.compiled_graphs)
+        launches = report.totals.get("launch", 0)
+        self._note.fact("launches an update", round(launches / updates, 1))
+        if report.mode == "lazy" and self._longest >= _UNMARKED:
+            self._note.found(self._no_mark())
+        for one in _by_line(report.findings):
+            kind = KINDS[one.kind]
+            often = one.count / updates
+            if kind == SYNC and (often < _OFTEN or one.count < 2):
+                continue  # once in a while, as at log points
+            self._found(kind, one.what, one.site, often)
+        self._compilations(report.findings)
+
+    def _found(self, kind: str, what: str, site: Any, often: float | None) -> None:
+        self._note.found(
+            Finding(
+                severity="slow",
+                kind=kind,
+                what=what,
+                why=WHY[kind],
+                remedy=remedy_for(kind, what),
+                site=str(site) if site.line else None,
+                per_step=None if often is None else round(often, 2),
+            )
+        )
+
+    def _compilations(self, findings: Any) -> None:
+        """Lines where graphs are compiled again and again."""
+        times: dict[Any, list[Any]] = defaultdict(list)
+        for one in findings:
+            if one.kind == "compilation":
+                times[one.site].append(one)
+        for site, found in times.items():
+            shapes = [one for one in found if one.what.startswith("shape")]
+            if sum(one.count for one in found) > _SETTLED:
+                most = max(shapes or found, key=lambda one: one.count)
+                count = sum(one.count for one in found)
+                self._note.found(
+                    Finding(
+                        severity="slow",
+                        kind=RECOMPILATION,
+                        what=most.what,
+                        why=f"{count} graphs were compiled there in {self._updates} "
+                        "updates",
+                        remedy=remedy_for(
+                            RECOMPILATION, "batch" if shapes else most.what
+                        ),
+                        site=str(site) if site.line else None,
+                    )
+                )
+
+    def _stepped(self, *_: Any) -> None:
+        self._updates += 1
+        sdk = emulator()
+        if sdk is None:
+            return
+        totals = sdk.report().totals
+        flushes = totals.get("flush", 0) - totals.get(f"flush by {_NO_MARK}", 0)
+        self._unmarked = 0 if flushes > self._flushes else self._unmarked + 1
+        self._flushes = flushes
+        if self._unmarked > self._longest:
+            self._longest, self._site = self._unmarked, here(2)
+
+    def _no_mark(self) -> Finding:
+        return Finding(
+            severity="slow",
+            kind="no step mark",
+            what="mark_step",
+            why=f"the lazy graph went on growing over {self._longest} updates: nothing "
+            "runs and no memory is freed until it is cut",
+            remedy=MARK,
+            site=self._site,
+        )
+
+
+def _by_line(findings: Any) -> Any:
+    """Those of known kinds, the first of each line and kind."""
+    seen = set()
+    for one in findings:
+        kind = KINDS.get(one.kind)
+        key = (kind, one.site) if one.site.line else (kind, one.what)
+        if kind is not None and key not in seen:
+            seen.add(key)
+            yield one

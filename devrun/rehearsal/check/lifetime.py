@@ -1,0 +1,54 @@
+"""How the processes of a check begin and end.
+
+None outlives the command, however that ends, and none looks into the current folder
+for Python's own modules while it begins.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_SAFE = "PYTHONSAFEPATH"
+_HERE = "devrun check"
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Within, a process that begins does not import from the current folder.
+
+    Its interpreter is started by `python -c`, which would: a `random.py` beside a
+    config would run. Python 3.10 has no such switch.
+    """
+    if os.environ.setdefault(_SAFE, _HERE) != _HERE:
+        yield
+        return
+    try:
+        yield
+    finally:
+        end_safe_path()
+
+
+def end_safe_path() -> None:
+    """Programs that the user's code starts begin as they would without a check."""
+    if os.environ.get(_SAFE) == _HERE:
+        del os.environ[_SAFE]
+
+
+def end_with_parent(folder: Path | None = None) -> None:
+    """End this process when the one that started it is gone; remove `folder` then."""
+    threading.Thread(target=_wait, args=(folder,), daemon=True).start()
+
+
+def _wait(folder: Path | None) -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)

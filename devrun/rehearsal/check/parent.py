@@ -1,0 +1,198 @@
+"""`check`: each rehearsal in a process of its own, and one result of them all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from devrun.errors import ConfigError, DevrunError
+from devrun.rehearsal.check import child
+from devrun.rehearsal.check.findings import Check, DeviceCheck, Finding, merged
+from devrun.rehearsal.check.lifetime import safe_path
+from devrun.rehearsal.check.notebook import Notes, read
+from devrun.rehearsal.check.programs import programs, run
+from devrun.rehearsal.check.request import USUAL, Grants, requests
+from devrun.rehearsal.check.sites import user_line
+
+TIMEOUT = 600.0
+_GRACE = 5.0
+"""Seconds between the stacks of a rehearsal that takes too long and its end."""
+_CALL = re.compile(r'File "(.+?)", line (\d+) in (.+)')
+
+
+def check(
+    cfg: Any,
+    grants: Grants,
+    *,
+    devices: Sequence[str] = (),
+    steps: int = 3,
+    samples: int = 8,
+    memory: int | None = None,
+    timeout: float = TIMEOUT,
+) -> Check:
+    """Rehearse `cfg` on each device and say what breaks, is slow or differs there.
+
+    Args:
+        cfg: a checked config; nothing in its work_dir is touched.
+        grants: what it may import and call.
+        devices: names; those of `USUAL` by default.
+        steps: updates of each half of the run.
+        samples: of a batch at the most.
+        memory: bytes that the device has, for the findings about it.
+        timeout: seconds for one rehearsal.
+
+    Raises:
+        ConfigError: `steps` or `samples` is below 1.
+        UnknownNameError: no such device.
+        DeviceUnavailableError: it is not here and has no emulator.
+        DevrunError: no device gets past one and the same line of the config.
+    """
+    for name, value in (("--steps", steps), ("--samples", samples)):
+        if value < 1:
+            raise ConfigError(f"{name} must be 1 or more, got {value}")
+    wanted = tuple(devices) or USUAL
+    sizes = {"steps": steps, "samples": samples, "memory": memory}
+    asked = requests(cfg, grants, wanted, **sizes)
+    notes = side_by_side(asked, timeout, child.rehearse_config)
+    refused = {one.refused for one in notes}
+    if len(refused) == 1 and None not in refused:
+        raise refusal_of(next(filter(None, refused)))
+    return Check(grants.file, steps, _devices(asked, notes, steps))
+
+
+def check_program(
+    script: str,
+    words: Sequence[str] = (),
+    *,
+    devices: Sequence[str] = (),
+    memory: int | None = None,
+    timeout: float = TIMEOUT,
+) -> Check:
+    """Run a program of the user's own on the emulators, and say the same of it.
+
+    Args:
+        words: its arguments.
+        devices: `ipu` and `hpu`; by default those whose SDK it imports.
+        memory: bytes of the device.
+        timeout: seconds after which it is ended.
+
+    Raises:
+        ConfigError: nobody knows for which device it is.
+    """
+    asked = programs(script, tuple(words), tuple(devices), memory)
+    notes = side_by_side(asked, timeout, run)
+    return Check(script, 0, _devices(asked, notes))
+
+
+def side_by_side(asked: Sequence[Any], timeout: float, work: Any) -> list[Notes]:
+    """The notes of each: `work(one, notebook, seconds)` in a process of its own."""
+    started: list[BaseProcess] = []
+    with safe_path(), ThreadPoolExecutor(max(os.cpu_count() or 1, 1)) as pool:
+        try:
+            return list(pool.map(lambda one: _run(one, timeout, work, started), asked))
+        except BaseException:  # Ctrl-C: nobody waits for the rest
+            for process in started:
+                process.kill()
+            raise
+
+
+def _devices(
+    asked: Sequence[Any], notes: Sequence[Notes], steps: int = 0
+) -> list[DeviceCheck]:
+    pairs = zip(asked, notes, strict=True)
+    by_device = groupby(pairs, lambda pair: pair[0].device)
+    return [_device(name, list(found), steps) for name, found in by_device]
+
+
+def refusal_of(refused: tuple[int, str]) -> DevrunError:
+    """The error that `devrun train` ends with, of a config that no device can run."""
+    error = DevrunError(refused[1])
+    error.exit_code = refused[0]
+    return error
+
+
+def _device(name: str, found: list[tuple[Any, Notes]], steps: int) -> DeviceCheck:
+    modes = tuple(request.mode for request, _ in found)
+    several = len(found) > 1
+    findings = ((r.mode, finding) for r, notes in found for finding in notes.findings)
+    facts: dict[str, Any] = {}
+    for request, notes in found:
+        facts.update({request.mode: notes.facts} if several else notes.facts)
+    reduced = dict.fromkeys(each for _, notes in found for each in notes.reduced)
+    return DeviceCheck(
+        device=name,
+        emulated=found[0][0].emulated,
+        modes=modes if several else (),
+        findings=merged(findings, modes),
+        updates=2 * min(n.sizes.get("--steps", (steps, 0))[0] for _, n in found),
+        facts=facts,
+        reduced=list(reduced),
+        ended={r.mode: n.stage for r, n in found if n.stage is not None},
+    )
+
+
+def _run(request: Any, timeout: float, work: Any, started: list[BaseProcess]) -> Notes:
+    """The notes of one rehearsal; a process that is lost leaves a finding too."""
+    with tempfile.TemporaryDirectory(prefix="devrun-check-") as folder:
+        until = monotonic() + timeout
+        # a process that shares nothing with this one: no threads, no imported SDK
+        process = multiprocessing.get_context("spawn").Process(
+            target=child.main, args=(request, folder, until, work)
+        )
+        process.start()
+        started.append(process)
+        process.join(timeout + _GRACE)
+        late = process.is_alive()
+        if late:
+            process.kill()
+            process.join()
+        notes = read(Path(folder) / child.NOTES)
+        if late or process.exitcode:
+            notes.findings.append(_lost(notes, Path(folder), late, process.exitcode))
+        return notes
+
+
+def _lost(notes: Notes, folder: Path, late: bool, status: int | None) -> Finding:
+    """Why a rehearsal did not come to its end."""
+    calls = list(_calls(folder / child.STACK))
+    site = user_line((file, line) for file, line, _ in calls)
+    stack = tuple(f"{name} ({file}:{line})" for file, line, name in calls[:20])
+    where = f"in {notes.stage}"
+    if late:
+        kind, why = "hangs", f"it did not get on {where}, and was ended"
+        remedy = "look at the line and the stack; --timeout gives it more seconds"
+    elif status == child.FAILED:
+        kind, why = "defect", f"the check failed {where}: {_last(folder)}"
+        remedy = "report it as a defect of devrun, with the config"
+    else:
+        name = signal.Signals(-status).name if status and status < 0 else status
+        kind, why = "crash", f"native code ended the process ({name}) {where}"
+        remedy = "look at the line and the operator; give it other inputs, or leave it"
+    what = calls[0][2] if calls else str(notes.stage)
+    return Finding("breaks", kind, what, why, remedy, site, stack=stack)
+
+
+def _calls(path: Path) -> Iterator[tuple[str, int, str]]:
+    """File, line and function of the thread that was running, the innermost first."""
+    text = path.read_text("utf-8", "replace") if path.exists() else ""
+    _, found, current = text.partition("Current thread")
+    # of a process that is late no thread is the current one; the main one comes last
+    thread = current.partition("\n\n")[0] if found else text.rpartition("\n\n")[2]
+    for file, line, name in _CALL.findall(thread):
+        yield file, int(line), name
+
+
+def _last(folder: Path) -> str:
+    path = folder / child.OUTPUT
+    lines: Iterable[str] = path.read_text("utf-8", "replace").splitlines()
+    return next((line.strip() for line in reversed(list(lines)) if line.strip()), "")

@@ -1,0 +1,109 @@
+"""A program of the user's own on an emulator, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devrun.devices.resolve import FACTS
+from devrun.errors import ConfigError
+from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.ipu.program import IPUProgram
+from devrun.rehearsal.check.lazy_program import LazyProgram
+from devrun.rehearsal.check.notebook import Notebook
+from devrun.rehearsal.check.probe import safely
+from devrun.rehearsal.check.sites import of_error
+from devrun.rehearsal.programs import devices_of
+from devrun.text import cause_of
+
+_WATCHES: dict[str, Callable[[Notebook, int | None], Any]] = {
+    "ipu": IPUProgram,
+    "hpu": LazyProgram,
+}
+"""Device -> what looks on: `found()` notes what was seen so far."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one child process is asked to run."""
+
+    script: str
+    words: tuple[str, ...]
+    device: str
+    memory: int | None = None
+    emulated: bool = True
+    mode: str = ""
+
+
+def programs(
+    script: str,
+    words: tuple[str, ...],
+    devices: tuple[str, ...],
+    memory: int | None,
+) -> list[Program]:
+    """A program for each device that it is written for, or of `devices` if given.
+
+    Raises:
+        ConfigError: it is for none of them, or nobody knows for which.
+    """
+    if wrong := [name for name in devices if name not in _WATCHES]:
+        raise ConfigError(
+            f"a program is checked on the emulators of {' and '.join(_WATCHES)}, not "
+            f"on {wrong[0]!r}: give a config for that"
+        )
+    chosen = devices or tuple(devices_of(script))
+    if not chosen:
+        packages = " nor ".join(FACTS[name].packages[0] for name in _WATCHES)
+        flags = " or ".join(f"--device {name}" for name in _WATCHES)
+        raise ConfigError(
+            f"{script} imports neither {packages}: say with {flags} which it uses"
+        )
+    return [Program(script, words, device, memory) for device in chosen]
+
+
+def run(program: Program, note: Notebook, seconds: float) -> None:
+    """Run it to its end, or for `seconds`, and write down what is seen."""
+    watch = _WATCHES[program.device](note, program.memory)
+    timer = threading.Timer(seconds, _end, (note, watch))
+    timer.daemon = True
+    sys.argv[:] = [program.script, *program.words]
+    sys.path.insert(0, str(Path(program.script).resolve().parent))
+    with note.stage("the program"):
+        timer.start()
+        try:
+            runpy.run_path(program.script, run_name="__main__")
+        except SystemExit as stop:
+            if stop.code:
+                _broke(note, stop, f"exit status {stop.code}")
+        except BaseException as error:  # noqa: BLE001 - the user's own: a finding
+            _broke(note, error, cause_of(error))
+        timer.cancel()
+        safely(note, watch.found)
+    note.done()
+
+
+def _broke(note: Notebook, error: BaseException, why: str) -> None:
+    name, site = type(error).__name__, of_error(error)
+    remedy = "mend the line that is named"
+    note.found(Finding("breaks", "raises", name, why, remedy, site))
+
+
+def _end(note: Notebook, watch: Any) -> None:
+    """In a thread of its own: the program may be anywhere."""
+    note.found(
+        Finding(
+            severity="advice",
+            kind="not to its end",
+            what="the program",
+            why="its time was over; what was seen until then is here",
+            remedy="--timeout gives it more seconds; fewer steps or samples end it",
+        )
+    )
+    safely(note, watch.found)
+    os._exit(0)

@@ -1,0 +1,203 @@
+"""One rehearsal: train, evaluate, save and resume, and get past what breaks."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from contextlib import ExitStack, closing
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from devrun.config.imports import import_custom, import_named, search_folders
+from devrun.config.tree import where
+from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
+from devrun.place import COMMAND_LINE
+from devrun.rehearsal.check.notebook import Notebook
+from devrun.rehearsal.check.probe import Probe, probes, safely
+from devrun.rehearsal.check.request import Grants, Request
+from devrun.rehearsal.check.resume import TooSlowError, Updates, differences
+from devrun.rehearsal.check.sizes import rehearsed, smaller
+from devrun.rehearsal.check.workarounds import apply, refusal
+from devrun.runners.training import Training, build_training
+
+PATIENCE, FEWEST = 6.0, 2
+"""Seconds that the first update may take; after that, samples of a batch."""
+MOST = 12
+"""Things that break and are got past, one after another."""
+
+
+def rehearse(request: Request, note: Notebook) -> None:
+    """Run it, and write into `note` what is found."""
+    cfg = request.cfg  # of this process alone
+    probing = probes(request, note)
+    with ExitStack() as whole:
+        for probe in probing:
+            whole.enter_context(probe.throughout())
+        with note.stage("the imports"):
+            import_modules(cfg, request.grants, note)
+        for probe in probing:
+            safely(note, probe.before, cfg)
+        folder = whole.enter_context(tempfile.TemporaryDirectory(dir=note.folder))
+        _reduce(cfg, request, note, probing)
+        _change(cfg, rehearsed(cfg, request, folder))
+        for probe in probing:
+            _change(cfg, safely(note, probe.changes, cfg) or {})
+        request, first = _trained(cfg, request, folder, note, probing)
+        if first is None:
+            return
+        if first.saved is not None:
+            with note.stage("the resume"):
+                _resume(cfg, request, note, probing, first)
+    note.done()
+
+
+def _change(cfg: Any, changes: dict[str, Any]) -> None:
+    """Set keys of `cfg`; what is refused of them is at the line of their section."""
+    for key, value in changes.items():
+        origin = where(cfg, key.partition(".")[0]).origin or COMMAND_LINE
+        cfg.merge_from_dict({key: value}, origin=origin)
+
+
+def _reduce(cfg: Any, request: Request, note: Notebook, probing: list[Probe]) -> None:
+    """Make smaller what would take too long, but not below what a probe needs."""
+    least: dict[str, int] = {}
+    for probe in probing:
+        least.update(safely(note, probe.least, cfg) or {})
+    for key, size, most in smaller(cfg, request):
+        less = min(size, max(most, least.get(key, 1)))
+        if less < size:
+            cfg.merge_from_dict({key: less})
+            note.reduced(key, less, size)
+
+
+def import_modules(cfg: Any, grants: Grants, note: Notebook) -> None:
+    """What the user and then the config imports; each that fails is left out."""
+    import_named(grants.imports, grants.file)
+    wish = cfg.get("custom_imports")
+    names = wish.get("imports") if isinstance(wish, dict) else None
+    folders = search_folders(grants.file) if grants.everything else ()
+    listed = [names] if isinstance(names, str) else list(names or [])
+    good = []
+    for name in listed:
+        one = deepcopy(cfg)
+        one.merge_from_dict({"custom_imports.imports": [name]})
+        try:
+            import_custom(one, folders)
+            good.append(name)
+        except ConfigError as error:
+            left = [other for other in listed if other != name]
+            origin = where(wish, "imports").origin
+            note.found(
+                replace(
+                    refusal(error),
+                    kind="import",
+                    what=name,
+                    remedy=f"put the folder of {name} on PYTHONPATH, or remove it",
+                    site=str(origin) if origin else None,
+                    fix={"custom_imports.imports": left},
+                )
+            )
+    if len(good) < len(listed):
+        cfg.merge_from_dict({"custom_imports.imports": good})
+
+
+def _trained(
+    cfg: Any, request: Request, folder: str, note: Notebook, probing: list[Probe]
+) -> tuple[Request, Updates | None]:
+    """The updates of a whole run; what breaks is left out and it begins again.
+
+    The request comes back with them: it asks for less where an update takes long.
+    """
+    for _ in range(MOST):
+        training: Training | None = None
+        try:
+            with note.stage("the build"):
+                training = _built(cfg, request)
+            updates = Updates(math.inf if request.least else PATIENCE)
+            with closing(training.runner), closing(updates):
+                training.runner.register_hook(updates)
+                for probe in probing:
+                    safely(note, probe.built, training)
+                with note.stage("the training"), ExitStack() as watches:
+                    for probe in probing:
+                        watches.enter_context(probe.getting_past())
+                        watches.enter_context(probe.watching())
+                    training.run()
+                for probe in probing:
+                    safely(note, probe.after, training)
+                note.fact("seconds of a save", round(updates.saving, 3))
+                return request, updates
+        except TooSlowError:
+            if training is None:  # nothing was waited for
+                raise
+            asked, request = request.steps, _eased(request, training.runner.model)
+            if request.steps < asked:
+                note.reduced("--steps", request.steps, asked)
+                _change(cfg, rehearsed(cfg, request, folder))
+            _reduce(cfg, request, note, probing)
+        except Exception as error:  # noqa: BLE001 - the user's own too: a finding
+            if training is not None:
+                for probe in probing:
+                    safely(note, probe.after, training)
+            changes = _around(error, cfg, note, probing)
+            if changes is None:
+                return request, None
+            apply(cfg, changes)
+    return request, None
+
+
+def _eased(request: Request, model: nn.Module) -> Request:
+    """Less of it: first fewer samples, then as little of all as there can be."""
+    if request.samples > FEWEST:
+        return replace(request, samples=FEWEST)
+    alone = not any(isinstance(part, _NormBase) for part in model.modules())
+    return replace(request, steps=1, samples=1 if alone else FEWEST, least=True)
+
+
+def _around(
+    error: Exception, cfg: Any, note: Notebook, probing: list[Probe]
+) -> dict[str, Any] | None:
+    for probe in probing:
+        changes: dict[str, Any] | None = safely(note, probe.work_around, error, cfg)
+        if changes is not None:
+            return changes
+    found = refusal(error, note.seen)
+    note.found(found)
+    # what this device alone cannot do says nothing of the config
+    own = isinstance(error, UnsupportedFeatureError)
+    if found.fix is None and isinstance(error, DevrunError) and not own:
+        note.refused(error)
+    return found.fix
+
+
+def _built(cfg: Any, request: Request) -> Training:
+    trust = cfg.get("load_from") if request.grants.everything else None
+    training = build_training(
+        cfg, limit_batches=request.steps, progress=False, allow_pickle=trust
+    )
+    training.runner.table.prepare_dry_run()
+    return training
+
+
+def _resume(
+    cfg: Any, request: Request, note: Notebook, probing: list[Probe], first: Updates
+) -> None:
+    """Go on from the middle of the first run, and lay the updates over its own."""
+    cfg.merge_from_dict({"resume_from": first.saved})
+    second = Updates()
+    try:
+        training = _built(cfg, request)
+        with closing(training.runner), ExitStack() as watches:
+            training.runner.register_hook(second)
+            for probe in probing:
+                watches.enter_context(probe.getting_past())
+            training.run()
+    except Exception as error:  # noqa: BLE001 - the user's own too: a finding
+        note.found(replace(refusal(error), kind="resume", fix=None))
+        return
+    for finding in differences(first, second, training):
+        note.found(finding)

@@ -1,0 +1,164 @@
+"""Whether a run that resumes does what the first would have done."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from devrun.hooks.base import Hook, Priority
+from devrun.rehearsal.check.findings import Finding
+from devrun.run import Run
+from devrun.runners.training import Training
+from devrun.tensors import tensors_in
+
+
+@dataclass(frozen=True)
+class Update:
+    """What went into one update, and its loss, as digests that can be compared."""
+
+    weights: str
+    batch: str
+    loss: str
+
+
+class TooSlowError(BaseException):
+    """The first update takes so long that the rehearsal would not end in time.
+
+    No code of the user's is to catch it.
+    """
+
+
+class Updates(Hook):
+    """Notes each update of a run by its number, and saves in the middle of the run.
+
+    Args:
+        patience: seconds that the first update may take.
+
+    Raises:
+        TooSlowError: it took more.
+    """
+
+    priority = Priority.LOWEST
+
+    def __init__(self, patience: float = math.inf) -> None:
+        self.patience = patience
+        self.saving = 0.0
+        """Seconds that the checkpoint in the middle took."""
+        self.by_number: dict[int, Update] = {}
+        self.saved: str | None = None
+        """The checkpoint that was taken in the middle."""
+        self._weights = self._batch = ""
+
+    def before_train_iter(self, runner: Run) -> None:
+        runner.adapter.sync_to_host(runner.model)
+        self._weights = _digest(runner.model.state_dict())
+        self._batch = _digest(runner.data_batch)
+        if not self.by_number and self.patience < math.inf:
+            self._wait(self.patience)
+
+    def after_train_iter(self, runner: Run) -> None:
+        self.close()
+        loss = _digest(runner.outputs.get("loss"))
+        self.by_number[runner.iter] = Update(self._weights, self._batch, loss)
+        if (
+            not runner.state.by_epoch
+            and runner.iter + 1 == (runner.max_iters or 0) // 2
+        ):
+            self._save(runner)
+
+    def after_train_epoch(self, runner: Run) -> None:
+        if runner.state.by_epoch and runner.epoch == 0:
+            self._save(runner)
+
+    def close(self) -> None:
+        """Nothing is waited for."""
+        self._wait(0.0)
+
+    def _wait(self, seconds: float) -> None:
+        """Raise in so many seconds, in the middle of the update; 0 for never."""
+        if hasattr(signal, "setitimer"):  # Windows has none
+            signal.signal(signal.SIGALRM, _late)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def _save(self, runner: Run) -> None:
+        start = perf_counter()
+        self.saved = runner.save_checkpoint(name="middle")
+        self.saving = perf_counter() - start
+
+
+def _late(*_: Any) -> None:
+    raise TooSlowError
+
+
+def _digest(value: Any) -> str:
+    found = hashlib.sha256()
+    for tensor in tensors_in(value):
+        host = tensor.detach().to("cpu").contiguous()
+        found.update(str((tuple(host.shape), host.dtype)).encode())
+        found.update(host.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def differences(
+    first: Updates, second: Updates, training: Training
+) -> Iterator[Finding]:
+    """The first update of `second` that is not as in `first`, by what went into it."""
+    for number, two in sorted(second.by_number.items()):
+        one = first.by_number.get(number)
+        if one is None or one == two:
+            continue
+        yield _finding(number + 1, one, two, training)
+        return
+
+
+def _finding(number: int, one: Update, two: Update, training: Training) -> Finding:
+    site = None
+    if one.batch != two.batch:
+        what = "data"
+        why = (
+            f"update {number} has another batch after a resume than without the stop: "
+            "the data set draws from a stream of its own, or counts its samples"
+        )
+        remedy = (
+            "draw in __getitem__ from random, numpy.random or torch, which are seeded "
+            "for each sample, or from a generator made of the sample's index"
+        )
+        data = getattr(training.loaders[0], "dataset", None)
+        site = _source(type(data), "__getitem__")
+    elif one.weights != two.weights:
+        what = "weights"
+        why = (
+            f"the weights or buffers before update {number} are not those that were "
+            "saved: something is changed when the model is built or loaded"
+        )
+        remedy = "keep such values in parameters or persistent buffers of the model"
+        site = _source(type(training.runner.model), "__init__")
+    else:
+        what = "update"
+        why = (
+            f"update {number} has another loss from the same weights and batch: the "
+            "model or a hook holds a state that no checkpoint has"
+        )
+        remedy = (
+            "keep it in a buffer (register_buffer) of the model, or in state_dict and "
+            "load_state_dict of the hook"
+        )
+        site = _source(type(training.runner.model), "forward")
+    return Finding("differs", "resume", what, why, remedy, site)
+
+
+def _source(kind: type, method: str) -> str | None:
+    """Where the class defines the method, if it is Python code."""
+    try:
+        code = inspect.unwrap(getattr(kind, method)).__code__
+    except AttributeError:
+        return None
+    return f"{code.co_filename}:{code.co_firstlineno}"

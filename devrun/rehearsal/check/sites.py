@@ -1,0 +1,80 @@
+"""Which line is the user's, in a stack of calls."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from types import FrameType, TracebackType
+from typing import Any
+
+from devrun.devices.hpu.watch import calls_model, is_foreign, is_own
+
+_CALL = re.compile(r'File "(.+?)", line (\d+)')
+_LIBRARY = ("site-packages", "dist-packages")
+_NUMPY = f"{sysconfig.get_paths()['purelib']}/numpy"
+
+
+def user_line(places: Iterable[tuple[str, int]]) -> str | None:
+    """The innermost `file:line` of the user's own code, else of a library of models.
+
+    Args:
+        places: file and line of each call, the innermost first.
+    """
+    library = None
+    for file, line in places:
+        if is_foreign(file) or is_own(file) or calls_model(file):
+            continue
+        if file.startswith(_NUMPY):
+            continue
+        if not is_library(file):
+            return f"{file}:{line}"
+        library = library or f"{file}:{line}"
+    return library
+
+
+def here(depth: int = 1) -> str | None:
+    """The user's line that led to the caller."""
+    return user_line(_frames(sys._getframe(depth)))
+
+
+def of_error(error: BaseException) -> str | None:
+    """The user's line that raised `error`, or what caused it."""
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in chain:
+        chain.append(one)
+        one = one.__cause__ or one.__context__
+    for each in reversed(chain):
+        # torch.compile tells the lines of what it traces in its text alone
+        told = [(file, int(line)) for file, line in _CALL.findall(str(each))]
+        traced = list(_traced(each.__traceback__))
+        site = user_line(reversed(told)) or user_line(reversed(traced))
+        if site is not None:
+            return site
+    return None
+
+
+def defined(function: Any) -> str | None:
+    """`file:line` of a function or method of the user's; None for any other."""
+    code = getattr(inspect.unwrap(function), "__code__", None) if function else None
+    return code and user_line([(code.co_filename, code.co_firstlineno)])
+
+
+def _frames(frame: FrameType | None) -> Iterator[tuple[str, int]]:
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+
+
+def _traced(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
+    while trace is not None:
+        yield trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        trace = trace.tb_next
+
+
+def is_library(site: str) -> bool:
+    """Whether `file:line` is in an installed package."""
+    return any(f"/{name}/" in site for name in _LIBRARY)

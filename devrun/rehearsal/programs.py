@@ -1,0 +1,100 @@
+"""Which files are programs for an accelerator, and for which, by their syntax alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from devrun.devices.resolve import FACTS
+
+SDKS = {
+    package: device
+    for device, facts in FACTS.items()
+    if facts.has_emulator
+    for package in facts.packages
+}
+"""Package of a vendor's SDK -> the device that it is for."""
+_LARGEST = 1 << 22
+_DATA = (".yaml", ".yml", ".json", ".toml")
+_SECTIONS = ("_base_", "model", "data", "optimizer", "runner")
+_OF_CONFIGS = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Delete)
+
+
+def is_program(word: str) -> bool:
+    """Whether `word` is the path of a Python program that imports torch or an SDK.
+
+    A Python config does neither more than assign, nor, but for names of classes in the
+    style of MMEngine, import. What has sections of a config is one, whatever else it
+    does: it is read as data, and never run.
+    """
+    path = Path(word)
+    tree = None if word.startswith("-") or path.suffix in _DATA else _parsed(path)
+    if tree is None or not {"torch", *SDKS} & set(_imported(tree)):
+        return False
+    if any(map(_is_section, tree.body)):
+        return False
+    return any(not _is_of_config(statement) for statement in tree.body)
+
+
+def devices_of(script: str) -> list[str]:
+    """Those whose SDK the program imports, itself or in modules beside it."""
+    found: dict[str, None] = {}
+    waiting, seen = [Path(script)], set()
+    while waiting:
+        path = waiting.pop()
+        seen.add(path)
+        tree = _parsed(path)
+        for name in _imported(tree) if tree is not None else ():
+            if name in SDKS:
+                found[SDKS[name]] = None
+            beside = Path(script).parent / f"{name}.py"
+            if beside not in seen and beside.is_file():
+                waiting.append(beside)
+    return sorted(found)
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST:
+            return None
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """The packages of its import statements, at any level."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def _is_section(statement: ast.stmt) -> bool:
+    """`model = dict(...)` or `model = {...}`, and `_base_ = ...`."""
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        return False
+    given = statement.targets if isinstance(statement, ast.Assign) else []
+    names = {target.id for target in given if isinstance(target, ast.Name)}
+    value = statement.value
+    called = value.func if isinstance(value, ast.Call) else None
+    made = isinstance(called, ast.Name) and called.id == "dict"
+    sections = names & set(_SECTIONS)
+    return bool(sections) and (
+        made or isinstance(value, ast.Dict) or "_base_" in sections
+    )
+
+
+def _is_of_config(statement: ast.stmt) -> bool:
+    """An import, an assignment, a text; or MMEngine's `with read_base():`."""
+    if isinstance(statement, ast.With):
+        return all(
+            isinstance(item.context_expr, ast.Call)
+            and isinstance(item.context_expr.func, ast.Name)
+            and item.context_expr.func.id == "read_base"
+            for item in statement.items
+        )
+    text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return text or isinstance(statement, _OF_CONFIGS)

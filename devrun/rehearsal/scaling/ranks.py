@@ -1,0 +1,340 @@
+"""One rank of many in one process: torch's fake process group, tensors without values.
+
+Collectives of the group do nothing, so that nothing is said of results: of shapes,
+of FLOPs and of memory everything is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.fsdp import FSDPModule
+from torch.utils.flop_counter import FlopCounterMode
+
+from devrun.data.batch import batch_size_of
+from devrun.devices.precision import autocast_for
+from devrun.errors import DevrunError, UnsupportedFeatureError
+from devrun.parallel.mesh import Mesh
+from devrun.parallel.options import ParallelOptions
+from devrun.parallel.strategy import Strategy, optimizers_in, strategy_for
+from devrun.parallel.wrapping import units_of
+from devrun.rehearsal.check.aside import aside
+from devrun.rehearsal.check.cuda.trial import resized
+from devrun.rehearsal.check.notebook import Notebook
+from devrun.rehearsal.check.parent import refusal_of
+from devrun.rehearsal.check.request import Request
+from devrun.rehearsal.scaling.cost import Part, Weight
+from devrun.runners.session import Session
+from devrun.runners.training import Training, build_training
+from devrun.tensors import local_of, tensors_in
+from devrun.text import cause_of
+
+MEMORY, WORK = "memory", "work"
+_NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+_KINDS = {
+    "Parameter": "weights",
+    "Sharded Param": "weights",
+    "Buffer": "weights",
+    "Gradient": "gradients",
+    "Sharded Grad": "gradients",
+    "Optstate": "optimizer state",
+    "OptState": "optimizer state",
+    "Activation": "activations",
+    "Temp": "activations",
+    "Inputs": "batches",
+    "Other": "batches",
+}
+"""What torch's trackers call it; all else is of gathered blocks."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Rank 0, which has the largest shards, of replicate x shard x tensor processes.
+
+    A sharded one keeps a share of weights, gradients and optimizer state, and gathers
+    a block at a time; `tensor` of them divide matrices, and take each other's samples.
+    """
+
+    strategy: str
+    replicate: int
+    shard: int
+    tensor: int = 1
+
+    @property
+    def devices(self) -> int:
+        return self.replicate * self.shard * self.tensor
+
+
+def rehearse_ranks(
+    request: Request, ranks: Iterable[Rank], note: Notebook, seconds: float
+) -> None:
+    """Write down the memory of each rank, by strategy, and what an update computes.
+
+    The model is built once; each rank has a process, as groups and trackers stay.
+
+    Raises:
+        DevrunError: the training, or its model without values, cannot be built or run.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    training, batch = _built(request.cfg, mode, note)
+    found = {}
+    with closing(training.runner), note.stage("the simulation"):
+        work = partial(_work, training.runner.session, batch, mode)
+        note.fact(WORK, _aside(request, work, seconds))
+        for rank in ranks:
+            sums = partial(_memory, rank, training, batch, mode)
+            try:
+                found[rank.strategy] = _aside(request, sums, seconds)
+            except DevrunError as error:
+                found[rank.strategy] = {"refused": str(error)}
+    note.fact(MEMORY, found)
+
+
+def _aside(request: Request, work: Callable[[], Any], seconds: float) -> Any:
+    """What `work` returns in a process of its own.
+
+    Raises:
+        DevrunError: as it did; or it ended.
+    """
+
+    def careful() -> Any:
+        try:
+            return work(), None
+        except DevrunError as error:
+            return None, (error.exit_code, str(error))
+
+    try:
+        result, refused = aside(request, careful, seconds)
+    except RuntimeError as error:
+        raise DevrunError(f"the simulation ended: {error}") from error
+    if refused is not None:
+        raise refusal_of(refused)
+    return result
+
+
+def _built(cfg: Any, mode: FakeTensorMode, note: Notebook) -> tuple[Training, Any]:
+    """The training with a model without values, and a micro-batch of the same kind."""
+    for key in ("load_from", "resume_from", "auto_resume"):
+        cfg[key] = None
+    cfg.merge_from_dict({"work_dir": str(note.folder / "run"), "device": "cpu"})
+    cfg.merge_from_dict({"data.workers_per_gpu": 0})
+    with note.stage("the build"):
+        with without_values():
+            training = build_training(
+                cfg, progress=False, validate=False, building=mode
+            )
+        training.runner.table.prepare_dry_run()
+        runner = training.runner  # never prepared: weights without values stay so
+        runner.session.step_module.optimizer = runner.optimizer
+        loader = runner.adapter.prepare_dataloader(training.loaders[0], training=True)
+        batch = next(iter(loader))
+    with mode:
+        return training, resized(batch, batch_size_of(batch), fake=True)
+
+
+def _tracker(session: Session, optimizer: Any, batch: Any) -> MemTracker:
+    """What sees the memory of a step of the model, as it is now."""
+    model = session.step_module
+    tensors = tuple(tensors_in(batch))
+    for root in (model, session.model):
+        if isinstance(root, FSDPModule):
+            sharded = FSDPMemTracker(root, optimizer)
+            sharded.track_inputs(tensors)
+            return sharded
+    tracker = MemTracker()
+    tracker.track_external(model, optimizer, *tensors)
+    return tracker
+
+
+def _memory(
+    rank: Rank, training: Training, batch: Any, mode: FakeTensorMode
+) -> dict[str, int]:
+    """Bytes by kind at the highest moment of the second update, and its sum.
+
+    Divided matrices that are sharded too cannot be simulated (a mesh of two dimensions
+    looks at its values in the step): what is kept is divided by the shards then, and
+    the two largest blocks are added as gathered.
+    """
+    shards = rank.shard if rank.tensor > 1 else 1
+    rank = replace(rank, shard=rank.shard // shards)
+    session = training.runner.session
+    model, optimizer = session.step_module, _only(session.optimizer)
+    # by names of classes, which `fully_shard` changes
+    units = units_of(session.model, session.adapter.parallel.wrap)
+    whole = rank.tensor == 1  # torch's loops over lists take tensors of one kind
+    for group in optimizer.param_groups if whole else ():
+        if group.get("foreach", 0) is None and not group.get("fused"):
+            group["foreach"] = True  # as on a GPU, with its temporaries
+    autocast = autocast_for(session.policy.precision, "cpu")
+    if rank.strategy == "ddp":
+        tracker = _tracker(session, optimizer, batch)
+    else:
+        strategy = _strategy(rank, training)
+        strategy.check(session.policy, model, optimizer)
+        autocast = None if strategy.casts else autocast
+        with mode:
+            if rank.tensor > 1:
+                batch = resized(batch, batch_size_of(batch) * rank.tensor, fake=True)
+            strategy.apply(model, optimizer)
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.training = False  # one divided would draw a seed, a value
+        tracker = _tracker(session, optimizer, batch)
+    kept: dict[str, int] = {}
+    largest = sorted((_bytes(unit.parameters()) for unit in units), reverse=True)
+    for _ in range(2):  # the optimizer has its state from the second on
+        with mode, tracker, without_values():
+            with autocast or nullcontext():
+                loss = model(batch, "train")["loss"]
+            loss.backward()
+            del loss
+            kept["gradients"] = _bytes(p.grad for p in model.parameters())
+            optimizer.step()
+            optimizer.zero_grad()
+            tracker.reset_mod_stats()
+    kept["weights"] = _bytes([*model.parameters(), *model.buffers()])
+    kept["optimizer state"] = _bytes(tensors_in(list(optimizer.state.values())))
+    found: Counter[str] = Counter()
+    for sizes in tracker.get_tracker_snapshot("peak").values():
+        for key, size in sizes.items():
+            name = getattr(key, "value", key)
+            found["peak" if name == "Total" else _KINDS.get(name, "gathered")] += size
+    if shards > 1:
+        found["gathered"] += sum(largest[:2])
+        found["peak"] += sum(largest[:2])
+        found["peak"] -= sum(found[kind] - -(-found[kind] // shards) for kind in kept)
+        kept = {kind: -(-size // shards) for kind, size in kept.items()}
+    views = session.adapter.parallel.gradient_as_bucket_view
+    if rank.strategy == "ddp" and rank.devices > 1 and not views:
+        found["buckets"] = kept["gradients"]  # which DDP reduces, beside gradients
+        found["peak"] += found["buckets"]
+    return {**found, **kept}
+
+
+def _strategy(rank: Rank, training: Training) -> Strategy:
+    """That of the config's `parallel`, on as many ranks of torch's fake group."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    store = FakeStore()
+    dist.init_process_group("fake", store=store, rank=0, world_size=rank.devices)
+    given = training.runner.session.adapter.parallel
+    if given.type == "ddp":  # whose options others refuse
+        given = ParallelOptions()
+    sizes = {"replicate": rank.replicate, "shard": rank.shard, "tensor": rank.tensor}
+    options = replace(given, type="fsdp", mesh=sizes)
+    mesh = Mesh(options, "cpu")
+    _ = mesh.data, mesh.tensor  # a mesh has values: made before tensors have none
+    return strategy_for(options, mesh, torch.device("cpu"))
+
+
+def _only(optimizer: Any) -> Any:
+    found = optimizers_in(optimizer)
+    if len(found) != 1:
+        raise UnsupportedFeatureError(
+            f"--devices simulates a training with one optimizer, got {len(found)}"
+        )
+    return found[0]
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Within, what a model cannot do without values is one line."""
+    try:
+        yield
+    except DevrunError as error:
+        if isinstance(error.__cause__, _NO_VALUES):
+            raise _needs_values(error.__cause__) from error
+        raise
+    except _NO_VALUES as error:
+        raise _needs_values(error) from error
+
+
+def _needs_values(error: BaseException) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        "--devices builds and runs the model on tensors without values, and it reads "
+        f"one: {cause_of(error)}; take the value of no tensor, or check it without "
+        "--devices"
+    )
+
+
+def _bytes(tensors: Iterable[Any]) -> int:
+    """Of what this rank has of them."""
+    return sum(local_of(one).nbytes for one in tensors if isinstance(one, Tensor))
+
+
+def _work(session: Session, batch: Any, mode: FakeTensorMode) -> dict[str, Any]:
+    """FLOPs of a micro-batch, and the parts of the model as plain data."""
+    model, policy = session.step_module, session.policy
+    autocast = autocast_for(policy.precision, "cpu")
+    units = set(map(id, units_of(session.model, session.adapter.parallel.wrap)))
+    blocks = [each for each in model.named_modules() if id(each[1]) in units]
+    outputs = {name: 0 for name, _ in blocks}
+
+    def noting(name: str) -> Any:
+        def note(_: nn.Module, __: Any, out: Any) -> None:
+            outputs[name] = sum(tensor.nbytes for tensor in tensors_in(out))
+
+        return note
+
+    handles = [block.register_forward_hook(noting(name)) for name, block in blocks]
+    forward, backward = (FlopCounterMode(display=False) for _ in range(2))
+    with mode, without_values():
+        with forward, autocast or nullcontext():
+            loss = model(batch, "train")["loss"]
+        with backward:
+            loss.backward()
+    for handle in handles:
+        handle.remove()
+    flops = forward.get_total_flops()
+    counts = {
+        name.partition(".")[2]: sum(by.values())
+        for name, by in forward.get_flop_counts().items()
+    }
+    own: dict[str, int] = {}
+    for name, _ in reversed(blocks):  # those inside another come first
+        within = sum(own[each] for each in own if each.startswith(f"{name}."))
+        own[name] = counts.get(name, 0) - within
+    owners = {id(p): name for name, block in blocks for p in block.parameters()}
+    parts = []
+    for name, block in blocks:
+        weights = [p for p in block.parameters() if owners[id(p)] == name]
+        parts.append(_part(weights, own[name] / max(flops, 1), outputs[name]))
+    rest = [p for p in model.parameters() if id(p) not in owners]
+    left = 1 - sum(part["share"] for part in parts)
+    return {
+        "forward flops": flops,
+        "backward flops": backward.get_total_flops(),
+        "blocks": parts,
+        "rest": _part(rest, left, 0),
+        "samples": batch_size_of(batch),
+        "micro batches": policy.accumulate,
+        "precision": policy.precision,
+    }
+
+
+def _part(parameters: list[nn.Parameter], share: float, output: int) -> dict[str, Any]:
+    weights = [
+        (p.shape[0] if p.dim() else 1, p.nbytes, p.requires_grad) for p in parameters
+    ]
+    return {"weights": weights, "share": share, "output": output}
+
+
+def part_of(data: Mapping[str, Any]) -> Part:
+    """What `rehearse_rank` wrote down of one."""
+    weights = tuple(Weight(*weight) for weight in data["weights"])
+    return Part(weights, data["share"], data["output"])

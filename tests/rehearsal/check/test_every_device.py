@@ -1,0 +1,177 @@
+"""What `devrun check` finds on any device: data, hooks, gradients, imports, resume."""
+
+from __future__ import annotations
+
+import pytest
+
+SCALED = "if self.training:\n    self.scale.mul_(0.9)\nh = h * self.scale"
+SLOW_ROW = "time.sleep(0.02)"
+FAULTS = {
+    "samples that take long": (
+        {"getitem": SLOW_ROW},
+        {},
+        ("slow", "data", "Rows"),
+        {},
+        {},
+    ),
+    "a hook that takes long": (
+        {"hook": "def after_train_iter(self, runner):\n    time.sleep(0.05)"},
+        {"custom_hooks": [{"type": "Own"}]},
+        ("slow", "hook", "Own"),
+        {
+            "hook": "def after_train_iter(self, runner):\n"
+            "    if self.every_n_iters(runner, 100):\n"
+            "        time.sleep(0.05)"
+        },
+        {"custom_hooks": [{"type": "Own"}]},
+    ),
+    "a parameter that no loss depends on": (
+        {"init": "self.idle = nn.Linear(2, 2)"},
+        {},
+        ("advice", "no gradient", "idle.weight, idle.bias"),
+        {"init": "self.idle = nn.Linear(2, 2).requires_grad_(False)"},
+        {},
+    ),
+    "a module that cannot be imported": (
+        {},
+        {"custom_imports": {"imports": ["no_such_module_here"]}},
+        ("breaks", "import", "no_such_module_here"),
+        {},
+        {"custom_imports": {"imports": []}},
+    ),
+    "a stream of random numbers of the data set's own": (
+        {
+            "dataset_init": "self.draws = np.random.default_rng(0)",
+            "getitem": "row = row + float(self.draws.random())",
+        },
+        {},
+        ("differs", "resume", "data"),
+        {"getitem": "row = row + np.random.random()"},
+        {},
+    ),
+    "a count that no checkpoint has": (
+        {"init": "self.n = 0", "forward": "self.n += 1\nh = h * (1 + 0.01 * self.n)"},
+        {},
+        ("differs", "resume", "update"),
+        {
+            "init": "self.register_buffer('n', torch.zeros(()))",
+            "forward": "self.n += 1\nh = h * (1 + 0.01 * self.n)",
+        },
+        {},
+    ),
+    "weights that every construction scales": (
+        {
+            "init": "self.register_buffer('scale', torch.rand(8), persistent=False)",
+            "forward": SCALED,
+        },
+        {},
+        ("differs", "resume", "update"),
+        {
+            "init": "self.register_buffer('scale', torch.rand(8))",
+            "forward": SCALED,
+        },
+        {},
+    ),
+    "a metric that is not there": (
+        {},
+        {"evaluation": {"metric": "no_such_metric"}},
+        ("breaks", "config", "evaluation.metric"),
+        {},
+        {},
+    ),
+    "a schedule with a wrong key": (
+        {},
+        {"lr_config": {"policy": "step", "step": [2], "gama": 0.1}},
+        ("breaks", "config", "lr_config.gama"),
+        {},
+        {"lr_config": {"policy": "step", "step": [2], "gamma": 0.1}},
+    ),
+    "a hook with a misspelt stage": (
+        {"hook": "def after_train_iteration(self, runner):\n    pass"},
+        {"custom_hooks": [{"type": "Own"}]},
+        ("breaks", "config", "custom_hooks.0"),
+        {"hook": "def after_train_iter(self, runner):\n    pass"},
+        {"custom_hooks": [{"type": "Own"}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found_and_its_remedy_leaves_nothing(rehearse, name):
+    parts, config, what, mended, mended_config = FAULTS[name]
+    done = rehearse("cpu", parts=parts, config=config)
+    assert done.brief() == [what], done.notes
+    (finding,) = done.findings
+    assert finding["why"] and finding["remedy"]
+    if name == "samples that take long":  # here the config is the remedy
+        assert finding["fix"] == {"data.workers_per_gpu": 2}
+        assert finding["site"].startswith(f"{done.file}:")
+        return
+    again = rehearse("cpu", parts=mended, config=mended_config)
+    assert again.brief() == [], again.notes
+    assert again.notes["stage"] is None
+
+
+def test_the_remedy_as_config_keys_is_one(rehearse):
+    parts = {"init": "self.idle = nn.Linear(2, 2)"}
+    (finding,) = rehearse("cpu", parts=parts).findings
+    again = rehearse("cpu", parts=parts, config=finding["fix"])
+    assert again.brief() == []
+
+
+def test_several_things_that_break_are_all_found(rehearse):
+    config = {
+        "custom_imports": {"imports": ["no_such_module_here"]},
+        "lr_config": {"policy": "nothing"},
+        "evaluation": {"metric": "no_such_metric"},
+        "custom_hooks": [{"type": "Nothing"}, {"type": "IterTimerHook", "no": 1}],
+    }
+    done = rehearse("cpu", config=config)
+    whats = [what for _, _, what in done.brief()]
+    assert whats[0] == "no_such_module_here"
+    assert {what.split(".")[0] for what in whats[1:]} == {
+        "lr_config", "evaluation", "custom_hooks",
+    }  # fmt: skip
+    assert len(whats) == 5
+    assert done.notes["stage"] is None
+
+
+def test_facts_of_the_data_and_the_saves_are_measured(rehearse):
+    facts = rehearse("cpu").notes["facts"]
+    assert facts["samples a second, one process"] > 100
+    assert facts["bytes of a checkpoint"] > 1000
+
+
+def test_the_slowest_transform_has_its_name(rehearse):
+    done = rehearse(
+        "cpu",
+        parts={
+            "module": "class Slow:\n"
+            "    def __call__(self, row):\n"
+            "        time.sleep(0.02)  # fault\n"
+            "        return row",
+            "dataset_init": "self.pipeline = [Slow(), nn.Identity()]",
+            "getitem": "for each in self.pipeline:\n    row = each(row)",
+        },
+    )
+    (finding,) = done.findings
+    assert (finding["kind"], finding["what"]) == ("data", "Slow")
+    assert finding["site"].rpartition(":")[0] == str(done.file)
+    shares = done.notes["facts"]["slowest transforms, share of a sample"]
+    assert next(iter(shares)) == "Slow" and shares["Slow"] > 0.8
+
+
+def test_what_takes_long_is_made_smaller_and_that_is_said(rehearse):
+    slow = "if len(x) > 2 and self.training:\n    time.sleep(7)"
+    done = rehearse("cpu", parts={"forward": slow})
+    assert done.notes["stage"] is None
+    assert done.notes["reduced"] == ["data.samples_per_gpu: 2, not 4"]
+
+
+@pytest.mark.slow
+def test_fewer_updates_are_tried_where_the_fewest_samples_take_long(rehearse):
+    slow = "if self.training:\n    time.sleep(6.1)"
+    done = rehearse("cpu", parts={"forward": slow})
+    assert done.notes["stage"] is None and done.findings == []
+    expected = ["data.samples_per_gpu: 1, not 4", "--steps: 1, not 3"]
+    assert done.notes["reduced"] == expected

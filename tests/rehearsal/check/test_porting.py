@@ -1,0 +1,34 @@
+"""The port that docs/rehearsal.md tells of is what `devrun check` says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.blocks import blocks
+from tests.rehearsal.check.conftest import ROOT
+
+CUT = 150
+"""Characters of a line in the page."""
+
+
+@pytest.mark.parametrize(("name", "status"), [("for_one_gpu", 11), ("anywhere", 0)])
+def test_the_page_shows_what_is_said(name, status):
+    file = f"examples/porting/{name}.yaml"
+    words = ["-m", "devrun", "check", file, "--import", name]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    lines = [
+        line if len(line) <= CUT else f"{line[: CUT - 3]}..."
+        for line in done.stdout.strip().splitlines()
+    ]
+    if status == 0:
+        lines = lines[:5]
+    shown = [block.text.strip() for block in blocks("docs/rehearsal.md", "text")]
+    assert "\n".join(lines) in shown
