@@ -34,17 +34,6 @@ from devrun.trust import (
     is_factory,
 )
 
-__all__ = [
-    "Buildable",
-    "call",
-    "call_named",
-    "nested_config",
-    "short",
-    "unshared",
-    "where",
-    "where_key",
-]
-
 Buildable: TypeAlias = Callable[..., Any]
 
 NUMBER = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", re.IGNORECASE)

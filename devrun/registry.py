@@ -37,23 +37,6 @@ from devrun.protocols import Metric, Transform
 from devrun.scopes import foreign, hint
 from devrun.trust import accepted, import_path, takes_objects
 
-__all__ = [
-    "COLLATE_FUNCTIONS",
-    "DATASETS",
-    "HOOKS",
-    "LOSSES",
-    "LR_SCHEDULERS",
-    "METRICS",
-    "MODELS",
-    "OPTIMIZERS",
-    "OPTIMIZER_BUILDERS",
-    "RUNNERS",
-    "RUNNER_BUILDERS",
-    "TRANSFORMS",
-    "Registry",
-    "build_from_cfg",
-]
-
 _Module = TypeVar("_Module", bound=Buildable)
 
 
@@ -284,7 +267,7 @@ def build_from_cfg(
             error.locate(where(cfg, "type"))
             raise
         if theirs is not None:
-            return theirs.scope.build(registry.name, theirs.name, args, cfg)
+            return theirs.scope.build(registry.name, theirs.name, target, args, cfg)
         if registry.get(wanted) is None:  # a dotted path
             return _build_named(target, args, cfg, registry)
     elif inspect.isclass(wanted) or inspect.isfunction(wanted):

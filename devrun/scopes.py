@@ -21,18 +21,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from devrun.construct import Buildable
 from devrun.errors import ConfigError, UnknownNameError, nearest
 
-__all__ = [
-    "SCOPES",
-    "Foreign",
-    "VAL_PHASE",
-    "Scope",
-    "attach",
-    "default_scope",
-    "foreign",
-    "hint",
-    "within",
-]
-
 SCOPES = ("mmcls", "mmcv", "mmdet", "mmengine", "mmpose", "mmpretrain", "mmseg")
 """Names of scopes; a config that names one may import the package of that name."""
 
@@ -58,11 +46,17 @@ class Scope(Protocol):
         ...
 
     def build(
-        self, kind: str, name: str, args: dict[str, Any], cfg: Mapping[str, Any]
+        self,
+        kind: str,
+        name: str,
+        target: Buildable,
+        args: dict[str, Any],
+        cfg: Mapping[str, Any],
     ) -> Any:
-        """What `name` makes of `args`, parts in it built by the package's own code.
+        """What `target` makes of `args`, parts in it built by the package's own code.
 
-        `cfg` is the section of the config, for the places of errors.
+        `target` is what `find` has for `name`; `cfg` is the section of the config,
+        for the places of errors.
         """
         ...
 
@@ -145,5 +139,5 @@ def hint(kind: str, name: str, own: Iterable[str]) -> str:
     scope = _default.get()
     known = [*own, *(scope.names(kind) if scope is not None else ())]
     searched = f" and not in {scope.name}" if scope is not None else ""
-    elsewhere = import_module(_HOME).whose(kind, name)
+    elsewhere = import_module(_HOME).whose(kind, name, known)
     return f"{searched}; {elsewhere or nearest(name, known) or 'it is empty'}"

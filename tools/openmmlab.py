@@ -14,18 +14,17 @@ Each outcome is a line of a JSON-lines file, which a second start goes on with;
 `--table` puts them into docs/openmmlab.md.
 
 A file under `_base_` is a part of a config: what it lacks comes from the bases of
-ResNet-18 on ImageNet.
+ResNet-18 on ImageNet; for VOC, whose images have several labels, with a head for them.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
-import hashlib
 import io
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -34,24 +33,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openmmlab_data import FEW, make_data
+from openmmlab_changes import SIZES, changes
+from openmmlab_data import make_data
 from openmmlab_table import DEVICES, STAGES, insert, parity_table, plain, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 FILL = ("models/resnet18", "datasets/imagenet_bs32", "schedules/imagenet_bs256")
-GROUPS = {
-    "model": ("model",),
-    "data": ("data", "sampler"),
-    "optimizer": ("optimizer", "optimizer_config", "fp16"),
-    "schedule": ("lr_config", "momentum_config", "runner", "workflow"),
-    "hooks": ("custom_hooks", "log_config", "checkpoint_config", "evaluation"),
-}
-"""What a config consists of, for whether another one ran the same."""
-SMALL = 64
-FIXED = ("VGG", "RepMLPNet", "MViT")
-"""Backbones whose layers fit one size of images only."""
-URL = re.compile(r"https?://|open-mmlab://|torchvision://")
+SEVERAL_LABELS = """model = dict(head=dict(
+    _delete_=True, type='MultiLabelLinearClsHead', num_classes=20, in_channels=512))
+"""
+"""What VOC needs beside them."""
 
 
 def main() -> int:
@@ -104,13 +96,12 @@ def find_configs() -> dict[str, Path]:
 def smallest_first(
     configs: dict[str, Path], known: dict[tuple[str, str], dict[str, Any]]
 ) -> list[str]:
-    """By the seconds that a CPU took; those not known last."""
+    """By the seconds that one took on any device; those that were not run last."""
 
     def place(name: str) -> tuple[float, str]:
-        line = known.get(("cpu", name), {})
-        other = line.get("by", "").removeprefix("as ")
-        seconds = known.get(("cpu", other), line).get("seconds", float("inf"))
-        return seconds, name
+        lines = [known[at, name] for at in STAGES if (at, name) in known]
+        own = [line["seconds"] for line in lines if "by" not in line]
+        return min(own, default=float("inf")), name
 
     return sorted(configs, key=place)
 
@@ -160,8 +151,16 @@ def write(
     results: Path, stage: str, name: str, seconds: float, found: dict[str, Any]
 ) -> None:
     line = {"stage": stage, "config": name, **found, "seconds": round(seconds, 1)}
+    line["commit"] = commit()
     with results.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+
+
+@functools.cache
+def commit() -> str:
+    """The one that is checked out where this file is."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def work(stage: str, results: Path) -> None:
@@ -190,10 +189,11 @@ def in_turn(
 ) -> Iterator[str]:
     """Those to be run, after what others have shown already."""
     left = []
-    for name in names if stage != "build" else ():
+    for name in names:
         began = time.monotonic()
         try:
-            sections = changes(whole(configs, name), SMALL)[0]
+            size = SIZES[stage == "build"]
+            sections = changes(whole(configs, name), size)[0]
             known = ran.covers(sections)
         except Exception:  # noqa: BLE001 - its turn comes
             known = None
@@ -202,7 +202,7 @@ def in_turn(
             write(results, stage, name, time.monotonic() - began, line)
         else:
             left.append(name)
-    yield from left if stage != "build" else names
+    yield from left
 
 
 class Ran:
@@ -229,16 +229,14 @@ class Ran:
 
 def outcome(stage: str, name: str, file: Path, ran: Ran) -> dict[str, Any]:
     """`good`, `reason` and what it was found by, for a line of the results."""
-    if stage == "build":
-        return {"good": build(file, changes(file, None)[1]), "reason": ""}
-    sizes = [SMALL, None]
-    for size in sizes:
+    for size in SIZES[stage == "build" :]:
         sections, options = changes(file, size)
         known = ran.covers(sections)
         if known is not None and (known["good"] or size is None):
             return {**known, "sections": sections}
         if known is None:
-            good, reason = train(stage, file, options)
+            run = build if stage == "build" else train
+            good, reason = run(stage, file, options)
             ran.add(name, sections, good, reason)
         else:
             good, reason = False, known["reason"]
@@ -271,101 +269,12 @@ def whole(configs: dict[str, Path], name: str) -> Path:
     if kind == "datasets" and "pipelines" in name:
         files.append(configs["_base_/datasets/imagenet_bs32.py"])
     made = Path("made.py")
-    made.write_text(f"_base_ = {[str(file) for file in dict.fromkeys(files)]}\n")
+    text = f"_base_ = {[str(file) for file in dict.fromkeys(files)]}\n"
+    made.write_text(text + (SEVERAL_LABELS if "voc" in name else ""))
     return made.absolute()
 
 
-def changes(file: Path, size: int | None) -> tuple[list[str], dict[str, Any]]:
-    """A sum of each section as it is run, and the overrides for a tiny run.
-
-    Args:
-        size: of the images, at most; None for the config's own.
-    """
-    from devrun.config import Config
-
-    cfg: Any = Config.fromfile(file, import_custom_modules=False)
-    options: dict[str, Any] = {
-        "data.samples_per_gpu": FEW,
-        "data.workers_per_gpu": 0,
-        "evaluation.interval": 1,
-        "checkpoint_config": None,
-        "work_dir": "work",
-    }
-    by_iter = "max_iters" in cfg.runner
-    options["runner.max_iters" if by_iter else "runner.max_epochs"] = 1
-    for section in ("train_dataloader", "val_dataloader"):
-        if section in cfg.data:
-            options[f"data.{section}"] = {"_delete_": True}
-    if URL.match(str(cfg.get("load_from"))):
-        options["load_from"] = None
-    if cfg.get("sampler"):
-        options["sampler.selected_round"] = 0
-    options.update((path, None) for path in downloads(cfg.model, "model"))
-    if size is not None and cfg.model.backbone.type not in FIXED:
-        options.update(shrink(cfg, size))
-    if "options_cfg" in cfg.runner:  # of an IPU, which wants that many samples
-        path = "runner.options_cfg.train_cfg.Training.gradientAccumulation"
-        options[path], options["data.samples_per_gpu"] = FEW * 4, FEW
-        pipeline = options.pop("data.train.pipeline", cfg.data.train.pipeline)
-        train = {**cfg.data.train.to_dict(), "pipeline": pipeline}
-        repeated = {"type": "RepeatDataset", "times": FEW * 4, "_delete_": True}
-        options["data.train"] = {**repeated, "dataset": train}
-    cfg.merge_from_dict(options)
-    tree = cfg._cfg_dict.to_dict()
-    parts = [[group, *(tree.get(key) for key in GROUPS[group])] for group in GROUPS]
-    texts = [json.dumps(part, sort_keys=True, default=str) for part in parts]
-    return [hashlib.sha1(x.encode()).hexdigest()[:12] for x in texts], options
-
-
-def shrink(cfg: Any, size: int) -> dict[str, Any]:
-    """Overrides for images of `size` x `size`."""
-    backbone = cfg.model.backbone
-    options: dict[str, Any] = {}
-    if "img_size" in backbone:
-        options["model.backbone.img_size"] = size
-    if backbone.type.startswith("SwinTransformer"):
-        options["model.backbone.pad_small_map"] = True
-    for mode in ("train", "val", "test"):
-        for path, node in pipelines(cfg.data.get(mode), f"data.{mode}"):
-            steps = [dict(step) for step in node]
-            for step in steps:
-                for key in ("size", "crop_size"):
-                    if key in step:
-                        step[key] = at_most(step[key], size)
-            options[path] = steps
-    return options
-
-
-def at_most(value: Any, size: int) -> Any:
-    if isinstance(value, (list, tuple)):
-        return tuple(at_most(part, size) for part in value)
-    return min(value, size)
-
-
-def pipelines(node: Any, path: str) -> list[tuple[str, Any]]:
-    """Each pipeline below a section of `data`, with its path."""
-    if not isinstance(node, dict):
-        return []
-    found = [(f"{path}.pipeline", node["pipeline"])] if "pipeline" in node else []
-    return found + pipelines(node.get("dataset"), f"{path}.dataset")
-
-
-def downloads(node: Any, path: str) -> list[str]:
-    """The `init_cfg` whose checkpoint is on the network, and `pretrained`."""
-    found: list[str] = []
-    if isinstance(node, dict):
-        for key, value in node.items():
-            if key == "init_cfg" and isinstance(value, dict):
-                if URL.match(str(value.get("checkpoint"))):
-                    found.append(f"{path}.{key}")
-            elif key == "pretrained" and URL.match(str(value)):
-                found.append(f"{path}.{key}")
-            else:
-                found += downloads(value, f"{path}.{key}")
-    return found
-
-
-def build(file: Path, options: dict[str, Any]) -> bool:
+def build(_: str, file: Path, options: dict[str, Any]) -> tuple[bool, str]:
     """Model with first weights, data sets, loaders, optimizer, hooks, evaluation."""
     from devrun.config import Config, check_config
     from devrun.runners.training import build_training
@@ -374,7 +283,7 @@ def build(file: Path, options: dict[str, Any]) -> bool:
     cfg.merge_from_dict({**options, "device": "cpu", "seed": 0})
     check_config(cfg)
     build_training(cfg, progress=False).runner.close()
-    return True
+    return True, ""
 
 
 def train(device: str, file: Path, options: dict[str, Any]) -> tuple[bool, str]:
@@ -388,6 +297,8 @@ def train(device: str, file: Path, options: dict[str, Any]) -> tuple[bool, str]:
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         status = devrun(command)
+    if status in (130, 143):  # interrupted: no outcome, a second start tries it again
+        raise SystemExit(status)
     lines = said.getvalue().strip().splitlines()
     evaluated = "(val)" in said.getvalue()
     if status == 0 and evaluated:

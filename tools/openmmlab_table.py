@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +36,24 @@ def table(
             tried = [r for n in names if (r := results.get((stage, n)))]
             cells.append(f"{sum(r['good'] for r in tried)} of {len(tried)}")
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *ways(results), "", *failures(results)])
+    return "\n".join([*lines, "", *ways(results, len(configs)), "", *failures(results)])
 
 
-def ways(results: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
-    """How the outcomes of each device came about."""
-    lines = ["| | run themselves | at their own size | as another | by sections |"]
-    lines.append("|---" * 5 + "|")
-    for stage in STAGES[1:]:
+def ways(results: dict[tuple[str, str], dict[str, Any]], total: int) -> list[str]:
+    """How the outcomes of each stage came about, and of which commits they are."""
+    head = ("run themselves", "of these at their own size", "as another", "by sections")
+    lines = [f"| | {' | '.join(head)} | not tried |", "|---" * 6 + "|"]
+    for stage in STAGES:
         found = [line for (at, _), line in results.items() if at == stage]
         own = [line for line in found if "by" not in line]
         whole = sum(line.get("size") is None for line in own)
         parts = sum(line.get("by") == "sections" for line in found)
         counts = [len(own), whole, len(found) - len(own) - parts, parts]
+        counts.append(total - len(found))
         lines.append(f"| {stage} | " + " | ".join(map(str, counts)) + " |")
-    return lines
+    commits = Counter(line.get("commit", "unknown") for line in results.values())
+    said = ", ".join(f"{count} of {name}" for name, count in commits.most_common())
+    return [*lines, "", f"Outcomes by commit: {said}."]
 
 
 def failures(results: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
@@ -60,6 +64,7 @@ def failures(results: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
         if not found["good"]:
             reason = re.sub(r"/\S*/\.mim/configs/", "", found["reason"])
             reason = re.sub(r"/\S*/(mmcls|mmcv)/", r"\1/", reason)
+            reason = re.sub(r"/\S*\.\.\.\(\d+ characters\)", "...", reason)
             reason = re.sub(r"/\S*/made.py|\(traceback: \S*", "", reason)
             reason = re.sub(r"[|<>]", "/", reason.replace("devrun: error: ", ""))
             reasons.setdefault((name, reason.strip()), []).append(stage)

@@ -7,8 +7,6 @@ from typing import Any
 
 from devrun.config.source import extension, read_text
 
-__all__ = ["ENGINE_KEYS", "is_engine_style", "reads_bases_lazily"]
-
 _MARKS = (
     "optim_wrapper",
     "train_dataloader",

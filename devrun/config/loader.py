@@ -146,6 +146,7 @@ class _Source:
         self._shelves: set[str | None] = set()
         self.base_helpers: set[str] = set()
         self.own_read: set[str] = set(template.base_names)
+        self._opened = False
 
     def read(self, suffix: str) -> ConfigDict:
         text, file = self._template.text, self._template.file
@@ -155,10 +156,12 @@ class _Source:
                 file,
                 self._loader.budget,
                 self._fill,
-                self._base,
+                self._live,
                 self._load_bases,
             )
             self.own_read |= found.read
+            if self._opened and self.bases is not None:
+                self.bases = self._loader.copy(self.bases)
             own = self._loader.copy(found.values)
         else:
             own = self._read_data(suffix, text, file)
@@ -189,6 +192,14 @@ class _Source:
         return self._template.fill(text, self._base)
 
     def _base(self, path: str, origin: Origin) -> Any:
+        """A copy of the value that `{{ _base_.path }}` names."""
+        return self._loader.copy(self._live(path, origin), origin)
+
+    def _live(self, path: str, origin: Origin) -> Any:
+        """The value itself, or all of the bases: what is put into it stays there."""
+        self._opened = True
+        if not path and self.bases is not None:
+            return self.bases
         value = look_up(self.bases, path, origin)
         bases = self.bases if self.bases is not None else ConfigDict()
         library = _file_of(bases, path.split(".")[0])
@@ -197,7 +208,7 @@ class _Source:
             self._shelves.add(library)
             shelf = (key for key in bases if _file_of(bases, key) == library)
             self._loader.helpers.update(shelf)
-        return self._loader.copy(value, origin)
+        return value
 
     def _fill_tree(self, value: Any) -> Any:
         if isinstance(value, str):

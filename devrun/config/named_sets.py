@@ -9,8 +9,6 @@ from devrun.config.origin import describe
 from devrun.config.tree import where
 from devrun.errors import ConfigError
 
-__all__ = ["named_sets"]
-
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 
 
@@ -18,20 +16,24 @@ def named_sets(cfg: Any) -> dict[str, Any]:
     """The data sets of `{name: data set, ...}`, by name; one alone is named "".
 
     Raises:
-        ConfigError: a name that no result can begin with.
+        ConfigError: a name that no result can begin with, or one beside data sets whose
+            value is none.
     """
-    if not (
-        isinstance(cfg, dict)
-        and cfg
-        and "type" not in cfg
-        and all(isinstance(part, (dict, list, tuple)) for part in cfg.values())
-    ):
+    if not isinstance(cfg, dict) or "type" in cfg:
         return {"": cfg}
-    for name in cfg:
+    if not any(isinstance(part, (dict, list, tuple)) for part in cfg.values()):
+        return {"": cfg}
+    for name, part in cfg.items():
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise ConfigError(
                 f"the name of a data set is of letters, digits, '_', '-' and '.', got "
                 f"{describe(name)}",
                 place=where(cfg, name if isinstance(name, str) else None),
+            )
+        if not isinstance(part, (dict, list, tuple)):
+            raise ConfigError(
+                f"an evaluation set is a section with a 'type', got {describe(part)}; "
+                "a single data set has its 'type' beside its other keys",
+                place=where(cfg, name),
             )
     return dict(cfg)

@@ -7,9 +7,6 @@ without a method is refused by name.
 from __future__ import annotations
 
 import ast
-import copy
-import itertools
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -17,8 +14,16 @@ from devrun.config import python_operations as operations
 from devrun.config.limits import MAX_BITS, Budget, TooMuch, check_key
 from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.python_methods import method_of
+from devrun.config.python_syntax import (
+    function_of_module,
+    in_base,
+    is_base,
+    kind_of,
+    names_bound,
+    path_in_base,
+    source_of,
+)
 from devrun.config.python_text import show
-from devrun.config.template import MARKER
 from devrun.config.tree import ConfigDict
 from devrun.errors import ConfigError
 from devrun.place import Origin
@@ -33,8 +38,6 @@ WRONG = (
 
 _SCALARS = (str, bool, int, float)
 _ENTRY = 100
-_SHOWN = 500
-"""Nodes of an expression that a message repeats."""
 _CONVERSIONS = {-1: "s", 115: "s", 114: "r", 97: "a"}
 
 
@@ -45,7 +48,7 @@ class Expressions:
     """Evaluates expressions over `names`, the variables of the file.
 
     `fill` replaces the markers of templates; `base` gives the value that a dotted
-    path has in the merged bases.
+    path has in the merged bases, and "" all of them.
     """
 
     def __init__(
@@ -57,10 +60,11 @@ class Expressions:
     ) -> None:
         self.file = file
         self.names: dict[str, Any] = {}
+        self.functions = dict(operations.FUNCTIONS)
         self.target: list[Any] = []
         self.budget = budget
         self._fill = fill
-        self._base = base
+        self.base = base
         self._last = Origin(file)
 
     def origin(self, node: ast.AST) -> Origin:
@@ -86,7 +90,7 @@ class Expressions:
         kind = type(node).__name__.lower()
         method = getattr(self, f"_value_of_{_ALIKE.get(kind, kind)}", None)
         if method is None:
-            self.refuse(node, f"{_kind(node)} ")
+            self.refuse(node, f"{kind_of(node)} ")
         try:
             self.budget.charge(1, 64)
             return method(node)
@@ -98,7 +102,7 @@ class Expressions:
             text = str(error) or type(error).__name__
             if isinstance(error, KeyError):
                 text = f"no key {escape(text, 80)}"
-            self.fail(node, f"{escape(text, 160)} (in `{_source(node)}`)")
+            self.fail(node, f"{escape(text, 160)} (in `{source_of(node)}`)")
 
     def assign(self, target: ast.expr, value: Any) -> None:
         """Bind `value` to a name, an unpacked row of targets or a subscript."""
@@ -111,8 +115,11 @@ class Expressions:
                 self.fail(target, f"{len(target.elts)} names for {len(given)} values")
             for part, item in zip(target.elts, given, strict=True):
                 self.assign(part, item)
-        elif isinstance(target, ast.Subscript):
-            holder, key = self.value(target.value), self.value(target.slice)
+        elif isinstance(target, ast.Subscript) or in_base(target):
+            holder, key = holder_of(self, target)
+            if in_base(target):  # from then on it is the bases' own
+                copied = operations.MODULES["copy"]["deepcopy"]
+                value = operations.call(self.budget, copied, value)
             if isinstance(holder, ConfigDict):
                 operations.put(self.budget, holder, key, value, self.origin(target))
             elif isinstance(holder, list) and isinstance(key, int):
@@ -120,7 +127,7 @@ class Expressions:
             else:
                 self.fail(target, f"{describe(holder)} takes no value at that place")
         else:
-            self.refuse(target, f"an assignment to {_kind(target)}")
+            self.refuse(target, f"an assignment to {kind_of(target)}")
 
     # One method for each kind of node -----------------------------------------
 
@@ -142,7 +149,7 @@ class Expressions:
         filled = self._fill(name)
         if filled is not name:
             return filled
-        if name == "dict" or name in operations.FUNCTIONS:
+        if name == "dict" or name in self.functions:
             self.refuse(node, f"the function {name} as a value")
         hint = hint_for(name, self.names) if self.names else ""
         self.fail(
@@ -188,20 +195,23 @@ class Expressions:
         if isinstance(function, ast.Name) and function.id not in self.names:
             if function.id == "dict":
                 return self._call_dict(node)
-            if function.id in operations.FUNCTIONS:
+            if function.id in self.functions:
                 args, options = self._arguments(node)
                 return self._call(function.id, *args, **options)
         elif isinstance(function, ast.Attribute):
+            name = function_of_module(function)
+            if name in self.functions and name.partition(".")[0] not in self.names:
+                args, options = self._arguments(node)
+                return self._call(name, *args, **options)
             receiver = self.value(function.value)
             method = method_of(receiver, function.attr)
             if method is not None:
                 args, options = self._arguments(node)
                 return operations.call(self.budget, method, receiver, *args, **options)
-        self.refuse(node, f"the call {_source(function)}(...)")
+        self.refuse(node, f"the call {source_of(function)}(...)")
 
     def _call(self, function: str, /, *args: Any, **options: Any) -> Any:
-        operation = operations.FUNCTIONS[function]
-        return operations.call(self.budget, operation, *args, **options)
+        return operations.call(self.budget, self.functions[function], *args, **options)
 
     def _arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
         options: dict[str, Any] = {}
@@ -239,16 +249,12 @@ class Expressions:
         return result
 
     def _value_of_attribute(self, node: ast.Attribute) -> Any:
-        path, root = [node.attr], node.value
-        while isinstance(root, ast.Attribute):
-            path.append(root.attr)
-            root = root.value
-        if isinstance(root, ast.Name) and root.id == "_base_":
-            return self._base(".".join(reversed(path)), self.origin(node))
-        self.refuse(node, f"the attribute {_source(node)}")
+        if path := path_in_base(node):
+            return self.base(path, self.origin(node))
+        self.refuse(node, f"the attribute {source_of(node)}")
 
     def _value_of_subscript(self, node: ast.Subscript) -> Any:
-        holder, key = self.value(node.value), self.value(node.slice)
+        holder, key = holder_of(self, node)
         if isinstance(holder, dict):
             self.budget.look(key)
             if key not in holder:
@@ -346,40 +352,10 @@ class Expressions:
             self.names.update(outer)
 
 
-class _WithoutTexts(ast.NodeTransformer):
-    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        if isinstance(node.value, str):
-            return ast.copy_location(ast.Constant("..."), node)
-        return node
-
-
-def names_bound(targets: list[ast.expr]) -> list[str]:
-    """The plain names among `targets`, those inside rows included."""
-    found: list[str] = []
-    for target in targets:
-        if isinstance(target, ast.Name):
-            found.append(target.id)
-        elif isinstance(target, (ast.Tuple, ast.List)):
-            found.extend(names_bound(target.elts))
-    return found
-
-
-def _kind(node: ast.AST) -> str:
-    names = {
-        "Lambda": "a lambda", "Await": "await", "Yield": "yield",
-        "NamedExpr": "an assignment inside an expression", "Attribute": "an attribute",
-        "Starred": "a starred value",
-    }  # fmt: skip
-    return names.get(type(node).__name__, f"a {type(node).__name__}")
-
-
-def _source(node: ast.AST) -> str:
-    """`node` as source, its texts left out: one of them may be a secret."""
-    if sum(1 for _ in itertools.islice(ast.walk(node), _SHOWN)) == _SHOWN:
-        return "..."
-    try:
-        masked = _WithoutTexts().visit(copy.deepcopy(node))
-        source = re.sub(MARKER, "{{...}}", ast.unparse(masked))
-        return escape(source, 60)
-    except RecursionError:
-        return "..."
+def holder_of(of: Expressions, node: Any) -> tuple[Any, Any]:
+    """What `node` is an item of, and its key there; `_base_.a` is one too."""
+    named = isinstance(node, ast.Attribute)
+    key = node.attr if named else of.value(node.slice)
+    if is_base(node.value) and isinstance(key, str):
+        return of.base("", of.origin(node)), key
+    return of.value(node.value), key

@@ -7,6 +7,7 @@ result, and what it does. The cost is paid before the work, so that `10**10**10`
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -306,6 +307,17 @@ FUNCTIONS: dict[str, Operation] = {
     "zip": (_zip_cost, lambda *values: list(zip(*values, strict=False))),
 }
 """Every function but `dict`, which the reader makes itself to keep the lines."""
+
+
+def _whole_cost(budget: Budget, value: Any) -> None:
+    nodes, chars = weigh(value)
+    budget.charge(nodes, 200 * nodes + chars)
+
+
+MODULES: dict[str, dict[str, Operation]] = {
+    "copy": {"copy": (rows, copy.copy), "deepcopy": (_whole_cost, copy.deepcopy)}
+}
+"""What an `import` may bring, for it does nothing but what is said here."""
 
 
 # Dicts ------------------------------------------------------------------------

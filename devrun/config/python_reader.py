@@ -17,7 +17,8 @@ from typing import Any
 from devrun.config import python_operations as operations
 from devrun.config.limits import Budget
 from devrun.config.origin import config_error, describe
-from devrun.config.python_expressions import WRONG, Expressions, names_bound
+from devrun.config.python_expressions import WRONG, Expressions, holder_of
+from devrun.config.python_syntax import names_bound
 from devrun.config.tree import ConfigDict, place
 from devrun.errors import ConfigError
 from devrun.place import Origin
@@ -62,7 +63,7 @@ def parse(text: str, file: str, budget: Budget) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # '\d' in a text is its author's matter
-            return ast.parse(text, filename="<config>")
+            tree = ast.parse(text, filename="<config>")
     except SyntaxError as error:
         reason = f"not valid Python: {error.msg}"
         raise config_error(reason, Origin(file, error.lineno or 0)) from None
@@ -70,6 +71,17 @@ def parse(text: str, file: str, budget: Budget) -> ast.Module:
         raise config_error("nested too deeply to be read", Origin(file)) from None
     except ValueError as error:
         raise config_error(f"not valid Python: {error}", Origin(file)) from None
+    tree.body = [node for node in tree.body if not _is_for_a_script(node)]
+    return tree
+
+
+def _is_for_a_script(node: ast.stmt) -> bool:
+    """`if __name__ == "__main__":`, which a configuration that is read never is."""
+    return (
+        isinstance(node, ast.If)
+        and not node.orelse
+        and (ast.unparse(node.test) == "__name__ == '__main__'")
+    )
 
 
 def names_read(tree: ast.Module) -> set[str]:
@@ -172,8 +184,6 @@ class _Statements:
 
     def _run_augassign(self, node: ast.AugAssign) -> None:
         self._of.target = names_bound([node.target])[:1]
-        if isinstance(node.target, ast.Attribute):
-            self._of.refuse(node, "an assignment to an attribute")
         old = self._of.value(node.target)
         operator = type(node.op).__name__
         given = self._of.value(node.value)
@@ -245,15 +255,24 @@ class _Statements:
         raise _Jump("continue")
 
     def _run_import(self, node: ast.Import | ast.ImportFrom) -> None:
-        """An import of what nothing in the file uses is passed over, not done."""
-        names = {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        if names & (self._read | {"*"}):
-            self._of.refuse(node, "`import`")
-        logging.getLogger("devrun").warning(
-            "%s: an import that the file does not use is passed over; a module that "
-            "registers something belongs into custom_imports",
-            self._of.origin(node),
-        )
+        """Nothing is imported: `copy` has its two functions here, and what nothing in
+        the file uses is passed over."""
+        module = node.module if isinstance(node, ast.ImportFrom) else None
+        for alias in node.names:
+            name = alias.asname or alias.name
+            known = operations.MODULES.get(module or alias.name, {})
+            if module is None and known:
+                self._of.functions.update({f"{name}.{k}": known[k] for k in known})
+            elif alias.name in known:
+                self._of.functions[name] = known[alias.name]
+            elif name.partition(".")[0] in (*self._read, "*"):
+                self._of.refuse(node, "`import`")
+            else:
+                logging.getLogger("devrun").warning(
+                    "%s: an import that the file does not use is passed over; a module "
+                    "that registers something belongs into custom_imports",
+                    self._of.origin(node),
+                )
 
     _run_importfrom = _run_import
 
@@ -269,8 +288,7 @@ class _Statements:
                     )
                 del self._of.names[target.id]
             elif isinstance(target, ast.Subscript):
-                holder = self._of.value(target.value)
-                key = self._of.value(target.slice)
+                holder, key = holder_of(self._of, target)
                 self._of.budget.look(key)
                 self._of.budget.charge(len(holder) >> 9 if holder else 0)
                 if isinstance(holder, dict) and key not in holder:

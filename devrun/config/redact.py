@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from devrun.config.origin import describe
-from devrun.redact import MASK, Reference, is_secret_key, redact, remember
-
-__all__ = ["MASK", "is_secret_key", "redacted", "remember_secrets", "shown_value"]
+from devrun.redact import MASK, Reference, is_name, is_secret_key, redact, remember
 
 _NAMES = ("name", "key", "header", "variable")
 _RANDOM = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])[\w+/=.-]{24,}")
@@ -65,7 +63,7 @@ def _text(value: Any) -> Any:
 
 def _is_secret(key: Any, value: Any) -> bool:
     if is_secret_key(key):
-        return True
+        return not (isinstance(value, str) and is_name(key, value))
     ends = isinstance(key, str) and key.lower().endswith(("key", "_id_token"))
     return ends and isinstance(value, str) and bool(_RANDOM.fullmatch(value))
 
@@ -78,7 +76,7 @@ def _names_secret(tree: dict[Any, Any]) -> bool:
 def _is_pair(value: Any) -> bool:
     """`["X-Api-Key", "..."]`, as requests take their headers."""
     texts = len(value) == 2 and all(isinstance(item, str) for item in value)
-    return texts and is_secret_key(value[0])
+    return texts and is_secret_key(value[0]) and not is_name(*value)
 
 
 def _is_reference(template: str) -> bool:

@@ -20,11 +20,13 @@ from devrun.config.numbers import (
     is_number,
     is_seed,
 )
+from devrun.config.older import RUNNERS
 from devrun.config.origin import config_error, describe, hint_for
-from devrun.config.redact import MASK, shown_value
+from devrun.config.redact import shown_value
 from devrun.config.revisions import revisions
 from devrun.config.tree import ConfigDict, children, origin_of
 from devrun.errors import ConfigTypeError
+from devrun.redact import MASK
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ UNUSED = (
     "mkl_num_threads",
     "mp_start_method",
     "opencv_num_threads",
+    "paramwise_cfg",
     "sync_bn",
     "test_cfg",
     "train_cfg",
@@ -209,6 +212,7 @@ KEYS: dict[str, str | Section] = {
     "dist_params": "dict?",
     "launcher": "text?",
     "find_unused_parameters": "flag",
+    "parallel": "dict?",
     "auto_resume": "flag",
     # the process
     "work_dir": "text?",
@@ -241,14 +245,10 @@ _MAY_BE_INFINITE = ("max_norm", "norm_type", "clip_value")
 """Where infinity has a meaning: the largest gradient, or none that is clipped."""
 _NO_NAN = ("evaluation", "custom_hooks")
 """Sections of classes that may know what to do with an infinite number."""
-_MOVED = {
-    "total_epochs": "runner = dict(type='EpochBasedRunner', max_epochs=...)",
-    "total_iters": "runner = dict(type='IterBasedRunner', max_iters=...)",
-}
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*(e[-+]?\d+)?", re.IGNORECASE)
 USUAL_HELPERS = re.compile(
     r"(ann_file|data_root|dataset_type|img_norm_cfg|norm_cfg|classes|class_names"
-    r"|CLASSES|crop_size|img_scale|img_size|\w+_pipeline"
+    r"|CLASSES|crop_size|img_scale|img_size|\w+_pipeline|channel_cfg|dataset_info"
     r"|policy_imagenet|\w*policies)(_\w+)?"
 )
 """Variables of published configs, which some leave unused."""
@@ -315,8 +315,9 @@ def check_config(cfg: Any) -> None:
         path = (key,)
         if key in KEYS:
             _check(tree, key, value, KEYS[key], path)
-        elif key in _MOVED:
-            reason = f"no longer read; write {_MOVED[key]}"
+        elif key in RUNNERS:
+            kind, limit = RUNNERS[key]
+            reason = f"no longer read; write runner = dict(type={kind!r}, {limit}=...)"
             raise config_error(reason, origin_of(tree, key), path)
         elif not (
             key == device
@@ -336,6 +337,12 @@ def check_config(cfg: Any) -> None:
     for key in _NO_NAN:
         check_finite(tree.get(key), (key,), infinite=True)
     _refuse_masked(tree, ())
+
+
+def unused(cfg: Any) -> list[str]:
+    """Keys of `UNUSED` that `cfg` has, but for variables that its file reads."""
+    helpers = getattr(cfg, "__dict__", {}).get("_helpers", ())
+    return [key for key in UNUSED if cfg.get(key) and key not in helpers]
 
 
 def _check(

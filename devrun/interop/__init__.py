@@ -6,21 +6,24 @@ kinds: of MMCV 1.x, or of MMEngine; which one it is says the installed version.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module, util
 from pathlib import Path
 from typing import Any
 
 from devrun.config.tree import where
 from devrun.errors import ConfigError
+from devrun.hooks.base import Hook
 from devrun.registry import MODELS
 from devrun.scopes import SCOPES, Scope, within
 
 __all__ = [
     "attach",
+    "hooks_of",
     "init_weights",
     "installed",
     "move_augments",
@@ -50,7 +53,7 @@ _BASES = {
     "mmcv.runner.base_module": "openmmlab",
     "mmengine.model.base_module": "mmengine",
 }
-"""Module of `BaseModule` -> module here with the `init_weights` of such models."""
+"""Module of `BaseModule` -> module here that knows such models."""
 _FITS = {
     "openmmlab": "mmcv 1.7.2 with mmcls 0.25, mmseg 0.30, mmdet 2.28 or mmpose 0.29",
     "mmengine": "mmengine 0.10 with mmcv 2.1, mmpretrain 1.2 or mmseg 1.2",
@@ -139,12 +142,7 @@ def _only_owner(kind: str, model: Any) -> str | None:
     there = installed()
     owners = [name for name in _KNOWN.get(kind, ()) if name in there]
     if not owners:
-        for name in there:
-            try:
-                if attach(name).find("model", kind) is not None:
-                    owners.append(name)
-            except ConfigError:  # it does not fit, or lacks something itself
-                continue
+        owners = [s.name for s in _usable() if s.find("model", kind) is not None]
     if len(owners) > 1:
         raise ConfigError(
             f"{kind!r} is a model of the scopes {' and '.join(owners)}: write "
@@ -154,18 +152,37 @@ def _only_owner(kind: str, model: Any) -> str | None:
     return owners[0] if owners else None
 
 
+def _usable() -> Iterator[Scope]:
+    """The scopes whose package is here, fits and lacks nothing itself."""
+    for name in installed():
+        with suppress(ConfigError):
+            yield attach(name)
+
+
 def init_weights(model: Any) -> None:
     """The first weights by MMCV's or MMEngine's rules, for a model of their kind.
 
     Their models are built with torch's own and get theirs in a second step, `init_cfg`
     of each part, which may read files.
     """
-    for home in ("mmcv.runner.base_module", "mmengine.model.base_module"):
+    home = _home_of(model)
+    if home is not None:
+        home.init_weights(model)
+
+
+def hooks_of(model: Any) -> list[Hook]:
+    """What tells a model of a package how far the run is, where it asks for that."""
+    home = _home_of(model)
+    return list(home.hooks_of(model)) if hasattr(home, "hooks_of") else []
+
+
+def _home_of(model: Any) -> Any:
+    """The module here for models of MMCV's or MMEngine's kind, if `model` is one."""
+    for home, name in _BASES.items():
         base = getattr(sys.modules.get(home), "BaseModule", None)
         if base is not None and isinstance(model, base):
-            scope = import_module(f"devrun.interop.{_BASES[home]}")
-            scope.init_weights(model)
-            return
+            return import_module(f"devrun.interop.{name}")
+    return None
 
 
 def move_augments(model: Any, loaders: Iterable[Any]) -> None:
@@ -183,11 +200,21 @@ def installed() -> list[str]:
     return [name for name in names if util.find_spec(name) is not None]
 
 
-def whose(kind: str, name: str) -> str:
-    """A clause that says which package would have `name`; empty where none is known."""
-    owners = _KNOWN.get(name, ()) if kind == "model" else ()
-    if not owners:
+def whose(kind: str, name: str, known: Sequence[str]) -> str:
+    """A clause that says which package would have `name`, or nearly; empty if none.
+
+    Args:
+        known: names nearer at hand; where one is alike, no package is asked.
+    """
+    if kind != "model":
         return ""
+    owners = _KNOWN.get(name, ())
+    if not owners:
+        if difflib.get_close_matches(name, known, n=1):
+            return ""
+        theirs = {n: s.name for s in _usable() for n in s.names(kind)}
+        near = difflib.get_close_matches(name, theirs, n=1, cutoff=0.8)
+        return f"did you mean '{theirs[near[0]]}.{near[0]}'?" if near else ""
     there = [owner for owner in owners if owner in installed()]
     if there:
         return f"{there[0]} has it: write default_scope: {there[0]}"

@@ -3,7 +3,8 @@
 The package supplies the base class alone, as `lightning` or `pytorch_lightning`; which
 one is seen from the model, so that neither is imported here.
 
-    training_step, validation_step, predict_step   the step of the model
+    training_step, validation_step,
+    test_step, predict_step                        the step of the model
     configure_optimizers                           `devrun.interop.lightning_optimizers`
     self.log, self.log_dict                        `devrun.interop.lightning_log`
     self.trainer                                   `devrun.interop.lightning_trainer`
@@ -31,14 +32,12 @@ from devrun.errors import (
 from devrun.hooks.base import Hook
 from devrun.interop.lightning_log import ModelLog
 from devrun.interop.lightning_optimizers import configured
-from devrun.interop.lightning_trainer import Trainer, Unknown
+from devrun.interop.lightning_trainer import STAGE, Trainer, Unknown
 from devrun.metrics.kinds import StatefulMetric
 from devrun.models.calls import Wrapped, target_in
 from devrun.models.steps import separate_loss_step
 from devrun.registry import MODELS
 from devrun.run import Run
-
-__all__ = ["LightningHook", "lightning_class", "lightning_hook"]
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -53,6 +52,8 @@ NOT_CALLED = {
     "on_before_batch_transfer": "transform batches in the collate_fn",
     "on_before_optimizer_step": "write on_after_backward",
     "on_before_zero_grad": "write on_train_batch_start or on_train_batch_end",
+    "on_test_model_eval": "write on_test_start",
+    "on_test_model_train": "write on_test_end",
     "on_validation_model_eval": "write on_validation_start",
     "on_validation_model_train": "write on_validation_end",
     "on_validation_model_zero_grad": "write on_validation_start",
@@ -105,6 +106,9 @@ class LightningHook(Hook):
         self.model: Any = model
         self.run: Any = None
         """The run that the model is joined to."""
+        self.stage = STAGE.get()
+        """What the model is built for: fit, validate, test or predict."""
+        self.in_validation_step = False
         self.batch_idx = 0
         """Of the next step of the phase in progress."""
         self.batches: int | None = None
@@ -141,7 +145,7 @@ class LightningHook(Hook):
         own = {"_trainer": Trainer(run, self), "log": self._log.log}
         for module in self._modules():  # in place of what asks Lightning's Trainer
             vars(module).update(own, optimizers=lambda *args, **kwargs: run.optimizer)
-        for method, args in (("configure_model", ()), ("setup", ("fit",))):
+        for method, args in (("configure_model", ()), ("setup", (self.stage,))):
             self._call(method, *args)
 
     def _refuse(self) -> None:
@@ -177,6 +181,12 @@ class LightningHook(Hook):
             self.run.register_hook(hook)
         return optimizer
 
+    @property
+    def judging(self) -> str:
+        """Which of the model's steps an evaluation calls."""
+        tested = self.stage == "test" and self._overrides("test_step")
+        return "test" if tested else "validation"
+
     # the step
 
     def step(self, step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
@@ -187,18 +197,20 @@ class LightningHook(Hook):
         if mode == "predict":
             return self._predict(step, batch, index)
         self._log.training = mode == "train"
-        method = "training_step" if self._log.training else "validation_step"
+        method = "training_step" if self._log.training else f"{self.judging}_step"
         if not self._overrides(method):
             raise ConfigError(
                 f"{step.model_name} has no {method}: write it"
                 + ("" if self._log.training else ", or leave data.val out")
             )
+        self.in_validation_step = not self._log.training
         with self._log.taking() as logged:
             if not self._log.training and not captured():
-                self._call("on_validation_batch_start", batch, index)
+                self._call(f"on_{self.judging}_batch_start", batch, index)
             output = _called(getattr(model, method), batch, index)
             if not self._log.training and not captured():
-                self._call("on_validation_batch_end", output, batch, index)
+                self._call(f"on_{self.judging}_batch_end", output, batch, index)
+        self.in_validation_step = False
         fields = dict(output) if isinstance(output, Mapping) else {"loss": output}
         loss = fields.pop("loss", None)
         if loss is not None and not isinstance(loss, Tensor):
@@ -217,7 +229,9 @@ class LightningHook(Hook):
         size = self._log.batch_size or batch_size_of(batch)
         result = {"loss": loss, "log_vars": logged, "num_samples": size}
         if not self._log.training:
-            given = {"predictions": fields.get("logits"), "targets": target_in(batch)}
+            of_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+            labels = batch[1] if of_pair else target_in(batch)
+            given = {"predictions": fields.get("logits"), "targets": labels}
             result.update({k: v for k, v in given.items() if v is not None})
         return {**fields, **result}
 
@@ -303,16 +317,16 @@ class LightningHook(Hook):
         self._place()
         self.batch_idx, self._log.training = 0, False
         self._kept, self._log.metrics = self._log.metrics, {}
-        for name in ("on_validation_start", "on_validation_epoch_start"):
-            self._call(name)
+        for name in ("start", "epoch_start"):
+            self._call(f"on_{self.judging}_{name}")
 
     def _end_validation(self) -> dict[str, float]:
         """What the model logged at the end, the mean of all ranks, and its metrics."""
         self._log.training = False
         with self._log.taking() as logged:
-            self._call("on_validation_epoch_end")
+            self._call(f"on_{self.judging}_epoch_end")
         found = {**self._log.computed(), **{k: float(v) for k, v in logged.items()}}
-        self._call("on_validation_end")
+        self._call(f"on_{self.judging}_end")
         self._log.metrics, self._log.training = self._kept, True
         return weighted_means({name: (found[name], 1) for name in sorted(found)})
 

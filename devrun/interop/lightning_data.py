@@ -14,8 +14,6 @@ from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.interop.lightning import lightning_class
 from devrun.registry import Registry
 
-__all__ = ["DATA_MODULES", "module_loaders"]
-
 
 class _Kind(ABCMeta):
     def __subclasscheck__(cls, kind: type) -> bool:

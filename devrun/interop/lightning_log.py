@@ -12,8 +12,6 @@ from devrun.devices.frozen import captured
 from devrun.dist import weighted_means
 from devrun.errors import ConfigTypeError, UnsupportedFeatureError
 
-__all__ = ["ModelLog"]
-
 
 class ModelLog:
     """Takes what the model logs, for whoever called the model."""

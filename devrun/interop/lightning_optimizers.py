@@ -20,8 +20,6 @@ from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError,
 from devrun.hooks.schedules.plateau import PlateauSchedulerHook
 from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
 
-__all__ = ["configured"]
-
 KEYS = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
 INTERVALS = ("epoch", "step")
 

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from devrun.devices.frozen import captured
+from devrun.dist import local_rank
 from devrun.errors import ConfigError, UnsupportedFeatureError, nearest
+from devrun.interop.lightning_strategy import Strategy
 from devrun.run import Run
 from devrun.step import Capability
 
-__all__ = ["Trainer", "Unknown"]
+STAGE: ContextVar[str] = ContextVar("STAGE", default="fit")
+"""What models that are built are for: Lightning's `stage`."""
+
+
+@contextmanager
+def in_stage(stage: str) -> Iterator[None]:
+    """LightningModules that are built inside are for `stage`, not for training.
+
+    Args:
+        stage: test, validate or predict.
+    """
+    token = STAGE.set(stage)
+    try:
+        yield
+    finally:
+        STAGE.reset(token)
 
 
 class AbsentError(UnsupportedFeatureError, AttributeError):
@@ -35,18 +55,21 @@ class Trainer:
     global_step = property(lambda self: self._counter("global_step", "iter"))
     is_global_zero = property(lambda self: self._run.rank == 0)
     log_dir = property(lambda self: self._run.work_dir)
+    local_rank = property(lambda self: local_rank() or 0)
     logged_metrics = callback_metrics
     max_epochs = property(lambda self: self._run.max_epochs)
     optimizers = property(lambda self: [self._run.optimizer])
     sanity_checking = False
     fast_dev_run = False
     progress_bar_callback = None
+    testing = property(lambda self: self._hook.stage == "test")
     training = property(lambda self: self._run.mode == "train")
-    validating = property(lambda self: self._run.mode == "val")
+    validating = property(lambda self: self._run.mode == "val" and not self.testing)
     world_size = property(lambda self: self._run.world_size)
 
     def __init__(self, run: Run, hook: Any) -> None:
         self._run, self._hook = run, hook
+        self.strategy = Strategy(run, hook)
         self.logger = NoLogger()
         self.loggers: tuple[Any, ...] = ()
 

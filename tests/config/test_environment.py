@@ -3,8 +3,8 @@ import pickle
 import pytest
 
 from devrun.config import Config, check_config
-from devrun.config.redact import MASK, is_secret_key
 from devrun.errors import ConfigError
+from devrun.redact import MASK, is_secret_key
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,5 @@
 import logging
+import re
 
 import pytest
 
@@ -205,6 +206,59 @@ def test_values_of_the_bases_keep_their_type(tree, name, text):
     cfg.a.n = 99
     assert cfg.model.head.n == 10
     assert (cfg.b, cfg.c, cfg.d, cfg.e) == (10, "n10", 20, "Net")
+
+
+def test_python_may_change_the_bases_as_mmengine_does(tree):
+    tree("base.py", "steps = [dict(w=1), dict(w=2)]\nmodel = dict(a=dict(b=1), c=2)\n")
+    path = tree(
+        "cfg.py",
+        "_base_ = 'base.py'\n"
+        "import copy\n"
+        "from copy import deepcopy as twin\n"
+        "one = copy.deepcopy(_base_.steps)\n"
+        "two = twin(one)\n"
+        "one[0]['w'] = 7\n"
+        "_base_.steps[1]['w'] = 5\n"
+        "_base_['model']['a'].update(b=3)\n"
+        "_base_.model.c *= 10\n"
+        "_base_.model.more = one\n"
+        "one[1]['w'] = 9\n"
+        "del _base_['model']['a']['b']\n",
+    )
+    cfg = Config.fromfile(path)
+    assert cfg.steps == [{"w": 1}, {"w": 5}]
+    assert cfg.one == [{"w": 7}, {"w": 9}]
+    assert cfg.two == [{"w": 1}, {"w": 2}]
+    # what was put into the bases is a copy of its own from then on
+    assert cfg.model == {"a": {}, "c": 20, "more": [{"w": 7}, {"w": 2}]}
+
+
+def test_what_only_a_script_does_is_not_read(tree):
+    path = tree(
+        "cfg.py",
+        "from os import system\na = 1\n"
+        "if __name__ == '__main__':\n    system('touch owned')\n    a = 2\n",
+    )
+    assert Config.fromfile(path).a == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("_base_.nothing[0] = 1", "the bases have no 'nothing'"),
+        ("_base_.model.a.b = 1\nx = y.z", "the attribute y.z"),
+        ("import copy\nx = copy.system('ls')", "the name 'copy' is not defined"),
+        ("import copy\nx = copy", "the name 'copy' is not defined"),
+        ("from copy import os\nx = os", "`import`"),
+        ("import os as copy\nx = copy.deepcopy(1)", "`import`"),
+        ("import copy\nx = [1]\nx.append(x)\ny = copy.deepcopy(x)", "deeply"),
+    ],
+)
+def test_what_python_may_not_do_with_the_bases(tree, text, words):
+    tree("base.py", "model = dict(a=dict(b=1))\n")
+    with pytest.raises(ConfigError, match=re.escape(words)) as error:
+        Config.fromfile(tree("cfg.py", f"_base_ = 'base.py'\n{text}\n"))
+    assert len(str(error.value).splitlines()) == 1
 
 
 def test_a_position_in_a_list_of_the_bases(tree):

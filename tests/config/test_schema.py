@@ -1,6 +1,7 @@
 import pytest
 
 from devrun.config import KEYS, Config, check_config
+from devrun.config.schema import unused
 from devrun.errors import ConfigError
 
 GOOD = """\
@@ -172,3 +173,12 @@ def test_the_table_knows_mmcvs_sections():
         "evaluation", "custom_hooks", "custom_imports", "load_from", "resume_from",
         "work_dir", "seed", "dist_params", "fp16",
     } <= KEYS.keys()  # fmt: skip
+
+
+def test_a_key_that_does_nothing_may_be_a_variable_of_the_file():
+    text = "paramwise_cfg = dict(norm_decay_mult=0)\nchannel_cfg = dict(n=1)\n"
+    cfg = Config.fromstring(text, ".py")
+    check_config(cfg)
+    assert unused(cfg) == ["paramwise_cfg"]
+    text += "optimizer = dict(type='SGD', lr=1, paramwise_cfg=paramwise_cfg)\n"
+    assert unused(Config.fromstring(text, ".py")) == []

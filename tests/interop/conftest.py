@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import logging
 import os
+import pickle
 import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from devrun.cli.main import main
+from devrun.scopes import attach
+from tests.support import openmmlab_family as family
 from tests.support import zygote
 from tests.support.packages import vision
 
@@ -42,10 +48,34 @@ def _version(distribution):
 def _needs(package, distribution, series):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {distribution} {series}.x, which is not installed")
-    if not _version(distribution).startswith(f"{series}."):
-        pytest.skip(
-            f"needs {distribution} {series}.x, {_version(distribution)} is here"
-        )
+    here = _version(distribution) or f"another {package}"
+    if not here.startswith(f"{series}."):
+        pytest.skip(f"needs {distribution} {series}.x, {here} is here")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with CIFAR-10's files, made up and small, which MMPretrain takes."""
+    np = pytest.importorskip("numpy")
+    monkeypatch.chdir(tmp_path)
+    attach("mmpretrain")  # whose own check of the files this replaces
+    monkeypatch.setattr("mmpretrain.datasets.cifar.check_md5", lambda path, md5: True)
+    place = tmp_path / "data" / "cifar-10-batches-py"
+    place.mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    for name in [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]:
+        pixels = draw.integers(0, 256, (8, 3072), dtype=np.uint8)
+        labels = draw.integers(0, 10, 8).tolist()
+        (place / name).write_bytes(pickle.dumps({"data": pixels, "labels": labels}))
+    names = {"label_names": [f"class {n}" for n in range(10)]}
+    (place / "batches.meta").write_bytes(pickle.dumps(names))
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def mmcv1():
+    """MMCV 1.7 is installed."""
+    _needs("mmcv", "mmcv", "1.7")
 
 
 @pytest.fixture(scope="session")
@@ -96,16 +126,46 @@ def mmpose0():
     _family("mmpose", "mmpose", "0.29")
 
 
+@pytest.fixture(scope="module")
+def segmentation(mmseg1, tmp_path_factory):
+    """A folder with `data` in the layouts of ADE20K and CHASE_DB1."""
+    folder = tmp_path_factory.mktemp("mmseg")
+    family.make_segmentation(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def detection(mmdet2, tmp_path_factory):
+    """A folder with `data` in COCO's layout, for MMDetection."""
+    attach("mmdet")
+    folder = tmp_path_factory.mktemp("mmdet")
+    family.make_coco(folder, sys.modules["mmdet.datasets"].CocoDataset.CLASSES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def poses(mmpose0, tmp_path_factory):
+    """A folder with `data` in COCO's layout, for MMPose."""
+    folder = tmp_path_factory.mktemp("mmpose")
+    family.make_coco(folder)
+    return folder
+
+
 @pytest.fixture
-def mmpose_without_checks(mmpose0, monkeypatch):
-    """MMPose taking this MMCV; xtcocotools built for another numpy is its original."""
-    import mmcv
+def train(tmp_path, capfd, monkeypatch):
+    """`train(config, device, *options)` -> (status, stderr, records of the log)."""
+    # their loggers keep the stream of the test that came first
+    monkeypatch.setattr(logging, "raiseExceptions", False)
 
-    monkeypatch.setattr(mmcv, "__version__", "1.7.0")
-    try:
-        import xtcocotools.mask  # noqa: F401
-    except ValueError:
-        from pycocotools import coco, cocoeval
+    def start(config, device="cpu", *options, flags=(), work="work"):
+        place = tmp_path / work
+        words = ["train", config, "--device", device, "--work-dir", str(place)]
+        words += ["--seed", "1", "--no-progress", *flags]
+        words += ["--emulate"] if device != "cpu" else []
+        status = main([*words, "--cfg-options", *family.SHORT, *options])
+        text = capfd.readouterr().err
+        logs = sorted(place.glob("*.log.json"))
+        lines = logs[-1].read_text().splitlines() if logs else []
+        return status, text, [json.loads(line) for line in lines]
 
-        monkeypatch.setitem(sys.modules, "xtcocotools.coco", coco)
-        monkeypatch.setitem(sys.modules, "xtcocotools.cocoeval", cocoeval)
+    return start

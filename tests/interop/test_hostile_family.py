@@ -32,7 +32,7 @@ def openimages(mmdet2, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def pose(mmpose_without_checks, tmp_path, monkeypatch):
+def pose(mmpose0, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     attach("mmpose")
     home = "mmpose.datasets.datasets."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import pickle
@@ -14,6 +13,7 @@ from devrun.cli.main import main
 from devrun.errors import DevrunError
 from devrun.scopes import within
 from devrun.trust import granted
+from tests.support.configs import changed
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::{kind}")
@@ -112,17 +112,6 @@ def trap(mmcls, tmp_path, monkeypatch):
     return tmp_path
 
 
-def hostile(changes):
-    cfg = copy.deepcopy(CONFIG)
-    for path, value in changes.items():
-        *above, last = path.split(".")
-        node = cfg
-        for key in above:
-            node = node[key]
-        node[last] = value
-    return cfg
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_runs_and_nothing_is_fetched(name, trap, capsys, monkeypatch):
     asked = []
@@ -133,7 +122,7 @@ def test_nothing_runs_and_nothing_is_fetched(name, trap, capsys, monkeypatch):
 
     monkeypatch.setattr("urllib.request.urlopen", fetch)
     path = trap / "hostile.json"
-    path.write_text(json.dumps(hostile(CASES[name])))
+    path.write_text(json.dumps(changed(CONFIG, CASES[name])))
     words = ["--device", "cpu", "--work-dir", "w", "--no-progress"]
     status = main(["train", str(path), *words])
     text = capsys.readouterr().err

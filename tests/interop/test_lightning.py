@@ -404,8 +404,8 @@ REFUSED = {
         "should_stop = True",
     ),
     "trainer": (
-        {"on_train_start": lambda self: self.trainer.strategy},
-        "self.trainer.strategy: the model runs without Lightning's Trainer",
+        {"on_train_start": lambda self: self.trainer.datamodule},
+        "self.trainer.datamodule: the model runs without Lightning's Trainer",
     ),
     "logger": (
         {"on_train_start": lambda self: self.logger.experiment},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -16,9 +15,6 @@ from tests.support import zygote
 
 HERE = Path(__file__).parent
 SHIM = "devrun.interop.mmcv"
-WITH_MMCV = pytest.mark.skipif(
-    importlib.util.find_spec("mmcv") is None, reason="MMCV 1.x is not installed"
-)
 
 
 def python(*words, cwd=None, path=(), without=True):
@@ -492,7 +488,8 @@ def test_an_evaluation_hook_of_its_own(tmp_path, base):
     assert second == "trained ['bias', 'weight']"
 
 
-def test_an_evaluation_of_its_own_on_two_ranks(tmp_path):
+def test_an_evaluation_of_its_own_on_two_ranks(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # and with it a real MMCV
     program = own_evaluation(tmp_path, "DistEvalHook", OWN["DistEvalHook"], ranks=2)
     running = zygote.start_ranks(["-m", SHIM, program], cwd=tmp_path)
     said = [process.communicate(timeout=120) for process in running]
@@ -545,8 +542,7 @@ print(mmcv.__version__)
 """
 
 
-@WITH_MMCV
-def test_the_real_mmcv_builds_its_layers_beside(tmp_path):
+def test_the_real_mmcv_builds_its_layers_beside(mmcv1, tmp_path):
     done = python(script(tmp_path, BESIDE), without=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1.")

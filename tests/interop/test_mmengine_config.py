@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from devrun.cli.main import main
 from devrun.config import Config, check_config
 from devrun.interop.mmengine.translate import translated
+from tests.support.command import command
 
 WHOLE = """
 model = dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=18))
@@ -94,12 +94,16 @@ def write(tmp_path, monkeypatch):
     return write
 
 
-def command(capsys, *words):
-    try:
-        status = main([str(word) for word in words])
-    except SystemExit as stop:
-        status = stop.code
-    return status, *capsys.readouterr()
+def test_what_two_precisions_make_of_one_is_compared(write, capsys):
+    words = ("--precisions", "fp32,bf16", "--device", "cpu", "--steps", "1")
+    status, out, err = command(capsys, "compare", write(TINY), *words)
+    assert (status, err) == (0, "") and "they agree: " in out
+
+
+def test_the_layers_of_its_model_are_found(write, capsys):
+    words = ("devices", "--bench", "--config", write(TINY), "--device", "tpu")
+    status, _, err = command(capsys, *words)
+    assert status == 2 and "'tpu'" in err  # which is asked for after the layers
 
 
 @pytest.fixture
@@ -168,7 +172,7 @@ def test_the_hooks(whole):
         "type": "devrun.EMAHook",
         "warm_up": 1,
         "begin_iter": 0,
-        "momentum": 4e-5,
+        "momentum": pytest.approx(1 - (1 - 4e-5) ** 2),  # an update has two batches
         "priority": "ABOVE_NORMAL",
     }
     assert own.type == "mmpretrain.SimSiamHook"
@@ -248,13 +252,12 @@ def test_counts_of_iterations(write):
         ("drop_last=True", "dorp_last=True", "dorp_last", "drop_last"),
         ("momentum=4e-5", "ema_type='StochasticWeightAverage'", "ema_type", "Exp"),
         ("momentum=4e-5", "begin_epoch=3", "begin_epoch", "begin_iter"),
-        ("type='SimSiamHook'", "type='PreciseBNHook'", "type", "training data"),
-        ("type='SimSiamHook'", "type='SwitchRecipeHook'", "type", "data set"),
         ("save_best='auto'", "save_best=['a', 'b']", "save_best", "one"),
         ("interval=2", "save_begin=5", "save_begin", "5"),
         ("type='TensorboardVisBackend'", "type='AimVisBackend'", "type", "Wandb"),
         ("by_epoch=True, max_epochs=10, val", "max_iters=9, val", "cumulative", "upd"),
-        ("resume = False", "strategy = dict(type='FSDP')", "strategy", "launcher"),
+        ("resume = False", "strategy = dict(type='FSDP')", "strategy", "AmpOptim"),
+        ("type='TestLoop'", "type='RetrievalTestLoop'", "type", "tools/test.py"),
         ("resume = False", "compile = True", "compile", "translated"),
         ("resume = False", "optim_wraper = 1", "optim_wraper", "optim_wrapper"),
         ("optimizer=dict(type='AdamW', lr=0.001, weight_decay=0.05)", "d=dict()", "opt",
@@ -376,6 +379,15 @@ def test_a_base_of_a_package_is_read_and_the_package_is_not_imported(
     status, _, err = command(capsys, "convert", write("_base_ = 'nopackage::a.py'"))
     assert status == 2
     assert "cfg.py:1: _base_: 'nopackage::a.py' is of the package 'nopackage'" in err
+
+
+def test_accumulated_batches_are_counted_as_there(write):
+    text = WHOLE.replace("auto_scale_lr = dict(", "auto_scale_lr = dict(enable=True, ")
+    made = translated(Config.fromfile(write(text)))
+    schedule, ema, _ = made.custom_hooks
+    assert schedule.batches_per_update == 2
+    assert ema.momentum == pytest.approx(1 - (1 - 4e-5) ** 2)
+    assert made.auto_scale_lr.base_batch_size == 2 * 128
 
 
 def test_an_import_that_nothing_uses_is_passed_over(write, capsys, tmp_path):

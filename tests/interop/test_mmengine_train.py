@@ -4,177 +4,33 @@ import json
 import os
 import pickle
 import re
-import textwrap
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from devrun.checkpoint import read_checkpoint
-from devrun.cli.main import main
 from devrun.config import Config
 from devrun.errors import DevrunError
 from devrun.hooks import Hook
 from devrun.interop.mmengine.translate import translated
 from devrun.models.build import build_model
 from devrun.registry import HOOKS
-from devrun.trust import granted
+from tests.interop.engine_runs import (
+    MLP,
+    MODELS,
+    by_mmengine,
+    classifier,
+    command,
+    rows,
+    train,
+)
+from tests.support import zygote
 
 pytestmark = [
     pytest.mark.usefixtures("mmpretrain"),
     pytest.mark.filterwarnings("ignore"),  # of packages that are not maintained
 ]
-
-MODELS = {
-    "resnet": (
-        "dict(type='ResNet_CIFAR', depth=18, base_channels=4, stem_channels=4, "
-        "out_indices=(3, ))",
-        "dict(type='LinearClsHead', num_classes=10, in_channels=32, topk=(1, 5))",
-    ),
-    "mobilenet": (
-        "dict(type='MobileNetV2', widen_factor=0.1)",
-        "dict(type='LinearClsHead', num_classes=10, in_channels=1280)",
-    ),
-    "vit": (
-        "dict(type='VisionTransformer', img_size=32, patch_size=8, arch=dict("
-        "embed_dims=16, num_layers=2, num_heads=2, feedforward_channels=32))",
-        "dict(type='VisionTransformerClsHead', num_classes=10, in_channels=16)",
-    ),
-    "convnext": (
-        "dict(type='ConvNeXt', arch=dict(depths=[1, 1, 1, 1], "
-        "channels=[4, 8, 12, 16]))",
-        "dict(type='LinearClsHead', num_classes=10, in_channels=16)",
-    ),
-}
-CONFIG = """
-model = dict(type='ImageClassifier', backbone={backbone}, neck={neck}, head={head})
-data_preprocessor = dict(
-    num_classes=10, mean=[125.0, 123.0, 114.0], std=[51.0, 50.0, 51.0], to_rgb=False)
-pipeline = [dict(type='PackInputs')]
-train_dataloader = dict(
-    batch_size=8, num_workers=0,
-    dataset=dict(type='CIFAR10', data_root='data', split='train', pipeline=pipeline),
-    sampler=dict(type='DefaultSampler', shuffle=False))
-val_dataloader = dict(
-    batch_size=8, num_workers=0,
-    dataset=dict(type='CIFAR10', data_root='data', split='test', pipeline=pipeline),
-    sampler=dict(type='DefaultSampler', shuffle=False))
-val_evaluator = dict(type='Accuracy', topk=(1, 5))
-test_dataloader = val_dataloader
-test_evaluator = [
-    val_evaluator, dict(type='SingleLabelMetric'),
-    dict(type='SingleLabelMetric', prefix='second', average=None)]
-optim_wrapper = dict(
-    optimizer=dict(type='AdamW', lr=0.01, weight_decay=0.05),
-    paramwise_cfg=dict(norm_decay_mult=0.0, flat_decay_mult=0.0,
-                       custom_keys=dict(head=dict(lr_mult=2.0, fix_lr=True))),
-    clip_grad=dict(max_norm=5.0))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.1, by_epoch=True, end=1,
-         convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=1e-4, by_epoch=True, begin=1)]
-train_cfg = dict(by_epoch=True, max_epochs=2)
-val_cfg = dict()
-test_cfg = dict()
-default_scope = 'mmpretrain'
-default_hooks = dict(
-    logger=dict(type='LoggerHook', interval=1),
-    checkpoint=dict(type='CheckpointHook', interval=1, save_best='auto'))
-randomness = dict(seed=3)
-"""
-MLP = """
-model = dict(type='devrun.MLP', in_features=16, hidden=[8], num_classes=4)
-loss = dict(type='CrossEntropyLoss')
-train_dataloader = dict(
-    batch_size=8, num_workers=0, collate_fn=dict(type='default_collate'),
-    dataset=dict(type='devrun.SyntheticClassification', num_samples=32),
-    sampler=dict(type='DefaultSampler', shuffle=True))
-optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1, momentum=0.9))
-train_cfg = dict(by_epoch=True, max_epochs=6)
-default_hooks = dict(
-    logger=dict(type='LoggerHook', interval=1),
-    checkpoint=dict(type='CheckpointHook', interval=3))
-randomness = dict(seed=1)
-"""
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder with CIFAR-10's files, made up and small."""
-    monkeypatch.chdir(tmp_path)
-    place = tmp_path / "data" / "cifar-10-batches-py"
-    place.mkdir(parents=True)
-    draw = np.random.default_rng(0)
-    for name in [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]:
-        pixels = draw.integers(0, 256, (8, 3072), dtype=np.uint8)
-        labels = draw.integers(0, 10, 8).tolist()
-        (place / name).write_bytes(pickle.dumps({"data": pixels, "labels": labels}))
-    names = {"label_names": [f"class {n}" for n in range(10)]}
-    (place / "batches.meta").write_bytes(pickle.dumps(names))
-    return tmp_path
-
-
-def classifier(name="resnet", text=CONFIG):
-    backbone, head = MODELS[name]
-    pooled = name in ("resnet", "mobilenet")
-    neck = "dict(type='GlobalAveragePooling')" if pooled else "None"
-    return text.format(backbone=backbone, head=head, neck=neck)
-
-
-def command(*words):
-    try:
-        return main([str(word) for word in words])
-    except SystemExit as stop:
-        return stop.code
-
-
-def train(text, *words, work="out"):
-    Path("cfg.py").write_text(textwrap.dedent(text))
-    return command(
-        "train",
-        "cfg.py",
-        "--device",
-        "cpu",
-        "--work-dir",
-        work,
-        "--no-progress",
-        *words,
-    )
-
-
-def rows(mode, work="out"):
-    lines = [p.read_text().splitlines() for p in sorted(Path(work).glob("*.log.json"))]
-    found = [json.loads(line) for part in lines for line in part]
-    return [row for row in found if row.get("mode") == mode]
-
-
-def by_mmengine(text):
-    """(losses, learning rates, results) of MMEngine's own runner."""
-    from mmengine.config import Config as Theirs
-    from mmengine.hooks import Hook
-    from mmengine.runner import Runner
-
-    losses, rates, results = [], [], []
-
-    class Note(Hook):
-        def before_train_iter(self, runner, batch_idx, data_batch=None):
-            rates.append(runner.optim_wrapper.param_groups[0]["lr"])
-
-        def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
-            losses.append(float(outputs["loss"]))
-
-        def after_val_epoch(self, runner, metrics=None):
-            results.append(dict(metrics))
-
-    Path("theirs.py").write_text(text)
-    with granted(everything=True):  # its Config runs the file
-        config = Theirs.fromfile("theirs.py")
-        config.work_dir = "theirs"
-        runner = Runner.from_cfg(config)
-        runner.register_hook(Note())
-        runner.train()
-    return losses, rates, results
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -190,17 +46,6 @@ def test_losses_rates_and_results_are_those_of_mmengines_own_runner(folder, name
         assert theirs
         for key, value in theirs.items():
             assert mine[key] == pytest.approx(value)
-
-
-def test_an_ipu_compiles_it_and_has_the_same_losses(folder):
-    text = classifier()
-    assert train(text) == 0
-    Path("cfg.py").write_text(text)
-    words = ("--device", "ipu", "--emulate", "--work-dir", "ipu", "--no-progress")
-    assert command("train", "cfg.py", *words) == 0
-    for mode, key in (("train", "loss"), ("val", "accuracy/top5")):
-        cpu, ipu = ([row[key] for row in rows(mode, work)] for work in ("out", "ipu"))
-        assert cpu == pytest.approx(ipu, rel=1e-4)
 
 
 SCHEDULES = {
@@ -362,13 +207,6 @@ def test_their_hooks_and_optimizers(folder):
     assert "SimSiamHook" in hooks
 
 
-def test_a_hook_that_needs_more_of_the_runner_is_refused_by_name(folder, capsys):
-    text = classifier() + "custom_hooks = [dict(type='PrepareProtoBeforeValLoopHook')]"
-    assert train(text) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "PrepareProtoBeforeValLoopHook takes part in before_val" in error
-
-
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -462,6 +300,39 @@ def test_a_config_runs_nothing(folder, capsys, change):
 class Bomb:
     def __reduce__(self):
         return os.system, ("touch owned",)
+
+
+TRUSTED_FIRST = """
+import sys
+from mmengine import fileio
+from devrun.errors import DevrunError
+from devrun.interop import attach
+from devrun.trust import granted
+
+with granted(everything=True):
+    attach("mmengine")
+    assert fileio.get_file_backend("http://a/b") is not None
+try:
+    fileio.load("any.pkl")
+except DevrunError:
+    pass
+else:
+    sys.exit("unpickled")
+try:
+    fileio.get_file_backend("http://a/b")
+except DevrunError:
+    pass
+else:
+    sys.exit("fetched")
+"""
+
+
+def test_a_config_runs_nothing_after_one_that_was_trusted(tmp_path):
+    (tmp_path / "any.pkl").write_bytes(pickle.dumps(Bomb()))
+    (tmp_path / "first.py").write_text(TRUSTED_FIRST)
+    done = zygote.run(["first.py"], cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "owned").exists()
 
 
 def test_a_pickle_among_the_data_runs_nothing(folder):

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from devrun.cli.main import main
+from devrun.config import Config
 from devrun.errors import ConfigError
+from devrun.models.build import build_model
 from devrun.registry import TRANSFORMS
 from tests.registry.scanning import let_torchvision_load
 
@@ -66,6 +68,21 @@ def test_a_shipped_config_runs_on_folders_of_images(timm, pictures, capsys, name
     small += ["optimizer_config.cumulative_iters=1"]
     assert main([*words, "--cfg-options", *small]) == 0
     assert "nothing was written" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", [["cpu"], ["ipu", "--emulate"]])
+def test_the_recipe_of_fine_tuning_runs_on_the_digits(tmp_path, capsys, device):
+    config = ROOT / "configs" / "torchvision" / "vit-tiny_ft_digits.yaml"
+    given = build_model(Config.fromfile(config).model).state_dict()
+    torch.save(given, tmp_path / "vit.pth")
+    words = ["--no-progress", "--device", *device, "--work-dir", str(tmp_path / "out")]
+    words += ["--load-from", str(tmp_path / "vit.pth")]
+    options = ["runner.max_epochs=1", "checkpoint_config.interval=1"]
+    assert main(["train", str(config), *words, "--cfg-options", *options]) == 0
+    said = capsys.readouterr().err
+    assert "layer_decay: depth 0 of 5" in said and f"loaded all {len(given)}" in said
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert facts["best"]["score"] > 0.1
 
 
 def normalized(transform):

@@ -8,9 +8,10 @@ from devrun.errors import ConfigError, DevrunError
 from devrun.text import cause_of
 
 if TYPE_CHECKING:
+    from devrun.hooks.base import Hook
     from devrun.interop.mmengine.scope import EngineScope
 
-__all__ = ["attach", "init_weights"]
+__all__ = ["attach", "hooks_of", "init_weights"]
 
 
 def attach(name: str) -> EngineScope:
@@ -39,3 +40,10 @@ def init_weights(model: Any) -> None:
         raise ConfigError(
             f"the first weights of {name} failed: {cause_of(error)}"
         ) from error
+
+
+def hooks_of(model: Any) -> list[Hook]:
+    """What tells MMEngine's message hub how far the run is: some models ask it."""
+    from devrun.interop.mmengine.own_hooks import RuntimeInfoHook
+
+    return [RuntimeInfoHook()]

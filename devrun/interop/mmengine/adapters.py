@@ -12,11 +12,10 @@ from devrun.construct import Buildable
 from devrun.dist import gather_objects
 from devrun.errors import ConfigError
 from devrun.interop.mmengine.hook import EngineHook
+from devrun.interop.mmengine.own_hooks import PreciseBNHook, SwitchRecipeHook
 from devrun.interop.mmengine.schedulers import ParamSchedulerHook
 from devrun.metrics.kinds import StatefulMetric
 from devrun.models.engine import Stacked
-
-__all__ = ["ADAPTERS", "OWN"]
 
 
 class EngineMetric(StatefulMetric):
@@ -112,5 +111,7 @@ ADAPTERS: dict[str, Callable[[Any], Buildable]] = {
 }
 OWN: dict[tuple[str, str], Buildable] = {
     ("hook", "ParamSchedulerHook"): ParamSchedulerHook,
+    ("hook", "PreciseBNHook"): PreciseBNHook,
+    ("hook", "SwitchRecipeHook"): SwitchRecipeHook,
 }
 """What devrun has under a name of MMEngine's."""

@@ -16,8 +16,9 @@ Where the same can be read without running anything it is read so, else it is re
 
 from __future__ import annotations
 
+import functools
 import io
-import os
+import pickle
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ from devrun.interop.openmmlab import guard
 from devrun.interop.readers import (
     arrays_from,
     checkpoint_from,
+    is_there,
     not_downloaded,
     not_fetched,
     unless_trusted,
@@ -41,11 +43,8 @@ from devrun.interop.readers import (
 from devrun.scopes import SCOPES
 from devrun.trust import may_run_code
 
-__all__ = ["check_section", "harden"]
-
 _NAME = re.compile(r"[A-Za-z_][\w./-]*")
 _REFUSED = ("Albu", "Albumentations", "RFSearchHook")
-_hardened: set[str] = set()
 
 
 def check_section(args: Mapping[str, Any], cfg: Mapping[str, Any]) -> None:
@@ -90,15 +89,16 @@ def _check_name(node: Mapping[str, Any], key: str, value: str) -> None:
 
 
 def harden(name: str) -> None:
-    """Put readers that run nothing into MMEngine and the package `name`, once."""
-    if may_run_code():
-        return
-    for part, change in (("mmengine", _harden_mmengine), (name, _CHANGES.get(name))):
-        if change is not None and part not in _hardened:
-            change()
-            _hardened.add(part)
+    """Put readers that run nothing into MMEngine and the package `name`.
+
+    A config that may run code gets the package's own, at each call.
+    """
+    _harden_mmengine()
+    if name in _CHANGES:
+        _CHANGES[name]()
 
 
+@functools.cache
 def _harden_mmengine() -> None:
     registry: Any = import_module("mmengine.registry.registry")
     registry.get_object_from_string = _only_trusted(
@@ -128,7 +128,7 @@ def _harden_mmengine() -> None:
         (backends.prefix_to_backends, ""),
     ):
         for name in set(table) - {kept}:
-            table[name] = _no_backend
+            table[name] = unless_trusted(_no_backend, table[name])
     config: Any = import_module("mmengine.config").Config
     config.fromfile = staticmethod(
         _only_trusted(config.fromfile, "a config names no other to be executed")
@@ -159,17 +159,22 @@ def _no_backend(*args: Any, **kwargs: Any) -> Any:
     raise ConfigError("data is read from files that are here: download it first")
 
 
+@functools.cache
 def _harden_mmpretrain() -> None:
     cifar: Any = import_module("mmpretrain.datasets.cifar")
     mnist: Any = import_module("mmpretrain.datasets.mnist")
     transforms: Any = import_module("mmpretrain.datasets.transforms.processing")
-    cifar.pickle = SimpleNamespace(
-        loads=lambda content, **_: arrays_from(None, io.BytesIO(content))
-    )
-    cifar.check_md5 = lambda path, md5: os.path.isfile(path)
+    cifar.pickle = SimpleNamespace(loads=unless_trusted(_array_bytes, pickle.loads))
+    cifar.check_md5 = unless_trusted(is_there, cifar.check_md5)
     for module in (cifar, mnist):
-        module.download_and_extract_archive = not_downloaded
-    transforms._str_to_torch_dtype = _dtype
+        own = module.download_and_extract_archive
+        module.download_and_extract_archive = unless_trusted(not_downloaded, own)
+    own = transforms._str_to_torch_dtype
+    transforms._str_to_torch_dtype = unless_trusted(_dtype, own)
+
+
+def _array_bytes(content: bytes, **_: Any) -> Any:
+    return arrays_from(None, io.BytesIO(content))
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -15,8 +15,6 @@ from devrun.interop.mmengine.section import (
     refuse_value,
 )
 
-__all__ = ["custom_hooks", "default_hooks", "visualizer"]
-
 _NOTHING = (
     "DistSamplerSeedHook",
     "IterTimerHook",
@@ -32,10 +30,6 @@ _VIS = {
     "TensorboardVisBackend": "TensorboardLoggerHook",
     "WandbVisBackend": "WandbLoggerHook",
     "MLflowVisBackend": "MlflowLoggerHook",
-}
-_REFUSED = {
-    "PreciseBNHook": "it runs the model on more training data in the middle of a run",
-    "SwitchRecipeHook": "it changes the data set while the run reads it",
 }
 _OURS = ("EmptyCacheHook", "SyncBuffersHook")
 
@@ -80,8 +74,6 @@ def _hook(work: Translation, hook: Section) -> None:
     name = kind.rpartition(".")[2] if isinstance(kind, str) else ""
     if name in _NOTHING:
         return
-    if name in _REFUSED:
-        refuse_value(hook.node, "type", _REFUSED[name])
     if name in _TRANSLATED:
         hook.pop("type")
         _TRANSLATED[name](work, hook)
@@ -154,10 +146,13 @@ def _ema(work: Translation, hook: Section) -> None:
     place(ours, "begin_iter", 0, hook.origin)
     for key in ("momentum", "interval", "begin_iter", "priority"):
         hook.move(key, ours)
-    interval = ours.get("interval", 1)
-    if interval != 1 and "momentum" in ours:  # theirs is that of one averaging
-        one = 1 - (1 - ours["momentum"]) ** (1 / interval)
+    # theirs is the momentum of one averaging, and one for each batch
+    counts = work.out.get("optimizer_config", {}).get("cumulative_iters", 1)
+    times = counts / ours.get("interval", 1)
+    if times != 1 and "momentum" in ours:
+        one = 1 - (1 - ours["momentum"]) ** times
         place(ours, "momentum", one, origin_of(ours, "momentum"))
+    place(ours, "begin_iter", ours["begin_iter"] // counts, hook.origin)
     if hook.pop("update_buffers"):
         place(ours, "buffers", "average", hook.origin)
     for key in ("evaluate_on_origin", "strict_load", "begin_epoch", "ema_type"):

@@ -18,8 +18,6 @@ from devrun.scopes import SCOPES
 from devrun.text import cause_of, escape
 from devrun.trust import granted, import_path
 
-__all__ = ["read_lazy"]
-
 
 def read_lazy(path: str) -> Config:
     """The configuration, by MMEngine's reader, which imports what the file names.

@@ -14,15 +14,6 @@ from devrun.interop.mmengine.section import (
     refuse_value,
 )
 
-__all__ = [
-    "evaluators",
-    "loaders",
-    "optim_wrapper",
-    "schedulers",
-    "train_cfg",
-    "val_cfg",
-]
-
 _LOOPS = {"EpochBasedTrainLoop": True, "IterBasedTrainLoop": False}
 _LOADER = {
     "batch_size": "samples_per_gpu",
@@ -97,7 +88,15 @@ def val_cfg(work: Translation) -> None:
         if section is None:
             continue
         if _bare(section.node.get("type", loop)) != loop:
-            refuse_value(section.node, "type", f"an evaluation is a {loop} here")
+            reason = f"an evaluation is a {loop} here"
+            if "Retrieval" in str(section.node["type"]):
+                reason += (
+                    ", and this one needs the features of all data at once; set "
+                    "val_cfg, val_dataloader, val_evaluator and those of test to None, "
+                    "and evaluate what `devrun export --format mmcv` writes with "
+                    "MMPretrain's tools/test.py"
+                )
+            refuse_value(section.node, "type", reason)
         if section.node.get("fp16"):
             refuse_value(
                 section.node, "fp16", "optimizer_config.precision holds for both"
@@ -266,6 +265,9 @@ def schedulers(work: Translation) -> None:
     hook = new(origin, ("custom_hooks", 0))
     place(hook, "type", "mmengine.ParamSchedulerHook", origin)
     place(hook, "schedulers", listed(parts, origin, ("param_scheduler",)), origin)
+    counts = work.out.get("optimizer_config", {}).get("cumulative_iters", 1)
+    if counts != 1:
+        place(hook, "batches_per_update", counts, origin)
     hooks = work.out.get("custom_hooks", ConfigList())
     work.put("custom_hooks", listed([hook, *hooks], origin, ("custom_hooks",)), origin)
 

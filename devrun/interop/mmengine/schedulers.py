@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from devrun.config.numbers import whole_number
 from devrun.construct import where
 from devrun.errors import ConfigError, UnknownNameError
 from devrun.hooks.base import Hook, Priority
@@ -14,8 +15,6 @@ from devrun.hooks.schedules.hook import optimizers_of, write
 from devrun.hooks.schedules.torch_state import encode, overlay
 from devrun.run import Run
 from devrun.scopes import attach
-
-__all__ = ["ParamSchedulerHook"]
 
 
 class ParamSchedulerHook(Hook):
@@ -30,6 +29,8 @@ class ParamSchedulerHook(Hook):
             name of MMEngine's), its arguments, `begin`, `end` (by default the end of
             the run), `by_epoch`, and `convert_to_iter_based`, which counts the epochs
             of the others in updates.
+        batches_per_update: what MMEngine counts are batches; with accumulation an
+            update has several, and has the rate of its last.
 
     Raises:
         ConfigError: no such scheduler, or one that does not take its arguments.
@@ -37,7 +38,10 @@ class ParamSchedulerHook(Hook):
 
     priority: Any = Priority.VERY_HIGH
 
-    def __init__(self, schedulers: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, schedulers: Sequence[Mapping[str, Any]], batches_per_update: int = 1
+    ) -> None:
+        self.batches = whole_number("batches_per_update", batches_per_update)
         if not schedulers:
             raise ConfigError.of("schedulers", "must be a list of dicts with a type")
         self.sections = list(schedulers)
@@ -58,13 +62,13 @@ class ParamSchedulerHook(Hook):
     def before_train_epoch(self, runner: Run) -> None:
         if not self._built:
             self._build(runner)
-        self._step_to(runner.iter, by_epoch=False)
+        self._step_to(self._batch(runner), by_epoch=False)
         self._step_to(runner.epoch, by_epoch=True)
 
     def before_train_iter(self, runner: Run) -> None:
         if not self._built:  # a run that counts iterations may have no epochs
             self._build(runner)
-        self._step_to(runner.iter, by_epoch=False)
+        self._step_to(self._batch(runner), by_epoch=False)
 
     def state_dict(self) -> dict[str, Any]:
         """Each scheduler's own state, and the values in force."""
@@ -94,15 +98,20 @@ class ParamSchedulerHook(Hook):
     def _names(self) -> set[str]:
         return {one.param_name for one in self._built} | {"momentum", "betas"}
 
+    def _batch(self, runner: Run) -> int:
+        """The last batch of the next update, from 0."""
+        return (runner.iter + 1) * self.batches - 1
+
     def _build(self, runner: Run) -> None:
         (optimizer,) = optimizers_of(runner).values()
         for group in optimizer.param_groups:  # a resumed run begins at the first value
             write(group, "lr", float(group.get("initial_lr", group["lr"])))
-        length = len(runner.data_loader)
+        length = len(runner.data_loader) * self.batches
+        batches = runner.max_iters and runner.max_iters * self.batches
         for kind, section in zip(self._kinds, self.sections, strict=True):
             options = {k: v for k, v in section.items() if k not in ("type", "_scope_")}
             in_epochs = options.get("by_epoch", True)
-            last = runner.max_epochs if in_epochs else runner.max_iters
+            last = runner.max_epochs if in_epochs else batches
             if last is not None and self._dry:  # too short for what begins later
                 options["end"] = max(last, options.get("begin", 0) + 1)
             elif last is not None:

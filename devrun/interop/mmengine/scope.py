@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -14,11 +14,9 @@ from devrun.errors import ConfigError, DevrunError, UnknownNameError, nearest
 from devrun.importing import import_for_config
 from devrun.interop.mmengine.adapters import ADAPTERS, OWN
 from devrun.interop.mmengine.guard import check_section, harden
-from devrun.interop.operators import stand_in
-from devrun.place import Place
+from devrun.interop.operators import numpy2, stand_in
+from devrun.interop.sections import in_dicts, place_of
 from devrun.text import cause_of
-
-__all__ = ["EngineScope", "attach"]
 
 _REGISTRIES = {
     "model": "MODELS",
@@ -37,6 +35,10 @@ _REGISTRIES = {
 _HINTS = (
     (r"mmcv\._ext|No module named 'mmcv\.", "it needs MMCV's compiled operators: mmcv"),
     (r"MMCV==\S+ is used", "mmcv 2.1 fits (mmcv-lite has no compiled operators)"),
+    (
+        r"No module named 'mmcv'",
+        "install mmcv==2.1.0, or mmcv-lite==2.1.0, which has no compiled operators",
+    ),
     (r"No module named '(\S+?)'", r"install \1"),
 )
 
@@ -64,19 +66,22 @@ class EngineScope:
         return sorted(set(known))
 
     def build(
-        self, kind: str, name: str, args: dict[str, Any], cfg: Mapping[str, Any]
+        self,
+        kind: str,
+        name: str,
+        target: Buildable,
+        args: dict[str, Any],
+        cfg: Mapping[str, Any],
     ) -> Any:
         """By their registry, so that parts are made by their code from their names.
 
         Raises:
             ConfigError: in one line, with the place of the part that is wrong.
         """
-        target = self.find(kind, name)
-        if target is None:
-            raise UnknownNameError(f"{self.name} has no {kind} {name!r}")
         check_section(args, cfg)
         check_call(target, args, cfg)
-        given = {key: plain(value) for key, value in args.items()}
+        own_dict = import_module("mmengine.config").ConfigDict
+        given = {key: in_dicts(own_dict, value) for key, value in args.items()}
 
         def built(**_: Any) -> Any:
             with self._default():
@@ -122,7 +127,8 @@ class EngineScope:
     def _default(self) -> Any:
         """Inside, names without a scope are those of this package, as in its runner."""
         scope: Any = import_module("mmengine.registry").DefaultScope
-        if not scope.check_instance_created(f"devrun-{self.name}"):
+        known = scope.check_instance_created(f"devrun-{self.name}")
+        if not known and self.name != "mmengine":
             # it stays: what is built later, by a pipeline or metric, is theirs too
             scope.get_instance(f"devrun-{self.name}", scope_name=self.name)
         return scope.overwrite_default_scope(self.name)
@@ -139,7 +145,7 @@ def _unknown(error: DevrunError, cfg: Mapping[str, Any]) -> DevrunError | None:
         f"{name!r} is not in the {registry.name} registry of {registry.scope}; "
         f"{nearest(name, known)}"
     )
-    told.locate(_place_of(name, cfg) or where(cfg))
+    told.locate(place_of(name, cfg) or where(cfg))
     return told
 
 
@@ -177,6 +183,7 @@ def attach(name: str) -> EngineScope:
             for part in ("models", "datasets"):
                 _imported(name, f"{name}.{part}")
         harden(name)
+        numpy2.mend(name)
     logging.getLogger("mmengine").setLevel(logging.WARNING)
     return EngineScope(name)
 
@@ -194,26 +201,3 @@ def _imported(scope: str, module: str) -> None:
             f"the scope {scope!r}: importing {module} failed: {cause_of(error)}"
             f"{'; ' if hint else ''}{hint}"
         ) from error
-
-
-def plain(value: Any) -> Any:
-    """A copy in MMEngine's own dict, whose keys are attributes too."""
-    config_dict: Callable[..., Any] = import_module("mmengine.config").ConfigDict
-    if isinstance(value, dict):
-        return config_dict({key: plain(child) for key, child in value.items()})
-    if isinstance(value, list):
-        return [plain(child) for child in value]
-    if type(value) is tuple:
-        return tuple(plain(child) for child in value)
-    return value
-
-
-def _place_of(name: str, node: Any) -> Place | None:
-    """Where `type: name` was written in the section."""
-    if isinstance(node, Mapping):
-        if node.get("type") == name:
-            return where(node, "type")
-        node = node.values()
-    elif not isinstance(node, (list, tuple)):
-        return None
-    return next((p for part in node if (p := _place_of(name, part)) is not None), None)

@@ -12,8 +12,6 @@ from devrun.config.tree import ConfigDict, ConfigList, origin_of, place
 from devrun.errors import ConfigTypeError
 from devrun.place import KeyPath, Origin
 
-__all__ = ["Section", "Translation", "refuse", "refuse_value"]
-
 
 @dataclass
 class Section:

@@ -18,7 +18,7 @@ from devrun.config.config import Config
 from devrun.config.engine import ENGINE_KEYS, is_engine_style
 from devrun.config.origin import hint_for
 from devrun.config.schema import KEYS, USUAL_HELPERS
-from devrun.config.tree import ConfigDict, origin_of
+from devrun.config.tree import ConfigDict, origin_of, place
 from devrun.interop.mmengine.hooks import custom_hooks, default_hooks, visualizer
 from devrun.interop.mmengine.parts import (
     evaluators,
@@ -30,8 +30,6 @@ from devrun.interop.mmengine.parts import (
 )
 from devrun.interop.mmengine.section import Translation, refuse
 from devrun.scopes import SCOPES
-
-__all__ = ["is_engine_style", "translated"]
 
 _SAME = (
     "auto_scale_lr",
@@ -121,19 +119,34 @@ def _process(work: Translation) -> None:
     scale = work.tree.get("auto_scale_lr")
     if isinstance(scale, ConfigDict) and not scale.get("enable"):
         del work.tree["auto_scale_lr"]
-    for key, plain in (("strategy", None), ("runner_type", "Runner"), ("compile", 0)):
-        given = work.tree.get(key)
-        if given and given != plain:
-            reason = "is not translated; remove it, devrun has its own"
-            hints = {"compile": "", "runner_type": ""}
-            refuse(work.tree, key, reason + hints.get(key, " (--launcher pytorch)"))
-        work.tree.pop(key, None)
+    _own_ways(work)
     wrapper = work.section("model_wrapper_cfg")
     if wrapper is not None:
         if wrapper.pop("type", "") not in ("", "MMDistributedDataParallel"):
             refuse(wrapper.node, None, "only MMDistributedDataParallel is translated")
         wrapper.move("find_unused_parameters", work.out)
         wrapper.done()
+
+
+_OWN_WAYS = {
+    "strategy": (
+        None,
+        "devrun does not divide a model over processes (DeepSpeed, FSDP, ColossalAI); "
+        "set strategy and runner_type to None, optim_wrapper.type to AmpOptimWrapper, "
+        "and use --launcher pytorch",
+    ),
+    "runner_type": ("Runner", "remove it, the runner is devrun's"),
+    "compile": (0, "remove it"),
+}
+"""Key -> what it may be, and what to do if it is something else."""
+
+
+def _own_ways(work: Translation) -> None:
+    for key, (plain, advice) in _OWN_WAYS.items():
+        given = work.tree.get(key)
+        if given and given != plain:
+            refuse(work.tree, key, f"is not translated: {advice}")
+        work.tree.pop(key, None)
 
 
 def _rest(work: Translation, helpers: frozenset[str]) -> None:
@@ -158,6 +171,17 @@ def _rest(work: Translation, helpers: frozenset[str]) -> None:
                 refuse(work.tree, key, f"unknown key; {hint}")
 
 
+def _scaled(work: Translation) -> None:
+    """`auto_scale_lr` counts samples of a batch; devrun's, of an update."""
+    scale = work.tree.get("auto_scale_lr")
+    counts = work.out.get("optimizer_config", {}).get("cumulative_iters", 1)
+    if isinstance(scale, ConfigDict) and isinstance(counts, int) and counts != 1:
+        base = scale.get("base_batch_size")
+        if isinstance(base, int):
+            origin = origin_of(scale, "base_batch_size")
+            place(scale, "base_batch_size", base * counts, origin)
+
+
 _STEPS: tuple[Callable[[Translation], None], ...] = (
     _model,
     _process,
@@ -165,6 +189,7 @@ _STEPS: tuple[Callable[[Translation], None], ...] = (
     val_cfg,
     loaders,
     optim_wrapper,
+    _scaled,
     evaluators,
     default_hooks,
     custom_hooks,

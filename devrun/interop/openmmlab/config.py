@@ -11,8 +11,6 @@ from devrun.config.tree import ConfigDict, where
 from devrun.optim.constructor import OPTIONS
 from devrun.scopes import VAL_PHASE
 
-__all__ = ["adapted"]
-
 logger = logging.getLogger("devrun")
 
 
@@ -24,7 +22,6 @@ def adapted(cfg: Mapping[str, Any]) -> Any:
     - a `val` phase of the workflow takes `data.val` with the pipeline of training,
       which has the labels that a loss needs;
     - `sampler` at the top is that of the training loader;
-    - `dynamic_intervals` of MMDetection's evaluation is left out, with a warning;
     - options of `paramwise_cfg` that nothing reads are left out, with a warning.
     """
     tree: Any = deepcopy(getattr(cfg, "_cfg_dict", cfg))
@@ -42,11 +39,6 @@ def adapted(cfg: Mapping[str, Any]) -> Any:
         sampler = tree.get("sampler")
         if sampler is not None:
             data.setdefault("sampler_cfg", sampler)
-    evaluation = tree.get("evaluation")
-    if isinstance(evaluation, dict) and "dynamic_intervals" in evaluation:
-        place = where(evaluation, "dynamic_intervals")
-        logger.warning("%snot read: evaluated every `interval`", place)
-        del evaluation["dynamic_intervals"]
     optimizer = tree.get("optimizer")
     if isinstance(optimizer, dict) and "constructor" not in optimizer:
         _without_unread(optimizer.get("paramwise_cfg"))

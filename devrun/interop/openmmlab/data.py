@@ -13,8 +13,6 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-__all__ = ["collate", "ignore_others", "packed_masks", "unwrapped"]
-
 
 def collate(samples: list[Any]) -> Any:
     """A batch by MMCV's own `collate`, without its containers."""

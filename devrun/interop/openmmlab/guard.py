@@ -24,7 +24,6 @@ import ast
 import functools
 import json
 import logging
-import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +40,7 @@ from devrun.errors import ConfigError, DataError
 from devrun.interop.readers import (
     arrays_from,
     checkpoint_from,
+    is_there,
     not_downloaded,
     not_fetched,
     unless_trusted,
@@ -48,15 +48,12 @@ from devrun.interop.readers import (
 )
 from devrun.trust import check_arguments, may_run_code
 
-__all__ = ["check_section", "guarded", "harden"]
-
 logger = logging.getLogger("devrun")
 
 _building: ContextVar[bool] = ContextVar("building", default=False)
 _BACKENDS = ("disk",)
 _STORAGES = ("ceph", "http", "lmdb", "memcached", "petrel")
 _REFUSED_TYPES = ("Albu",)
-_hardened: set[str] = set()
 
 
 @contextmanager
@@ -70,14 +67,13 @@ def guarded() -> Iterator[None]:
 
 
 def harden(name: str) -> None:
-    """Put readers that run nothing into MMCV and the package `name`, once.
+    """Put readers that run nothing into MMCV and the package `name`.
 
     A config that may run code gets the package's own, at each call.
     """
-    for part, change in (("mmcv", _harden_mmcv), (name, _CHANGES.get(name))):
-        if change is not None and part not in _hardened:
-            change()
-            _hardened.add(part)
+    _harden_mmcv()
+    if name in _CHANGES:
+        _CHANGES[name]()
 
 
 def check_section(args: Mapping[str, Any], cfg: Mapping[str, Any]) -> None:
@@ -137,6 +133,7 @@ def _refusal(key: str, value: Any) -> str:
     return ""
 
 
+@functools.cache
 def _harden_mmcv() -> None:
     mmcv: Any = sys.modules["mmcv"]
     io: Any = import_module("mmcv.fileio.io")
@@ -188,22 +185,19 @@ def _not_executed(read: Callable[..., Any]) -> Callable[..., Any]:
     return fromfile
 
 
+@functools.cache
 def _harden_mmcls() -> None:
     cifar: Any = import_module("mmcls.datasets.cifar")
     mnist: Any = import_module("mmcls.datasets.mnist")
     arrays = functools.partial(arrays_from, None)
     cifar.pickle = SimpleNamespace(load=unless_trusted(arrays, pickle.load))
-    cifar.check_integrity = unless_trusted(_is_there, cifar.check_integrity)
+    cifar.check_integrity = unless_trusted(is_there, cifar.check_integrity)
     for module in (cifar, mnist):
         own = module.download_and_extract_archive
         module.download_and_extract_archive = unless_trusted(not_downloaded, own)
 
 
-def _is_there(path: str, md5: str | None = None) -> bool:
-    """Whether the file is there: what is in it runs nothing, whatever its sum."""
-    return os.path.isfile(path)
-
-
+@functools.cache
 def _harden_mmdet() -> None:
     sets: Any = import_module("mmdet.datasets.openimages")
     sets.np = _Without(sets.np, load=unless_trusted(_array_file, sets.np.load))
@@ -229,6 +223,7 @@ def _header_and_arrays(file: Any) -> Any:
     return np.asarray(arrays_from(None, file), dtype=object).reshape(shape)
 
 
+@functools.cache
 def _harden_mmpose() -> None:
     for name, module in list(sys.modules.items()):
         if not name.startswith("mmpose.datasets"):

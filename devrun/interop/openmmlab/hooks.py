@@ -21,11 +21,11 @@ from devrun.dist import allreduce_params
 from devrun.errors import ConfigError
 from devrun.hooks import ema
 from devrun.hooks.base import Hook
+from devrun.interop.openmmlab import yolox
+from devrun.interop.openmmlab.evaluation import EvalHook
 from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import Capability, MicroBatches
-
-__all__ = ["EMAHook", "PreciseBNHook", "find"]
 
 
 class EMAHook(ema.EMAHook):
@@ -86,6 +86,14 @@ class PreciseBNHook(Hook):
         if not on_device:
             runner.adapter.sync_to_device(runner.model)
 
+    def _look(self, runner: Run, batch: Any, on_device: bool) -> None:
+        """Have the model see a batch of training data, as in training."""
+        if on_device:
+            runner.eval_step(batch, "train")
+        else:  # a compiled graph keeps its statistics to itself
+            model: Any = runner.model
+            model.train_step(batch, None)
+
     @torch.no_grad()
     def _replace(
         self, runner: Run, layers: list[Any], count: int, on_device: bool
@@ -98,11 +106,7 @@ class PreciseBNHook(Hook):
             for layer in layers:
                 layer.momentum = 1.0
             for batch in _batches(runner.data_loader, runner.epoch, count):
-                if on_device:
-                    runner.eval_step(batch, "train")
-                else:  # a compiled graph keeps its statistics to itself
-                    model: Any = runner.model
-                    model.train_step(batch, None)
+                self._look(runner, batch, on_device)
                 seen += 1
                 for total, value in zip(
                     sums,
@@ -128,7 +132,18 @@ def _batches(loader: Any, epoch: int, count: int) -> Any:
         yield from update if isinstance(update, MicroBatches) else (update,)
 
 
-OWN: dict[str, Buildable] = {"EMAHook": EMAHook, "PreciseBNHook": PreciseBNHook}
+OWN: dict[str, Buildable] = {
+    hook.__name__: hook
+    for hook in (
+        EMAHook,
+        EvalHook,
+        PreciseBNHook,
+        yolox.ExpMomentumEMAHook,
+        yolox.LinearMomentumEMAHook,
+        yolox.YOLOXLrUpdaterHook,
+        yolox.YOLOXModeSwitchHook,
+    )
+}
 """What means something else there than devrun's hook of that name, or is not here."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -14,8 +15,6 @@ from torch.nn import functional
 from devrun.errors import ConfigError, DevrunError
 from devrun.interop.openmmlab.guard import guarded
 from devrun.text import cause_of
-
-__all__ = ["init_weights", "keep_values_on_device", "move_augments"]
 
 
 def init_weights(model: Any) -> None:
@@ -43,20 +42,53 @@ def init_weights(model: Any) -> None:
 
 
 def keep_values_on_device(name: str) -> None:
-    """Have losses of the package `name` make one-hot targets without reading them.
+    """Have losses of the package `name` work without reading values on the host.
 
-    Theirs compares the largest index on the host, which waits for a device and which a
-    compiled graph cannot do; torch's `one_hot` refuses such an index on its own.
+    That waits for a device, and a compiled graph cannot do it. MMClassification's
+    one-hot targets compare the largest index there; torch's `one_hot` refuses such an
+    index on its own. MMSegmentation's accuracy takes the pixels that count into
+    tensors whose size depends on them.
     """
     if name == "mmcls":
         for module in ("label_smooth_loss", "focal_loss", "asymmetric_loss"):
             loss: Any = import_module(f"mmcls.models.losses.{module}")
             loss.convert_to_one_hot = _one_hot
+    elif name == "mmseg":
+        for module in ("decode_head", "point_head"):
+            head: Any = import_module(f"mmseg.models.decode_heads.{module}")
+            head.accuracy = partial(_accuracy, head.accuracy)
 
 
 def _one_hot(targets: torch.Tensor, classes: int) -> torch.Tensor:
     """(N, 1) indices as (N, classes)."""
     return functional.one_hot(targets.long().squeeze(-1), classes)
+
+
+def _accuracy(
+    accuracy: Callable[..., Any],
+    pred: torch.Tensor,
+    target: torch.Tensor,
+    topk: Any = 1,
+    thresh: float | None = None,
+    ignore_index: int | None = None,
+) -> Any:
+    """`accuracy` over all pixels, of which the ignored are wrong, as that of the rest.
+
+    Args:
+        pred: (N, C, ...) scores.
+        target: (N, ...) classes.
+    """
+    if ignore_index is None:
+        return accuracy(pred, target, topk, thresh)
+    counted = target != ignore_index
+    found = accuracy(pred, target.where(counted, -1), topk, thresh)
+    eps = torch.finfo(torch.float32).eps  # theirs, against no pixels at all
+    share = (target.numel() + eps) / (counted.sum() + eps)
+    return (
+        [value * share for value in found]
+        if isinstance(found, list)
+        else (found * share)
+    )
 
 
 def move_augments(model: Any, loaders: Iterable[Any]) -> None:

@@ -6,6 +6,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -16,12 +17,12 @@ from devrun.interop.openmmlab import config, hooks
 from devrun.interop.openmmlab.data import collate, ignore_others, packed_masks
 from devrun.interop.openmmlab.guard import check_section, guarded, harden
 from devrun.interop.openmmlab.models import keep_values_on_device
-from devrun.interop.operators import stand_in
-from devrun.place import Place
+from devrun.interop.openmmlab.older import mend
+from devrun.interop.openmmlab.pose import importable, split_predictions
+from devrun.interop.operators import numpy2, stand_in
+from devrun.interop.sections import in_dicts, place_of
 from devrun.registry import HOOKS, OPTIMIZER_BUILDERS, RUNNER_BUILDERS, RUNNERS
 from devrun.text import cause_of
-
-__all__ = ["MmcvScope", "attach"]
 
 _MODULES = {
     "mmcv": ("mmcv.cnn", "mmcv.runner"),
@@ -67,19 +68,21 @@ _OURS = {
 """The runner is devrun's, so what works on it is too, where devrun has that name."""
 
 _HINTS = (
-    (
-        r"<=1\.7\.0",
-        "mmcv 1.7.0 fits; if that check is all that is wrong, name a module with "
-        "--import whose first lines are: import mmcv; mmcv.__version__ = '1.7.0'",
-    ),
+    (r"<=1\.7\.0", "mmcv 1.7.2 fits"),
     (r"MMCV==\S+ is used", "mmcv 1.7.2 fits"),
     (r"mmcv\._ext", "it needs MMCV's compiled operators (mmcv-full)"),
     (
         "numpy.dtype size changed",
-        "a package it imports was built for another numpy: xtcocotools, if mmpose "
-        "does; build it here, or take numpy 1",
+        "a package it imports was built for another numpy: build it here, or take "
+        "numpy 1; for xtcocotools an installed pycocotools is enough",
     ),
+    (r"No module named 'mmcv'", "install mmcv==1.7.2"),
     (r"No module named '(\w+)", r"install \1"),
+    (
+        r"torchvision::\w+ does not exist",
+        "this torchvision was built for another torch: install the two of one build "
+        "(both for the CPU, or both for one CUDA)",
+    ),
 )
 """What an import says -> what to do."""
 _UNKNOWN = re.compile(r"(\w+) is not in the (\w+) registry")
@@ -107,22 +110,24 @@ class MmcvScope:
         return sorted(registry.module_dict)
 
     def build(
-        self, kind: str, name: str, args: dict[str, Any], cfg: Mapping[str, Any]
+        self,
+        kind: str,
+        name: str,
+        target: Buildable,
+        args: dict[str, Any],
+        cfg: Mapping[str, Any],
     ) -> Any:
         """By their `build`, so that parts are made by their code from their names.
 
         Raises:
             ConfigError: in one line, with the place of the part that is wrong.
         """
-        target = self.find(kind, name)
-        if target is None:
-            raise UnknownNameError(f"{self.name} has no {kind} {name!r}")
-        if kind not in _NESTED or target is not self._theirs(kind, name):
+        if kind not in _NESTED:
             return call(target, args, cfg)
         check_section(args, cfg)
         check_call(target, args, cfg)
         make = self._builder(kind)
-        section = _plain({"type": name, **args})
+        section = in_dicts(import_module("mmcv").ConfigDict, {"type": name, **args})
 
         def built(**_: Any) -> Any:
             with guarded():
@@ -133,6 +138,8 @@ class MmcvScope:
             made = call(built, args, cfg)
         except DevrunError as error:
             raise self._explained(error, kind, cfg) from error.__cause__
+        if kind == "model" and self.name == "mmpose":
+            split_predictions(made)
         if kind == "dataset":
             ignore_others(made)
             packed_masks(made)
@@ -170,7 +177,7 @@ class MmcvScope:
             f"{name!r} is not in the {group} registry of {self.name}; "
             f"{nearest(name, known)}"
         )
-        told.locate(_place_of(name, cfg) or where(cfg))
+        told.locate(place_of(name, cfg) or where(cfg))
         return told
 
 
@@ -182,22 +189,30 @@ def attach(name: str) -> MmcvScope:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that are no longer maintained
-        for module in ("mmcv", *_MODULES[name]):
-            try:
-                import_for_config(module)
-                if name not in _WITHOUT_OPERATORS:
-                    stand_in()
-            except ConfigError:
-                raise
-            except Exception as error:
-                raise ConfigError(
-                    f"the scope {name!r}: importing {module} failed: {cause_of(error)}"
-                    f"{_advice(error)}"
-                ) from error
+        _imported(name, "mmcv")
+        with importable() if name == "mmpose" else nullcontext():
+            for module in _MODULES[name]:
+                _imported(name, module)
+        mend(name)
         harden(name)
+        numpy2.mend(name)
         keep_values_on_device(name)
     logging.getLogger("mmcv").setLevel(logging.WARNING)
     return MmcvScope(name)
+
+
+def _imported(name: str, module: str) -> None:
+    try:
+        import_for_config(module)
+        if name not in _WITHOUT_OPERATORS:
+            stand_in()
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"the scope {name!r}: importing {module} failed: {cause_of(error)}"
+            f"{_advice(error)}"
+        ) from error
 
 
 def _advice(error: Exception) -> str:
@@ -218,36 +233,3 @@ def _kind_named(group: str, kind: str) -> str:
     return {"models": "model", "pipeline": "transform", "dataset": "dataset"}.get(
         group, kind
     )
-
-
-def _plain(section: Any) -> Any:
-    """A copy in MMCV's own dict, whose keys are attributes too."""
-    config_dict: Any = import_module("mmcv").ConfigDict
-    if isinstance(section, dict):
-        return config_dict({key: _plain(value) for key, value in section.items()})
-    if isinstance(section, (list, tuple)):
-        return (
-            type(section)(map(_plain, section))
-            if _exact(section)
-            else [*map(_plain, section)]
-        )
-    return section
-
-
-def _exact(section: Any) -> bool:
-    return type(section) in (list, tuple)
-
-
-def _place_of(name: str, node: Any) -> Place | None:
-    """Where `type: name` was written in the section."""
-    if isinstance(node, Mapping):
-        if node.get("type") == name:
-            return where(node, "type")
-        node = node.values()
-    elif not isinstance(node, (list, tuple)):
-        return None
-    for part in node:
-        found = _place_of(name, part)
-        if found is not None:
-            return found
-    return None

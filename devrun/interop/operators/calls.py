@@ -17,8 +17,6 @@ from torch import Tensor
 from devrun.errors import UnsupportedFeatureError
 from devrun.interop.operators.forms import aligned, deformed, focal, nms
 
-__all__ = ["OPERATORS", "refusal"]
-
 
 def refusal(name: str) -> UnsupportedFeatureError:
     version = str(getattr(sys.modules.get("mmcv"), "__version__", ""))

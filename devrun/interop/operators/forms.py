@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["aligned", "compiled", "deformed", "focal", "nms"]
-
 
 def compiled() -> Any:
     """`torchvision.ops`, where its compiled operators load with this torch."""
