@@ -30,27 +30,6 @@ from typing import Any, TypeVar
 from devrun.place import Place
 from devrun.redact import redact
 
-__all__ = [
-    "CheckpointError",
-    "ConfigError",
-    "ConfigTypeError",
-    "DataError",
-    "DeviceMemoryError",
-    "DeviceUnavailableError",
-    "DevrunError",
-    "DivergedError",
-    "HangError",
-    "OUT_OF_MEMORY",
-    "RollbackError",
-    "RunInterrupted",
-    "StorageError",
-    "UnknownNameError",
-    "UnsupportedFeatureError",
-    "is_out_of_memory",
-    "nearest",
-]
-
-
 OUT_OF_MEMORY = {"can't allocate memory", "out of memory"}
 """Phrases in a RuntimeError of torch; an SDK with a phrase of its own adds it."""
 _SHOWN = 20

@@ -10,7 +10,8 @@
   those that the services publish and gitleaks and detect-secrets collect.
 
 A key is judged by its words: `api_key`, `wandbToken` and `db.password` hold secrets;
-`cls_token`, `num_tokens` and `tokenizer` are a model's own words.
+`cls_token`, `num_tokens` and `tokenizer` are a model's own words; a value that is a
+name, such as `pos_embed`, is no token of a service.
 """
 
 from __future__ import annotations
@@ -66,24 +67,37 @@ _PASS_AFTER = {
 }  # fmt: skip
 # A `*_token` is a secret unless a model or a tokenizer would say it.
 _MODEL_TOKENS = {
-    "add", "audio", "begin", "blank", "bos", "class", "cls", "context", "cross",
-    "decoder", "dist", "distill", "distillation", "drop", "dummy", "empty", "end",
-    "eod", "eos", "eot", "extra", "fake", "first", "frame", "global", "image", "img",
-    "in", "input", "keep", "lang", "language", "last", "latent", "learnable", "local",
-    "mask", "max", "memory", "min", "motion", "n", "next", "no", "null", "num",
-    "object", "out", "output", "pad", "padding", "patch", "per", "pool", "prefix",
-    "prev", "prompt", "query", "reg", "register", "row", "sentence", "sep",
-    "separator", "sink", "sos", "source", "special", "speech", "src", "start", "state",
-    "stop", "suffix", "summary", "target", "task", "text", "tgt", "think", "time",
-    "unk", "unknown", "use", "video", "vision", "visual", "with", "word",
+    "add", "attn", "audio", "begin", "blank", "bos", "class", "cls", "context",
+    "cross", "decoder", "dist", "distill", "distillation", "distilled", "drop",
+    "dummy", "empty", "end", "eod", "eos", "eot", "extra", "fake", "feat",
+    "feature", "first", "frame", "global", "image", "img", "in", "input", "iou",
+    "keep", "lang", "language", "last", "latent", "learnable", "local", "mask",
+    "max", "mem", "memory", "min", "motion", "n", "next", "no", "null", "num",
+    "obj", "object", "out", "output", "pad", "padding", "patch", "per", "point",
+    "pool", "pos", "position", "prefix", "prev", "prompt", "query", "readout",
+    "reg", "region", "register", "row", "sentence", "sep", "separator", "sink",
+    "sos", "source", "special", "speech", "src", "start", "state", "stop", "suffix",
+    "summary", "target", "task", "text", "tgt", "think", "time", "unk", "unknown",
+    "use", "video", "vis", "vision", "visual", "with", "word",
 }  # fmt: skip
 _TOKENS_AFTER = {"access", "api", "auth", "bearer", "refresh", "user"}
 _SIGNATURE_AFTER = {"amz", "goog", "oss", "url", "request", "access", "webhook"}
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_NAME = re.compile(r"[a-z]{1,16}\d{0,2}([._]([a-z]{1,16}\d{0,2}|\d{1,3}))+")
 
 
 def is_secret_key(key: object) -> bool:
     return isinstance(key, str) and _names_secret(key)
+
+
+def is_name(key: str, value: str) -> bool:
+    """Whether the `value` of the secret `key` is a name, of a parameter for example.
+
+    Services draw tokens at random, so `["dino_token", "pos_embed"]` is a list of names.
+    People choose passwords, which may be words.
+    """
+    named = key.lower().endswith(("token", "tokens"))
+    return named and _NAME.fullmatch(value) is not None
 
 
 @functools.lru_cache(maxsize=1024)  # each log record has the keys of the one before
@@ -308,7 +322,8 @@ def _without_pairs(text: str) -> str:
             # first on its line, as in YAML, or in a message: a text may have spaces
             if text[line : found.start()].rstrip()[-1:] in ("", "-", ":"):
                 position = (text.find("\n", end) + 1 or len(text) + 1) - 1
-        if inside.strip(",)]}") in _EMPTY or _ENV.fullmatch(inside):
+        bared = inside.strip(",)]}")
+        if bared in _EMPTY or _ENV.fullmatch(inside) or is_name(found["key"], bared):
             continue
         mark = "" if bare is None else bare[1]
         parts += [text[start : found.start("value")], mark, MASK, mark]

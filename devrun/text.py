@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from devrun.redact import redact
 
@@ -55,6 +56,27 @@ def joined(text: object) -> str:
 def cause_of(error: BaseException) -> str:
     """The class and the message of `error`, as `joined`."""
     return joined(f"{type(error).__name__}: {error}")
+
+
+def size_text(size: float) -> str:
+    """Bytes as `1.5 GiB` or `20 MiB`."""
+    return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"
+
+
+def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
+    """A line of each row, its cells below each other.
+
+    Args:
+        numbers: all columns but the first end below each other.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if numbers and place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def _cut(text: str, limit: int) -> str:

@@ -14,8 +14,6 @@ import signal
 
 from devrun.checkpoint import fileops
 
-__all__ = ["arm", "reached"]
-
 OPERATIONS = {
     "mkdir": "make_directory",
     "open": "create",

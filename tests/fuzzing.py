@@ -5,8 +5,6 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-__all__ = ["JSON", "damaged", "damaged_bytes", "examples", "json_of"]
-
 
 def examples(count, steps=50):
     """So many, the same ones each time; none is too slow on a busy machine."""

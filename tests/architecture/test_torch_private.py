@@ -13,8 +13,8 @@ import torch
 
 HOMES = {
     "devrun/emulators/poptorch/_torch_private.py": """
-        _C _buffers _parameters _python_dispatch _pytree _subclasses _validate_args
-        _version _scaled_dot_product_flash_attention_for_cpu
+        _C _base _buffers _parameters _python_dispatch _pytree _subclasses
+        _validate_args _version _scaled_dot_product_flash_attention_for_cpu
         _scaled_dot_product_flash_attention_for_cpu_backward
     """,
     "devrun/emulators/habana_frameworks/_emulation/torch_private.py": """

@@ -56,12 +56,15 @@ def test_the_reference_has_every_public_name():
     import devrun
 
     directives = "".join(block.text for block in blocks("docs/api.md", "{eval-rst}"))
-    named = re.findall(r"^\.\. auto(\w+):: ([\w.]+)$", directives, re.MULTILINE)
-    found = {path.rpartition(".")[2] for kind, path in named if kind != "module"}
-    for kind, path in named:
+    form = r"^\.\. auto(\w+):: ([\w.]+)$((?:\n +:.*)*)"
+    named = re.findall(form, directives, re.MULTILINE)
+    found = {path.rpartition(".")[2] for kind, path, _ in named if kind != "module"}
+    for kind, path, options in named:
         if kind == "module":
             module = import_module(path)
-            own = (k for k, v in vars(module).items() if k[:1] != "_" and v.__doc__)
+            public = {k: v for k, v in vars(module).items() if k[:1] != "_"}
+            every = ":undoc-members:" in options
+            own = (k for k, v in public.items() if every or v.__doc__)
             found |= set(getattr(module, "__all__", own))
     assert set(devrun.__all__) - {"__version__"} <= found
 

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from devrun.checkpoint import (
     list_checkpoints,
@@ -25,6 +28,7 @@ from devrun.checkpoint import (
     write_checkpoint,
 )
 from devrun.checkpoint.retention import set_others_aside
+from devrun.checkpoint.sharded import ShardedSnapshot
 from devrun.errors import CheckpointError
 from devrun.hooks import Hook
 from devrun.runners import IterBasedRunner
@@ -166,7 +170,21 @@ def after_another_run(root, mark):
     set_others_aside(root, "mine")
 
 
-SCENARIOS = [by_hand, without_pointer, after_another_run]
+def in_pieces(root, mark):
+    """Two checkpoints of a weight that is divided over processes, of which one is."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        for step in (1, 2):
+            weight = distribute_tensor(torch.full((2,), float(step)), mesh, [Shard(0)])
+            shards = ShardedSnapshot.take({"model": {"w": weight}}, {"step": step})
+            shards.write(root, step_name(step))
+            mark(step)
+    finally:
+        dist.destroy_process_group()
+
+
+SCENARIOS = [by_hand, without_pointer, after_another_run, in_pieces]
 NOT_NEEDED = {"sweep_leftovers", "set_others_aside"}
 """Whose renames the sync of the next checkpoint covers: it is in the same directory."""
 

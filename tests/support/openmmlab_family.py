@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +26,18 @@ _SECTIONS = (
 _SIZES = ("img_scale", "crop_size", "size", "input_size")
 
 
+def shipped(package, name):
+    """The path of a config of the installed package."""
+    folder = Path(importlib.util.find_spec(package).origin).parent
+    return str(folder / ".mim" / "configs" / name)
+
+
 def shrunk(package, name, folder, changes="", side=SIDE):
     """The path of a config with the values of the package's, images of `side` pixels.
 
     `changes` is Python that is executed with `cfg`, the whole config, as a dict.
     """
-    spec = importlib.util.find_spec(package)
-    path = Path(spec.origin).parent / ".mim" / "configs" / name
-    cfg = Config.fromfile(path).to_dict()
+    cfg = Config.fromfile(shipped(package, name)).to_dict()
     cfg = _small(cfg, side)
     cfg = {key: cfg[key] for key in _SECTIONS if key in cfg}
     cfg["default_scope"] = package
@@ -41,6 +46,16 @@ def shrunk(package, name, folder, changes="", side=SIDE):
     file = Path(folder) / Path(name).name
     file.write_text(text)
     return str(file)
+
+
+def one_update(found):
+    """The results of the evaluation after one update, of what `run` gave."""
+    status, text, records = found
+    assert status == 0, text
+    (train,) = [r for r in records if r.get("mode") == "train"]
+    (val,) = [r for r in records if r.get("mode") == "val"]
+    assert math.isfinite(train["loss"])
+    return val
 
 
 def _small(node, side):
@@ -56,7 +71,7 @@ def _changed(key, value, side):
         return _sized(value, side)
     if key == "pretrained" or (key == "init_cfg" and _loads(value)):
         return None
-    if key == "border":
+    if key == "border" and isinstance(value, tuple):
         return (-side // 2, -side // 2)
     return _small(value, side)
 
@@ -91,13 +106,14 @@ def make_segmentation(folder, count=2):
                     cv2.imwrite(str(where / f"{n}{end}"), image)
 
 
-def make_coco(folder, count=2):
-    """COCO's folders: boxes, polygons and the keypoints of one person an image."""
+def make_coco(folder, names=("person", "bicycle"), count=2):
+    """COCO's folders: boxes, polygons and keypoints of two objects an image.
+
+    `names` are those of the categories; the objects are of the first two.
+    """
     import cv2
-    import mmdet.datasets as sets
 
     draw = np.random.default_rng(0)
-    names = list(sets.CocoDataset.CLASSES)
     root = Path(folder, "data", "coco")
     (root / "annotations").mkdir(parents=True)
     for part in ("train2017", "val2017"):
@@ -114,12 +130,15 @@ def make_coco(folder, count=2):
             "annotations": boxes,
             "categories": [{"id": i + 1, "name": n} for i, n in enumerate(names)],
         }
-        whole["categories"][0].update(
-            keypoints=[str(n) for n in range(17)], skeleton=[]
-        )
-        for kind in ("instances", "person_keypoints"):
+        person = {"id": 1, "name": "person", "skeleton": []}
+        people = {
+            **whole,
+            "annotations": [{**one, "category_id": 1} for one in boxes],
+            "categories": [{**person, "keypoints": [str(n) for n in range(17)]}],
+        }
+        for kind, content in (("instances", whole), ("person_keypoints", people)):
             path = root / "annotations" / f"{kind}_{part}.json"
-            path.write_text(json.dumps(whole))
+            path.write_text(json.dumps(content))
 
 
 def _instance(number, image, kind, draw):

@@ -86,9 +86,13 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def start_ranks(arguments, cwd=None, **options):
-    """Two processes of one program, which find each other as with torchrun."""
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+def start_ranks(arguments, cwd=None, count=2, **options):
+    """Processes of one program, which find each other as with torchrun."""
+    place = {
+        "WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": free_port(),
+    }
     return [
         start(
             arguments,
@@ -96,7 +100,7 @@ def start_ranks(arguments, cwd=None, **options):
             cwd,
             **options,
         )
-        for rank in "01"
+        for rank in map(str, range(count))
     ]
 
 

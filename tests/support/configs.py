@@ -1,0 +1,40 @@
+"""Parts of configs: small models of pictures, their data, and changes of a config."""
+
+from __future__ import annotations
+
+import copy
+
+RESNET = {
+    "type": "ResNet",
+    "stage_blocks": [1, 1],
+    "base_channels": 4,
+    "stem": "cifar",
+    "num_classes": 4,
+}
+VIT = {
+    "type": "VisionTransformer",
+    "img_size": 8,
+    "patch_size": 4,
+    "embed_dim": 16,
+    "depth": 2,
+    "num_heads": 2,
+    "num_classes": 4,
+}
+IMAGES = {"type": "SyntheticImages", "shape": [3, 8, 8], "num_classes": 4}
+DATA = {
+    "samples_per_gpu": 8,
+    "train": {**IMAGES, "num_samples": 32},
+    "val": {**IMAGES, "num_samples": 16, "offset": 32},
+}
+
+
+def changed(config, changes):
+    """A copy of `config` with each dotted key of `changes` set to its value."""
+    cfg = copy.deepcopy(config)
+    for path, value in changes.items():
+        *above, last = path.split(".")
+        node = cfg
+        for key in above:
+            node = node[key]
+        node[last] = value
+    return cfg

@@ -1,0 +1,40 @@
+"""Scenarios that several processes do together, and what each of them found."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from devrun import dist
+from tests.support import zygote
+
+
+def do(scenarios: Callable[[Path], Mapping[str, Callable[[], Any]]]) -> None:
+    """The body of a worker, `SCRIPT FOLDER [NAME ...]`: those of the names, or all.
+
+    What each returns is written as JSON for its rank.
+    """
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    logging.getLogger("devrun").setLevel(logging.WARNING)
+    dist.init_dist("pytorch", "gloo", timeout=60)
+    torch.set_num_threads(1)
+    known = scenarios(folder)
+    results = {name: known[name]() for name in names or known}
+    rank = dist.get_dist_info()[0]
+    (folder / f"rank{rank}.json").write_text(json.dumps(results))
+    dist.barrier()
+    dist.close_dist()
+
+
+def found_by(script: Path, folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Of two processes of `script`: what each found, and what it wrote to stderr."""
+    running = zygote.start_ranks([script, folder], cwd=folder)
+    said = [process.communicate(timeout=300)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], "\n".join(said)
+    return [json.loads((folder / f"rank{r}.json").read_text()) for r in range(2)], said
