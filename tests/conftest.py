@@ -105,16 +105,17 @@ def restored_torch():
 
 @pytest.fixture(autouse=True)
 def restored_logging():
-    """Handlers and level of the `devrun` logger as before the test."""
-    logger = logging.getLogger("devrun")
-    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    """The `devrun` logger as a new process has it.
+
+    Not as before the test: a fixture of the module may have trained before this one.
+    """
     yield
+    logger = logging.getLogger("devrun")
     for handler in list(logger.handlers):
-        if handler not in handlers:
-            logger.removeHandler(handler)
-            handler.close()
-    logger.setLevel(level)
-    logger.propagate = propagate
+        logger.removeHandler(handler)
+        handler.close()
+    logger.setLevel(logging.NOTSET)
+    logger.propagate = True
 
 
 @pytest.fixture(autouse=True)
