@@ -91,9 +91,13 @@ class Bound(Hook):
 def with_devrun(
     model: nn.Module, optimizer: Any, root: Path, config: Mapping[str, Any]
 ) -> list[Timed]:
-    """`SAVES` checkpoints of a run, one after each update."""
+    """`SAVES` checkpoints of a run, one after every other update.
+
+    A second between them stands for more updates: buffers are made in it.
+    """
+    updates = 2 * SAVES
     runner = IterBasedRunner(
-        model, optimizer=optimizer, loss=nn.MSELoss(), max_iters=SAVES, device="cpu"
+        model, optimizer=optimizer, loss=nn.MSELoss(), max_iters=updates, device="cpu"
     )
     figures: list[Timed] = []
     began = 0.0
@@ -104,6 +108,9 @@ def with_devrun(
 
     def after() -> None:
         still = clock() - began
+        if runner.iter % 2 == 0:
+            time.sleep(1)
+            return
         target = root / f"step-{runner.iter + 1:08d}" / "MANIFEST.json"
         while not target.exists():
             time.sleep(0.002)
@@ -111,10 +118,10 @@ def with_devrun(
 
     runner.register_hook(Bound(before), Priority.LOWEST)
     runner.register_checkpoint_hook(
-        {"interval": 1, "by_epoch": False, "out_dir": str(root), **config}
+        {"interval": 2, "by_epoch": False, "out_dir": str(root), **config}
     )
     runner.register_hook(Bound(after), Priority.LOWEST)
-    x = torch.zeros(SAVES, WIDTH)
+    x = torch.zeros(updates, WIDTH)
     runner.run([DataLoader(TensorDataset(x, x))], [("train", 1)])
     runner.close()
     return figures

@@ -1,8 +1,9 @@
 """Saving while training goes on: the run waits only for a copy of its state.
 
-The copy goes into host memory that is kept from save to save: fresh memory would cost
-as much time again for its page faults. A thread then writes it by the same protocol,
-to the same bytes, as a save that is waited for. At most one write is in flight.
+The copy goes into host memory that is made before it is needed, and kept from save to
+save: fresh memory would cost several times as much for its page faults. A thread then
+writes it by the same protocol, to the same bytes, as a save that is waited for. At most
+one write is in flight.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -35,6 +37,17 @@ class HostBuffers:
     def reuse(self) -> None:
         """All of it is free again: the copies taken so far are done with."""
         self._used = {}
+
+    def prepare(self, tensors: Iterable[Tensor]) -> None:
+        """Have the memory for a copy of `tensors`, which may be used at once."""
+        sizes = {False: 0, True: 0}
+        for tensor in tensors:
+            sizes[not tensor.is_cpu] += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+        for pinned, size in sizes.items():
+            if size and not self._blocks[pinned]:
+                self._blocks[pinned].append(_memory(size, pinned=pinned))
+                if not pinned:  # a page is there once it has been written to
+                    self._blocks[pinned][0][:: mmap.PAGESIZE].zero_()
 
     def copy(self, tensor: Tensor) -> Tensor:
         """A contiguous copy of `tensor`, valid until `reuse`."""
@@ -67,6 +80,20 @@ class BackgroundWriter:
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._ranks: Any = None
+
+    def prepare(self, tensors: Iterable[Tensor]) -> None:
+        """Let the thread make the memory for a copy of `tensors`.
+
+        The first save then takes no longer than those after it. Where there is not
+        enough of it, that is left for the save to find.
+        """
+        expected = list(tensors)
+
+        def prepare() -> None:
+            with suppress(MemoryError, RuntimeError, OSError):
+                self._buffers.prepare(expected)
+
+        self.call(prepare)
 
     @property
     def failed(self) -> bool:
@@ -150,7 +177,8 @@ def _memory(size: int, *, pinned: bool) -> Tensor:
         return torch.empty(size, dtype=torch.uint8).pin_memory()
     size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for advice in ("MADV_DONTFORK",):  # data workers have no use of it
+    # data workers have no use of it; and large pages are there with fewer faults
+    for advice in ("MADV_DONTFORK", "MADV_HUGEPAGE"):
         if hasattr(mmap, advice):
             try:
                 area.madvise(getattr(mmap, advice))

@@ -121,6 +121,10 @@ class Checkpointer:
             self.last_saved_iter = position["iter"]
         return str(path)
 
+    def prepare(self, *, save_optimizer: bool) -> None:
+        """Have memory made for what a save in the background will copy."""
+        self._writing.prepare(self._run.table.state_dict(), save_optimizer)
+
     def finish(self) -> None:
         """Return when nothing is being written; all ranks must call it together.
 

@@ -18,8 +18,10 @@ from devrun.checkpoint import (
     set_others_aside,
     write_checkpoint,
 )
+from devrun.parallel.strategy import optimizers_in
 from devrun.ranks import together
 from devrun.run import Run
+from devrun.tensors import is_spread, local_of, tensors_in
 
 
 class Writing:
@@ -33,6 +35,18 @@ class Writing:
         self._run = run
         self._writer = BackgroundWriter()
         self._in_flight = False  # on every rank: whether any may still be writing
+
+    def prepare(self, hooks: Mapping[str, Any], save_optimizer: bool) -> None:
+        """Have memory made for a copy of the weights, the optimizer's state, which is
+        there after the first update, and what the hooks keep."""
+        run = self._run
+        kept: list[Any] = [*run.model.parameters(), *run.model.buffers()]
+        kept += tensors_in(hooks)
+        if save_optimizer:
+            for optimizer in optimizers_in(run.optimizer):
+                kept += tensors_in(list(optimizer.state.values()))
+        if dist.is_main() or any(map(is_spread, kept)):
+            self._writer.prepare(map(local_of, kept))
 
     @property
     def failed(self) -> bool:
