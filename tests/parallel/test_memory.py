@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CAP = 800
-"""MiB of data (RLIMIT_DATA) that a process may have. Python and torch take 310; weights,
-gradients and AdamW's moments are 868, those of one process in four 217."""
+"""MiB of data (RLIMIT_DATA) that a process may have. Python and torch take 310,
+weights, gradients and AdamW's moments 868, a fourth of them 217."""
 CONFIG = """
 model: {type: GPT, vocab_size: 256, block_size: 16, n_layer: 8, n_embd: 768, n_head: 8}
 data:
