@@ -21,6 +21,8 @@ SLOW = {"type": "Slow", "seconds": 0.03}
 ENDED = {"runner": {"type": "IterBasedRunner", "max_iters": UPDATES}}
 KINDS = ("ddp", "fsdp")
 """How the processes divide the model: saved by the first of them, or by each."""
+MOST = 9
+"""Kills of a job."""
 
 
 def samples(place):
@@ -111,10 +113,10 @@ def test_killed_at_random_moments(times, place, undisturbed):
         place.write(TOOK, SLOW, **ENDED, parallel={"type": kind})
         done += 1
         name = f"work-{done}"
-        killed += _run_with_kills(place, name, min(3, times - killed), draw)
+        killed += _run_with_kills(place, name, min(MOST, times - killed), draw)
         found, repeats = samples(place)
         assert found == wanted
-        assert max(repeats.values()) <= 4
+        assert max(repeats.values()) <= MOST + 1
         last = newest(place.path / name / "checkpoints")
         assert fingerprint(last) == saved
         assert all(i.problem is None for i in list_checkpoints(last.parent))
@@ -129,7 +131,7 @@ def _run_with_kills(place, name, most, draw):
             *words, "--max-restarts", most, "--no-progress",
             output=output,
         )  # fmt: skip
-        killed, end = 0, time.monotonic() + PATIENCE
+        killed, end = 0, time.monotonic() + MOST * PATIENCE
         while killed < most and process.poll() is None:
             # half of them as a checkpoint is written, the others at any time
             if draw.random() < 0.5:
