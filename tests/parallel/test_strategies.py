@@ -104,6 +104,13 @@ def test_dropout_is_alike_where_activations_are_and_the_same_when_recomputed(ran
     assert found[0]["dropped"]["losses"] == found[1]["dropped"]["losses"]
 
 
+def test_a_resume_reads_the_share_of_each_process_and_all_learn_of_damage(ranks):
+    """Of the file of rank 1 rank 0 needs nothing, and would not find this."""
+    line = "'PATH': __1_0.distcp is damaged: its sha256 does not match"
+    said = [rank["saved"]["damaged"] for rank in ranks]
+    assert said == [f"rank 1: {line}", line]
+
+
 @pytest.mark.parametrize(
     "how",
     ["fsdp", "fsdp to ddp", "ddp to fsdp", "fsdp to tensor", "tensor to ddp"],

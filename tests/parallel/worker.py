@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from devrun import dist
-from devrun.errors import DevrunError
+from devrun.errors import CheckpointError, DevrunError
 from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
 from devrun.hooks.evaluation.predictions import predict
 from devrun.models.gpt import GPT
@@ -214,8 +214,14 @@ def norms() -> Any:
     }
 
 
-def averaged(folder: Path, parallel: Any, resume: bool = False) -> Any:
-    """EMA, evaluation and prediction of uneven shares, a save and what it holds."""
+def averaged(
+    folder: Path, parallel: Any, resume: bool = False, divided: bool = False
+) -> Any:
+    """EMA, evaluation and prediction of uneven shares, a save and what it holds.
+
+    Args:
+        divided: the weights are before the resume, which then reads its part alone.
+    """
     model = gpt()
     runner = runner_of(model, parallel=parallel, work_dir=folder, max_epochs=2)
     ema = EMAHook(momentum=0.1, warm_up=1)
@@ -227,6 +233,8 @@ def averaged(folder: Path, parallel: Any, resume: bool = False) -> Any:
     runner.register_checkpoint_hook({"interval": 1, **FULL})
     train_on = [DataLoader(Tokens(), 12 // runner.adapter.data_share[1], shuffle=True)]
     with closing(runner):
+        if divided:
+            runner.prepare()
         if resume:
             runner.resume("auto")
         runner.run(train_on, [("train", 1)])
@@ -371,12 +379,12 @@ def saved(folder: Path) -> Any:
     """A run in one go; and one whose second epoch is under another strategy."""
     found = {}
     shards = {"type": "fsdp"}
-    for name, first, second in (
-        ("fsdp", shards, shards),
-        ("fsdp to ddp", shards, None),
-        ("ddp to fsdp", None, shards),
-        ("fsdp to tensor", shards, {"mesh": {"tensor": 2}}),
-        ("tensor to ddp", {"mesh": {"tensor": 2}}, None),
+    for name, first, second, divided in (
+        ("fsdp", shards, shards, True),
+        ("fsdp to ddp", shards, None, False),
+        ("ddp to fsdp", None, shards, False),
+        ("fsdp to tensor", shards, {"mesh": {"tensor": 2}}, True),
+        ("tensor to ddp", {"mesh": {"tensor": 2}}, None, False),
     ):
         place = folder / name.replace(" ", "-")
         found[name] = averaged(place, first)
@@ -385,8 +393,27 @@ def saved(folder: Path) -> Any:
             newest = sorted((place / "checkpoints").iterdir())[-1]
             shutil.rmtree(newest)
         dist.barrier()
-        found[f"{name} resumed"] = averaged(place, second, resume=True)
+        found[f"{name} resumed"] = averaged(place, second, True, divided)
+    found["damaged"] = damaged(folder / "fsdp")
     return found
+
+
+def damaged(folder: Path) -> str:
+    """What is said where a file is damaged that rank 1 alone has to read."""
+    runner = runner_of(gpt(), parallel={"type": "fsdp"}, work_dir=folder)
+    newest = sorted((folder / "checkpoints").iterdir())[-1]
+    if dist.is_main():
+        with (newest / "__1_0.distcp").open("r+b") as file:
+            file.seek(5000)
+            file.write(b"broken")
+    dist.barrier()
+    with closing(runner):
+        runner.prepare()
+        try:
+            runner.resume(newest)
+        except CheckpointError as error:
+            return str(error).replace(str(newest), "PATH")
+    return "nothing"
 
 
 def loaded(folder: Path) -> Any:
