@@ -69,12 +69,12 @@ class Shards:
         """
         chosen = set(parts)
         targets: dict[str, Tensor] = {}
-        for key, tensor in self.index.items():
+        for key, saved in self.index.items():
             if key.partition("/")[0] not in chosen:
                 continue
-            spread = None if like is None else like(key, tensor.shape, tensor.dtype)
+            spread = None if like is None else like(key, saved.shape, saved.dtype)
             if spread is None:
-                spread = torch.empty(tensor.shape, dtype=tensor.dtype)
+                spread = torch.empty(saved.shape, dtype=saved.dtype)
             targets[key] = spread
         self.fill(targets)
         found: dict[str, dict[str, Tensor]] = defaultdict(dict)

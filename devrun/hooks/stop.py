@@ -32,7 +32,7 @@ class StopTogetherHook(Hook):
         self.seconds = seconds
         self._left = self._span = 1
         self._since = 0.0
-        self._own, self._slow = OwnTime(), SlowRanks()
+        self._own, self.slow = OwnTime(), SlowRanks()
 
     def before_run(self, runner: Run) -> None:
         self._left = self._span = 1
@@ -66,7 +66,7 @@ class StopTogetherHook(Hook):
         mine = (runner.stop_wanted, pace, self._own.take() / max(done, 1))
         reasons, paces, own = zip(*gather_objects(mine), strict=True)
         if done and runner.rank == 0:
-            self._slow.look(own, max(paces), runner.logger)
+            self.slow.look(own, done, max(paces), runner.logger)
         self._left = self._span = min(max(int(self.seconds / max(paces)), 1), MOST)
         self._since = perf_counter()
         told = next((reason for reason in reasons if reason is not None), None)

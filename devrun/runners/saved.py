@@ -64,9 +64,9 @@ class SavedRun:
                 {"epoch": epoch, "iter": done, "done": 0},
                 {key: value for key, value in mmcv.meta.items() if key != "config"},
             )
-        found = source
-        if isinstance(source, Path):
-            found = read_checkpoint(source, like=like)
+        found = (
+            read_checkpoint(source, like=like) if isinstance(source, Path) else source
+        )
         for part in _REQUIRED:
             if part not in found.parts:
                 raise CheckpointError(
