@@ -30,7 +30,6 @@ from devrun.files import user_path
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.timer import exclude_time
 from devrun.lock import lock_directory, unlock_directory
-from devrun.parallel.copies import is_divided
 from devrun.registry import HOOKS
 from devrun.run import Run
 
@@ -189,12 +188,6 @@ class CheckpointHook(Hook):
         return str(user_path(self.out_dir).absolute() / Path(work_dir).name)
 
     def before_run(self, runner: Run) -> None:
-        if self.args.get("filename_tmpl") is not None and is_divided(runner.model):
-            raise UnsupportedFeatureError(
-                "filename_tmpl asks for one file, but the weights are divided over "
-                "processes: leave it out, and use devrun export --format mmcv",
-                key="filename_tmpl",
-            )
         self.out_dir = self.directory(runner.work_dir)
         self._placed = True
         self._saved_at = runner.iter

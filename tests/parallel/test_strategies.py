@@ -111,6 +111,12 @@ def test_a_resume_reads_the_share_of_each_process_and_all_learn_of_damage(ranks)
     assert said == [f"rank 1: {line}", line]
 
 
+def test_a_file_in_mmcvs_layout_holds_whole_weights_and_moments(ranks):
+    trained, *others = ranks[0]["saved"]["one file"]
+    assert len(others) == 3
+    assert all(other == trained for other in others)
+
+
 @pytest.mark.parametrize(
     "how",
     ["fsdp", "fsdp to ddp", "ddp to fsdp", "fsdp to tensor", "tensor to ddp"],
@@ -146,7 +152,6 @@ def test_a_train_step_trains_under_fsdp(ranks):
         ("own hook", "cannot be combined with an optimizer hook of your own"),
         ("own step", "train_step updates the weights itself"),
         ("few", "process 1 has no sample of the evaluation set"),
-        ("one file", "filename_tmpl asks for one file, but the weights are divided"),
         ("wrap", "wrap names 'Blok'"),
         ("size", "no module inside GPT has 1000000000 parameters"),
         ("reshard", "reshard 2 must divide the 2 processes"),

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from devrun import dist
+from devrun.checkpoint import read_mmcv_checkpoint
 from devrun.errors import CheckpointError, DevrunError
 from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
 from devrun.hooks.evaluation.predictions import predict
@@ -395,6 +396,36 @@ def saved(folder: Path) -> Any:
         dist.barrier()
         found[f"{name} resumed"] = averaged(place, second, True, divided)
     found["damaged"] = damaged(folder / "fsdp")
+    found["one file"] = one_file(folder / "one-file")
+    return found
+
+
+def one_file(folder: Path) -> Any:
+    """Weights and first moments at the end of a run, in its `.pth`, and in two runs
+    that go on from that, the second of them under DDP."""
+    found: list[Any] = []
+    for number, parallel in enumerate(({"type": "fsdp"}, {"type": "fsdp"}, None)):
+        runner = runner_of(gpt(), parallel=parallel, work_dir=folder)
+        with closing(runner):
+            if number:
+                runner.resume(folder / "checkpoints" / "epoch_1.pth")
+                runner.prepare()
+            else:
+                runner.register_checkpoint_hook({"filename_tmpl": "epoch_{}.pth"})
+                runner.run([DataLoader(Tokens(), 4)], [("train", 1)])
+            wrapped, optimizer = runner.session.wrapped, runner.optimizer
+            state = runner.adapter.optimizer_state(wrapped, optimizer)["state"]
+            weights = runner.adapter.model_state(wrapped)
+            both = (weights, {k: v["exp_avg"] for k, v in state.items()})
+        if not dist.is_main():
+            continue
+        found.append([{k: v.tolist() for k, v in each.items()} for each in both])
+        if number == 0:
+            file = read_mmcv_checkpoint(folder / "checkpoints" / "epoch_1.pth")
+            moments = [v["exp_avg"].tolist() for v in file.optimizer["state"].values()]
+            names = [name for name, _ in gpt().named_parameters()]
+            weights = {k: v.tolist() for k, v in file.state_dict.items()}
+            found.append([weights, dict(zip(names, moments, strict=True))])
     return found
 
 
@@ -486,15 +517,6 @@ def refused_by_fsdp(folder: Path) -> Any:
             return str(error)
         return "nothing"
 
-    def one_file() -> str:
-        runner = runner_of(gpt(), parallel=shards, work_dir=folder / "one-file")
-        runner.register_checkpoint_hook({"filename_tmpl": "epoch_{}.pth"})
-        try:
-            runner.run([DataLoader(Tokens(), 4)], [("train", 1)])
-        except DevrunError as error:
-            return str(error)
-        return "nothing"
-
     few = EvalHook(DataLoader(Tokens(1), 1))
 
     def small() -> str:
@@ -512,7 +534,6 @@ def refused_by_fsdp(folder: Path) -> Any:
         "own hook": hooked(),
         "own step": stepping(),
         "few": small(),
-        "one file": one_file(),
         "wrap": said(parallel={**shards, "wrap": ["Blok"]}),
         "size": said(parallel={**shards, "wrap": {"min_params": 10**9}}),
         "reshard": said(parallel={**shards, "reshard": 2}),
