@@ -47,7 +47,16 @@ def test_compressed_gradients_change_little_but_something(ranks, alone, how):
 
 @pytest.mark.parametrize(
     "how",
-    ["plain", "accumulated", "kept", "offloaded", "pieces", "hybrid", "recomputed"],
+    [
+        "plain",
+        "accumulated",
+        "given up",
+        "kept",
+        "offloaded",
+        "pieces",
+        "hybrid",
+        "recomputed",
+    ],
 )
 def test_fsdp_trains_as_one_process(ranks, alone, how):
     for found in ranks:

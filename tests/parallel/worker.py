@@ -145,6 +145,7 @@ def fsdp() -> Any:
     return {
         "plain": train(shards),
         "accumulated": train(shards, accumulate=3),
+        "given up": train({**shards, "reshard": True}),
         "kept": train({**shards, "reshard": False, "wrap": ["Block", "Mlp"]}),
         "offloaded": train({**shards, "offload": True}),
         "by size": train({**shards, "wrap": {"min_params": 2000}}),
