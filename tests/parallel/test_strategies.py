@@ -65,6 +65,22 @@ def test_fsdp_trains_as_one_process(ranks, alone, how):
     assert all(values is None for values in names)  # rank 0 alone has whole ones
 
 
+def test_an_update_exchanges_no_more_than_it_must(ranks):
+    """The targets are counted and the loss is judged, in one message where the update
+    has one micro-batch; the norm of divided gradients takes another.
+
+    Of the model's two blocks and its rest FSDP gathers three in each forward pass and
+    two in each backward pass, and scatters three gradients at the end.
+    """
+    gathers, scatters = "allgather_base", "reduce_scatter_base"
+    assert ranks[0]["exchanges"] == {
+        "ddp 1": {"allreduce": 1 + 1},
+        "ddp 3": {"allreduce": 1 + 2},
+        "fsdp 1": {gathers: 5, scatters: 3, "allreduce": 1 + 1},
+        "fsdp 3": {gathers: 15, scatters: 3, "allreduce": 1 + 2},
+    }
+
+
 def test_fsdp_in_bf16_gathers_bf16_and_keeps_fp32(ranks, alone):
     assert ranks[0]["fsdp"]["bf16"]["losses"] == pytest.approx(
         alone["losses"], abs=2e-3

@@ -6,6 +6,7 @@ Every function is one scenario; what it returns is written as JSON for its rank.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from devrun import dist
 from devrun.checkpoint import read_mmcv_checkpoint
 from devrun.errors import CheckpointError, DevrunError
 from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
+from devrun.hooks.base import Priority
 from devrun.hooks.evaluation.predictions import predict
 from devrun.models.gpt import GPT
 from devrun.models.recompute import checkpoint_blocks
@@ -71,6 +74,49 @@ class Losses(Hook):
         self.values.append(dist.weighted_means(total)["loss"])
 
 
+class Messages(TorchDispatchMode):
+    """Counts what is exchanged inside, by torch's names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        home, _, name = func._schema.name.partition("::")
+        self.found[name.strip("_")] += home == "c10d"
+        return func(*args, **(kwargs or {}))
+
+
+class Exchanges(Hook):
+    """The messages of each update, without those between two."""
+
+    priority = Priority.HIGHEST
+
+    def before_run(self, runner: Any) -> None:
+        self.found: list[dict[str, int]] = []
+
+    def before_train_iter(self, runner: Any) -> None:
+        self.mode = Messages()
+        self.mode.__enter__()
+
+    def after_train_iter(self, runner: Any) -> None:
+        self.mode.__exit__(None, None, None)
+        self.found.append({k: n for k, n in self.mode.found.items() if n})
+
+
+def exchanges() -> Any:
+    """Of an update of one micro-batch and of three, each clipped and judged."""
+    found = {}
+    for kind in ("ddp", "fsdp"):
+        for parts in (1, 3):
+            seen = Exchanges()
+            train({"type": kind}, accumulate=parts, hooks=[seen], max_epochs=2)
+            found[f"{kind} {parts}"] = seen.found[-1]
+    return found
+
+
 def gpt(**more: Any) -> GPT:
     torch.manual_seed(2)
     sizes = {"vocab_size": 20, "block_size": TOKENS, "n_layer": 2, "n_head": 4}
@@ -84,7 +130,11 @@ def runner_of(model: Any, **options: Any) -> EpochBasedRunner:
 
 
 def train(
-    parallel: Any = None, batch: int = 12, accumulate: int = 1, **options: Any
+    parallel: Any = None,
+    batch: int = 12,
+    accumulate: int = 1,
+    hooks: Any = (),
+    **options: Any,
 ) -> dict[str, Any]:
     """Losses and final weights of an epoch; `batch` samples an update over all."""
     config = {
@@ -95,7 +145,8 @@ def train(
     model = options.pop("model", None) or gpt()
     runner = runner_of(model, parallel=parallel, optimizer_config=config, **options)
     losses = Losses()
-    runner.register_hook(losses)
+    for hook in [losses, *hooks]:
+        runner.register_hook(hook)
     size = batch // accumulate // runner.adapter.data_share[1]
     with closing(runner):
         runner.run([DataLoader(Tokens(), size, shuffle=True)], [("train", 1)])
@@ -564,6 +615,7 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
     return {
         "ddp": ddp,
         "fsdp": fsdp,
+        "exchanges": exchanges,
         "norms": norms,
         "refused": refused,
         "refused by fsdp": lambda: refused_by_fsdp(folder),
