@@ -199,7 +199,7 @@ class FSDP(Strategy):
         }
         root = step.module if plain and not outside else step
         units = units_of(step.module, self.options.wrap)
-        if self.device is not None and self.device.type == "cpu":
+        if not self.pins:  # the weights are gathered in the host's own memory
             _give_memory_back()
         logger.info(
             "parallel: %s; %d modules are gathered one by one, in %s",

@@ -95,9 +95,13 @@ def test_when_all_restarts_are_used_up_the_last_error_is_said(place):
     assert len([line for line in before if "start again" in line]) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "times", [2, pytest.param(100, marks=pytest.mark.faults)], ids=str
+    "times",
+    [
+        pytest.param(2, marks=pytest.mark.slow),
+        pytest.param(100, marks=pytest.mark.faults),
+    ],
+    ids=str,
 )
 def test_killed_at_random_moments(times, place, undisturbed):
     """Any process, at any moment from its start on, saving included.

@@ -54,3 +54,6 @@ def test_four_processes_train_what_does_not_fit_into_one(tmp_path):
     four = ("--num-devices", "4")
     status, line = train(tmp_path, *four, "--overwrite")
     assert status == 0, line
+    longer = ("--resume-from", "auto", "--cfg-options", "runner.max_iters=4")
+    status, line = train(tmp_path, *four, *longer)
+    assert status == 0, line
