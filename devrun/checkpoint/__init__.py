@@ -27,6 +27,7 @@ from devrun.checkpoint.mmcv_format import (
 from devrun.checkpoint.names import step_name
 from devrun.checkpoint.reader import (
     Checkpoint,
+    Like,
     MissingCheckpointError,
     read_checkpoint,
     read_manifest,
@@ -53,6 +54,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointInfo",
     "CheckpointLoader",
+    "Like",
     "Manifest",
     "MissingCheckpointError",
     "MmcvCheckpoint",

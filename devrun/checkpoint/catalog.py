@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from devrun.checkpoint.names import (
 )
 from devrun.checkpoint.reader import (
     Checkpoint,
+    Like,
     read_checkpoint,
     read_manifest,
     verify_checkpoint,
@@ -86,13 +88,17 @@ def find_latest(*roots: str | os.PathLike[str]) -> Path | None:
     return None if found is None else found[0]
 
 
-def read_latest(*roots: str | os.PathLike[str]) -> Checkpoint | None:
+def read_latest(
+    *roots: str | os.PathLike[str], like: Like | None = None
+) -> Checkpoint | None:
     """What `find_latest` finds, read: its bytes are verified and parsed at once.
+
+    `like`: as `read_checkpoint` takes it.
 
     Raises:
         CheckpointError: as `find_latest`.
     """
-    found = _first_whole(roots, read_checkpoint)
+    found = _first_whole(roots, partial(read_checkpoint, like=like))
     return None if found is None else found[1]
 
 

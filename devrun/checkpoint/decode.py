@@ -21,6 +21,7 @@ from torch import Tensor
 
 from devrun.checkpoint.codec import MAX_DEPTH, is_dense
 from devrun.errors import CheckpointError
+from devrun.tensors import is_spread
 
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _ARRAY_TYPE = re.compile(r"[<>|=]([biufcSUMm])\d{1,9}(\[[0-9A-Za-z]{1,16}\])?")
@@ -127,7 +128,7 @@ class _Decoder:
             if raw.dtype is not torch.uint8:
                 raise ValueError(f"tensor {name!r} is not stored as bytes")
             tensor = raw.view(_VIEWED[value["dtype"]]).reshape(_sizes(value["shape"]))
-        if "stride" in value:
+        if "stride" in value and not is_spread(tensor):
             stride = _sizes(value["stride"])
             if len(stride) != tensor.dim() or not is_dense(tensor.shape, stride):
                 raise ValueError(f"tensor {name!r} with strides that leave gaps")

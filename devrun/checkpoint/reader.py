@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from devrun.checkpoint import fileops, strict_json, tensorfile
@@ -22,7 +23,11 @@ from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST
 from devrun.errors import CheckpointError, nearest
 from devrun.place import Place
+from devrun.ranks import together
 
+Like = Callable[[str, Sequence[int], torch.dtype], "Tensor | None"]
+"""`PART/NAME`, shape and type of a tensor in pieces -> an empty one that is spread over
+processes as this is to be; None for the whole of it, on the host."""
 _MAX_JSON = 1 << 31
 
 
@@ -88,6 +93,7 @@ def read_checkpoint(
     *,
     verify: bool = True,
     parts: Iterable[str] | None = None,
+    like: Like | None = None,
 ) -> Checkpoint:
     """The checkpoint at `path`, or the named `parts` of it.
 
@@ -96,11 +102,21 @@ def read_checkpoint(
             their sizes and their form are checked.
         parts: read only these (and check the hashes of only their files); one that
             the checkpoint lacks is an error.
+        like: what each process is to have of tensors that were saved in pieces. It
+            reads, and checks, the files with some of that; all must call this together.
 
     Raises:
-        CheckpointError: not a checkpoint, damaged, or a part is not there.
+        CheckpointError: not a checkpoint, damaged, or a part is not there; with `like`
+            on every process, also where another one found it.
     """
-    path = Path(path)
+    if like is None:
+        return _read(Path(path), verify, parts)
+    return together(lambda: _read(Path(path), verify, parts, like))
+
+
+def _read(
+    path: Path, verify: bool, parts: Iterable[str] | None, like: Like | None = None
+) -> Checkpoint:
     with _opened(path) as (fd, manifest):
         _check_listing(fd, manifest)
         known = manifest.parts
@@ -113,7 +129,7 @@ def read_checkpoint(
         entries = [entry for entry in manifest.files if entry.part in wanted]
         data = _read_files(fd, entries, verify=verify)
         if manifest.sharded:
-            data.update(_read_shards(fd, manifest, wanted, verify=verify))
+            data.update(_read_shards(fd, manifest, wanted, like, verify=verify))
         return Checkpoint(
             path, manifest, {part: _decode(part, data) for part in wanted}
         )
@@ -190,12 +206,17 @@ def _read_files(
 
 
 def _read_shards(
-    fd: int, manifest: Manifest, parts: Sequence[str], *, verify: bool
+    fd: int,
+    manifest: Manifest,
+    parts: Sequence[str],
+    like: Like | None,
+    *,
+    verify: bool,
 ) -> dict[str, dict[str, Tensor]]:
-    """Of the parts whose tensors are in pieces: what their files would hold, whole."""
+    """Of the parts whose tensors are in pieces: what their files would hold."""
     from devrun.checkpoint.sharded_reader import Shards  # half a second of imports
 
-    found = Shards(fd, manifest, verify=verify).assembled(parts)
+    found = Shards(fd, manifest, verify=verify).assembled(parts, like)
     return {f"{part}.safetensors": tensors for part, tensors in found.items()}
 
 

@@ -28,7 +28,7 @@ from devrun.checkpoint import fileops
 from devrun.checkpoint.hasher import Hasher
 from devrun.checkpoint.manifest import Manifest
 from devrun.checkpoint.names import SHARDS
-from devrun.checkpoint.reader import check_digest, from_file
+from devrun.checkpoint.reader import Like, check_digest, from_file
 from devrun.checkpoint.sharded_index import Index, Piece, parse
 from devrun.errors import CheckpointError, DevrunError
 
@@ -55,18 +55,27 @@ class Shards:
         sizes = {name: entry.size for name, entry in self._files.items()}
         self.index: Index = parse(data, sizes)
 
-    def assembled(self, parts: Iterable[str]) -> dict[str, dict[str, Tensor]]:
-        """The whole tensors of `parts`, on the CPU: part -> name -> tensor.
+    def assembled(
+        self, parts: Iterable[str], like: Like | None = None
+    ) -> dict[str, dict[str, Tensor]]:
+        """The tensors of `parts`: part -> name -> tensor, whole ones on the CPU.
+
+        Args:
+            like: gives those of which only the piece of this process is wanted; files
+                without any of it are not read.
 
         Raises:
             CheckpointError: a file is damaged.
         """
         chosen = set(parts)
-        targets = {
-            key: torch.empty(tensor.shape, dtype=tensor.dtype)
-            for key, tensor in self.index.items()
-            if key.partition("/")[0] in chosen
-        }
+        targets: dict[str, Tensor] = {}
+        for key, saved in self.index.items():
+            if key.partition("/")[0] not in chosen:
+                continue
+            spread = None if like is None else like(key, saved.shape, saved.dtype)
+            if spread is None:
+                spread = torch.empty(saved.shape, dtype=saved.dtype)
+            targets[key] = spread
         self.fill(targets)
         found: dict[str, dict[str, Tensor]] = defaultdict(dict)
         for key, tensor in targets.items():

@@ -11,7 +11,7 @@ from typing import Any
 
 from devrun.config.redact import redacted
 from devrun.redact import MASK, is_secret_key
-from devrun.rehearsal.shares import bound_of, shares_of
+from devrun.rehearsal.shares import bound_of, shares_of, slowest_rank
 
 NOT_METRICS = (
     "mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "momentum", "memory",
@@ -35,6 +35,7 @@ def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
         "epochs": runner.epoch,
         "iterations": runner.iter,
         **_speed(runner),
+        "rank_ms": _own_times(runner),
         "skipped_updates": runner.adapter.skipped_updates,
         "not_finite": runner.not_finite,
         "metrics": last_validation(work_dir / f"{timestamp}.log.json"),
@@ -63,6 +64,15 @@ def _speed(runner: Any) -> dict[str, Any]:
         },
         "utilization": reached and {**asdict(reached), "words": reached.words()},
     }
+
+
+def _own_times(runner: Any) -> list[float] | None:
+    """ms of an update before the exchange, by rank; None for one process."""
+    from devrun.hooks.stop import StopTogetherHook
+
+    hooks = [hook for hook in runner.hooks if isinstance(hook, StopTogetherHook)]
+    means = hooks[0].slow.means if hooks else []
+    return [round(1000 * seconds, 3) for seconds in means] or None
 
 
 def _best_metric(runner: Any) -> str | None:
@@ -112,6 +122,8 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
     lines.append(f"logs: {work_dir / facts['timestamp']}.log, .log.json, run.json")
     if bound := bound_of(shares_of(facts), facts):
         lines.append(f"time: {bound}")
+    if slowest := slowest_rank(facts.get("rank_ms")):
+        lines.append(f"processes: {slowest}")
     if facts.get("utilization"):
         lines.append(f"speed: {facts['utilization']['words']}")
     energy = facts.get("energy") or {}

@@ -26,7 +26,13 @@ from devrun.cli.record import RunRecord, git_revision, versions
 from devrun.cli.several import go_on, launch_command, to_launch
 from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
-from devrun.cli.workdir import check_checkpoint, choose_work_dir, claim, keep_aside
+from devrun.cli.workdir import (
+    check_checkpoint,
+    choose_work_dir,
+    claim,
+    keep_aside,
+    make_writable,
+)
 from devrun.config import check_config
 from devrun.devices.resolve import set_environment
 from devrun.dist import check_launcher, launched
@@ -57,6 +63,10 @@ def run(args: argparse.Namespace, session: Session) -> int:
     launches = to_launch(args)
     plan = _plan(args)
     if launches:
+        if not (args.rdzv_endpoint or args.dry_run or args.find_lr):
+            make_writable(
+                plan.work_dir
+            )  # before rank 0 would find it, and end the rest
         return launch_command(args, plan.cfg, session.argv, str(plan.work_dir))
     if args.find_lr:
         take_signals()

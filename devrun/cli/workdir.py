@@ -7,6 +7,8 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from devrun.cli.console import complain
@@ -121,10 +123,8 @@ def claim(work_dir: Path, *, overwrite: bool) -> Path | None:
     Raises:
         ConfigError: it cannot be created or written, or another run writes in it.
     """
-    try:
-        work_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=work_dir):
-            pass
+    make_writable(work_dir)
+    with _refusals(work_dir):
         lock_directory(work_dir)
         notes = [mark_lost(work_dir)]
         if work_dir.parent == Path(DEFAULT_ROOT):
@@ -133,6 +133,26 @@ def claim(work_dir: Path, *, overwrite: bool) -> Path | None:
             complain(note, "note")
         if overwrite and holds_run(work_dir):
             return _set_aside(work_dir)
+    return None
+
+
+def make_writable(work_dir: Path) -> None:
+    """Create `work_dir`, and check that it can be written.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    with _refusals(work_dir):
+        work_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=work_dir):
+            pass
+
+
+@contextmanager
+def _refusals(work_dir: Path) -> Iterator[None]:
+    """Turn what the disk says into one line; that it is full is told elsewhere."""
+    try:
+        yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise
@@ -143,7 +163,6 @@ def claim(work_dir: Path, *, overwrite: bool) -> Path | None:
             f"work_dir {str(work_dir)!r} is not writable ({reason}); choose another "
             "with --work-dir"
         ) from error
-    return None
 
 
 def keep_aside(path: Path) -> None:

@@ -136,6 +136,12 @@ class DeviceAdapter(ABC):
         return True
 
     @property
+    def divides(self) -> bool:
+        """Whether a process will have only a part of some weights, once prepared."""
+        kind, sizes = self.parallel.fitted(get_dist_info()[1])
+        return kind == "fsdp" or sizes["tensor"] > 1
+
+    @property
     def data_share(self) -> tuple[int, int]:
         """Which share of the samples this process reads, of how many; after `setup`.
 

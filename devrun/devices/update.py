@@ -66,6 +66,8 @@ class Update:
     """Called after every micro-batch's backward, as `after_update` after the update:
     where a device wants to be told that work may be launched."""
     after_update: Callable[[], None] | None = None
+    bad: Tensor | None = None
+    """Ranks whose loss of this update is not finite, if they have told each other."""
     done: Any = None
     """Outputs of a forward pass that was done before; `run` gives them, once."""
     saved: Mapping[str, Any] = field(default_factory=dict)
@@ -98,7 +100,10 @@ class Update:
         self.zero(optimizer)
         shares = None
         if len(parts) > 1 or self.world > 1:
-            shares = Shares(parts, self.count_items)
+            # a rank that runs out of memory would leave the others waiting for its loss
+            judged = self.guard is not None and self.guard.asks
+            judged = judged and self.splitter is None
+            shares = Shares(parts, self.count_items, judged=judged)
             parts = self.strategy.micro_batches(model, parts)
         for part in parts:
             outputs = self.run(model, part)
@@ -113,7 +118,10 @@ class Update:
             loss.backward()
             if self.after_backward is not None:
                 self.after_backward()
-        return outputs if shares is None else shares.merged()
+        if shares is None:
+            return outputs
+        self.bad = shares.bad
+        return shares.merged()
 
     def may_step(
         self, model: Any, outputs: StepOutput, optimizer: Any, on_grads: OnGrads
@@ -130,7 +138,7 @@ class Update:
         if "loss" not in log_vars:
             log_vars["loss"] = loss
         guard, scaler = self.guard, self.scaler
-        if guard is not None and guard.blocks(loss):
+        if guard is not None and guard.blocks(loss, self.bad):
             self.zero(optimizer)
             return False
         if scaler is not None:

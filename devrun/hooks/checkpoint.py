@@ -31,6 +31,7 @@ from devrun.hooks.base import Hook, Priority
 from devrun.hooks.timer import exclude_time
 from devrun.lock import lock_directory, unlock_directory
 from devrun.parallel.copies import is_divided
+from devrun.ranks import together
 from devrun.registry import HOOKS
 from devrun.run import Run
 
@@ -189,16 +190,13 @@ class CheckpointHook(Hook):
         return str(user_path(self.out_dir).absolute() / Path(work_dir).name)
 
     def before_run(self, runner: Run) -> None:
-        if self.args.get("filename_tmpl") is not None and is_divided(runner.model):
-            raise UnsupportedFeatureError(
-                "filename_tmpl asks for one file, but the weights are divided over "
-                "processes: leave it out, and use devrun export --format mmcv",
-                key="filename_tmpl",
-            )
         self.out_dir = self.directory(runner.work_dir)
         self._placed = True
         self._saved_at = runner.iter
         on_main(lambda: self._make_ready(runner))
+        pieces = self.full is not True and self.args.get("filename_tmpl") is None
+        if pieces and is_divided(runner.model):
+            together(self._check_here)
         runner.logger.info("Checkpoints will be saved to %s", self.out_dir)
 
     def _make_ready(self, runner: Run) -> None:
@@ -220,6 +218,17 @@ class CheckpointHook(Hook):
                 out_dir,
                 saver.rewound_to,
                 place,
+            )
+
+    def _check_here(self) -> None:
+        """Where every process writes a piece, each must see what rank 0 has made."""
+        out_dir = Path(str(self.out_dir))
+        if not out_dir.is_dir() or not os.access(out_dir, os.W_OK | os.X_OK):
+            what = "is read-only" if out_dir.is_dir() else "is not there"
+            raise StorageError(
+                f"{str(out_dir)!r} {what} for this process, which writes its pieces of "
+                "the weights: take a work_dir that all can write in, or "
+                "checkpoint_config: {full: true}"
             )
 
     def _lock(self, directory: str, runner: Run) -> None:

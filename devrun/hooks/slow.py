@@ -77,14 +77,27 @@ class SlowRanks:
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
         self._told = -_QUIET
+        self._updates = 0
+        self._sums: list[float] = []
 
-    def look(self, own: Sequence[float], pace: float, log: logging.Logger) -> None:
+    @property
+    def means(self) -> list[float]:
+        """Seconds an update before the exchange, by rank, of the whole run."""
+        return [total / self._updates for total in self._sums]
+
+    def look(
+        self, own: Sequence[float], updates: int, pace: float, log: logging.Logger
+    ) -> None:
         """Warn where it is time.
 
         Args:
             own: seconds an update before the exchange, by rank.
+            updates: in which that was measured.
             pace: seconds of a whole update.
         """
+        self._updates += updates
+        sums = self._sums or [0.0] * len(own)
+        self._sums = [a + b * updates for a, b in zip(sums, own, strict=True)]
         usual = median_low(own)
         slow = {
             rank

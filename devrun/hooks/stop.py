@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
-from devrun.dist import gather_objects
+from devrun.dist import gather_numbers, gather_objects
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.slow import OwnTime, SlowRanks
 from devrun.registry import HOOKS
@@ -32,7 +32,7 @@ class StopTogetherHook(Hook):
         self.seconds = seconds
         self._left = self._span = 1
         self._since = 0.0
-        self._own, self._slow = OwnTime(), SlowRanks()
+        self._own, self.slow = OwnTime(), SlowRanks()
 
     def before_run(self, runner: Run) -> None:
         self._left = self._span = 1
@@ -63,12 +63,13 @@ class StopTogetherHook(Hook):
     def _ask(self, runner: Run) -> None:
         done = self._span - self._left
         pace = (perf_counter() - self._since) / max(done, 1)
-        mine = (runner.stop_wanted, pace, self._own.take() / max(done, 1))
-        reasons, paces, own = zip(*gather_objects(mine), strict=True)
+        wanted = runner.stop_wanted
+        mine = (wanted is not None, pace, self._own.take() / max(done, 1))
+        stops, paces, own = zip(*gather_numbers(mine), strict=True)
         if done and runner.rank == 0:
-            self._slow.look(own, max(paces), runner.logger)
+            self.slow.look(own, done, max(paces), runner.logger)
         self._left = self._span = min(max(int(self.seconds / max(paces)), 1), MOST)
         self._since = perf_counter()
-        told = next((reason for reason in reasons if reason is not None), None)
-        if told is not None:
-            runner.request_stop(told)
+        if any(stops):
+            reasons = gather_objects(wanted)
+            runner.request_stop(next(r for r in reasons if r is not None))

@@ -6,8 +6,10 @@ gradients are summed up where they are kept.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -38,6 +40,8 @@ from devrun.step import UpdatePolicy
 logger = logging.getLogger("devrun")
 
 _NONE: Any = object()
+_MMAP_THRESHOLD, _MIB = -3, 1 << 20
+"""M_MMAP_THRESHOLD of glibc's mallopt(3)."""
 
 
 class FSDP(Strategy):
@@ -195,6 +199,8 @@ class FSDP(Strategy):
         }
         root = step.module if plain and not outside else step
         units = units_of(step.module, self.options.wrap)
+        if not self.pins:  # the weights are gathered in the host's own memory
+            _give_memory_back()
         logger.info(
             "parallel: %s; %d modules are gathered one by one, in %s",
             self.mesh.describe(),
@@ -211,6 +217,16 @@ class FSDP(Strategy):
                     output_dtype=torch.float32 if unit is root else None,
                 )
             fully_shard(unit, mp_policy=precision, **common)
+
+
+def _give_memory_back() -> None:
+    """Let freed host memory of a MiB and more go back to the system at once.
+
+    glibc would keep blocks of up to 32 MiB once one was freed, in pieces between which
+    the next gathered block does not fit: twice and more of what is in use.
+    """
+    with suppress(AttributeError):  # another libc
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _MIB)
 
 
 def _shard_norms(unit: nn.Module, common: Mapping[str, Any]) -> None:

@@ -64,9 +64,10 @@ class ParallelOptions:
     wrap: Any = None
     """What is gathered at a time: class names, or `{min_params: N}`; None for the
     model's own `fsdp_blocks`, else its numbered blocks."""
-    reshard: bool | int = True
+    reshard: bool | int | None = None
     """Whether weights are given up between forward and backward; an int is the number
-    of processes over which they stay divided."""
+    of processes over which they stay divided. None gives up blocks and keeps what is in
+    none of them, with which the backward begins."""
     offload: bool = False
     """Keep weights, gradients and optimizer state on the host."""
     plan: Mapping[str, str] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from statistics import median_low
 from typing import Any
 
 REST = "the rest"
@@ -76,6 +77,23 @@ def slowest_of(parts: Any) -> str | None:
     if not slowest:
         return f"most of a sample is reading it, no transform ({whole})"
     return f"the slowest transform is {slowest} ({whole})"
+
+
+def slowest_rank(own: Any) -> str | None:
+    """Which process takes longest before it waits for the others, in words.
+
+    Args:
+        own: ms of an update before the exchange, by rank.
+    """
+    numbers = [finite(value) for value in own] if isinstance(own, list) else []
+    known = [value for value in numbers if value is not None]
+    if len(known) < 2 or len(known) < len(numbers):
+        return None
+    worst = max(known)
+    return (
+        f"rank {known.index(worst)} is the slowest: {worst:.3g} ms of an update before "
+        f"the exchange, {median_low(known):.3g} ms is the median of {len(known)}"
+    )
 
 
 def finite(value: Any) -> float | None:

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from devrun import __version__, dist
 from devrun.checkpoint import (
-    Checkpoint,
     load_checkpoint,
     positional_optimizer_state,
     step_name,
@@ -22,6 +21,7 @@ from devrun.config.redact import redacted
 from devrun.errors import CheckpointError, ConfigError, ConfigTypeError
 from devrun.hooks.checkpoint import CheckpointHook, saves_full
 from devrun.hooks.dispatch import HookTable
+from devrun.parallel.copies import divided_alike
 from devrun.run import Run
 from devrun.runners.arguments import file_name, plain_meta
 from devrun.runners.changes import compare_config, compare_data, log_resumed
@@ -197,10 +197,13 @@ class Checkpointer:
         self.finish()
         run = self._run
         named = str(checkpoint) != "auto"
-        source = Path(checkpoint) if named else self.newest()
+        like = divided_alike(run.model)
+        source: Any = Path(checkpoint)
+        if not named:
+            source = newest_checkpoint(self.places(), run.logger, like)
         if source is None:
             return
-        saved = SavedRun.read(source, allow_pickle=allow_pickle)
+        saved = SavedRun.read(source, allow_pickle=allow_pickle, like=like)
         seed = run.session.seed if run.session.keeps_seed else None
         compare_config(saved, self.config, seed, run.logger, allowed=allow_changes)
         run.table.call("after_load_checkpoint", run, saved.parts)
@@ -265,14 +268,14 @@ class Checkpointer:
         state.epoch, state.done = place
         self.take_hooks_and_streams()
 
-    def newest(self) -> Checkpoint | None:
-        """The newest whole checkpoint of the places that this run saves to."""
+    def places(self) -> list[Path]:
+        """Where this run saves to."""
         work_dir, hooks = self._run.work_dir, self._run.table.hooks
         savers = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
         places = [Path(hook.directory(work_dir)) for hook in savers]
         if work_dir is not None or not places:
             places.insert(0, self.root())
-        return newest_checkpoint(list(dict.fromkeys(places)), self._run.logger)
+        return list(dict.fromkeys(places))
 
     def _load(self, saved: SavedRun, optimizer: bool) -> None:
         """Weights, optimizer and adapter take what was saved, or nothing does."""
@@ -321,6 +324,8 @@ class Checkpointer:
         if saved.seed is not None and not run.session.keeps_seed:
             # without a seed of its own, a run takes up the order of the data
             run.session.seed = saved.seed
+        for name in ("model", "optimizer"):  # they have what they need
+            saved.parts.pop(name, None)
         self._resumed, self._positioned = saved, False
 
     def _file_name(self, position: Mapping[str, Any], template: str | None) -> str:

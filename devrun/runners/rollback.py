@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from devrun import dist
+from devrun.checkpoint import find_latest
 from devrun.errors import DivergedError, RollbackError, StorageError
 from devrun.runners.checkpointer import Checkpointer, Owner
 
@@ -37,7 +38,7 @@ def roll_back(run: Owner, checkpointer: Checkpointer, failure: RollbackError) ->
         checkpointer.finish()
     except StorageError as error:
         run.logger.error("%s; an older checkpoint is looked for", error)
-    found = dist.on_main(lambda: getattr(checkpointer.newest(), "path", None))
+    found = dist.on_main(lambda: find_latest(*checkpointer.places()))
     if found is None:
         raise DivergedError(
             f"{failure}; there is no checkpoint to go back to yet"

@@ -10,6 +10,7 @@ from typing import Any
 
 from devrun.checkpoint import (
     Checkpoint,
+    Like,
     read_checkpoint,
     read_mmcv_checkpoint,
     set_host_rng_state,
@@ -40,8 +41,16 @@ class SavedRun:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, source: Path | Checkpoint, *, allow_pickle: bool = False) -> SavedRun:
+    def read(
+        cls,
+        source: Path | Checkpoint,
+        *,
+        allow_pickle: bool = False,
+        like: Like | None = None,
+    ) -> SavedRun:
         """From a checkpoint directory, or a file of an MMCV runner.
+
+        `like`: as `read_checkpoint` takes it.
 
         Raises:
             CheckpointError: it is damaged, or no run can go on from it.
@@ -55,7 +64,9 @@ class SavedRun:
                 {"epoch": epoch, "iter": done, "done": 0},
                 {key: value for key, value in mmcv.meta.items() if key != "config"},
             )
-        found = read_checkpoint(source) if isinstance(source, Path) else source
+        found = (
+            read_checkpoint(source, like=like) if isinstance(source, Path) else source
+        )
         for part in _REQUIRED:
             if part not in found.parts:
                 raise CheckpointError(

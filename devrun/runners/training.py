@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +71,18 @@ class Training:
     def run(self) -> None:
         """Train to the end of the schedule."""
         try:
-            self.runner.run(self.loaders, self.workflow)
+            with self.located():
+                self.runner.run(self.loaders, self.workflow)
+        finally:
+            if self.scratch is not None:
+                self.scratch.cleanup()
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """What only loaders, model or device show to be wrong gets its line in cfg."""
+        try:
+            yield
         except DevrunError as error:
-            # what only the loaders, the model or the device could show to be wrong
             for owner in (
                 self.cfg,
                 *device_sections(self.cfg, self.runner.adapter.name),
@@ -83,9 +92,6 @@ class Training:
                 if error.key in owner:
                     error.locate(where(owner, error.key))
             raise
-        finally:
-            if self.scratch is not None:
-                self.scratch.cleanup()
 
 
 def _update_sections(cfg: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -156,7 +162,7 @@ def build_training(
         if progress is not False:
             bar = build_from_cfg({"type": "ProgressHook"}, HOOKS)
             training.runner.register_hook(bar, Priority.LOWEST)
-        _load(training.runner, cfg, dry_run=dry_run, allow_pickle=allow_pickle)
+        _load(training, cfg, dry_run=dry_run, allow_pickle=allow_pickle)
         undo.pop_all()
     return training
 
@@ -316,13 +322,17 @@ def _register_evaluation(
 
 
 def _load(
-    runner: BaseRunner,
+    training: Training,
     cfg: Mapping[str, Any],
     *,
     dry_run: bool,
     allow_pickle: str | None,
 ) -> None:
+    runner = training.runner
     resume_from = cfg.get("resume_from") or ("auto" if cfg.get("auto_resume") else None)
+    if (resume_from or cfg.get("load_from")) and runner.adapter.divides:
+        with training.located():
+            runner.prepare()  # then it needs room for its share of the file alone
     if resume_from and dry_run:
         # its weights alone: at its position nothing might be left to try out
         if resume_from == "auto":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -18,6 +19,10 @@ UPDATES = 24
 TOOK = {"type": "Took", "path": "{place}/samples"}
 SLOW = {"type": "Slow", "seconds": 0.03}
 ENDED = {"runner": {"type": "IterBasedRunner", "max_iters": UPDATES}}
+KINDS = ("ddp", "fsdp")
+"""How the processes divide the model: saved by the first of them, or by each."""
+MOST = 9
+"""Kills of a job."""
 
 
 def samples(place):
@@ -35,17 +40,21 @@ def samples(place):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The samples and the last checkpoint of a run without a fault."""
+    """Of a kind: the samples and the last checkpoint of a run without a fault."""
     from tests.launch.conftest import Place
 
-    place = Place(tmp_path_factory.mktemp("undisturbed"))
-    place.write(TOOK, **ENDED)
-    status, _, err = place.run()
-    assert status == 0, err
-    found, times = samples(place)
-    assert set(times.values()) == {1}
-    assert len(found) == 2 * UPDATES
-    return found, fingerprint(newest(place.work_dir / "checkpoints"))
+    @functools.cache
+    def run(kind="ddp"):
+        place = Place(tmp_path_factory.mktemp("undisturbed"))
+        place.write(TOOK, **ENDED, parallel={"type": kind})
+        status, _, err = place.run()
+        assert status == 0, err
+        found, times = samples(place)
+        assert set(times.values()) == {1}
+        assert len(found) == 2 * UPDATES
+        return found, fingerprint(newest(place.work_dir / "checkpoints"))
+
+    return run
 
 
 def test_a_killed_process_costs_only_the_updates_since_the_save(place, undisturbed):
@@ -54,10 +63,10 @@ def test_a_killed_process_costs_only_the_updates_since_the_save(place, undisturb
     assert status == 0, err
     assert [line for line in told(err) if "all start again (1 of 2)" in line]
     found, times = samples(place)
-    assert found == undisturbed[0]
+    assert found == undisturbed()[0]
     again = {update for (_, update), number in times.items() if number > 1}
     assert again == {9, 10}, "saved at 8, killed before 11 was done"
-    assert fingerprint(newest(place.work_dir / "checkpoints")) == undisturbed[1]
+    assert fingerprint(newest(place.work_dir / "checkpoints")) == undisturbed()[1]
     assert not place.path.joinpath("work-2").exists()
 
 
@@ -86,25 +95,34 @@ def test_when_all_restarts_are_used_up_the_last_error_is_said(place):
     assert len([line for line in before if "start again" in line]) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "times", [2, pytest.param(100, marks=pytest.mark.faults)], ids=str
+    "times",
+    [
+        pytest.param(2, marks=pytest.mark.slow),
+        pytest.param(100, marks=pytest.mark.faults),
+    ],
+    ids=str,
 )
 def test_killed_at_random_moments(times, place, undisturbed):
-    """Any process, at any moment from its start on, saving included."""
+    """Any process, at any moment from its start on, saving included.
+
+    Jobs take turns to have whole weights on each process and divided ones.
+    """
     draw, killed, done = random.Random(times), 0, 0
     while killed < times:
         for path in (*place.path.glob("samples-*"), place.path / "run.yaml"):
             path.unlink(missing_ok=True)
-        place.write(TOOK, SLOW, **ENDED)
+        kind = KINDS[done % len(KINDS)]
+        wanted, saved = undisturbed(kind)
+        place.write(TOOK, SLOW, **ENDED, parallel={"type": kind})
         done += 1
         name = f"work-{done}"
-        killed += _run_with_kills(place, name, min(3, times - killed), draw)
+        killed += _run_with_kills(place, name, min(MOST, times - killed), draw)
         found, repeats = samples(place)
-        assert found == undisturbed[0]
-        assert max(repeats.values()) <= 4
+        assert found == wanted
+        assert max(repeats.values()) <= MOST + 1
         last = newest(place.path / name / "checkpoints")
-        assert fingerprint(last) == undisturbed[1]
+        assert fingerprint(last) == saved
         assert all(i.problem is None for i in list_checkpoints(last.parent))
         print(f"{killed} kills, {done} jobs", flush=True)
 
@@ -117,7 +135,7 @@ def _run_with_kills(place, name, most, draw):
             *words, "--max-restarts", most, "--no-progress",
             output=output,
         )  # fmt: skip
-        killed, end = 0, time.monotonic() + PATIENCE
+        killed, end = 0, time.monotonic() + MOST * PATIENCE
         while killed < most and process.poll() is None:
             # half of them as a checkpoint is written, the others at any time
             if draw.random() < 0.5:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.launch.conftest import told
+from tests.launch.conftest import PATIENCE, told
 
 
 def test_a_rank_that_hangs_ends_the_run_with_every_stack(place):
@@ -39,7 +39,11 @@ def test_a_hang_is_started_again(place):
 def test_a_slow_rank_is_named(place):
     runner = {"type": "IterBasedRunner", "max_iters": 30}
     place.write({"type": "SlowRank", "rank": 1, "seconds": 0.2}, runner=runner)
-    status, _, err = place.run()
+    status, out, err = place.run()
     assert status == 0, err
+    assert "processes: rank 1 is the slowest: " in out
+    page = place.start("report", "work")
+    page.communicate(timeout=PATIENCE)
+    assert "rank 1 is the slowest: " in (place.path / "report.html").read_text()
     assert err.count("rank 1 is slow, and the others wait for it") == 1
     assert "rank 0 is slow" not in err

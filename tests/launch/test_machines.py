@@ -57,6 +57,19 @@ def test_another_config_on_one_of_the_machines_is_named(place):
         assert "0.01 on rank" in line
 
 
+@pytest.mark.slow
+def test_a_folder_that_one_of_the_machines_lacks_is_named(place):
+    """Before the first update, not in the first save."""
+    place.write(parallel={"type": "fsdp"})
+    (status, first), (other, second) = both(place, work_dir="elsewhere")
+    assert (status, other) == (8, 8), (first, second)
+    (line,) = told(first)
+    assert "rank 1: '" in line
+    assert "elsewhere/checkpoints' is not there for this process" in line
+    assert told(second) == [line]
+    assert "Iter [" not in first
+
+
 def test_a_port_in_use_gets_one_line(place):
     place.write()
     with socket.create_server(("localhost", 0)) as taken:

@@ -47,13 +47,38 @@ def test_compressed_gradients_change_little_but_something(ranks, alone, how):
 
 @pytest.mark.parametrize(
     "how",
-    ["plain", "accumulated", "kept", "offloaded", "pieces", "hybrid", "recomputed"],
+    [
+        "plain",
+        "accumulated",
+        "given up",
+        "kept",
+        "offloaded",
+        "pieces",
+        "hybrid",
+        "recomputed",
+    ],
 )
 def test_fsdp_trains_as_one_process(ranks, alone, how):
     for found in ranks:
         assert_same(found["fsdp"][how], alone)
     names = ranks[1]["fsdp"][how]["weights"].values()
     assert all(values is None for values in names)  # rank 0 alone has whole ones
+
+
+def test_an_update_exchanges_no_more_than_it_must(ranks):
+    """The targets are counted and the loss is judged, in one message where the update
+    has one micro-batch; the norm of divided gradients takes another.
+
+    Of the model's two blocks and its rest FSDP gathers three in each forward pass and
+    two in each backward pass, and scatters three gradients at the end.
+    """
+    gathers, scatters = "allgather_base", "reduce_scatter_base"
+    assert ranks[0]["exchanges"] == {
+        "ddp 1": {"allreduce": 1 + 1},
+        "ddp 3": {"allreduce": 1 + 2},
+        "fsdp 1": {gathers: 5, scatters: 3, "allreduce": 1 + 1},
+        "fsdp 3": {gathers: 15, scatters: 3, "allreduce": 1 + 2},
+    }
 
 
 def test_fsdp_in_bf16_gathers_bf16_and_keeps_fp32(ranks, alone):
@@ -104,6 +129,19 @@ def test_dropout_is_alike_where_activations_are_and_the_same_when_recomputed(ran
     assert found[0]["dropped"]["losses"] == found[1]["dropped"]["losses"]
 
 
+def test_a_resume_reads_the_share_of_each_process_and_all_learn_of_damage(ranks):
+    """Of the file of rank 1 rank 0 needs nothing, and would not find this."""
+    line = "'PATH': __1_0.distcp is damaged: its sha256 does not match"
+    said = [rank["saved"]["damaged"] for rank in ranks]
+    assert said == [f"rank 1: {line}", line]
+
+
+def test_a_file_in_mmcvs_layout_holds_whole_weights_and_moments(ranks):
+    trained, *others = ranks[0]["saved"]["one file"]
+    assert len(others) == 3
+    assert all(other == trained for other in others)
+
+
 @pytest.mark.parametrize(
     "how",
     ["fsdp", "fsdp to ddp", "ddp to fsdp", "fsdp to tensor", "tensor to ddp"],
@@ -139,7 +177,6 @@ def test_a_train_step_trains_under_fsdp(ranks):
         ("own hook", "cannot be combined with an optimizer hook of your own"),
         ("own step", "train_step updates the weights itself"),
         ("few", "process 1 has no sample of the evaluation set"),
-        ("one file", "filename_tmpl asks for one file, but the weights are divided"),
         ("wrap", "wrap names 'Blok'"),
         ("size", "no module inside GPT has 1000000000 parameters"),
         ("reshard", "reshard 2 must divide the 2 processes"),

@@ -6,6 +6,7 @@ Every function is one scenario; what it returns is written as JSON for its rank.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,11 +15,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from devrun import dist
-from devrun.errors import DevrunError
+from devrun.checkpoint import read_mmcv_checkpoint
+from devrun.errors import CheckpointError, DevrunError
 from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
+from devrun.hooks.base import Priority
 from devrun.hooks.evaluation.predictions import predict
 from devrun.models.gpt import GPT
 from devrun.models.recompute import checkpoint_blocks
@@ -70,6 +74,49 @@ class Losses(Hook):
         self.values.append(dist.weighted_means(total)["loss"])
 
 
+class Messages(TorchDispatchMode):
+    """Counts what is exchanged inside, by torch's names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        home, _, name = func._schema.name.partition("::")
+        self.found[name.strip("_")] += home == "c10d"
+        return func(*args, **(kwargs or {}))
+
+
+class Exchanges(Hook):
+    """The messages of each update, without those between two."""
+
+    priority = Priority.HIGHEST
+
+    def before_run(self, runner: Any) -> None:
+        self.found: list[dict[str, int]] = []
+
+    def before_train_iter(self, runner: Any) -> None:
+        self.mode = Messages()
+        self.mode.__enter__()
+
+    def after_train_iter(self, runner: Any) -> None:
+        self.mode.__exit__(None, None, None)
+        self.found.append({k: n for k, n in self.mode.found.items() if n})
+
+
+def exchanges() -> Any:
+    """Of an update of one micro-batch and of three, each clipped and judged."""
+    found = {}
+    for kind in ("ddp", "fsdp"):
+        for parts in (1, 3):
+            seen = Exchanges()
+            train({"type": kind}, accumulate=parts, hooks=[seen], max_epochs=2)
+            found[f"{kind} {parts}"] = seen.found[-1]
+    return found
+
+
 def gpt(**more: Any) -> GPT:
     torch.manual_seed(2)
     sizes = {"vocab_size": 20, "block_size": TOKENS, "n_layer": 2, "n_head": 4}
@@ -83,7 +130,11 @@ def runner_of(model: Any, **options: Any) -> EpochBasedRunner:
 
 
 def train(
-    parallel: Any = None, batch: int = 12, accumulate: int = 1, **options: Any
+    parallel: Any = None,
+    batch: int = 12,
+    accumulate: int = 1,
+    hooks: Any = (),
+    **options: Any,
 ) -> dict[str, Any]:
     """Losses and final weights of an epoch; `batch` samples an update over all."""
     config = {
@@ -94,7 +145,8 @@ def train(
     model = options.pop("model", None) or gpt()
     runner = runner_of(model, parallel=parallel, optimizer_config=config, **options)
     losses = Losses()
-    runner.register_hook(losses)
+    for hook in [losses, *hooks]:
+        runner.register_hook(hook)
     size = batch // accumulate // runner.adapter.data_share[1]
     with closing(runner):
         runner.run([DataLoader(Tokens(), size, shuffle=True)], [("train", 1)])
@@ -144,6 +196,7 @@ def fsdp() -> Any:
     return {
         "plain": train(shards),
         "accumulated": train(shards, accumulate=3),
+        "given up": train({**shards, "reshard": True}),
         "kept": train({**shards, "reshard": False, "wrap": ["Block", "Mlp"]}),
         "offloaded": train({**shards, "offload": True}),
         "by size": train({**shards, "wrap": {"min_params": 2000}}),
@@ -214,8 +267,14 @@ def norms() -> Any:
     }
 
 
-def averaged(folder: Path, parallel: Any, resume: bool = False) -> Any:
-    """EMA, evaluation and prediction of uneven shares, a save and what it holds."""
+def averaged(
+    folder: Path, parallel: Any, resume: bool = False, divided: bool = False
+) -> Any:
+    """EMA, evaluation and prediction of uneven shares, a save and what it holds.
+
+    Args:
+        divided: the weights are before the resume, which then reads its part alone.
+    """
     model = gpt()
     runner = runner_of(model, parallel=parallel, work_dir=folder, max_epochs=2)
     ema = EMAHook(momentum=0.1, warm_up=1)
@@ -227,6 +286,8 @@ def averaged(folder: Path, parallel: Any, resume: bool = False) -> Any:
     runner.register_checkpoint_hook({"interval": 1, **FULL})
     train_on = [DataLoader(Tokens(), 12 // runner.adapter.data_share[1], shuffle=True)]
     with closing(runner):
+        if divided:
+            runner.prepare()
         if resume:
             runner.resume("auto")
         runner.run(train_on, [("train", 1)])
@@ -371,12 +432,12 @@ def saved(folder: Path) -> Any:
     """A run in one go; and one whose second epoch is under another strategy."""
     found = {}
     shards = {"type": "fsdp"}
-    for name, first, second in (
-        ("fsdp", shards, shards),
-        ("fsdp to ddp", shards, None),
-        ("ddp to fsdp", None, shards),
-        ("fsdp to tensor", shards, {"mesh": {"tensor": 2}}),
-        ("tensor to ddp", {"mesh": {"tensor": 2}}, None),
+    for name, first, second, divided in (
+        ("fsdp", shards, shards, True),
+        ("fsdp to ddp", shards, None, False),
+        ("ddp to fsdp", None, shards, False),
+        ("fsdp to tensor", shards, {"mesh": {"tensor": 2}}, True),
+        ("tensor to ddp", {"mesh": {"tensor": 2}}, None, False),
     ):
         place = folder / name.replace(" ", "-")
         found[name] = averaged(place, first)
@@ -385,8 +446,57 @@ def saved(folder: Path) -> Any:
             newest = sorted((place / "checkpoints").iterdir())[-1]
             shutil.rmtree(newest)
         dist.barrier()
-        found[f"{name} resumed"] = averaged(place, second, resume=True)
+        found[f"{name} resumed"] = averaged(place, second, True, divided)
+    found["damaged"] = damaged(folder / "fsdp")
+    found["one file"] = one_file(folder / "one-file")
     return found
+
+
+def one_file(folder: Path) -> Any:
+    """Weights and first moments at the end of a run, in its `.pth`, and in two runs
+    that go on from that, the second of them under DDP."""
+    found: list[Any] = []
+    for number, parallel in enumerate(({"type": "fsdp"}, {"type": "fsdp"}, None)):
+        runner = runner_of(gpt(), parallel=parallel, work_dir=folder)
+        with closing(runner):
+            if number:
+                runner.resume(folder / "checkpoints" / "epoch_1.pth")
+                runner.prepare()
+            else:
+                runner.register_checkpoint_hook({"filename_tmpl": "epoch_{}.pth"})
+                runner.run([DataLoader(Tokens(), 4)], [("train", 1)])
+            wrapped, optimizer = runner.session.wrapped, runner.optimizer
+            state = runner.adapter.optimizer_state(wrapped, optimizer)["state"]
+            weights = runner.adapter.model_state(wrapped)
+            both = (weights, {k: v["exp_avg"] for k, v in state.items()})
+        if not dist.is_main():
+            continue
+        found.append([{k: v.tolist() for k, v in each.items()} for each in both])
+        if number == 0:
+            file = read_mmcv_checkpoint(folder / "checkpoints" / "epoch_1.pth")
+            moments = [v["exp_avg"].tolist() for v in file.optimizer["state"].values()]
+            names = [name for name, _ in gpt().named_parameters()]
+            weights = {k: v.tolist() for k, v in file.state_dict.items()}
+            found.append([weights, dict(zip(names, moments, strict=True))])
+    return found
+
+
+def damaged(folder: Path) -> str:
+    """What is said where a file is damaged that rank 1 alone has to read."""
+    runner = runner_of(gpt(), parallel={"type": "fsdp"}, work_dir=folder)
+    newest = sorted((folder / "checkpoints").iterdir())[-1]
+    if dist.is_main():
+        with (newest / "__1_0.distcp").open("r+b") as file:
+            file.seek(5000)
+            file.write(b"broken")
+    dist.barrier()
+    with closing(runner):
+        runner.prepare()
+        try:
+            runner.resume(newest)
+        except CheckpointError as error:
+            return str(error).replace(str(newest), "PATH")
+    return "nothing"
 
 
 def loaded(folder: Path) -> Any:
@@ -459,15 +569,6 @@ def refused_by_fsdp(folder: Path) -> Any:
             return str(error)
         return "nothing"
 
-    def one_file() -> str:
-        runner = runner_of(gpt(), parallel=shards, work_dir=folder / "one-file")
-        runner.register_checkpoint_hook({"filename_tmpl": "epoch_{}.pth"})
-        try:
-            runner.run([DataLoader(Tokens(), 4)], [("train", 1)])
-        except DevrunError as error:
-            return str(error)
-        return "nothing"
-
     few = EvalHook(DataLoader(Tokens(1), 1))
 
     def small() -> str:
@@ -485,7 +586,6 @@ def refused_by_fsdp(folder: Path) -> Any:
         "own hook": hooked(),
         "own step": stepping(),
         "few": small(),
-        "one file": one_file(),
         "wrap": said(parallel={**shards, "wrap": ["Blok"]}),
         "size": said(parallel={**shards, "wrap": {"min_params": 10**9}}),
         "reshard": said(parallel={**shards, "reshard": 2}),
@@ -515,6 +615,7 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
     return {
         "ddp": ddp,
         "fsdp": fsdp,
+        "exchanges": exchanges,
         "norms": norms,
         "refused": refused,
         "refused by fsdp": lambda: refused_by_fsdp(folder),

@@ -248,8 +248,7 @@ def _fsdp(
                 ready.append(gather(now, work.blocks[index + 1]))
                 now = line.after(now, ready[-1])
             now += part.share * work.forward + summed(part)
-        now += work.rest.share * work.forward
-        now = max(now, gather(now, work.rest)) + work.rest.share * work.backward
+        now += work.rest.share * (work.forward + work.backward)
         order = tuple(reversed(work.blocks))
         ready = [gather(now, part) for part in order[:1]]
         for index, part in enumerate(order):
