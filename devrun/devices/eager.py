@@ -240,7 +240,8 @@ class EagerAdapter(DeviceAdapter):
         try:
             with torch.no_grad(), self.update.autocast or nullcontext():
                 step = step_module_of(model)
-                outputs = StepOutput(step(self.to_device(batch), mode))
+                whole = self.to_device(batch)
+                outputs = StepOutput(self.update.strategy.evaluate(step, whole, mode))
             self.update.strategy.after_eval()
             return outputs
         except STEP_FAILURES as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import Clip, Zero, call_zero_grad
 from devrun.devices.overflow import Overflows
+from devrun.devices.ownership import UpdateWatch
 from devrun.devices.placement import step_module_of
 from devrun.devices.precision import LossScaler
 from devrun.devices.shares import CountItems, Shares, count_nothing
@@ -76,6 +77,8 @@ class Update:
     def take(self, strategy: Strategy, policy: UpdatePolicy) -> None:
         """Do what is spread over processes in the way of `strategy`."""
         self.strategy = strategy
+        if strategy.staged:  # no process sees a whole first step
+            self.watches = False
         if strategy.casts:
             self.autocast = None
         if self.clip is not None:
@@ -99,21 +102,46 @@ class Update:
         shares = None
         if len(parts) > 1 or self.world > 1:
             shares = Shares(parts, self.count_items)
-            parts = self.strategy.micro_batches(model, parts)
+            parts = (
+                list(parts)
+                if self.strategy.staged
+                else self.strategy.micro_batches(model, parts)
+            )
+        if self.strategy.staged and shares is not None:
+            return self._through_stages(model, parts, optimizer, shares)
         for part in parts:
-            outputs = self.run(model, part)
-            loss = outputs["loss"]
-            if loss is None or not loss.requires_grad or loss.is_complex():
-                raise no_backward_from(loss, model)
-            outputs = detached(outputs)
-            if shares is not None:
-                loss = shares.of_update(outputs, loss)
+            outputs, loss = self._loss_of(model, part, shares)
             if self.scaler is not None:
                 loss = self.scaler.scale(loss)
             loss.backward()
             if self.after_backward is not None:
                 self.after_backward()
         return outputs if shares is None else shares.merged()
+
+    def _loss_of(self, model: Any, part: Any, shares: Shares | None) -> Any:
+        """The outputs of a micro-batch, and its part of the loss of the update."""
+        outputs = self.run(model, part)
+        loss = outputs["loss"]
+        if loss is None or not loss.requires_grad or loss.is_complex():
+            raise no_backward_from(loss, model)
+        outputs = detached(outputs)
+        if shares is not None:
+            loss = shares.of_update(outputs, loss)
+        return outputs, loss
+
+    def _through_stages(
+        self, model: Any, parts: Sequence[Any], optimizer: Any, shares: Shares
+    ) -> StepOutput:
+        watch: Any = contextlib.nullcontext()
+        if model.may_update:
+            watch = UpdateWatch(model, optimizer, divided=True)
+        with watch:
+            return self.strategy.update(
+                parts,
+                lambda part: self.run(model, part),
+                lambda part: self._loss_of(model, part, shares)[1],
+                shares.merged,
+            )
 
     def may_step(
         self, model: Any, outputs: StepOutput, optimizer: Any, on_grads: OnGrads
@@ -249,7 +277,9 @@ class Unreached:
     def log(self) -> None:
         """To be called once the gradients are complete."""
         for name, param in self._module.named_parameters():
-            if param.requires_grad and param.grad is None and name not in self._logged:
+            if param.is_meta or name in self._logged:  # of another process
+                continue
+            if param.requires_grad and param.grad is None:
                 self._logged.add(name)
                 logger.error(
                     "%s with shape %s is not in the computational graph of the loss",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from devrun.devices.ipu.autosplit import balance, largest_cost, partition
+from devrun.devices.ipu.autosplit import balance, largest_cost
 from devrun.devices.ipu.measure import measure
 from devrun.devices.ipu.sdk import load
 from devrun.devices.ipu.split import apply_split
