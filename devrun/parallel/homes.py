@@ -31,6 +31,7 @@ class Homes:
         self.stages, self._mesh, self._device = stages, mesh, device
         self._elsewhere: set[int] = set()
         """Parameters that another stage counts."""
+        self._first_name: dict[str, str] = {}
         self._tied: list[tuple[nn.Parameter, Any]] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Homes:
@@ -40,7 +41,9 @@ class Homes:
         """Give up what other stages have: weights, and the state of the optimizer."""
         stage = self._mesh.stage
         moved: dict[Tensor, Tensor] = {}
+        first: dict[int, str] = {}
         for name, param in list(model.named_parameters(remove_duplicate=False)):
+            self._first_name[name] = first.setdefault(id(param), name)
             if stage in self.stages[name]:
                 if stage != self.stages[name][0]:
                     self._elsewhere.add(id(param))
@@ -97,7 +100,11 @@ class Homes:
 
     def spread(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Each tensor of `state` as a DTensor that only its own process has."""
-        return {name: self._spread(name, value) for name, value in state.items()}
+        made: dict[str, Any] = {}  # of a tied weight one, wherever it is
+        for name, value in state.items():
+            first = self._first_name.get(name, name)
+            made[name] = made[first] if first in made else self._spread(name, value)
+        return made
 
     def whole(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Each as one process would have it, on the host of rank 0.

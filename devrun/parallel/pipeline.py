@@ -7,6 +7,7 @@ The micro-batches of a pipeline are those of the update.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import logging
@@ -32,6 +33,7 @@ from devrun.tensors import map_tensors, named_tensors
 
 logger = logging.getLogger("devrun")
 
+_OURS = ("type", "mesh", "split", "schedule")
 _TOLD = ("loss", "log_vars", "num_samples", "num_items")
 _KEPT = 64
 """Shapes of batches whose exchanges are remembered."""
@@ -49,13 +51,10 @@ class Pipeline(Strategy):
 
     def check(self, policy: UpdatePolicy, model: Any, optimizer: Any) -> None:
         usual = ParallelOptions()
-        of_ddp = [
+        others = [
             name
-            for name in (
-                *("static_graph", "gradient_as_bucket_view", "bucket_cap_mb"),
-                *("find_unused_parameters", "broadcast_buffers", "compression"),
-            )
-            if getattr(self.options, name) != getattr(usual, name)
+            for name in (field.name for field in dataclasses.fields(usual))
+            if name not in _OURS and getattr(self.options, name) != getattr(usual, name)
         ]
         inside = {id(param) for param in model.module.parameters()}
         reasons = {
@@ -76,7 +75,7 @@ class Pipeline(Strategy):
                 id(param) not in inside for param in model.parameters()
             ),
             "a model of another framework's own step": model.guest is not None,
-            f"{', '.join(of_ddp)}": bool(of_ddp),
+            ", ".join(others): bool(others),
         }
         for reason, wrong in reasons.items():
             if wrong:
@@ -199,7 +198,7 @@ class Pipeline(Strategy):
             return
         self._said, more = count, self.mesh.num_stages - 1
         logger.info(
-            "pipeline: %d micro-batches an update through %d stages: each waits %.0f%% "
+            "pipeline: %d micro-batch(es) an update, %d stages: each waits %.0f%% "
             "of the time, (p-1)/(m+p-1); more cumulative_iters or a smaller "
             "micro_batch make it less",
             count,

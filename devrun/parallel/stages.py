@@ -119,14 +119,16 @@ def stages_by_name(model: nn.Module, starts: list[str]) -> dict[str, tuple[int, 
     for name, tensor in named:
         mine = of_module[name.rpartition(".")[0]]
         shared.setdefault(id(tensor), set()).add(mine)
-    reused = getattr(model, REUSED, ())
     known = dict(named)
-    for name in reused:
-        if name not in known:
-            raise ConfigError.of(
-                REUSED, f"of {type(model).__name__} lists {name!r}, which it has not"
-            )
-        shared[id(known[name])].add(len(starts))
+    for prefix, module in model.named_modules():
+        for name in getattr(module, REUSED, ()):
+            tensor = known.get(f"{prefix}.{name}".lstrip("."))
+            if tensor is None:
+                raise ConfigError.of(
+                    REUSED,
+                    f"of {type(module).__name__} lists {name!r}, which it has not",
+                )
+            shared[id(tensor)].add(len(starts))
     for name, tensor in named:
         stages[name] = tuple(sorted(shared[id(tensor)]))
     return stages
