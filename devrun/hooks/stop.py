@@ -9,6 +9,7 @@ from devrun.dist import gather_objects
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.slow import OwnTime, SlowRanks
 from devrun.registry import HOOKS
+from devrun.parallel.copies import has_stages
 from devrun.run import Run
 
 MOST = 1000
@@ -37,7 +38,8 @@ class StopTogetherHook(Hook):
     def before_run(self, runner: Run) -> None:
         self._left = self._span = 1
         self._since = perf_counter()
-        self._own.watch(runner.model)
+        if not has_stages(runner.model):  # in each stage a forward pass ends elsewhere
+            self._own.watch(runner.model)
 
     def after_run(self, runner: Run) -> None:
         self._own.release()

@@ -15,7 +15,12 @@ from devrun.tensors import is_spread, local_of
 
 def is_divided(model: nn.Module) -> bool:
     """Whether some of its weights are spread over processes, or with others."""
-    return any(is_spread(param) or param.is_meta for param in model.parameters())
+    return has_stages(model) or any(map(is_spread, model.parameters()))
+
+
+def has_stages(model: nn.Module) -> bool:
+    """Whether it is one of a pipeline, of which this process has a stage."""
+    return any(param.is_meta for param in model.parameters())
 
 
 def copyable(model: nn.Module) -> nn.Module:
