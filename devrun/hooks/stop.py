@@ -8,8 +8,8 @@ from typing import Any
 from devrun.dist import gather_objects
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.slow import OwnTime, SlowRanks
-from devrun.registry import HOOKS
 from devrun.parallel.copies import has_stages
+from devrun.registry import HOOKS
 from devrun.run import Run
 
 MOST = 1000

@@ -377,6 +377,7 @@ def saved(folder: Path) -> Any:
         ("ddp to fsdp", None, shards),
         ("fsdp to tensor", shards, {"mesh": {"tensor": 2}}),
         ("tensor to ddp", {"mesh": {"tensor": 2}}, None),
+        ("pipeline to fsdp", {"mesh": {"pipeline": 2}}, shards),
     ):
         place = folder / name.replace(" ", "-")
         found[name] = averaged(place, first)
@@ -417,9 +418,9 @@ def loaded(folder: Path) -> Any:
 class Steps(nn.Module):
     """Updates itself in its train_step."""
 
-    def __init__(self, own: bool) -> None:
+    def __init__(self, own: bool, **sizes: Any) -> None:
         super().__init__()
-        self.net, self.own = gpt(), own
+        self.net, self.own = gpt(**sizes), own
 
     def train_step(self, batch: Any, optimizer: Any) -> dict[str, Any]:
         loss = self.net(**batch)["loss"]
@@ -512,7 +513,13 @@ def gaudi() -> Any:
 
 
 def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
+    from tests.parallel import staged  # whose models are of this module
+
+    if dist.get_dist_info()[1] == 4:
+        return {"many": staged.many, "bits": lambda: staged.bits(folder)}
     return {
+        "pipeline": staged.pipeline,
+        "refused by pipeline": staged.refused,
         "ddp": ddp,
         "fsdp": fsdp,
         "norms": norms,
