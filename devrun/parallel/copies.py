@@ -65,7 +65,7 @@ class Bare(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.orders: dict[str, Tensor] = dict(getattr(model, "row_orders", {}))
-        self.homes: Any = getattr(model, "homes", None)
+        self.homes: Any = getattr(model, "stage_homes", None)
         made: dict[int, nn.Parameter] = {}  # tied ones stay one
         for name, module in model.named_modules():
             place = self

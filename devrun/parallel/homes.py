@@ -54,10 +54,9 @@ class Homes:
             owner, _, key = name.rpartition(".")
             setattr(model.get_submodule(owner), key, moved[param])
         follow(optimizer, moved)
-        for each in optimizers_in(optimizer):
-            for param in [p for p in each.state if p.is_meta]:
-                del each.state[param]
-        model.homes = self  # for copies of the weights, such as their average
+        forget_others(optimizer)
+        # for copies of the weights, such as their average
+        vars(model)["stage_homes"] = self
         self._tie(model)
         take_what_is_here(model)
 
@@ -69,7 +68,7 @@ class Homes:
         ]
         for name, param in model.named_parameters():
             stages = self.stages[name]
-            if len(stages) < 2 or not param.requires_grad:
+            if len(stages) < 2:
                 continue
             if stages not in groups:
                 for column in columns:
@@ -94,6 +93,8 @@ class Homes:
     def add_up(self) -> None:
         """Give each stage that has a weight the gradients of all that have it."""
         for param, ranks in self._tied:
+            if not param.requires_grad:
+                continue
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
             group.all_reduce(param.grad, group=ranks)
@@ -181,17 +182,25 @@ def _fact(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, device="meta") if tensor.dim() else tensor.cpu()
 
 
+def forget_others(optimizer: Any) -> None:
+    """Drop the state of what other stages have."""
+    for each in optimizers_in(optimizer):
+        for param in [p for p in each.state if p.is_meta]:
+            del each.state[param]
+
+
 def take_what_is_here(module: nn.Module) -> None:
     """`load_state_dict` of `module` leaves out what is elsewhere from now on."""
 
     def leave_out(
         owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any
     ) -> None:
-        for name, param in owner.named_parameters(recurse=False):
-            if prefix + name in state and (
-                param.is_meta or state[prefix + name].is_meta
-            ):
-                state[prefix + name] = param.detach()
+        for name, here in (*owner._parameters.items(), *owner._buffers.items()):
+            value = state.get(prefix + name)
+            if here is None or not isinstance(value, Tensor):
+                continue
+            if here.is_meta or value.is_meta:  # what `whole` gave here has no data
+                state[prefix + name] = here.detach()
 
     for part in module.modules():
         part.register_load_state_dict_pre_hook(leave_out)

@@ -92,4 +92,5 @@ class Mesh:
         listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
         world = self.data_size * self.tensor_size * self.num_stages
         more = f" ({listed})" if listed else ""
-        return f"{self.type} over {world} processes{more}"
+        kind = self.type if self.num_stages == 1 else "pipeline"
+        return f"{kind} over {world} processes{more}"

@@ -25,7 +25,7 @@ from devrun.data import streams
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
 from devrun.parallel.stages import REUSED
 
-_DEVICE: Any = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+_DEVICE: Any = torch.Tensor.device.__get__
 _MOVES = ("to", "cpu", "cuda")
 _ASSIGNS = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 
@@ -54,6 +54,7 @@ class Passes:
         stage: of this process.
         homes: the stages that each parameter and buffer is in, by name.
         device: where activations are.
+        draws: has `rng_state` and `set_rng_state` of the device; None for the host.
     """
 
     def __init__(
@@ -63,35 +64,49 @@ class Passes:
         stage: int,
         homes: Mapping[str, tuple[int, ...]],
         device: torch.device,
+        draws: Any = None,
     ) -> None:
         self.starts, self.stage, self.device = starts, stage, device
         named = [*model.named_parameters(), *model.named_buffers()]
         self.homes = {id(tensor): (name, homes[name]) for name, tensor in named}
+        self._params, self._draws = list(model.parameters()), draws
+        self._buffers = list(model.buffers())
         self._pass: Any = None
         for number, name in enumerate(starts, 1):
             layer = model.get_submodule(name)
             hook = self._hook(number)
             layer.register_forward_pre_hook(hook, with_kwargs=True)
 
-    def crossings(self, run: Callable[[], Any]) -> list[Crossing]:
-        """What enters each further stage in `run`, a forward pass of the whole model.
+    @property
+    def trained(self) -> tuple[bool, ...]:
+        """Which parameters are, on all stages."""
+        return tuple([param.requires_grad for param in self._params])
+
+    def crossings(self, forward: Callable[[], Any]) -> list[Crossing]:
+        """What enters each further stage in `forward`, a pass of the whole model.
 
         Raises:
             ConfigError: the stages do not begin in their order.
             UnsupportedFeatureError: the model cannot be divided there.
         """
         measuring = _Measuring(self)
-        before = streams.capture()
+        before = self._states()
+        kept = [(buffer, buffer._version, buffer.clone()) for buffer in self._buffers]
         self._pass = measuring
         try:
             with measuring:
-                run()
+                forward()
         except _Reached:
             pass
         finally:
             self._pass = None
-            after = streams.capture()
-            streams.restore(before)
+            after = self._states()
+            streams.restore(before[0])
+            if self._draws is not None:
+                self._draws.set_rng_state(before[1])
+            for buffer, version, value in kept:  # such as a norm's count of batches
+                if buffer._version != version:
+                    buffer.copy_(value)
         if not _same(before, after):
             raise UnsupportedFeatureError(
                 "parallel: mesh pipeline cannot be combined with random numbers that "
@@ -110,21 +125,25 @@ class Passes:
 
     def run(
         self,
-        run: Callable[[], Any],
+        forward: Callable[[], Any],
         crossings: Sequence[Crossing],
         received: Sequence[Tensor],
     ) -> Any:
-        """What `run` gives in the last stage; elsewhere the tensors to send."""
+        """What `forward` gives in the last stage; elsewhere the tensors to send."""
         self._pass = running = _Running(self, crossings, received)
         try:
             with running.before:
                 if self.stage:
                     running.skip()
-                return run()
+                return forward()
         except _Reached as reached:
             return reached.values
         finally:
             self._pass = None
+
+    def _states(self) -> tuple[Any, Any]:
+        device = None if self._draws is None else self._draws.rng_state()
+        return streams.capture(), device
 
     def _hook(self, number: int) -> Any:
         # a function and no method: a copy of the model has no passes of its own
@@ -318,10 +337,7 @@ def _meta(tensor: Tensor) -> Tensor:
 
 
 def _same(before: Any, after: Any) -> bool:
-    if isinstance(before, Tensor):
-        return torch.equal(before, after)
-    if isinstance(before, (tuple, list)):
-        return all(map(_same, before, after))
-    return bool(
-        (before == after) if not hasattr(before, "shape") else (before == after).all()
+    return all(
+        bool((old == new).all()) if hasattr(old, "shape") else old == new
+        for old, new in zip(tree_leaves(before), tree_leaves(after), strict=True)
     )

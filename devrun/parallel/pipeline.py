@@ -23,11 +23,11 @@ from torch.nn.parameter import is_lazy
 from devrun.dist import allreduce_grads
 from devrun.errors import UnsupportedFeatureError
 from devrun.parallel import sharding
-from devrun.parallel.homes import Homes
+from devrun.parallel.homes import Homes, forget_others
 from devrun.parallel.options import ParallelOptions
 from devrun.parallel.passes import Crossing, Passes
 from devrun.parallel.stages import describe, stages_by_name, starts_of
-from devrun.parallel.strategy import Strategy, optimizers_in, share_weights
+from devrun.parallel.strategy import Strategy, share_weights
 from devrun.step import StepOutput, UpdatePolicy
 from devrun.tensors import map_tensors, named_tensors
 
@@ -75,6 +75,11 @@ class Pipeline(Strategy):
                 id(param) not in inside for param in model.parameters()
             ),
             "a model of another framework's own step": model.guest is not None,
+            "recomputation by the model's own switch; give gradient_checkpointing "
+            "patterns of module names": any(
+                getattr(part, "gradient_checkpointing", None) is True
+                for part in model.modules()
+            ),
             ", ".join(others): bool(others),
         }
         for reason, wrong in reasons.items():
@@ -107,10 +112,10 @@ class Pipeline(Strategy):
         }
         self._homes = Homes(stages, mesh, self.device)
         self._homes.leave(user, optimizer)
-        self._passes = Passes(user, starts, mesh.stage, stages, self.device)
+        where = self.device, self.streams
+        self._passes = Passes(user, starts, mesh.stage, stages, *where)
         self._crossings: dict[Any, list[Crossing]] = {}
-        self._schedules: dict[Any, Any] = {}
-        self._loss_of: Callable[[int], Tensor]
+        self._made: tuple[Any, Any] = (None, None)
         self._said = 0
         if mesh.stage:  # stages are to leave out other units
             apart = torch.initial_seed() + mesh.data_size * mesh.stage
@@ -132,7 +137,7 @@ class Pipeline(Strategy):
             first = functools.partial(forward, batches[0])
             crossings = self._crossed(("train", shapes), first)
             self._batches, self._step = batches, loss_of
-            schedule = self._schedule(("train", shapes), len(batches), crossings)
+            schedule = self._schedule(len(batches), crossings)
             index = torch.arange(len(batches))
             target = {"target": index} if self._is_last else {}
             try:
@@ -181,9 +186,7 @@ class Pipeline(Strategy):
         return {**tree, "state": self._homes.optimizer_state(tree["state"], full=full)}
 
     def take_optimizer_state(self, model: nn.Module, optimizer: Any) -> None:
-        for each in optimizers_in(optimizer):
-            for param in [p for p in each.state if p.is_meta]:
-                del each.state[param]
+        forget_others(optimizer)
 
     @property
     def _is_last(self) -> bool:
@@ -207,6 +210,8 @@ class Pipeline(Strategy):
         )
 
     def _crossed(self, key: Any, forward: Callable[[], Any]) -> list[Crossing]:
+        """What is exchanged for batches of one kind; the model may be thawed amid."""
+        key = key, self._passes.trained
         if key not in self._crossings:
             found = self._passes.crossings(forward)
             while len(self._crossings) >= _KEPT:
@@ -214,10 +219,10 @@ class Pipeline(Strategy):
             self._crossings[key] = found
         return self._crossings[key]
 
-    def _schedule(self, key: Any, count: int, crossings: Sequence[Crossing]) -> Any:
+    def _schedule(self, count: int, crossings: list[Crossing]) -> Any:
         """torch's schedule for `count` micro-batches of one shape; the last is kept."""
-        key = key, count
-        if key not in self._schedules:
+        made_for, schedule = self._made
+        if made_for is None or made_for[0] is not crossings or made_for[1] != count:
             number, last = self.mesh.stage, self._is_last
             loss = torch.empty(1, device="meta", requires_grad=True)
             stage = PipelineStage(
@@ -234,9 +239,9 @@ class Pipeline(Strategy):
             few = count < self.mesh.num_stages
             gpipe = few or self.options.schedule == "gpipe"
             kind: Any = ScheduleGPipe if gpipe else Schedule1F1B
-            made = kind(stage, count, loss_fn=_first, scale_grads=False)
-            self._schedules = {key: made}
-        return self._schedules[key]
+            schedule = kind(stage, count, loss_fn=_first, scale_grads=False)
+            self._made = (crossings, count), schedule
+        return schedule
 
     def _told(self, outputs: Callable[[], StepOutput] | None) -> StepOutput:
         """The outputs, which the last stage has; the others learn the means in them."""

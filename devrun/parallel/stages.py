@@ -122,13 +122,13 @@ def stages_by_name(model: nn.Module, starts: list[str]) -> dict[str, tuple[int, 
     known = dict(named)
     for prefix, module in model.named_modules():
         for name in getattr(module, REUSED, ()):
-            tensor = known.get(f"{prefix}.{name}".lstrip("."))
-            if tensor is None:
+            reused = known.get(f"{prefix}.{name}".lstrip("."))
+            if reused is None:
                 raise ConfigError.of(
                     REUSED,
                     f"of {type(module).__name__} lists {name!r}, which it has not",
                 )
-            shared[id(tensor)].add(len(starts))
+            shared[id(reused)].add(len(starts))
     for name, tensor in named:
         stages[name] = tuple(sorted(shared[id(tensor)]))
     return stages

@@ -58,6 +58,7 @@ def test_batch_norms_and_train_steps_are_those_of_one_process(ranks):
     norms = convolutions(accumulate=2)
     assert found["norms"]["losses"] == pytest.approx(norms["losses"], abs=2e-6)
     assert found["norms"]["mean"] == pytest.approx(norms["mean"], abs=1e-6)
+    assert found["norms"]["seen"] == norms["seen"]
     assert found["steps"] == pytest.approx(stepped(None), abs=2e-6)
 
 

@@ -202,8 +202,9 @@ def convolutions(
     runner.register_hook(log)
     with closing(runner):
         runner.run([DataLoader(images(), batch, shuffle=True)], [("train", 1)])
-        mean = model.body.bn1.running_mean.tolist()
-    return {"losses": log.values, "mean": mean}
+        norm: Any = model.body.bn1
+    known = {"mean": norm.running_mean.tolist(), "seen": int(norm.num_batches_tracked)}
+    return {"losses": log.values, **known}
 
 
 def norms() -> Any:
