@@ -116,7 +116,7 @@ class Pipeline(Strategy):
         self._passes = Passes(user, starts, mesh.stage, stages, *where)
         self._crossings: dict[Any, list[Crossing]] = {}
         self._made: tuple[Any, Any] = (None, None)
-        self._said = 0
+        self._said = False
         if mesh.stage:  # stages are to leave out other units
             apart = torch.initial_seed() + mesh.data_size * mesh.stage
             torch.manual_seed(apart % 2**63)
@@ -193,13 +193,13 @@ class Pipeline(Strategy):
         return self.mesh.stage == self.mesh.num_stages - 1
 
     def _say(self, count: int) -> None:
-        """Log what a pipeline of `count` micro-batches leaves unused, when it changes.
+        """Log, once, what a pipeline of `count` micro-batches leaves unused.
 
         (p - 1) / (m + p - 1): Narayanan et al. 2021 (arXiv:2104.04473), section 2.2.
         """
-        if count == self._said:
+        if self._said:
             return
-        self._said, more = count, self.mesh.num_stages - 1
+        self._said, more = True, self.mesh.num_stages - 1
         logger.info(
             "pipeline: %d micro-batch(es) an update, %d stages: each waits %.0f%% "
             "of the time, (p-1)/(m+p-1); more cumulative_iters or a smaller "
