@@ -48,6 +48,7 @@ class Pipeline(Strategy):
     _passes: Passes
     _homes: Homes
     _group: Any
+    _user: nn.Module
 
     def check(self, policy: UpdatePolicy, model: Any, optimizer: Any) -> None:
         usual = ParallelOptions()
@@ -56,7 +57,8 @@ class Pipeline(Strategy):
             for name in (field.name for field in dataclasses.fields(usual))
             if name not in _OURS and getattr(self.options, name) != getattr(usual, name)
         ]
-        inside = {id(param) for param in model.module.parameters()}
+        step = model
+        inside = {id(param) for param in step.module.parameters()}
         reasons = {
             "an optimizer hook of your own, or a train_step that updates the weights "
             "itself": policy.owner in ("hook", "model"),
@@ -88,12 +90,13 @@ class Pipeline(Strategy):
                     f"parallel: mesh pipeline cannot be combined with {reason}",
                     key="parallel",
                 )
-        starts = starts_of(model.module, self.options.split, self.mesh.num_stages)
-        stages_by_name(model.module, starts)
+        starts = starts_of(step.module, self.options.split, self.mesh.num_stages)
+        stages_by_name(step.module, starts)
 
     def apply(self, model: Any, optimizer: Any, *, by_hand: bool = False) -> Any:
         share_weights(model)
-        mesh, user = self.mesh, model.module
+        step, mesh = model, self.mesh
+        self._user = user = step.module
         starts = starts_of(user, self.options.split, mesh.num_stages)
         logger.info(
             "parallel: %s, %s: %s",
@@ -170,7 +173,7 @@ class Pipeline(Strategy):
     def average(self, model: Any) -> None:
         self._homes.add_up()
         if self.mesh.data_size > 1:
-            here = [p for p in model.module.parameters() if not p.is_meta]
+            here = [param for param in self._user.parameters() if not param.is_meta]
             allreduce_grads(here, group=self.mesh.replicas.get_group())
 
     def clip_function(self, policy: UpdatePolicy) -> Any:

@@ -14,6 +14,7 @@ from devrun.devices.ipu.sdk import load
 from devrun.devices.ipu.split import apply_split
 from devrun.errors import ConfigError
 from devrun.models import ResNet, StepModule, VisionTransformer
+from devrun.models.split import partition
 
 GIGA = 1e9
 
