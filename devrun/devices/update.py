@@ -208,6 +208,12 @@ class Update:
                 "a hook overrides after_backward, which is never called where the "
                 "model or an optimizer hook of your own does the update: do it there"
             )
+        if self.strategy.staged:
+            raise UnsupportedFeatureError(
+                "parallel: mesh pipeline needs an optimizer to train, and there is "
+                "none: give one, or only evaluate",
+                key="parallel",
+            )
         model = step_module_of(model) if self.owner == "model" else model
         outputs = self.run(model, batch)
         loss = outputs["loss"]
