@@ -6,43 +6,25 @@ first layer of its stage a process puts what it received in the place of that la
 arguments, and at the first layer of the next it stops, and sends them on.
 
 Once for each shape of batch everything is a meta tensor. That tells what is exchanged,
-and whether the model can be divided there, before anything is computed.
+and whether the model can be divided there, before anything is computed. What modules of
+earlier stages gave then, they give later without running.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from devrun.data import streams
-from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
-from devrun.parallel.stages import REUSED
-
-_DEVICE: Any = torch.Tensor.device.__get__
-_MOVES = ("to", "cpu", "cuda")
-_ASSIGNS = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """What enters a stage: which of the first layer's arguments, and their shapes."""
-
-    places: tuple[int, ...]
-    metas: tuple[Tensor, ...]
-
-
-class _Reached(BaseException):
-    """The pass need not go on; no `except Exception` of a model may catch it."""
-
-    def __init__(self, values: Sequence[Tensor] = ()) -> None:
-        self.values = tuple(values)
+from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.models.split import CONTAINERS
+from devrun.parallel.measuring import Cut, Measuring, OnMeta, Plan, Reached
 
 
 class Passes:
@@ -66,40 +48,54 @@ class Passes:
         device: torch.device,
         draws: Any = None,
     ) -> None:
-        self.starts, self.stage, self.device = starts, stage, device
         named = [*model.named_parameters(), *model.named_buffers()]
-        self.homes = {id(tensor): (name, homes[name]) for name, tensor in named}
+        found = {id(tensor): (name, homes[name]) for name, tensor in named}
+        self.cut, self.stage = Cut(starts, found, device), stage
         self._params, self._draws = list(model.parameters()), draws
         self._buffers = list(model.buffers())
-        self._pass: Any = None
+        self.current: Any = None
+        """The pass that is being done."""
         for number, name in enumerate(starts, 1):
             layer = model.get_submodule(name)
             hook = self._hook(number)
             layer.register_forward_pre_hook(hook, with_kwargs=True)
+        for unit in self._earlier(model, ""):
+            unit.forward = _Unit(unit.forward, self)
+
+    def _earlier(self, module: nn.Module, name: str) -> Iterator[nn.Module]:
+        """The largest modules that have weights of earlier stages and no others."""
+        params = [self.cut.homes[id(p)][1] for p in module.parameters()]
+        mixed = any(_is_in(start, name) for start in self.cut.starts)
+        called = not isinstance(module, CONTAINERS)
+        if params and called and not mixed and all(p[-1] < self.stage for p in params):
+            yield module
+            return
+        for key, child in module.named_children():
+            yield from self._earlier(child, f"{name}.{key}".lstrip("."))
 
     @property
     def trained(self) -> tuple[bool, ...]:
         """Which parameters are, on all stages."""
         return tuple([param.requires_grad for param in self._params])
 
-    def crossings(self, forward: Callable[[], Any]) -> list[Crossing]:
+    def plan(self, forward: Callable[[], Any]) -> Plan:
         """What enters each further stage in `forward`, a pass of the whole model.
 
         Raises:
             ConfigError: the stages do not begin in their order.
             UnsupportedFeatureError: the model cannot be divided there.
         """
-        measuring = _Measuring(self)
+        measuring = Measuring(self.cut)
         before = self._states()
         kept = [(buffer, buffer._version, buffer.clone()) for buffer in self._buffers]
-        self._pass = measuring
+        self.current = measuring
         try:
             with measuring:
                 forward()
-        except _Reached:
+        except Reached:
             pass
         finally:
-            self._pass = None
+            self.current = None
             after = self._states()
             streams.restore(before[0])
             if self._draws is not None:
@@ -114,32 +110,30 @@ class Passes:
                 "others: draw them in the data set",
                 key="parallel",
             )
-        if measuring.stage < len(self.starts):
+        starts = self.cut.starts
+        if measuring.stage < len(starts):
             raise ConfigError(
                 f"parallel: stage {measuring.stage + 1} begins at "
-                f"{self.starts[measuring.stage]!r}, which the forward pass never "
+                f"{starts[measuring.stage]!r}, which the forward pass never "
                 "calls: name a layer in split that it calls",
                 key="split",
             )
-        return measuring.found
+        return Plan(tuple(measuring.found), measuring.outputs)
 
     def run(
-        self,
-        forward: Callable[[], Any],
-        crossings: Sequence[Crossing],
-        received: Sequence[Tensor],
+        self, forward: Callable[[], Any], plan: Plan, received: Sequence[Tensor]
     ) -> Any:
         """What `forward` gives in the last stage; elsewhere the tensors to send."""
-        self._pass = running = _Running(self, crossings, received)
+        self.current = running = _Running(self, plan, received)
         try:
             with running.before:
                 if self.stage:
                     running.skip()
                 return forward()
-        except _Reached as reached:
+        except Reached as reached:
             return reached.values
         finally:
-            self._pass = None
+            self.current = None
 
     def _states(self) -> tuple[Any, Any]:
         device = None if self._draws is None else self._draws.rng_state()
@@ -148,9 +142,9 @@ class Passes:
     def _hook(self, number: int) -> Any:
         # a function and no method: a copy of the model has no passes of its own
         def begin(_: nn.Module, args: Any, kwargs: Any) -> Any:
-            if self._pass is None:
+            if self.current is None:
                 return None
-            return self._pass.begin(number, args, kwargs)
+            return self.current.begin(number, args, kwargs)
 
         return begin
 
@@ -158,28 +152,26 @@ class Passes:
 class _Running:
     """One pass of this stage."""
 
-    def __init__(
-        self, passes: Passes, crossings: Sequence[Crossing], received: Sequence[Tensor]
-    ) -> None:
-        self._passes, self._crossings = passes, crossings
-        self._received = received
+    def __init__(self, passes: Passes, plan: Plan, received: Sequence[Tensor]) -> None:
+        self._passes, self._plan, self._received = passes, plan, received
+        self._calls = {unit: iter(given) for unit, given in plan.outputs.items()}
         self.before = ExitStack()
         """Holds until the stage begins."""
 
     def skip(self) -> None:
         self.before.enter_context(torch.no_grad())
-        self.before.enter_context(_OnMeta(self._passes))
+        self.before.enter_context(OnMeta(self._passes.cut))
 
     def begin(self, number: int, args: Any, kwargs: Any) -> Any:
         stage = self._passes.stage
         if number < stage:
             return None
         leaves, spec = tree_flatten((args, kwargs))
-        crossing = self._crossings[number - 1]
+        crossing = self._plan.crossings[number - 1]
         if number > stage:
             # autocast does not change the types of meta tensors: what the next stage
             # expects may be wider than what is here
-            raise _Reached(
+            raise Reached(
                 [
                     leaves[place].to(meta.dtype).contiguous()
                     for place, meta in zip(crossing.places, crossing.metas, strict=True)
@@ -190,150 +182,29 @@ class _Running:
             leaves[place] = value
         return tree_unflatten(leaves, spec)
 
-
-class _OnMeta(TorchFunctionMode):
-    """Lets functions that take a meta tensor, or a weight, give a meta tensor."""
-
-    def __init__(self, passes: Passes) -> None:
-        super().__init__()
-        self._passes = passes
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        if not any(map(self._is_elsewhere, tensors)):
-            return func(*args, **kwargs)
-        if func == _DEVICE:  # what is made for it may depend on the batch alone
-            return self._passes.device
-        return self._call(func, tensors, *_on_meta(func, args, kwargs))
-
-    def _is_elsewhere(self, tensor: Tensor) -> bool:
-        """Whether it has no values here, or as a weight is not to be used yet."""
-        return tensor.is_meta or (
-            isinstance(tensor, nn.Parameter) and id(tensor) in self._passes.homes
-        )
-
-    def _call(self, func: Any, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
-        return func(*args, **kwargs)
+    def through(self, unit: _Unit, args: Any, kwargs: Any) -> Any:
+        given = next(self._calls.get(unit, iter(())), None)
+        return unit.inner(*args, **kwargs) if given is None else given
 
 
-class _Measuring(_OnMeta):
-    """A pass in which every weight is a meta tensor; watches where values go."""
+class _Unit:
+    """The forward of a module of an earlier stage; `inner` is its own."""
 
-    def __init__(self, passes: Passes) -> None:
-        super().__init__(passes)
-        self.stage = 0
-        self.found: list[Crossing] = []
-        self._made: dict[int, tuple[Tensor, int]] = {}
-        """Meta tensors, kept alive for their ids, and the stages that made them."""
+    def __init__(self, inner: Callable[..., Any], passes: Passes) -> None:
+        self.inner, self._passes = inner, passes
 
-    def begin(self, number: int, args: Any, kwargs: Any) -> Any:
-        starts = self._passes.starts
-        if number != self.stage + 1:
-            again = "again " if number <= self.stage else ""
-            raise ConfigError(
-                f"parallel: the forward pass calls {starts[number - 1]!r}, where stage "
-                f"{number} begins, {again}in stage {self.stage}: stages follow each "
-                "other, and their first layers are called once; divide it elsewhere "
-                "with split",
-                key="split",
-            )
-        leaves, spec = tree_flatten((args, kwargs))
-        places, metas = [], []
-        for place, leaf in enumerate(leaves):
-            if isinstance(leaf, Tensor) and self._is_elsewhere(leaf):
-                self._check(leaf, starts[number - 1])
-                meta = torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
-                leaves[place] = meta.requires_grad_(leaf.requires_grad)
-                places.append(place)
-                metas.append(leaves[place])
-        self.stage = number
-        for meta in metas:
-            self._made[id(meta)] = meta, number
-        self.found.append(Crossing(tuple(places), tuple(metas)))
-        return tree_unflatten(leaves, spec)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        current = self._passes.current
+        if current is None:
+            return self.inner(*args, **kwargs)
+        return current.through(self, args, kwargs)
 
-    def _call(self, func: Any, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
-        name = getattr(func, "__name__", str(func))
-        self._check_target(name, tensors[0])
-        try:
-            result = func(*args, **kwargs)
-        except DevrunError:
-            raise
-        except (RuntimeError, NotImplementedError, ValueError) as error:
-            if self.stage == len(self._passes.starts):
-                raise _Reached from None  # nothing more need be known
-            reason = str(error).split("\n", 1)[0]
-            raise UnsupportedFeatureError(
-                f"parallel: mesh pipeline: stage {self.stage} of the forward pass "
-                f"cannot run without values, which {name} asks for ({reason:.100}): "
-                "divide the model behind it with split",
-                key="split",
-            ) from error
-        made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        if made:
-            for tensor in tensors:
-                self._check(tensor, name)
-        for tensor in made:
-            self._made[id(tensor)] = tensor, self.stage
-        return result
-
-    def _check(self, tensor: Tensor, user: str) -> None:
-        """Refuse a value of another stage."""
-        name, homes = self._passes.homes.get(id(tensor), ("", ()))
-        if isinstance(tensor, nn.Parameter) and name:
-            if self.stage in homes:
-                return
-            raise UnsupportedFeatureError(
-                f"parallel: {name} belongs to stage {homes[0]}, and {user} uses it in "
-                f"stage {self.stage}: register it where it is used, list it in "
-                f"{REUSED} of the model if the last stage uses it again, or divide "
-                "elsewhere with split",
-                key="split",
-            )
-        stage = self._made.get(id(tensor), (tensor, self.stage))[1]
-        if stage != self.stage:
-            start = self._passes.starts[self.stage - 1]
-            raise UnsupportedFeatureError(
-                f"parallel: {user} in stage {self.stage} uses what stage {stage} "
-                f"computed, and no argument of {start!r} brings it (shape "
-                f"{tuple(tensor.shape)}): pass it on, or divide elsewhere with split",
-                key="split",
-            )
-
-    def _check_target(self, name: str, target: Tensor) -> None:
-        """Refuse activations that are written into what is there on every stage."""
-        in_place = name in _ASSIGNS or (name[-1] == "_" and name[-2:] != "__")
-        last = self.stage == len(self._passes.starts)  # nobody has to be sent it
-        if last or not in_place or self._is_elsewhere(target):
-            return
-        if self.stage not in self._passes.homes.get(id(target), ("", ()))[1]:
-            raise UnsupportedFeatureError(
-                f"parallel: mesh pipeline: stage {self.stage} of the forward pass "
-                f"writes activations into a tensor that it made before ({name}): "
-                "make a new tensor, as torch.cat does",
-                key="split",
-            )
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.inner, memo)
 
 
-def _on_meta(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments as meta tensors, and where they are moved to."""
-    args, kwargs = tree_map_only(Tensor, _meta, (args, kwargs))
-    if getattr(func, "__name__", "") in _MOVES:
-        args = tuple(
-            "meta" if isinstance(each, (torch.device, str)) else each for each in args
-        )
-        kwargs = {**kwargs, **({"device": "meta"} if "device" in kwargs else {})}
-    return args, kwargs
-
-
-def _meta(tensor: Tensor) -> Tensor:
-    if tensor.is_meta:
-        return tensor
-    empty = torch.empty_like(tensor.detach(), device="meta")
-    return empty.requires_grad_(tensor.requires_grad)
+def _is_in(name: str, owner: str) -> bool:
+    return not owner or name.startswith(f"{owner}.")
 
 
 def _same(before: Any, after: Any) -> bool:

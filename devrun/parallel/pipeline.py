@@ -25,7 +25,7 @@ from devrun.errors import UnsupportedFeatureError
 from devrun.parallel import sharding
 from devrun.parallel.homes import Homes, forget_others
 from devrun.parallel.options import ParallelOptions
-from devrun.parallel.passes import Crossing, Passes
+from devrun.parallel.passes import Passes, Plan
 from devrun.parallel.stages import describe, stages_by_name, starts_of
 from devrun.parallel.strategy import Strategy, share_weights
 from devrun.step import StepOutput, UpdatePolicy
@@ -117,7 +117,7 @@ class Pipeline(Strategy):
         self._homes.leave(user, optimizer)
         where = self.device, self.streams
         self._passes = Passes(user, starts, mesh.stage, stages, *where)
-        self._crossings: dict[Any, list[Crossing]] = {}
+        self._plans: dict[Any, Plan] = {}
         self._made: tuple[Any, Any] = (None, None)
         self._said = False
         if mesh.stage:  # stages are to leave out other units
@@ -138,9 +138,9 @@ class Pipeline(Strategy):
         for shapes, alike in itertools.groupby(parts, _shapes):
             batches = list(alike)
             first = functools.partial(forward, batches[0])
-            crossings = self._crossed(("train", shapes), first)
+            plan = self._planned(("train", shapes), first)
             self._batches, self._step = batches, loss_of
-            schedule = self._schedule(len(batches), crossings)
+            schedule = self._schedule(len(batches), plan)
             index = torch.arange(len(batches))
             target = {"target": index} if self._is_last else {}
             try:
@@ -158,13 +158,13 @@ class Pipeline(Strategy):
         def forward() -> Any:
             return step(batch, mode)
 
-        crossings = self._crossed((mode, step.training, _shapes(batch)), forward)
+        plan = self._planned((mode, step.training, _shapes(batch)), forward)
         received = []
         if self.mesh.stage:
-            for meta in crossings[self.mesh.stage - 1].metas:
+            for meta in plan.crossings[self.mesh.stage - 1].metas:
                 received.append(torch.empty_like(meta, device=self.device))
                 group.recv(received[-1], self._peers[-1])
-        result = self._passes.run(forward, crossings, received)
+        result = self._passes.run(forward, plan, received)
         if not self._is_last:
             for tensor in result:
                 group.send(tensor, self._peers[1])
@@ -212,29 +212,29 @@ class Pipeline(Strategy):
             100 * more / (count + more),
         )
 
-    def _crossed(self, key: Any, forward: Callable[[], Any]) -> list[Crossing]:
+    def _planned(self, key: Any, forward: Callable[[], Any]) -> Plan:
         """What is exchanged for batches of one kind; the model may be thawed amid."""
         key = key, self._passes.trained
-        if key not in self._crossings:
-            found = self._passes.crossings(forward)
-            while len(self._crossings) >= _KEPT:
-                del self._crossings[next(iter(self._crossings))]
-            self._crossings[key] = found
-        return self._crossings[key]
+        if key not in self._plans:
+            found = self._passes.plan(forward)
+            while len(self._plans) >= _KEPT:
+                del self._plans[next(iter(self._plans))]
+            self._plans[key] = found
+        return self._plans[key]
 
-    def _schedule(self, count: int, crossings: list[Crossing]) -> Any:
+    def _schedule(self, count: int, plan: Plan) -> Any:
         """torch's schedule for `count` micro-batches of one shape; the last is kept."""
         made_for, schedule = self._made
-        if made_for is None or made_for[0] is not crossings or made_for[1] != count:
+        if made_for is None or made_for[0] is not plan or made_for[1] != count:
             number, last = self.mesh.stage, self._is_last
             loss = torch.empty(1, device="meta", requires_grad=True)
             stage = PipelineStage(
-                _Stage(self, crossings),
+                _Stage(self, plan),
                 number,
                 self.mesh.num_stages,
                 self.device,
-                input_args=crossings[number - 1].metas if number else (),
-                output_args=(loss,) if last else crossings[number].metas,
+                input_args=plan.crossings[number - 1].metas if number else (),
+                output_args=(loss,) if last else plan.crossings[number].metas,
                 group=self._group,
             )
             # torch's 1F1B wants as many micro-batches as stages; with fewer it does
@@ -243,7 +243,7 @@ class Pipeline(Strategy):
             gpipe = few or self.options.schedule == "gpipe"
             kind: Any = ScheduleGPipe if gpipe else Schedule1F1B
             schedule = kind(stage, count, loss_fn=_first, scale_grads=False)
-            self._made = (crossings, count), schedule
+            self._made = (plan, count), schedule
         return schedule
 
     def _told(self, outputs: Callable[[], StepOutput] | None) -> StepOutput:
@@ -273,15 +273,15 @@ class Pipeline(Strategy):
 class _Stage(nn.Module):
     """A stage as torch's schedules call it: with the number of a micro-batch."""
 
-    def __init__(self, pipeline: Pipeline, crossings: Sequence[Crossing]) -> None:
+    def __init__(self, pipeline: Pipeline, plan: Plan) -> None:
         super().__init__()
-        self._owner, self._crossings = [pipeline], crossings
+        self._owner, self._plan = [pipeline], plan
 
     def forward(self, *received: Tensor, index: Tensor) -> Any:
         pipeline = self._owner[0]
         batch = pipeline._batches[int(index)]
         result = pipeline._passes.run(
-            lambda: pipeline._step(batch), self._crossings, received
+            lambda: pipeline._step(batch), self._plan, received
         )
         return result.reshape(1) if isinstance(result, Tensor) else result
 
