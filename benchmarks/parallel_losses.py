@@ -1,12 +1,13 @@
 """Losses of each strategy on 1 to 4 processes against one process, as a table.
 
-python benchmarks/parallel_losses.py [--updates 50] [--models gpt resnet]
-    [--processes 2 3 4] [--out FILE]
+python benchmarks/parallel_losses.py [--updates 50] [--models gpt vit resnet]
+    [--processes 2 3 4] [--strategies ddp fsdp] [--out FILE]
 
-Every row trains the shipped GPT or ResNet at a tiny size for 50 updates of 36 samples,
-divided over the processes and micro-batches of the row; its reference is one process
-that does the same update. What a batch norm sees are the samples of a micro-batch, so
-the ResNet's reference has micro-batches of the same size. Processes talk over gloo.
+Every row trains the shipped GPT, ViT or ResNet at a tiny size for 50 updates of 36
+samples, divided over the processes and micro-batches of the row; its reference is one
+process that does the same update. What a batch norm sees are the samples of a
+micro-batch, so the ResNet's reference has micro-batches of the same size. Processes
+talk over gloo.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from devrun import dist
 from devrun.hooks import Hook
-from devrun.models import GPT, ResNet
+from devrun.models import GPT, ResNet, VisionTransformer
 from devrun.runners import IterBasedRunner
 
-Case = tuple[str, str, int, str]
-"""Model, strategy, micro-batches of an update, and precision."""
+Case = tuple[str, str, int, str, int]
+"""Model, strategy, micro-batches of an update, precision and blocks."""
 SAMPLES = 36
 """Of an update, over all processes and micro-batches."""
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -43,6 +44,9 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "hybrid 2x2": {"type": "fsdp", "mesh": {"replicate": 2, "shard": 2}},
     "tensor 2": {"mesh": {"tensor": 2}},
     "tensor 2 x fsdp 2": {"type": "fsdp", "mesh": {"tensor": 2, "shard": 2}},
+    "pipeline 2": {"mesh": {"pipeline": 2}},
+    "pipeline 4": {"mesh": {"pipeline": 4}},
+    "pipeline 2 x ddp 2": {"mesh": {"pipeline": 2}},
 }
 PROCESSES = {
     "ddp": (2, 3, 4),
@@ -50,7 +54,12 @@ PROCESSES = {
     "hybrid 2x2": (4,),
     "tensor 2": (2,),
     "tensor 2 x fsdp 2": (4,),
+    "pipeline 2": (2,),
+    "pipeline 4": (4,),
+    "pipeline 2 x ddp 2": (4,),
 }
+DEPTH = {"pipeline 4": 4}
+"""Blocks of a GPT or ViT, of which others have 2."""
 LIMITS = {"fp32": 1e-4, "bf16": 2e-2}
 """How far losses may part from those of one process: rounding alone does it, which
 AdamW and the steps before make larger."""
@@ -95,16 +104,21 @@ def images(count: int = 252) -> TensorDataset:
     return TensorDataset(pixels + labels.view(-1, 1, 1, 1) * 0.5, labels)
 
 
+def built(model: str, depth: int) -> nn.Module:
+    if model == "gpt":
+        return GPT(24, 16, n_layer=depth, n_head=4, n_embd=16, dropout=0.0)
+    if model == "vit":
+        net = VisionTransformer(8, 4, 16, depth, 4, num_classes=4)
+        nn.init.normal_(net.head.weight, std=0.1)  # at 0 it hides what is before it
+        return net
+    return ResNet(stage_blocks=(1, 1), base_channels=8, num_classes=4, stem="cifar")
+
+
 def train(case: Case, updates: int) -> list[float]:
     """Losses of this process's part in a run."""
-    model, strategy, accumulate, precision = case
+    model, strategy, accumulate, precision, depth = case
     torch.manual_seed(0)
-    sizes = {"vocab_size": 24, "block_size": 16, "n_layer": 2, "n_head": 4}
-    net: nn.Module = (
-        GPT(**sizes, n_embd=16, dropout=0.0)
-        if model == "gpt"
-        else ResNet(stage_blocks=(1, 1), base_channels=8, num_classes=4, stem="cifar")
-    )
+    net = built(model, depth)
     runner = IterBasedRunner(
         net,
         optimizer=torch.optim.AdamW(net.parameters(), lr=1e-3),
@@ -154,36 +168,46 @@ def started(count: int, cases: list[Case], updates: int) -> dict[Case, list[floa
     return dict(zip(cases, found, strict=True))
 
 
-def cases_on(count: int, models: list[str]) -> list[Case]:
+def cases_on(count: int, models: list[str], strategies: list[str]) -> list[Case]:
     """What is trained on `count` processes."""
     return [
-        (model, strategy, accumulate, precision)
+        (model, strategy, accumulate, precision, DEPTH.get(strategy, 2))
         for model in models
-        for strategy, counts in PROCESSES.items()
-        # a ResNet has no matrices to divide
-        if count in counts and not (model == "resnet" and strategy.startswith("tensor"))
+        for strategy in strategies
+        if count in PROCESSES[strategy] and fits(model, strategy)
         for accumulate in (1, 3)
         for precision in LIMITS
     ]
 
 
-def rows(models: list[str], processes: list[int], updates: int) -> Iterator[list[str]]:
+def fits(model: str, strategy: str) -> bool:
+    """A ResNet has no matrices to divide, and not blocks enough; a ViT is here for the
+    pipelines."""
+    piped = strategy.startswith("pipeline")
+    if model == "resnet":
+        return not piped and not strategy.startswith("tensor")
+    return piped or model == "gpt"
+
+
+def rows(
+    models: list[str], processes: list[int], strategies: list[str], updates: int
+) -> Iterator[list[str]]:
     """Model, strategy, processes, accumulation, precision and how far it is off."""
-    planned = {count: cases_on(count, models) for count in processes}
+    planned = {count: cases_on(count, models, strategies) for count in processes}
     pieces = {
         (count, case): case[2] * (count if case[0] == "resnet" else 1)
         for count, cases in planned.items()
         for case in cases
     }
     wanted = {
-        (case[0], "none", number, case[3]) for (_, case), number in pieces.items()
+        (case[0], "none", number, *case[3:]) for (_, case), number in pieces.items()
     }
     alone = started(1, sorted(wanted), updates)
     for count, cases in planned.items():
         found = started(count, cases, updates)
         for case, losses in found.items():
-            model, strategy, accumulate, precision = case
-            whole = alone[model, "none", pieces[count, case], precision]
+            model, strategy, accumulate, precision, depth = case
+            whole = alone[model, "none", pieces[count, case], precision, depth]
             off = max(abs(a - b) for a, b in zip(losses, whole, strict=True))
             yield [
                 *(model, strategy, str(count), str(accumulate), precision),
@@ -195,8 +219,10 @@ def rows(models: list[str], processes: list[int], updates: int) -> Iterator[list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--updates", type=int, default=50)
-    parser.add_argument("--models", nargs="+", default=["gpt", "resnet"])
+    parser.add_argument("--models", nargs="+", default=["gpt", "vit", "resnet"])
     parser.add_argument("--processes", nargs="+", type=int, default=[2, 3, 4])
+    every = list(STRATEGIES)
+    parser.add_argument("--strategies", nargs="+", choices=every, default=every)
     parser.add_argument("--out", type=Path, help="append the table here")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -204,7 +230,9 @@ def main() -> None:
         logging.getLogger("devrun").setLevel(logging.ERROR)
         torch.set_num_threads(1)
         dist.init_dist("pytorch" if dist.launched() else "none", "gloo")
-        losses = [train(case, given.updates) for case in json.loads(given.one[1])]
+        losses = [
+            train(case, given.updates) for case in map(tuple, json.loads(given.one[1]))
+        ]
         if dist.is_main():
             Path(given.one[0]).write_text(json.dumps(losses))
         dist.close_dist()
@@ -212,7 +240,7 @@ def main() -> None:
     head = "model, strategy, processes, micro-batches, precision, first, last, off, ok"
     lines = [f"| {' | '.join(head.split(', '))} |", "|---" * 9 + "|"]
     print(*lines, sep="\n", flush=True)
-    for row in rows(given.models, given.processes, given.updates):
+    for row in rows(given.models, given.processes, given.strategies, given.updates):
         lines.append(f"| {' | '.join(row)} |")
         print(lines[-1], flush=True)
     if given.out:

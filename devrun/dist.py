@@ -286,9 +286,12 @@ def allreduce_params(
 
 
 def allreduce_grads(
-    params: Iterable[nn.Parameter], coalesce: bool = True, bucket_size_mb: int = -1
+    params: Iterable[nn.Parameter],
+    coalesce: bool = True,
+    bucket_size_mb: int = -1,
+    group: Any = None,
 ) -> None:
-    """Average gradients over the ranks, in place.
+    """Average gradients over the ranks of `group` (all by default), in place.
 
     A parameter without a gradient here counts as zero where another rank has one,
     and keeps none where no rank has.
@@ -305,28 +308,31 @@ def allreduce_grads(
         dtype=torch.int32,
         device=_device_for_numbers(),
     )
-    torch.distributed.all_reduce(present, op=torch.distributed.ReduceOp.MAX)
+    largest = torch.distributed.ReduceOp.MAX
+    torch.distributed.all_reduce(present, op=largest, group=group)
     grads: list[Tensor] = []
     for param, somewhere in zip(used, present.tolist(), strict=True):
         if somewhere:
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
             grads.append(param.grad.detach())
-    _average(grads, coalesce, bucket_size_mb)
+    _average(grads, coalesce, bucket_size_mb, group)
 
 
-def _average(tensors: list[Tensor], coalesce: bool, bucket_size_mb: int) -> None:
+def _average(
+    tensors: list[Tensor], coalesce: bool, bucket_size_mb: int, group: Any = None
+) -> None:
     import torch
 
-    world = get_dist_info()[1]
+    world = torch.distributed.get_world_size(group)
     limit = bucket_size_mb * 2**20 if bucket_size_mb > 0 else sys.maxsize
     for bucket in _buckets(tensors, limit if coalesce else 0):
         if len(bucket) == 1 and bucket[0].is_contiguous():
-            torch.distributed.all_reduce(bucket[0])
+            torch.distributed.all_reduce(bucket[0], group=group)
             bucket[0].div_(world)
             continue
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-        torch.distributed.all_reduce(flat)
+        torch.distributed.all_reduce(flat, group=group)
         flat.div_(world)
         parts = flat.split([tensor.numel() for tensor in bucket])
         for tensor, part in zip(bucket, parts, strict=True):

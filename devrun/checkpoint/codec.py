@@ -256,7 +256,10 @@ class _Encoder:
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
     if is_spread(tensor):  # its own storage is a stand-in without memory
-        return (*_identity(tensor.to_local()), tuple(tensor.shape))  # type: ignore[attr-defined]
+        local = tensor.to_local()  # type: ignore[attr-defined]
+        if not local.numel():  # nothing of it is here
+            return (id(tensor),)
+        return (*_identity(local), tuple(tensor.shape))
     return (
         tensor.device,
         # without an address there (an emulated device) every tensor is its own

@@ -168,7 +168,7 @@ class _Planner(dcp.DefaultSavePlanner):
 
         A weight that is tied has the name that it has on rank 0.
         """
-        known = {item.index.fqn for item in all_plans[0].items}
+        known = self._pieces.keys()
         plans = all_plans[:1]
         for plan in all_plans[1:]:
             items = [i for i in plan.items if i.index.fqn in known and _volume(i)]

@@ -233,14 +233,14 @@ class EagerAdapter(DeviceAdapter):
             raise line from error
 
     def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
-        # The bare module: DDP would wait for ranks whose share has fewer batches.
-        # Not inference_mode: its tensors may never enter autograd again, and users
-        # keep predictions (distillation, hard negatives) for the next train step.
+        # The bare module: DDP would wait for ranks whose share has fewer batches. Not
+        # inference_mode: users keep predictions, which then never enter autograd again.
         self._evaluated = (model, mode)
         try:
             with torch.no_grad(), self.update.autocast or nullcontext():
                 step = step_module_of(model)
-                outputs = StepOutput(step(self.to_device(batch), mode))
+                evaluate = self.update.strategy.evaluate
+                outputs = StepOutput(evaluate(step, self.to_device(batch), mode))
             self.update.strategy.after_eval()
             return outputs
         except STEP_FAILURES as error:

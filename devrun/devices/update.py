@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import Clip, Zero, call_zero_grad
 from devrun.devices.overflow import Overflows
+from devrun.devices.ownership import UpdateWatch
 from devrun.devices.placement import step_module_of
 from devrun.devices.precision import LossScaler
 from devrun.devices.shares import CountItems, Shares, count_nothing
@@ -78,6 +79,8 @@ class Update:
     def take(self, strategy: Strategy, policy: UpdatePolicy) -> None:
         """Do what is spread over processes in the way of `strategy`."""
         self.strategy = strategy
+        if strategy.staged:  # no process sees a whole first step
+            self.watches = False
         if strategy.casts:
             self.autocast = None
         if self.clip is not None:
@@ -100,19 +103,16 @@ class Update:
         self.zero(optimizer)
         shares = None
         if len(parts) > 1 or self.world > 1:
+            staged = self.strategy.staged
             # a rank that runs out of memory would leave the others waiting for its loss
             judged = self.guard is not None and self.guard.asks
-            judged = judged and self.splitter is None
+            judged = judged and self.splitter is None and not staged
             shares = Shares(parts, self.count_items, judged=judged)
+            if staged:
+                return self._through_stages(model, list(parts), optimizer, shares)
             parts = self.strategy.micro_batches(model, parts)
         for part in parts:
-            outputs = self.run(model, part)
-            loss = outputs["loss"]
-            if loss is None or not loss.requires_grad or loss.is_complex():
-                raise no_backward_from(loss, model)
-            outputs = detached(outputs)
-            if shares is not None:
-                loss = shares.of_update(outputs, loss)
+            outputs, loss = self._loss_of(model, part, shares)
             if self.scaler is not None:
                 loss = self.scaler.scale(loss)
             loss.backward()
@@ -122,6 +122,33 @@ class Update:
             return outputs
         self.bad = shares.bad
         return shares.merged()
+
+    def _loss_of(
+        self, model: Any, part: Any, shares: Shares | None
+    ) -> tuple[StepOutput, Any]:
+        """The outputs of a micro-batch, and its part of the loss of the update."""
+        outputs = self.run(model, part)
+        loss = outputs["loss"]
+        if loss is None or not loss.requires_grad or loss.is_complex():
+            raise no_backward_from(loss, model)
+        outputs = detached(outputs)
+        if shares is not None:
+            loss = shares.of_update(outputs, loss)
+        return outputs, loss
+
+    def _through_stages(
+        self, model: Any, parts: Sequence[Any], optimizer: Any, shares: Shares
+    ) -> StepOutput:
+        watch: Any = contextlib.nullcontext()
+        if model.may_update:
+            watch = UpdateWatch(model, optimizer, divided=True)
+        with watch:
+            return self.strategy.update(
+                parts,
+                lambda part: self.run(model, part),
+                lambda part: self._loss_of(model, part, shares)[1],
+                shares.merged,
+            )
 
     def may_step(
         self, model: Any, outputs: StepOutput, optimizer: Any, on_grads: OnGrads
@@ -187,6 +214,12 @@ class Update:
             raise UnsupportedFeatureError(
                 "a hook overrides after_backward, which is never called where the "
                 "model or an optimizer hook of your own does the update: do it there"
+            )
+        if self.strategy.staged:
+            raise UnsupportedFeatureError(
+                "parallel: mesh pipeline needs an optimizer to train, and there is "
+                "none: give one, or only evaluate",
+                key="parallel",
             )
         model = step_module_of(model) if self.owner == "model" else model
         outputs = self.run(model, batch)
@@ -257,7 +290,9 @@ class Unreached:
     def log(self) -> None:
         """To be called once the gradients are complete."""
         for name, param in self._module.named_parameters():
-            if param.requires_grad and param.grad is None and name not in self._logged:
+            if param.is_meta or name in self._logged:  # of another process
+                continue
+            if param.requires_grad and param.grad is None:
                 self._logged.add(name)
                 logger.error(
                     "%s with shape %s is not in the computational graph of the loss",

@@ -8,6 +8,7 @@ from typing import Any
 from devrun.dist import gather_numbers, gather_objects
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.slow import OwnTime, SlowRanks
+from devrun.parallel.copies import has_stages
 from devrun.registry import HOOKS
 from devrun.run import Run
 
@@ -37,7 +38,8 @@ class StopTogetherHook(Hook):
     def before_run(self, runner: Run) -> None:
         self._left = self._span = 1
         self._since = perf_counter()
-        self._own.watch(runner.model)
+        if not has_stages(runner.model):  # in each stage a forward pass ends elsewhere
+            self._own.watch(runner.model)
 
     def after_run(self, runner: Run) -> None:
         self._own.release()

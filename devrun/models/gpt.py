@@ -98,6 +98,8 @@ class GPT(nn.Module):
         }
     )
     """How single matrices are divided (`devrun.parallel`)."""
+    reused_at_end = ("wte.weight",)
+    """Weights that the last stage of a pipeline uses again."""
 
     def __init__(
         self,

@@ -15,8 +15,13 @@ from devrun.tensors import is_spread, local_of
 
 
 def is_divided(model: nn.Module) -> bool:
-    """Whether some of its weights are spread over processes."""
-    return any(map(is_spread, model.parameters()))
+    """Whether some of its weights are spread over processes, or with others."""
+    return has_stages(model) or any(map(is_spread, model.parameters()))
+
+
+def has_stages(model: nn.Module) -> bool:
+    """Whether it is one of a pipeline, of which this process has a stage."""
+    return any(param.is_meta for param in model.parameters())
 
 
 def copyable(model: nn.Module) -> nn.Module:
@@ -58,6 +63,8 @@ def whole_state(model: nn.Module) -> dict[str, Any]:
     """Its `state_dict` as one process would have it; a collective where divided."""
     if not isinstance(model, Bare):
         return dict(model.state_dict())
+    if model.homes is not None:
+        return dict(model.homes.whole(model.state_dict()))
     from devrun.parallel.sharding import whole
 
     order = model.orders.get
@@ -66,7 +73,11 @@ def whole_state(model: nn.Module) -> dict[str, Any]:
 
 def take_whole(model: nn.Module) -> None:
     """Let its `load_state_dict` take what `whole_state` gave."""
-    if isinstance(model, Bare):
+    if isinstance(model, Bare) and model.homes is not None:
+        from devrun.parallel.homes import take_what_is_here
+
+        take_what_is_here(model)
+    elif isinstance(model, Bare):
         from devrun.parallel.sharding import divide_what_is_loaded
 
         named = dict(model.named_parameters())
@@ -80,6 +91,7 @@ class Bare(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.orders: dict[str, Tensor] = dict(getattr(model, "row_orders", {}))
+        self.homes: Any = getattr(model, "stage_homes", None)
         made: dict[int, nn.Parameter] = {}  # tied ones stay one
         for name, module in model.named_modules():
             place = self

@@ -12,7 +12,8 @@ from devrun.construct import where
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 
 TYPES = ("ddp", "fsdp", "none")
-DIMENSIONS = ("replicate", "shard", "tensor")
+DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")
+SCHEDULES = ("1f1b", "gpipe")
 COMPRESSIONS = ("bf16", "fp16")
 STYLES = ("colwise", "rowwise", "qkv")
 _OF = {
@@ -52,7 +53,7 @@ class ParallelOptions:
     """`ddp`, `fsdp` or `none`; None is fsdp where the mesh shards or divides tensors,
     ddp for several processes, and none for one."""
     mesh: Mapping[str, int] = field(default_factory=dict)
-    """Processes along `replicate`, `shard` and `tensor`."""
+    """Processes along `pipeline`, `replicate`, `shard` and `tensor`."""
     static_graph: bool = False
     gradient_as_bucket_view: bool | None = None
     find_unused_parameters: bool = False
@@ -73,6 +74,11 @@ class ParallelOptions:
     plan: Mapping[str, str] | None = None
     """Module pattern -> `colwise`, `rowwise` or `qkv` (three colwise ones in one
     matrix) where the mesh has `tensor`; None for the model's own `tensor_plan`."""
+    split: Any = None
+    """Where the mesh has `pipeline`: the first layer of each further stage, or an IPU's
+    edges `{layer_to_call, ipu_id}`; None or `auto` balances the model's blocks."""
+    schedule: str = "1f1b"
+    """In which order the stages of a pipeline work: `1f1b` or `gpipe`."""
 
     @classmethod
     def parse(cls, section: Any) -> ParallelOptions:
@@ -116,6 +122,7 @@ class ParallelOptions:
         """
         sizes = dict(self.mesh)
         tensor = sizes.setdefault("tensor", 1)
+        stages = sizes.setdefault("pipeline", 1)
         kind = self.type or self._usual(world)
         self._check_type(kind, {})
         free = next((d for d in ("shard", "replicate") if d not in sizes), None)
@@ -146,9 +153,10 @@ class ParallelOptions:
                 key="mesh",
             )
         full = {name: sizes.get(name, 1) for name in DIMENSIONS}
+        self._check_pipeline(kind, full)
         if world == 1:
             return "none", full
-        if kind == "none" and full["tensor"] != world:
+        if kind == "none" and tensor * stages != world:
             raise ConfigError(
                 "parallel: type none averages no gradients, which mesh "
                 f"{dict(self.mesh)} needs: use fsdp",
@@ -162,7 +170,30 @@ class ParallelOptions:
             )
         return kind, full
 
+    def _check_pipeline(self, kind: str, sizes: Mapping[str, int]) -> None:
+        """Refuse what does not go together with stages, or needs them."""
+        if sizes["pipeline"] == 1:
+            for name in ("split", "schedule"):
+                if getattr(self, name) != getattr(type(self)(), name):
+                    raise ConfigError(
+                        f"parallel: {name} is for the stages of a pipeline: add mesh: "
+                        "{pipeline: N}, or leave it out",
+                        key=name,
+                    )
+            return
+        others = [name for name in DIMENSIONS[2:] if sizes[name] > 1]
+        if others or kind == "fsdp":
+            raise ConfigError(
+                f"parallel: mesh pipeline cannot be combined with "
+                f"{' and '.join(others) or 'type fsdp'}: leave one of them out, or use "
+                "replicate",
+                key="mesh",
+            )
+
     def _usual(self, world: int) -> str:
+        stages = self.mesh.get("pipeline", 1)
+        if stages > 1:
+            return "none" if stages == world else "ddp"
         divides = self.mesh.get("shard", 1) > 1 or self.mesh.get("tensor", 1) > 1
         if divides or any(
             getattr(self, name) != getattr(type(self)(), name)
@@ -205,6 +236,14 @@ def _check(key: str, value: Any) -> None:
     if key == "compression" and value not in COMPRESSIONS:
         raise ConfigError(
             f"parallel: compression must be bf16 or fp16, got {value!r}", key=key
+        )
+    if key == "schedule" and value not in SCHEDULES:
+        raise ConfigError(
+            f"parallel: schedule must be 1f1b or gpipe, got {value!r}", key=key
+        )
+    if key == "split" and value != "auto" and not isinstance(value, (list, tuple)):
+        raise ConfigTypeError(
+            f"parallel: split takes auto, or a list of layers, got {value!r}", key=key
         )
     if key == "reshard" and not isinstance(value, bool):
         whole_number("parallel.reshard", value, 2, key=key)

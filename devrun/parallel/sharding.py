@@ -143,8 +143,6 @@ def total_norm(grads: Iterable[Tensor], norm_type: float = 2.0) -> Any:
 
 
 def _of_group(key: Any, grads: Sequence[Tensor], norm_type: float) -> Any:
-    import torch.distributed as group
-
     some = [grad.float() for grad in grads if grad.numel()]
     norm = torch.zeros((), device=grads[0].device)
     if some:
@@ -152,11 +150,18 @@ def _of_group(key: Any, grads: Sequence[Tensor], norm_type: float) -> Any:
     if key is None:
         return norm
     mesh, dims = key
+    return norm_over(norm, norm_type, map(mesh.get_group, dims))
+
+
+def norm_over(norm: Any, norm_type: float, groups: Iterable[Any]) -> Any:
+    """The norm of what the processes of `groups` have together, from that of each."""
+    import torch.distributed as group
+
     largest = math.isinf(norm_type)
     norm = norm.nan_to_num(math.inf, math.inf) if largest else norm**norm_type
-    for dim in dims:
+    for each in groups:
         kind = group.ReduceOp.MAX if largest else group.ReduceOp.SUM
-        group.all_reduce(norm, op=kind, group=mesh.get_group(dim))
+        group.all_reduce(norm, op=kind, group=each)
     return norm if largest else norm ** (1 / norm_type)
 
 
@@ -168,8 +173,14 @@ def _spread_over(grad: Tensor) -> Any:
     return (grad.device_mesh, tuple(dims)) if dims else None
 
 
-def clip_function(policy: UpdatePolicy) -> Callable[[Any], Tensor | None]:
-    """As torch's clipping, over gradients spread in any way together."""
+def clip_function(
+    policy: UpdatePolicy, norm_of: Callable[[Any, float], Any] | None = None
+) -> Callable[[Any], Tensor | None]:
+    """As torch's clipping, over gradients spread in any way together.
+
+    Args:
+        norm_of: gives the norm of an optimizer's gradients; by default `total_norm`.
+    """
     options = dict(policy.grad_clip or {})
     limit = options.get("max_norm")
     norm_type = float(options.get("norm_type", 2.0))
@@ -182,7 +193,10 @@ def clip_function(policy: UpdatePolicy) -> Callable[[Any], Tensor | None]:
             for grad in found:
                 grad.clamp_(-value, value)
             return None
-        norm = total_norm(grads, norm_type)
+        if norm_of is None:
+            norm = total_norm(grads, norm_type)
+        else:
+            norm = norm_of(optimizer, norm_type)
         if options.get("error_if_nonfinite") and not torch.isfinite(norm):
             raise RuntimeError(
                 f"the total norm of order {norm_type} of the gradients is {norm}, so "

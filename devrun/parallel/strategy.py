@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from devrun.dist import broadcast_tensors
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
-from devrun.step import UpdatePolicy
+from devrun.step import StepOutput, UpdatePolicy
 
 
 class Strategy:
@@ -28,6 +28,9 @@ class Strategy:
     divided = False
     """Whether weights are spread over processes: each forward pass is then one of
     all, and a tensor of the model is only a part of a weight."""
+    staged = False
+    """Whether a forward pass is one of all processes in turn: `update` and `evaluate`
+    are then called in the place of the model."""
     casts: bool = False
     """Whether it runs the forward pass in the precision of the policy by itself."""
 
@@ -64,6 +67,26 @@ class Strategy:
     def micro_batches(self, model: Any, parts: Sequence[Any]) -> Iterable[Any]:
         """`parts` in turn; gradients are exchanged in the last backward only."""
         return parts
+
+    def update(
+        self,
+        parts: Sequence[Any],
+        forward: Callable[[Any], Any],
+        loss_of: Callable[[Any], Tensor],
+        merged: Callable[[], StepOutput],
+    ) -> StepOutput:
+        """Forward and backward of the micro-batches `parts` through all stages.
+
+        Args:
+            forward: the whole forward pass of a part.
+            loss_of: the same, and the part of the loss to go backward from.
+            merged: the outputs of the update, once `loss_of` has had all parts.
+        """
+        raise NotImplementedError
+
+    def evaluate(self, step: Any, batch: Any, mode: str) -> Any:
+        """The outputs of a step without gradients."""
+        return step(batch, mode)
 
     def average(self, model: Any) -> None:
         """Average the gradients over the processes, where nothing did so far."""
@@ -126,7 +149,9 @@ def strategy_for(
 ) -> Strategy:
     """The strategy that fits the mesh; only what is used is imported."""
     name = "TensorParallel" if mesh.tensor_size > 1 else mesh.type.upper()
-    home = {"DDP": "ddp", "FSDP": "fsdp", "TensorParallel": "tensor"}.get(name)
+    name = "Pipeline" if mesh.num_stages > 1 else name
+    homes = {"DDP": "ddp", "FSDP": "fsdp", "TensorParallel": "tensor"}
+    home = {**homes, "Pipeline": "pipeline"}.get(name)
     kind: Any = Strategy
     if home is not None:
         kind = getattr(importlib.import_module(f"devrun.parallel.{home}"), name)

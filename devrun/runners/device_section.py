@@ -45,6 +45,7 @@ def _option_place(cfg: Mapping[str, Any], device: str, option: str) -> Place:
 def parallel_section(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
     """The `parallel` section with MMCV's `find_unused_parameters`; None without both.
 
+    The stages of a pipeline begin where those of an IPU do, if it says nothing else.
     It keeps the places of its keys.
     """
     section, finds = cfg.get("parallel"), cfg.get("find_unused_parameters")
@@ -53,6 +54,9 @@ def parallel_section(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
     made = copy(section) if section is not None else {}
     if finds:
         made.setdefault("find_unused_parameters", True)
+    edges = (cfg.get("ipu") or {}).get("train_split_edges")
+    if edges and (made.get("mesh") or {}).get("pipeline", 1) != 1:
+        made.setdefault("split", edges)
     return made
 
 

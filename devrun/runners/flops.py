@@ -64,7 +64,7 @@ def obstacle(runner: Owner) -> str | None:
     if any(map(_is_compiled, runner.model.modules())):
         return "the model is compiled, which hides its operations"
     if runner.session.adapter.data_share[1] != runner.world_size:
-        return "matrices are divided over processes, and each sees whole ones"
+        return "the model is divided over processes, and each sees all of it"
     return runner.session.adapter.flops_obstacle
 
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from devrun.devices.ipu.autosplit import balance, largest_cost, partition
+from devrun.devices.ipu.autosplit import balance, largest_cost
 from devrun.devices.ipu.measure import measure
 from devrun.devices.ipu.sdk import load
 from devrun.devices.ipu.split import apply_split
 from devrun.errors import ConfigError
 from devrun.models import ResNet, StepModule, VisionTransformer
+from devrun.models.split import partition
 
 GIGA = 1e9
 

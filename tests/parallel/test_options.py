@@ -8,7 +8,9 @@ import torch
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
+from devrun.parallel.stages import stages_by_name, starts_of
 from devrun.runners import EpochBasedRunner
+from devrun.runners.device_section import parallel_section
 from tests.parallel.worker import gpt, train
 from tests.support.command import command
 
@@ -47,8 +49,40 @@ def test_what_is_left_open_fits_the_processes(section, world, kind, sizes):
 
 
 @pytest.mark.parametrize(
+    ("section", "world", "kind", "sizes"),
+    [
+        ({"mesh": {"pipeline": 2}}, 2, "none", (2, 1)),
+        ({"mesh": {"pipeline": 2}}, 6, "ddp", (2, 3)),
+        ({"type": "ddp", "mesh": {"pipeline": 2, "replicate": 2}}, 4, "ddp", (2, 2)),
+    ],
+)
+def test_processes_beside_a_pipeline_are_pipelines_too(section, world, kind, sizes):
+    found, mesh = fitted(section, world)
+    assert (found, mesh["pipeline"], mesh["replicate"]) == (kind, *sizes)
+
+
+def test_stages_are_balanced_or_begin_where_those_of_an_ipu_do():
+    model = gpt(n_layer=5)
+    assert starts_of(model, None, 2) == ["h.2"]  # the first has the embeddings too
+    edges = [{"layer_to_call": f"h.{n}", "ipu_id": n // 2} for n in range(5)]
+    assert starts_of(model, edges, 3) == ["h.2", "h.4"]
+    stages = stages_by_name(model, ["h.2", "h.4"])
+    assert stages["wte.weight"] == (0, 2)
+    assert stages["h.3.ln_1.bias"] == (1,)
+    section = {"mesh": {"pipeline": 3}}
+    made = parallel_section({"parallel": section, "ipu": {"train_split_edges": edges}})
+    assert made == {**section, "split": edges}
+    assert "split" not in section
+
+
+@pytest.mark.parametrize(
     ("section", "world", "words"),
     [
+        ({"mesh": {"pipeline": 2}}, 1, "a multiple of 2 processes, there is 1"),
+        ({"mesh": {"pipeline": 2, "tensor": 2}}, 4, "combined with tensor: leave one"),
+        ({"split": ["h.1"]}, 2, "split is for the stages of a pipeline: add mesh"),
+        ({"schedule": "zb"}, 2, "schedule must be 1f1b or gpipe, got 'zb'"),
+        ({"split": "h.1"}, 2, "split takes auto, or a list of layers, got 'h.1'"),
         ({"mesh": {"tensor": 2}}, 1, "a multiple of 2 processes, there is 1"),
         ({"mesh": {"replicate": 2, "shard": 4}}, 4, "for 8 processes, there are 4"),
         ({"type": "fdsp"}, 2, "did you mean 'fsdp'"),

@@ -144,7 +144,10 @@ def test_a_file_in_mmcvs_layout_holds_whole_weights_and_moments(ranks):
 
 @pytest.mark.parametrize(
     "how",
-    ["fsdp", "fsdp to ddp", "ddp to fsdp", "fsdp to tensor", "tensor to ddp"],
+    [
+        *("fsdp", "fsdp to ddp", "ddp to fsdp", "fsdp to tensor", "tensor to ddp"),
+        "pipeline to fsdp",
+    ],
 )
 def test_a_run_goes_on_under_any_strategy(ranks, tmp_path, how):
     """With EMA, and an evaluation of 5 samples, 3 and 2 a process."""
@@ -211,6 +214,58 @@ def test_what_does_not_divide_is_one_line(ranks, what, words):
     for found in ranks:
         assert words in found["refused by tensor"][what]
         assert "\n" not in found["refused by tensor"][what]
+
+
+@pytest.mark.parametrize("how", ["accumulated", "bf16", "vit"])
+def test_a_pipeline_trains_as_one_process(ranks, alone, how):
+    for found in ranks:
+        found = found["pipeline"]
+        if how == "accumulated":
+            assert_same(found[how], alone)
+        if how == "bf16":
+            assert found[how]["losses"] == pytest.approx(alone["losses"], abs=2e-3)
+        if how == "vit":
+            known = ranks[0]["tensor"]["vit alone"]
+            assert found[how] == pytest.approx(known, abs=2e-6)
+
+
+def test_a_stage_has_its_own_weights_gradients_and_moments_alone(ranks):
+    parts = [rank["pipeline"]["counted"] for rank in ranks]
+    for weights, grads, moments, whole, _ in parts:
+        assert grads == weights < 0.6 * whole
+        assert moments == 2 * weights
+    weights, _, _, whole, tied = map(sum, zip(*parts, strict=True))
+    assert weights == (whole + tied) / 2  # the embedding is in both stages
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("draws", "random numbers that the forward pass draws for the batch itself"),
+        ("reads", "stage 0 of the forward pass cannot run without values, which item"),
+        ("twice", "calls 'blocks.2', where stage 1 begins, again in stage 1"),
+        ("skips", "add in stage 1 uses what stage 0 computed, and no argument of"),
+        ("shares", "stem.weight belongs to stage 0, and matmul uses it in stage 1"),
+        ("name", "'blokcs.2' is no layer of the model; did you mean 'blocks.2'"),
+        ("container", "'blocks' is a ModuleList, which is never called itself"),
+        ("many", "parallel.split makes 3 stages, and mesh pipeline is 2"),
+        ("backwards", "parallel.split goes backwards: 'blocks.3' is in stage 0"),
+        ("few blocks", "mesh pipeline 2, and Stack has no numbered blocks"),
+        ("fp16", "cannot be combined with precision fp16; use bf16 or fp32"),
+        ("auto", "cannot be combined with micro_batch: auto"),
+        ("lbfgs", "an optimizer that needs a closure (LBFGS)"),
+        ("fsdp", "mesh pipeline cannot be combined with type fsdp"),
+        ("option", "mesh pipeline cannot be combined with static_graph"),
+        ("wrap", "mesh pipeline cannot be combined with wrap"),
+        ("compile", "compile cannot be combined with parallel"),
+        ("world", "mesh {pipeline: 3} is for a multiple of 3 processes, there are 2"),
+        ("own step", "train_step updates the weights itself"),
+    ],
+)
+def test_what_a_pipeline_cannot_do_is_one_line(ranks, what, words):
+    for found in ranks:
+        assert words in found["refused by pipeline"][what]
+        assert "\n" not in found["refused by pipeline"][what]
 
 
 @pytest.mark.parametrize(

@@ -255,8 +255,9 @@ def convolutions(
     runner.register_hook(log)
     with closing(runner):
         runner.run([DataLoader(images(), batch, shuffle=True)], [("train", 1)])
-        mean = model.body.bn1.running_mean.tolist()
-    return {"losses": log.values, "mean": mean}
+        norm: Any = model.body.bn1
+    known = {"mean": norm.running_mean.tolist(), "seen": int(norm.num_batches_tracked)}
+    return {"losses": log.values, **known}
 
 
 def norms() -> Any:
@@ -438,6 +439,7 @@ def saved(folder: Path) -> Any:
         ("ddp to fsdp", None, shards, False),
         ("fsdp to tensor", shards, {"mesh": {"tensor": 2}}, True),
         ("tensor to ddp", {"mesh": {"tensor": 2}}, None, False),
+        ("pipeline to fsdp", {"mesh": {"pipeline": 2}}, shards, True),
     ):
         place = folder / name.replace(" ", "-")
         found[name] = averaged(place, first)
@@ -527,9 +529,9 @@ def loaded(folder: Path) -> Any:
 class Steps(nn.Module):
     """Updates itself in its train_step."""
 
-    def __init__(self, own: bool) -> None:
+    def __init__(self, own: bool, **sizes: Any) -> None:
         super().__init__()
-        self.net, self.own = gpt(), own
+        self.net, self.own = gpt(**sizes), own
 
     def train_step(self, batch: Any, optimizer: Any) -> dict[str, Any]:
         loss = self.net(**batch)["loss"]
@@ -612,7 +614,13 @@ def gaudi() -> Any:
 
 
 def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
+    from tests.parallel import staged  # whose models are of this module
+
+    if dist.get_dist_info()[1] == 4:
+        return {"many": staged.many, "bits": lambda: staged.bits(folder)}
     return {
+        "pipeline": staged.pipeline,
+        "refused by pipeline": staged.refused,
         "ddp": ddp,
         "fsdp": fsdp,
         "exchanges": exchanges,

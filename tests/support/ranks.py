@@ -32,9 +32,12 @@ def do(scenarios: Callable[[Path], Mapping[str, Callable[[], Any]]]) -> None:
     dist.close_dist()
 
 
-def found_by(script: Path, folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Of two processes of `script`: what each found, and what it wrote to stderr."""
-    running = zygote.start_ranks([script, folder], cwd=folder)
+def found_by(
+    script: Path, folder: Path, count: int = 2
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Of the processes of `script`: what each found, and what it wrote to stderr."""
+    running = zygote.start_ranks([script, folder], folder, count)
     said = [process.communicate(timeout=300)[1] for process in running]
-    assert [process.returncode for process in running] == [0, 0], "\n".join(said)
-    return [json.loads((folder / f"rank{r}.json").read_text()) for r in range(2)], said
+    assert not any(process.returncode for process in running), "\n".join(said)
+    found = [folder / f"rank{rank}.json" for rank in range(count)]
+    return [json.loads(path.read_text()) for path in found], said

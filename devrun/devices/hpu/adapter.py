@@ -298,7 +298,8 @@ class HPUAdapter(EagerAdapter):
             f"mode {self.options.mode}; set mode: eager": self.options.mode != "eager",
             "fused optimizers; set fused: false": bool(self.options.fused),
         }
-        divided = self.mesh.type == "fsdp" or self.mesh.tensor_size > 1
+        mesh = self.mesh
+        divided = mesh.type == "fsdp" or mesh.tensor_size * mesh.num_stages > 1
         for reason, wrong in reasons.items():
             if divided and wrong:
                 raise UnsupportedFeatureError(

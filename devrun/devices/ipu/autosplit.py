@@ -10,7 +10,7 @@ gradient accumulation must have at least.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -19,12 +19,11 @@ from torch import nn
 
 from devrun.devices.ipu.measure import Block, measure
 from devrun.errors import ConfigError
+from devrun.models.split import StageValue, partition
 
 IPU_MEMORY = 1472 * 624 * 1024
 """Bytes of one Mk2 IPU: 1472 tiles of 624 KiB."""
 GIGA, MIB = 1e9, 2**20
-StageValue = Callable[[int, int, int], int]
-"""(stage, first block, block after the last) -> a cost of that stage."""
 
 
 @dataclass(frozen=True)
@@ -117,59 +116,6 @@ def largest_memory(
 def _sums(values: Sequence[int]) -> list[int]:
     """Prefix sums: blocks i to j-1 have `sums[j] - sums[i]`."""
     return [0, *accumulate(values)]
-
-
-def partition(
-    num_blocks: int,
-    num_stages: int,
-    cost: StageValue,
-    memory: StageValue,
-    limit: int | None,
-) -> tuple[int, ...] | None:
-    """First blocks of the stages; None where no division is within the limit.
-
-    Exact: dynamic programming over (stage, block), once for the least largest cost and
-    once more for the least largest memory at that cost.
-    """
-
-    def allowed(s: int, i: int, j: int) -> bool:
-        return limit is None or memory(s, i, j) <= limit
-
-    least = _bottleneck(num_blocks, num_stages, cost, allowed)
-    if least is None:
-        return None
-    most = least[0]
-    best = _bottleneck(
-        num_blocks,
-        num_stages,
-        memory,
-        lambda s, i, j: cost(s, i, j) <= most and allowed(s, i, j),
-    )
-    return (best or least)[1]
-
-
-def _bottleneck(
-    num_blocks: int,
-    num_stages: int,
-    value: StageValue,
-    allowed: Callable[[int, int, int], bool],
-) -> tuple[int, tuple[int, ...]] | None:
-    """Least possible largest value of a stage, and the stages' first blocks.
-
-    Every stage has a block at least; None when no division is allowed.
-    """
-    # best[j]: the same for the first j blocks in as many stages as were added so far
-    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
-    for stage in range(num_stages):
-        longer: dict[int, tuple[int, tuple[int, ...]]] = {}
-        for end in range(stage + 1, num_blocks - (num_stages - stage - 1) + 1):
-            for start, (most, starts) in best.items():
-                if start < end and allowed(stage, start, end):
-                    here = max(most, value(stage, start, end))
-                    if end not in longer or here < longer[end][0]:
-                        longer[end] = here, (*starts, start)
-        best = longer
-    return best.get(num_blocks)
 
 
 def _memory(

@@ -12,25 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from devrun.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class Edge:
-    """The first layer of a block, and where that runs."""
-
-    name: str
-    layer: nn.Module
-    ipu: int
-    user_id: str | None
-
-    def __str__(self) -> str:
-        return f"{self.name or 'the whole model'!r} on IPU {self.ipu}"
+from devrun.models.split import Edge
 
 
 class StageOrder:

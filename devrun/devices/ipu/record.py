@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 from devrun.data import streams
 from devrun.devices.ipu.batch import Flat, rebuild
 from devrun.devices.ipu.options import micro_batches
-from devrun.devices.ipu.split import layers_of
 from devrun.errors import ConfigError
+from devrun.models.split import layers_of
 from devrun.models.step_module import StepModule
 
 RTOL, ATOL = 1e-3, 1e-5

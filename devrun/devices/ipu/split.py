@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
-from devrun.devices.ipu.order import Edge, StageOrder
-from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
+from devrun.devices.ipu.order import StageOrder
+from devrun.errors import ConfigError
+from devrun.models.split import Edge, edges_of, layers_of
 
-KEYS = ("layer_to_call", "ipu_id", "user_id")
-CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 PLACED = "_ipu_split"
 CHECKPOINTED = "_ipu_checkpoints"
 
@@ -61,14 +60,7 @@ def apply_split(
         ConfigError: an edge that names no layer, a layer twice, a block without a
             stage, IPU numbers with a gap, or more of them than `num_ipus`.
     """
-    if isinstance(edges, (str, Mapping)) or not isinstance(edges, Sequence):
-        raise ConfigTypeError(
-            f"{where} must be a list of {{layer_to_call, ipu_id}}, got {edges!r}"
-        )
-    found = [
-        _edge(edge, model, f"{where}[{index}]") for index, edge in enumerate(edges)
-    ]
-    _check_once(found, where)
+    found = edges_of(model, edges, where)
     _check_ipus(found, num_ipus, where)
     order = StageOrder(found, strategy, where, complete=complete)
     remove_split(model)
@@ -163,88 +155,6 @@ def _unhook(hooks: list[tuple[nn.Module, int]]) -> None:
         # the two dictionaries that torch's own handle would take the hook out of
         layer._forward_pre_hooks.pop(key, None)
         layer._forward_pre_hooks_with_kwargs.pop(key, None)
-
-
-def _edge(edge: Any, model: nn.Module, where: str) -> Edge:
-    if not isinstance(edge, Mapping):
-        raise ConfigTypeError(
-            f"{where} must be {{layer_to_call, ipu_id}}, got {edge!r}"
-        )
-    for key in edge:
-        if key not in KEYS:
-            raise UnknownNameError(
-                f"{where} has no key {key!r}; {nearest(str(key), KEYS)}"
-            )
-    for key in KEYS[:2]:
-        if key not in edge:
-            raise ConfigError(f"{where} has no {key}: give layer_to_call and ipu_id")
-    name, ipu, user_id = (edge.get(key) for key in KEYS)
-    if isinstance(ipu, bool) or not isinstance(ipu, int) or ipu < 0:
-        raise ConfigTypeError(f"{where}.ipu_id must be 0 or more, got {ipu!r}")
-    if isinstance(user_id, bool) or not isinstance(user_id, (str, int, type(None))):
-        raise ConfigTypeError(f"{where}.user_id must be a string, got {user_id!r}")
-    name, layer = _layer(name, model, f"{where}.layer_to_call")
-    return Edge(name, layer, ipu, None if user_id is None else str(user_id))
-
-
-def layers_of(
-    model: nn.Module, given: Sequence[Any], where: str
-) -> list[tuple[str, nn.Module]]:
-    """Name and layer of each of `given`: a name, or an index in `named_modules()`.
-
-    Raises:
-        ConfigError: no layer, or one that is never called itself.
-    """
-    try:
-        return [_layer(each, model, where) for each in given]
-    except ConfigError as error:
-        error.key = where
-        raise
-
-
-def _layer(name: Any, model: nn.Module, where: str) -> tuple[str, nn.Module]:
-    if isinstance(name, bool) or not isinstance(name, (str, int)):
-        raise ConfigTypeError(
-            f"{where} must be the name of a layer or its index, got {name!r}"
-        )
-    if isinstance(name, int):
-        indexed = [each for each, _ in model.named_modules()]
-        if not 0 <= name < len(indexed):
-            raise ConfigError(
-                f"{where} is {name}, but the model has the layers 0 to "
-                f"{len(indexed) - 1} (their place in named_modules())"
-            )
-        name = indexed[name]
-    names = dict(model.named_modules(remove_duplicate=False))
-    where = f"{where}: {name!r}"
-    if name not in names:
-        known = [n for n in names if n]
-        raise UnknownNameError(
-            f"{where} is no layer of the model; {nearest(name, known)}"
-        )
-    layer = names[name]
-    if isinstance(layer, CONTAINERS):
-        inside = next(
-            (f" such as {n!r}" for n in names if n.startswith(f"{name}.")), ""
-        )
-        raise ConfigError(
-            f"{where} is a {type(layer).__name__}, which is never called itself; name "
-            f"a layer in it{inside}"
-        )
-    return name, layer
-
-
-def _check_once(edges: list[Edge], where: str) -> None:
-    seen: dict[int, tuple[int, str]] = {}
-    for index, edge in enumerate(edges):
-        if id(edge.layer) in seen:
-            first, name = seen[id(edge.layer)]
-            same = "" if name == edge.name else f", which is {name!r}"
-            raise ConfigError(
-                f"{where}[{index}] names {edge.name!r}{same}, as {where}[{first}] does "
-                "already: a layer begins one block; remove one of the two"
-            )
-        seen[id(edge.layer)] = index, edge.name
 
 
 def _check_ipus(edges: list[Edge], num_ipus: int | None, where: str) -> None:
