@@ -1,9 +1,9 @@
 """Losses of each strategy on 1 to 4 processes against one process, as a table.
 
-python benchmarks/parallel_losses.py [--updates 50] [--models gpt resnet]
+python benchmarks/parallel_losses.py [--updates 50] [--models gpt vit resnet]
     [--processes 2 3 4] [--out FILE]
 
-Every row trains the shipped GPT or ResNet at a tiny size for 50 updates of 36 samples,
+Every row trains a shipped GPT, ViT or ResNet of a tiny size, 50 updates of 36 samples,
 divided over the processes and micro-batches of the row; its reference is one process
 that does the same update. What a batch norm sees are the samples of a micro-batch, so
 the ResNet's reference has micro-batches of the same size. Processes talk over gloo.
@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from devrun import dist
 from devrun.hooks import Hook
-from devrun.models import GPT, ResNet
+from devrun.models import GPT, ResNet, VisionTransformer
 from devrun.runners import IterBasedRunner
 
 Case = tuple[str, str, int, str]
@@ -44,13 +44,19 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "tensor 2": {"mesh": {"tensor": 2}},
     "tensor 2 x fsdp 2": {"type": "fsdp", "mesh": {"tensor": 2, "shard": 2}},
 }
+for _name in ("tensor 2", "tensor 2 x fsdp 2"):
+    STRATEGIES[f"{_name}, sequence"] = {**STRATEGIES[_name], "sequence": True}
 PROCESSES = {
     "ddp": (2, 3, 4),
     "fsdp": (2, 3, 4),
     "hybrid 2x2": (4,),
     "tensor 2": (2,),
+    "tensor 2, sequence": (2,),
     "tensor 2 x fsdp 2": (4,),
+    "tensor 2 x fsdp 2, sequence": (4,),
 }
+MATRICES = {"gpt": None, "vit": True, "resnet": False}
+"""Whether a model is tried where matrices are divided; None for everywhere."""
 LIMITS = {"fp32": 1e-4, "bf16": 2e-2}
 """How far losses may part from those of one process: rounding alone does it, which
 AdamW and the steps before make larger."""
@@ -100,14 +106,18 @@ def train(case: Case, updates: int) -> list[float]:
     model, strategy, accumulate, precision = case
     torch.manual_seed(0)
     sizes = {"vocab_size": 24, "block_size": 16, "n_layer": 2, "n_head": 4}
-    net: nn.Module = (
-        GPT(**sizes, n_embd=16, dropout=0.0)
-        if model == "gpt"
-        else ResNet(stage_blocks=(1, 1), base_channels=8, num_classes=4, stem="cifar")
-    )
+    net: nn.Module
+    rate = 1e-3
+    if model == "gpt":
+        net = GPT(**sizes, n_embd=16, dropout=0.0)
+    elif model == "vit":  # of 5 positions
+        net = VisionTransformer(8, 4, 16, 2, 4, num_classes=4)
+        rate = 3e-4  # at 1e-3 one process in bf16 parts from itself by 0.04
+    else:
+        net = ResNet(stage_blocks=(1, 1), base_channels=8, num_classes=4, stem="cifar")
     runner = IterBasedRunner(
         net,
-        optimizer=torch.optim.AdamW(net.parameters(), lr=1e-3),
+        optimizer=torch.optim.AdamW(net.parameters(), lr=rate),
         loss=None if model == "gpt" else nn.CrossEntropyLoss(),
         device="cpu",
         seed=1,
@@ -160,8 +170,7 @@ def cases_on(count: int, models: list[str]) -> list[Case]:
         (model, strategy, accumulate, precision)
         for model in models
         for strategy, counts in PROCESSES.items()
-        # a ResNet has no matrices to divide
-        if count in counts and not (model == "resnet" and strategy.startswith("tensor"))
+        if count in counts and MATRICES[model] in (None, strategy.startswith("tensor"))
         for accumulate in (1, 3)
         for precision in LIMITS
     ]
@@ -195,7 +204,7 @@ def rows(models: list[str], processes: list[int], updates: int) -> Iterator[list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--updates", type=int, default=50)
-    parser.add_argument("--models", nargs="+", default=["gpt", "resnet"])
+    parser.add_argument("--models", nargs="+", default=list(MATRICES))
     parser.add_argument("--processes", nargs="+", type=int, default=[2, 3, 4])
     parser.add_argument("--out", type=Path, help="append the table here")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
