@@ -19,7 +19,7 @@ from devrun.devices.eager import EagerAdapter
 from devrun.devices.frozen import Finding
 from devrun.devices.hpu import environment, sdk
 from devrun.devices.hpu.clipping import fused_clip
-from devrun.devices.hpu.divided import divide_linear_backward
+from devrun.devices.hpu.divided import divide_linear_backward, sum_gradients
 from devrun.devices.hpu.frozen import CompiledDraws
 from devrun.devices.hpu.graphs import GraphedForward, GraphTrial
 from devrun.devices.hpu.lazy import Markers
@@ -93,6 +93,8 @@ class HPUAdapter(EagerAdapter):
         if self.mesh.tensor_size > 1:
             divide_linear_backward()
         prepared = super().prepare(model, optimizer, policy)
+        if self.mesh.type == "fsdp":
+            sum_gradients(prepared[0])
         if self._markers is not None:
             self._markers.after_prepare()
         return prepared

@@ -1,4 +1,4 @@
-"""What torch has to be told before matrices are divided over Gaudis."""
+"""What torch has to be told where weights are divided over Gaudis."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import torch
+from torch import nn
 
 
 @functools.cache
@@ -28,3 +29,12 @@ def divide_linear_backward() -> None:
         for dim in map(Shard, range(inputs.ndim - 1)):  # samples, or positions
             found.append(([dim, some, some], [dim, dim, whole, None]))
         return found
+
+
+def sum_gradients(model: nn.Module) -> None:
+    """Let sharded gradients travel as sums, since HCCL has no averages."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
