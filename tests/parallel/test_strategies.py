@@ -203,10 +203,12 @@ def test_what_fsdp_cannot_honour_is_one_line(ranks, what, words):
         assert "\n" not in found["refused by fsdp"][what]
 
 
-def test_an_emulated_gaudi_refuses_before_the_first_step(ranks):
+def test_an_emulated_gaudi_trains_as_the_cpu(ranks, alone):
     for found in ranks:
-        assert "cannot be combined with the emulator" in found["gaudi"]
-        assert "\n" not in found["gaudi"]
+        assert_same(found["gaudi"]["fsdp"], alone)
+        assert_same(found["gaudi"]["sequence"], alone)
+        assert "fused optimizers; set fused: false" in found["gaudi"]["fused"]
+        assert "\n" not in found["gaudi"]["fused"]
 
 
 @pytest.mark.parametrize(

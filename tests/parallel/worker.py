@@ -216,10 +216,12 @@ def norms() -> Any:
     }
 
 
-def averaged(folder: Path, parallel: Any, resume: bool = False) -> Any:
+def averaged(folder: Path, parallel: Any, resume: bool = False, **options: Any) -> Any:
     """EMA, evaluation and prediction of uneven shares, a save and what it holds."""
     model = gpt()
-    runner = runner_of(model, parallel=parallel, work_dir=folder, max_epochs=2)
+    runner = runner_of(
+        model, parallel=parallel, work_dir=folder, max_epochs=2, **options
+    )
     ema = EMAHook(momentum=0.1, warm_up=1)
     runner.register_hook(ema)
     losses = Losses()
@@ -322,6 +324,7 @@ def draws() -> Any:
     return model.seen
 
 
+GAUDI = {"type": "hpu", "emulate": True, "fused": False}
 SEQUENCE: Any = {"mesh": {"tensor": 2}, "sequence": True}
 
 
@@ -652,7 +655,11 @@ def train_steps() -> Any:
 
 def gaudi() -> Any:
     device = {"type": "hpu", "emulate": True, "mode": "eager"}
-    return said(parallel={"type": "fsdp"}, device=device)
+    return {
+        "fused": said(parallel={"type": "fsdp"}, device=device),
+        "fsdp": train({"type": "fsdp"}, device=GAUDI),
+        "sequence": train(SEQUENCE, device=GAUDI),
+    }
 
 
 def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
