@@ -100,6 +100,15 @@ class GPT(nn.Module):
     """How single matrices are divided (`devrun.parallel`)."""
     reused_at_end = ("wte.weight",)
     """Weights that the last stage of a pipeline uses again."""
+    sequence_plan = MappingProxyType(
+        {
+            "drop": "split",
+            "h.*.ln_1": "sequence",
+            "h.*.ln_2": "sequence",
+            "ln_f": "gather",
+        }
+    )
+    """And how the sequence is, between them."""
 
     def __init__(
         self,
@@ -116,9 +125,9 @@ class GPT(nn.Module):
                 "n_embd", f"{n_embd} is not a multiple of n_head {n_head}"
             )
         self.block_size = block_size
-        self.dropout = dropout
         self.wte = nn.Embedding(vocab_size, n_embd)
         self.wpe = nn.Embedding(block_size, n_embd)
+        self.drop = nn.Dropout(dropout)
         self.h = nn.ModuleList(Block(n_embd, n_head, dropout) for _ in range(n_layer))
         self.ln_f = nn.LayerNorm(n_embd)
         self._init_weights(n_layer)
@@ -149,8 +158,7 @@ class GPT(nn.Module):
                 f"{self.block_size}"
             )
         positions = torch.arange(length, device=input_ids.device)
-        x = self.wte(input_ids) + self.wpe(positions)
-        x = F.dropout(x, self.dropout, self.training)
+        x = self.drop(self.wte(input_ids) + self.wpe(positions))
         for block in self.h:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)

@@ -15,7 +15,8 @@ TYPES = ("ddp", "fsdp", "none")
 DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")
 SCHEDULES = ("1f1b", "gpipe")
 COMPRESSIONS = ("bf16", "fp16")
-STYLES = ("colwise", "rowwise", "qkv")
+SEQUENCE_STYLES = ("split", "sequence", "gather")
+STYLES = ("colwise", "rowwise", "qkv", *SEQUENCE_STYLES)
 _OF = {
     "static_graph": ("ddp",),
     "gradient_as_bucket_view": ("ddp",),
@@ -27,6 +28,7 @@ _OF = {
     "reshard": ("fsdp",),
     "offload": ("fsdp",),
     "plan": ("fsdp", "none"),
+    "sequence": ("fsdp", "none"),
 }
 """The types that honour an option; all of them take `type` and `mesh`."""
 _ELSEWHERE = {
@@ -36,12 +38,19 @@ _ELSEWHERE = {
     "cumulative_iters": "optimizer_config: {cumulative_iters: 2}",
     "backend": "dist_params: {backend: gloo}",
 }
+_ABSENT = {
+    "context": "torch's context_parallel runs on no CPU: long sequences are divided "
+    "between matrices by mesh: {tensor: 2} with sequence: true, and "
+    "gradient_checkpointing keeps fewer activations",
+}
+"""Dimensions that are elsewhere, and what there is here."""
 _FLAGS = (
     "static_graph",
     "gradient_as_bucket_view",
     "find_unused_parameters",
     "broadcast_buffers",
     "offload",
+    "sequence",
 )
 
 
@@ -73,7 +82,10 @@ class ParallelOptions:
     """Keep weights, gradients and optimizer state on the host."""
     plan: Mapping[str, str] | None = None
     """Module pattern -> `colwise`, `rowwise` or `qkv` (three colwise ones in one
-    matrix) where the mesh has `tensor`; None for the model's own `tensor_plan`."""
+    matrix) where the mesh has `tensor`; None for the model's own `tensor_plan`. With
+    `sequence`, those of `SEQUENCE_STYLES` too, and of `sequence_plan`."""
+    sequence: bool = False
+    """Whether those that divide matrices have parts of the sequence between them."""
     split: Any = None
     """Where the mesh has `pipeline`: the first layer of each further stage, or an IPU's
     edges `{layer_to_call, ipu_id}`; None or `auto` balances the model's blocks."""
@@ -125,6 +137,7 @@ class ParallelOptions:
         stages = sizes.setdefault("pipeline", 1)
         kind = self.type or self._usual(world)
         self._check_type(kind, {})
+        self._check_sequence(tensor)
         free = next((d for d in ("shard", "replicate") if d not in sizes), None)
         if kind == "none":
             free = None
@@ -204,12 +217,30 @@ class ParallelOptions:
             return "none" if alone else "fsdp"
         return "ddp" if world > 1 else "none"
 
+    def _check_sequence(self, tensor: int) -> None:
+        parts = {
+            name: s for name, s in (self.plan or {}).items() if s in SEQUENCE_STYLES
+        }
+        if self.sequence and tensor == 1:
+            raise ConfigError(
+                "parallel: sequence: true divides activations over those that divide "
+                "matrices: give mesh: {tensor: 2} or more, or leave it out",
+                key="sequence",
+            )
+        if parts and not self.sequence:
+            listed = ", ".join(f"{name}: {style}" for name, style in parts.items())
+            raise ConfigError(
+                f"parallel: plan has {{{listed}}}, of sequence: true: set it, or leave "
+                "them out",
+                key="plan",
+            )
+
     def _check_type(self, kind: str, section: Mapping[str, Any]) -> None:
         """Refuse an option that `kind` would not honour."""
         usual = ParallelOptions()
         for name, types in _OF.items():
             given = getattr(self, name) != getattr(usual, name)
-            if given and kind not in types and (kind != "none" or name == "plan"):
+            if given and kind not in types and kind != "none":
                 raise ConfigError(
                     f"parallel: {name} is for type {' or '.join(types)}; type {kind} "
                     "cannot honour it: leave it out",
@@ -264,9 +295,9 @@ def _check_each(key: str, value: Mapping[str, Any]) -> None:
                 place=place,
             )
         if key == "mesh" and name not in DIMENSIONS:
+            hint = _ABSENT.get(str(name)) or nearest(str(name), DIMENSIONS)
             raise ConfigError(
-                f"parallel: mesh has no dimension {name!r}; "
-                f"{nearest(str(name), DIMENSIONS)}",
+                f"parallel: mesh has no dimension {name!r}; {hint}",
                 place=place,
             )
         if key == "mesh" and (type(entry) is not int or entry < 1):

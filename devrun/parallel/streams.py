@@ -2,8 +2,9 @@
 
 Processes that divide matrices draw alike, so that dropout leaves out the same units of
 what all have. Between a column-wise matrix and the row-wise one after it each has other
-units: there each draws from a stream of its own, which begins where the common one
-tells it to, so that a recomputation draws the same again.
+units, and in parts of a sequence other positions: there each draws from a stream of its
+own, which begins where the common one tells it to, so that a recomputation draws the
+same again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class StreamsApart:
             module = model.get_submodule(name)
             owner = model.get_submodule(name.rpartition(".")[0])
             if style == "rowwise":
-                module.register_forward_pre_hook(self._leave)
+                module.register_forward_pre_hook(self.leave)
             else:
                 module.register_forward_hook(self._entering(owner))
 
@@ -46,18 +47,23 @@ class StreamsApart:
             if inside and module not in self._passed:
                 self._passed.add(module)
                 return
-            self._common = None
-            if not module.training:
-                return
-            seed = int(torch.randint(2**62, (1,)).item())
-            states = None if self._device is None else self._device.rng_state()
-            self._common = (torch.get_rng_state(), states)
+            self.enter(module)
             self._owner, self._passed = owner, {module}
-            torch.manual_seed(seed + self._place)
 
         return enter
 
-    def _leave(self, *_: Any) -> None:
+    def enter(self, module: nn.Module) -> None:
+        """Draw from a stream of this process's own from here on, if `module` trains."""
+        self._common = None
+        if not module.training:
+            return
+        seed = int(torch.randint(2**62, (1,)).item())
+        states = None if self._device is None else self._device.rng_state()
+        self._common = (torch.get_rng_state(), states)
+        torch.manual_seed(seed + self._place)
+
+    def leave(self, *_: Any) -> None:
+        """Draw as the others do again."""
         if self._common is None:
             return
         (host, device), self._common = self._common, None

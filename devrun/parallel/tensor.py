@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -20,8 +21,10 @@ from torch.distributed.tensor.parallel import (
 
 from devrun.dist import gather_objects
 from devrun.errors import ConfigError
-from devrun.models.names import matching
+from devrun.models.names import matching, matching_modules
 from devrun.parallel.fsdp import FSDP
+from devrun.parallel.options import ParallelOptions
+from devrun.parallel.sequence import SequenceParts, is_of_sequence
 from devrun.parallel.streams import StreamsApart
 from devrun.step import UpdatePolicy
 
@@ -40,16 +43,27 @@ class TensorParallel(FSDP):
         self.casts = self.mesh.data_size > 1
 
     def _divide(self, step: Any) -> Mapping[str, Tensor]:
-        styles = styles_of(step.module, self.options.plan)
-        _check(step.module, styles, self.mesh.tensor_size)
-        orders = self._reordered(step.module, styles)
-        plan: dict[str, Any] = {
-            name: RowwiseParallel() if style == "rowwise" else ColwiseParallel()
-            for name, style in styles.items()
-        }
+        model = step.module
+        styles = styles_of(model, self.options)
+        matrices = {n: s for n, s in styles.items() if not is_of_sequence(s)}
+        _check(model, matrices, self.mesh.tensor_size)
+        orders = self._reordered(model, styles)
+        streams = StreamsApart(self.mesh.tensor_rank, self.streams)
+        parts = SequenceParts(self.mesh.tensor, streams)
+        sequence = self.options.sequence
+        plan: dict[str, Any] = parts.prepare(model, styles) if sequence else {}
+        out: Any = Shard(1) if sequence else None
+        for name, style in matrices.items():
+            row = style == "rowwise"
+            plan[name] = (
+                RowwiseParallel(output_layouts=out) if row else ColwiseParallel()
+            )
         # all have the same weights already: none need be sent
-        parallelize_module(step.module, self.mesh.tensor, plan, src_data_rank=None)
-        StreamsApart(self.mesh.tensor_rank, self.streams).watch(step.module, styles)
+        parallelize_module(model, self.mesh.tensor, plan, src_data_rank=None)
+        if sequence:
+            parts.finish(model, styles)
+        else:
+            streams.watch(model, styles)
         if self.mesh.data_size > 1:
             self._shard(step)
         return orders
@@ -91,14 +105,18 @@ class TensorParallel(FSDP):
         return orders
 
 
-def styles_of(model: nn.Module, plan: Mapping[str, str] | None) -> dict[str, str]:
-    """The style of each module that `plan` divides, by name.
+def styles_of(model: nn.Module, options: ParallelOptions) -> dict[str, str]:
+    """The style of each module that the plan has, by name.
 
     Raises:
-        ConfigError: there is no plan, or a pattern of it matches no Linear, or two
-            match one.
+        ConfigError: there is no plan, or a pattern of it matches no Linear (with a
+            style of sequences, no module), or two match one.
     """
-    given = plan if plan is not None else getattr(model, "tensor_plan", None)
+    given = options.plan
+    if given is None:
+        given = dict(getattr(model, "tensor_plan", None) or {})
+        if options.sequence:
+            given |= getattr(model, "sequence_plan", {})
     kind = type(model).__name__
     if not given:
         raise ConfigError(
@@ -108,9 +126,17 @@ def styles_of(model: nn.Module, plan: Mapping[str, str] | None) -> dict[str, str
         )
     modules = dict(model.named_modules())
     names = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
+    found: list[tuple[str, list[str]]] = []
+    for pattern, style in given.items():
+        if is_of_sequence(style):
+            inner = matching_modules("plan", pattern, model)
+            found.append((pattern, [name for name, _ in inner]))
+        else:
+            matches = matching("plan", pattern, names)[pattern]
+            found.append((pattern, list(filter(matches, names))))
     styles: dict[str, str] = {}
-    for pattern, matches in matching("plan", list(given), names).items():
-        for name in filter(matches, names):
+    for pattern, those in found:
+        for name in those:
             if styles.setdefault(name, given[pattern]) != given[pattern]:
                 raise ConfigError(
                     f"parallel: plan has {styles[name]} and {given[pattern]} for "

@@ -19,6 +19,7 @@ from devrun.devices.eager import EagerAdapter
 from devrun.devices.frozen import Finding
 from devrun.devices.hpu import environment, sdk
 from devrun.devices.hpu.clipping import fused_clip
+from devrun.devices.hpu.divided import divide_linear_backward, sum_gradients
 from devrun.devices.hpu.frozen import CompiledDraws
 from devrun.devices.hpu.graphs import GraphedForward, GraphTrial
 from devrun.devices.hpu.lazy import Markers
@@ -89,7 +90,11 @@ class HPUAdapter(EagerAdapter):
     ) -> tuple[Any, Any]:
         self._check_precision(policy.precision)
         self._check_division()
+        if self.mesh.tensor_size > 1:
+            divide_linear_backward()
         prepared = super().prepare(model, optimizer, policy)
+        if self.mesh.type == "fsdp":
+            sum_gradients(prepared[0])
         if self._markers is not None:
             self._markers.after_prepare()
         return prepared
@@ -294,7 +299,6 @@ class HPUAdapter(EagerAdapter):
     def _check_division(self) -> None:
         """Refuse weights divided over processes where nothing can divide them."""
         reasons = {
-            "the emulator, whose tensors torch cannot divide": self.emulated,
             f"mode {self.options.mode}; set mode: eager": self.options.mode != "eager",
             "fused optimizers; set fused: false": bool(self.options.fused),
         }

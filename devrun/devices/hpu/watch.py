@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devrun.tensors import tensors_in
+from devrun.tensors import is_spread, tensors_in
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _TORCH = Path(torch.__file__).resolve().parent
@@ -115,7 +115,13 @@ class OpWatch(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         operands = list(tensors_in((args, kwargs)))
-        if any(not tensor.is_cpu for tensor in operands):
+        # with stand-ins torch works out where the parts of a divided tensor will be,
+        # and its mode for them is below this one
+        if any(hasattr(tensor, "fake_mode") for tensor in operands):
+            return func(*args, **kwargs)
+        # what is asked of divided tensors is asked of their parts again
+        spread = any(map(is_spread, operands))
+        if not spread and any(not tensor.is_cpu for tensor in operands):
             self._note(func._schema.name, args, kwargs)
         # an emulated device's tensors run it themselves, below the line that asks;
         # torch also lists plain tensors, of which it copies one to save it

@@ -51,11 +51,20 @@ class ProcessGroupHCCL(_ProcessGroup):
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any) -> None:
         super().__init__(rank, size)
+        self._name = ""
         self._gloo: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """hccl."""
         return "hccl"
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
+        """Torch keeps the names of groups whose backends are written in C++ alone."""
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """By which functional collectives find the group."""
+        return self._name
 
     def _run(self, name: str, tensors: tuple[Any, ...], *rest: Any) -> Any:
         if CAPTURE.active is not None:
@@ -114,6 +123,28 @@ for _name, _facts in COLLECTIVES.items():
     setattr(ProcessGroupHCCL, _name, _collective(_name, *_facts))
 for _name, _same in NEWER.items():
     setattr(ProcessGroupHCCL, _name, _collective(_same, *COLLECTIVES[_same]))
+
+
+def _one_by_one(name: str) -> Any:
+    """`name` of several (output, input) at once, which gloo shows to no Python.
+
+    Functional collectives ask for it even of one. What a group lacks, torch does with
+    the interpreter's lock held, which the threads of gloo need.
+    """
+
+    def run(self: Any, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        first = list(zip(outputs, inputs, strict=True))
+        last = first.pop()
+        for output, given in first:
+            getattr(self, name)(output, given, opts=opts).wait()
+        return getattr(self, name)(*last, opts=opts)
+
+    return run
+
+
+_Group: Any = ProcessGroupHCCL
+_Group.allgather_into_tensor_coalesced = _one_by_one(ALLGATHER)
+_Group.reduce_scatter_tensor_coalesced = _one_by_one(REDUCE_SCATTER)
 
 
 def _create(store: Any, rank: int, size: int, timeout: Any) -> ProcessGroupHCCL:
