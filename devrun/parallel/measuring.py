@@ -6,7 +6,7 @@ depends on the batch alone is computed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,8 @@ class Plan:
     """Of each stage but the first."""
     outputs: Mapping[Any, Sequence[Any]]
     """What each call of a module of an earlier stage gives; None: let it run."""
+    again: Set[int]
+    """Stages that use what entered them after their first layer, by the same name."""
 
 
 class Reached(BaseException):
@@ -99,6 +101,9 @@ class Measuring(OnMeta):
         self.outputs: dict[Any, list[Any]] = {}
         self._made: dict[int, tuple[Tensor, int]] = {}
         """Meta tensors, kept alive for their ids, and the stages that made them."""
+        self.again: set[int] = set()
+        self._entered: dict[int, Tensor] = {}
+        """`id` of what an earlier stage made -> what entered the present one for it."""
 
     def begin(self, number: int, args: Any, kwargs: Any) -> Any:
         starts = self._cut.starts
@@ -112,15 +117,16 @@ class Measuring(OnMeta):
                 key="split",
             )
         leaves, spec = tree_flatten((args, kwargs))
-        places, metas = [], []
+        places, metas, entered = [], [], {}
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor) and self._is_elsewhere(leaf):
-                self._check(leaf, starts[number - 1])
+                self._check(self._present(leaf), starts[number - 1])
                 meta = torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
                 leaves[place] = meta.requires_grad_(leaf.requires_grad)
                 places.append(place)
                 metas.append(leaves[place])
-        self.stage = number
+                entered[id(leaf)] = leaves[place]
+        self.stage, self._entered = number, entered
         for meta in metas:
             self._made[id(meta)] = meta, number
         self.found.append(Crossing(tuple(places), tuple(metas)))
@@ -157,10 +163,17 @@ class Measuring(OnMeta):
         made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
         if made:
             for tensor in tensors:
-                self._check(tensor, name)
+                self._check(self._present(tensor), name)
         for tensor in made:
             self._made[id(tensor)] = tensor, self.stage
         return result
+
+    def _present(self, tensor: Tensor) -> Tensor:
+        """What stands for it in this stage."""
+        if id(tensor) not in self._entered:
+            return tensor
+        self.again.add(self.stage)
+        return self._entered[id(tensor)]
 
     def _check(self, tensor: Tensor, user: str) -> None:
         """Refuse a value of another stage."""
@@ -198,6 +211,24 @@ class Measuring(OnMeta):
                 "make a new tensor, as torch.cat does",
                 key="split",
             )
+
+
+class Entered(TorchFunctionMode):
+    """Puts what a stage received in the place of what has no values here."""
+
+    def __init__(self, received: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self._received = received
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        args, kwargs = tree_map_only(Tensor, self.of, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """What was received for it, or itself."""
+        return self._received.get(id(tensor), (tensor, tensor))[1]
 
 
 def _on_meta(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -23,8 +23,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from devrun.data import streams
 from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.models.recompute import is_recomputed
 from devrun.models.split import CONTAINERS
-from devrun.parallel.measuring import Cut, Measuring, OnMeta, Plan, Reached
+from devrun.parallel.measuring import Cut, Entered, Measuring, OnMeta, Plan, Reached
 
 
 class Passes:
@@ -52,7 +53,7 @@ class Passes:
         found = {id(tensor): (name, homes[name]) for name, tensor in named}
         self.cut, self.stage = Cut(starts, found, device), stage
         self._params, self._draws = list(model.parameters()), draws
-        self._buffers = list(model.buffers())
+        self._buffers, self._modules = list(model.buffers()), list(model.modules())
         self.current: Any = None
         """The pass that is being done."""
         for number, name in enumerate(starts, 1):
@@ -118,7 +119,13 @@ class Passes:
                 "calls: name a layer in split that it calls",
                 key="split",
             )
-        return Plan(tuple(measuring.found), measuring.outputs)
+        if measuring.again and any(map(is_recomputed, self._modules)):
+            raise UnsupportedFeatureError(
+                "parallel: mesh pipeline cannot be combined with gradient_checkpointing"
+                " where several layers of a stage take one value of an earlier stage",
+                key="gradient_checkpointing",
+            )
+        return Plan(tuple(measuring.found), measuring.outputs, measuring.again)
 
     def run(
         self, forward: Callable[[], Any], plan: Plan, received: Sequence[Tensor]
@@ -126,7 +133,7 @@ class Passes:
         """What `forward` gives in the last stage; elsewhere the tensors to send."""
         self.current = running = _Running(self, plan, received)
         try:
-            with running.before:
+            with running.after, running.before:
                 if self.stage:
                     running.skip()
                 return forward()
@@ -157,6 +164,9 @@ class _Running:
         self._calls = {unit: iter(given) for unit, given in plan.outputs.items()}
         self.before = ExitStack()
         """Holds until the stage begins."""
+        self.after = ExitStack()
+        """And from then on."""
+        self._entered = Entered({})
 
     def skip(self) -> None:
         self.before.enter_context(torch.no_grad())
@@ -173,13 +183,18 @@ class _Running:
             # expects may be wider than what is here
             raise Reached(
                 [
-                    leaves[place].to(meta.dtype).contiguous()
+                    self._entered.of(leaves[place]).to(meta.dtype).contiguous()
                     for place, meta in zip(crossing.places, crossing.metas, strict=True)
                 ]
             )
         self.before.close()
+        received = {}
         for place, value in zip(crossing.places, self._received, strict=True):
+            received[id(leaves[place])] = leaves[place], value
             leaves[place] = value
+        self._entered = Entered(received)
+        if stage in self._plan.again:
+            self.after.enter_context(self._entered)
         return tree_unflatten(leaves, spec)
 
     def through(self, unit: _Unit, args: Any, kwargs: Any) -> Any:

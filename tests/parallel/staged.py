@@ -50,6 +50,36 @@ class Stack(nn.Module):
         return z
 
 
+class Fed(nn.Module):
+    """A layer that takes what was computed at the beginning, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.fc(x) + first)
+
+
+class FedStack(nn.Module):
+    """Layers all of which take one value of the first stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.stem = nn.Linear(3, 8)
+        self.blocks = nn.ModuleList(Fed() for _ in range(8))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.stem(x)
+        first = y * 2
+        for block in self.blocks:
+            y = block(y, first)
+        z: torch.Tensor = self.head(y)
+        return z
+
+
 def fit(net: nn.Module, parallel: Any = TWO, count: int = 16, **options: Any) -> Any:
     """Losses of updates of 4 samples, or the one line that refuses them."""
     generator = torch.Generator().manual_seed(1)
@@ -169,6 +199,7 @@ def many() -> Any:
         "steps": stepped(four),
         "edges": fit(Stack(), {**four, "split": edges}),
         "frozen": fit(frozen(), four),
+        "fed": fit(FedStack(), four),
         "uneven": fit(Stack(), four, 14, optimizer_config={"cumulative_iters": 2}),
         "skipping": worker.train(
             four,

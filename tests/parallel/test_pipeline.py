@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parallel.staged import Stack, fit, frozen, stepped, taken_up
+from tests.parallel.staged import FedStack, Stack, fit, frozen, stepped, taken_up
 from tests.parallel.worker import convolutions, gpt, train
 from tests.support.ranks import found_by
 
@@ -65,6 +65,7 @@ def test_batch_norms_and_train_steps_are_those_of_one_process(ranks):
 def test_split_edges_frozen_stages_and_uneven_micro_batches_train(ranks):
     found = ranks[3]["many"]
     assert found["edges"] == pytest.approx(fit(Stack(), None), abs=2e-6)
+    assert found["fed"] == pytest.approx(fit(FedStack(), None), abs=2e-6)
     assert found["frozen"] == pytest.approx(fit(frozen(), None), abs=2e-6)
     update = {"cumulative_iters": 2}
     alone = fit(Stack(), None, 14, optimizer_config=update)
