@@ -13,21 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from devrun.checkpoint import fileops, strict_json, tensorfile
 from devrun.checkpoint.decode import decode_tree
+from devrun.checkpoint.entries import check_digest, from_file
 from devrun.checkpoint.hasher import Hasher
 from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST
+from devrun.checkpoint.sharded_index import Like
 from devrun.errors import CheckpointError, nearest
 from devrun.place import Place
 from devrun.ranks import together
 
-Like = Callable[[str, Sequence[int], torch.dtype], "Tensor | None"]
-"""`PART/NAME`, shape and type of a tensor in pieces -> an empty one that is spread over
-processes as this is to be; None for the whole of it, on the host."""
 _MAX_JSON = 1 << 31
 
 
@@ -235,25 +233,6 @@ def _read_tensors(
 ) -> dict[str, Tensor]:
     with fileops.reading(name, fd, size, seen) as (fill, _):
         return tensorfile.read(fill, size)
-
-
-def from_file(
-    read: Callable[..., Any], fd: int, entry: FileEntry, *arguments: Any
-) -> Any:
-    """What `read` gives for a file; CheckpointError that names it where it cannot."""
-    try:
-        return read(entry.name, fd, entry.size, *arguments)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CheckpointError(f"{entry.name} cannot be read: {reason}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{entry.name} is damaged: {error}") from error
-
-
-def check_digest(entry: FileEntry, sha256: str) -> None:
-    """Refuse bytes that are not those that the manifest lists."""
-    if sha256 != entry.sha256:
-        raise CheckpointError(f"{entry.name} is damaged: its sha256 does not match")
 
 
 def missing_message(path: Path) -> str:

@@ -42,11 +42,11 @@ from torch.futures import Future
 
 from devrun.checkpoint import fileops, sharded_index
 from devrun.checkpoint.codec import has_shards, shared_memory
+from devrun.checkpoint.draft import Draft, Snapshot
 from devrun.checkpoint.manifest import FileEntry
 from devrun.checkpoint.names import SHARDS
 from devrun.checkpoint.sharded_index import Piece, ShardedTensor
 from devrun.checkpoint.storage import storage_errors
-from devrun.checkpoint.writer import Draft, Snapshot
 from devrun.dist import get_dist_info, is_main
 from devrun.errors import CheckpointError, DevrunError
 from devrun.ranks import together

@@ -13,11 +13,12 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from devrun.checkpoint import strict_json
 from devrun.checkpoint.names import SHARDS, is_part
@@ -48,6 +49,9 @@ class ShardedTensor:
     pieces: tuple[Piece, ...]
 
 
+Like = Callable[[str, Sequence[int], torch.dtype], Tensor | None]
+"""`PART/NAME`, shape and type of a tensor in pieces -> an empty one that is spread over
+processes as this is to be; None for the whole of it, on the host."""
 Index = Mapping[str, ShardedTensor]
 """`PART/NAME`, the name that the part's JSON has for it -> the tensor."""
 

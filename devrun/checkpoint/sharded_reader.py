@@ -25,11 +25,11 @@ from torch.distributed.checkpoint import metadata as facts
 from torch.futures import Future
 
 from devrun.checkpoint import fileops
+from devrun.checkpoint.entries import check_digest, from_file
 from devrun.checkpoint.hasher import Hasher
 from devrun.checkpoint.manifest import Manifest
 from devrun.checkpoint.names import SHARDS
-from devrun.checkpoint.reader import Like, check_digest, from_file
-from devrun.checkpoint.sharded_index import Index, Piece, parse
+from devrun.checkpoint.sharded_index import Index, Like, Piece, parse
 from devrun.errors import CheckpointError, DevrunError
 
 _MAX_INDEX = 1 << 31

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from devrun.checkpoint.catalog import remove_checkpoint
-from devrun.checkpoint.writer import write_pointer
+from devrun.checkpoint.draft import write_pointer
 from devrun.errors import (
     ConfigError,
     ConfigTypeError,

@@ -1,0 +1,286 @@
+"""`Draft`: a fresh directory that is either whole or not there.
+
+    encode everything                    nothing on disk yet
+    room for it?                         else StorageError
+    .tmp-NAME-random/                    locked: a sweep leaves it alone
+      each file: reserve, write and hash side by side, fsync, check its size
+      MANIFEST.json, fsync
+    fsync .tmp-NAME-random/
+    rename to NAME, fsync the parent     from here on it counts
+    latest.json                          advisory
+
+A failure before the rename removes the temporary directory; older checkpoints are
+never touched. `fileops` does every step, so that a test can stop at any of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from devrun.checkpoint import fileops, strict_json, tensorfile
+from devrun.checkpoint.codec import encode_tree, shared_memory
+from devrun.checkpoint.hasher import Hasher, Piece
+from devrun.checkpoint.manifest import FileEntry, Manifest
+from devrun.checkpoint.names import (
+    MANIFEST,
+    check_name,
+    check_part,
+    temporary,
+)
+from devrun.checkpoint.reader import verify_checkpoint
+from devrun.checkpoint.storage import (
+    clear_directory,
+    make_durable,
+    storage_errors,
+    write_file,
+)
+from devrun.errors import CheckpointError, StorageError
+
+_SPARE = 1.1
+_ENDINGS = (".json", ".safetensors", ".distcp", ".metadata")
+_LOGGER = logging.getLogger("devrun.checkpoint")
+Content = bytes | dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything a checkpoint will hold, encoded; `write` may come later.
+
+    Its tensors are on the host: the very memory of the tree where nothing says
+    otherwise, which must then not change before it is written.
+    """
+
+    files: Mapping[str, Content]
+    """File name -> what it will hold, in the order of writing."""
+    manifest: Manifest
+
+    @classmethod
+    def take(
+        cls,
+        parts: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        to_host: Callable[[Tensor], Tensor] = shared_memory,
+    ) -> Snapshot:
+        """As `write_checkpoint` takes its arguments; `to_host` as `encode_tree`.
+
+        Raises:
+            CheckpointError: a name or a value that cannot be saved.
+        """
+        manifest = Manifest.describe(meta)
+        files: dict[str, Content] = {}
+        for part, tree in parts.items():
+            encoded = encode_tree(tree, check_part(part), to_host)
+            if encoded.tensors:
+                files[f"{part}.safetensors"] = encoded.tensors
+            files[f"{part}.json"] = strict_json.dumps(encoded.tree)
+        if not files:
+            raise CheckpointError("a checkpoint needs at least one part")
+        return cls(files, manifest)
+
+    def write(self, root: str | os.PathLike[str], name: str) -> Path:
+        """Write it as `root/name`; its path, once it is durable.
+
+        Raises:
+            StorageError: the disk refused; what was there before is intact.
+        """
+        with Draft(root, name, self.size) as draft:
+            return draft.finish(self)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files, but for the manifest."""
+        return sum(
+            len(content) if isinstance(content, bytes) else tensorfile.size_of(content)
+            for content in self.files.values()
+        )
+
+
+class Draft:
+    """Context manager: a checkpoint that nobody sees before `finish`.
+
+    What leads out of it before that removes it.
+
+    Args:
+        root, name: it becomes `root/name`.
+        needed: bytes that there must be room for.
+
+    Raises:
+        StorageError: the disk refused; what was there before is intact.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], name: str, needed: int) -> None:
+        self._root, self._name, self._needed = Path(root), check_name(name), needed
+        self._stack = ExitStack()
+        self._parent = self.fd = -1
+        self.directory = temporary("tmp", name)
+        """Its present name in `root`."""
+
+    def __enter__(self) -> Draft:
+        with ExitStack() as stack:
+            stack.enter_context(self._errors())
+            make_durable(self._root)
+            self._parent = stack.enter_context(fileops.directory(self._root))
+            _check_target(self._root / self._name, self._parent)
+            _check_room(self._needed, self._parent)
+            fileops.make_directory(self.directory, self._parent)
+            stack.callback(self._clear)
+            self.fd = stack.enter_context(
+                fileops.subdirectory(self.directory, self._parent)
+            )
+            fileops.try_lock(self.fd)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._stack.__exit__(*error)
+
+    def finish(self, snapshot: Snapshot, others: Iterable[FileEntry] = ()) -> Path:
+        """Write `snapshot`, beside `others` that are there already, and publish all.
+
+        Raises:
+            StorageError: the disk refused; what was there before is intact.
+        """
+        root, name = self._root, self._name
+        with self._errors():
+            with ExitStack() as stack:
+                written = []
+                for file, content in snapshot.files.items():
+                    hasher = stack.enter_context(Hasher())
+                    size = _write_one(file, content, self.fd, hasher)
+                    written.append((file, size, hasher))
+                entries = [FileEntry(n, size, h.hexdigest()) for n, size, h in written]
+            files = (*entries, *others)
+            complete = replace(snapshot.manifest, files=files).render()
+            _write_one(MANIFEST, complete, self.fd, Hasher())
+            fileops.sync(self.fd)
+            _publish(root, self.directory, name, self._parent)
+        try:
+            write_pointer(root, "latest", name, snapshot.manifest.step)
+        except StorageError as error:  # the checkpoint counts without it
+            _LOGGER.warning("%s", error)
+        return root / name
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return storage_errors(
+            f"cannot write checkpoint {str(self._root / self._name)!r}"
+        )
+
+    def _clear(self) -> None:
+        with suppress(OSError):  # of one that is published there is nothing
+            clear_directory(self.directory, self._parent)
+
+
+def write_pointer(
+    root: str | os.PathLike[str], pointer: str, name: str, step: int
+) -> None:
+    """Point `root/POINTER.json` (`latest`, `best`) at the checkpoint `name`.
+
+    Only people and retention read it: the newest whole checkpoint is found without.
+
+    Raises:
+        StorageError: the disk refused; the pointer is as it was.
+    """
+    data = strict_json.dumps({"checkpoint": check_name(name), "step": step})
+    target = f"{check_part(pointer)}.json"
+    with (
+        storage_errors(f"cannot write {str(Path(root) / target)!r}"),
+        fileops.directory(Path(root)) as parent,
+    ):
+        write_file(target, [data], parent)
+
+
+def _check_target(path: Path, parent: int) -> None:
+    kind = fileops.file_type(path.name, parent)
+    if kind is None:
+        return
+    if kind == "directory":
+        with fileops.subdirectory(path.name, parent) as fd:
+            entries = fileops.names(fd)
+        if MANIFEST in entries or (
+            entries and all(entry.endswith(_ENDINGS) for entry in entries)
+        ):
+            return
+    raise OSError(
+        errno.EEXIST, "something that is no checkpoint stands there; move it away"
+    )
+
+
+def _check_room(needed: int, parent: int) -> None:
+    free = fileops.free_bytes(parent)
+    if needed * _SPARE > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"{needed >> 10} KiB needed, {free >> 10} KiB free on the disk",
+        )
+
+
+def _write_one(name: str, content: Content, parent: int, hasher: Hasher) -> int:
+    """Write one file, while `hasher` takes the hash; its size.
+
+    The hash is of the bytes that the kernel was given, so that whatever happens to
+    them on the way to the disk shows when the file is read.
+    """
+    pieces: Iterable[Piece]
+    if isinstance(content, bytes):
+        size, pieces = len(content), [content]
+    else:
+        size, pieces = tensorfile.size_of(content), tensorfile.pieces(content)
+    fd = fileops.create(name, parent)
+    try:
+        fileops.reserve(fd, size)
+        for piece in pieces:
+            hasher.update(piece)
+            fileops.write(fd, piece)
+        fileops.sync(fd)
+        written = os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+    if written != size:
+        raise OSError(errno.EIO, f"{name} has {written} bytes instead of {size}")
+    return size
+
+
+def _publish(root: Path, temp: str, name: str, parent: int) -> None:
+    """Rename the finished directory; a former one of that name is moved aside."""
+    aside = None
+    try:
+        if fileops.file_type(name, parent) is not None:
+            if _holds_the_same(root / temp, root / name):
+                clear_directory(temp, parent)
+                return
+            aside = temporary("old", name)
+            fileops.rename(name, aside, parent)
+        fileops.rename(temp, name, parent)
+    except BaseException:
+        if aside is not None and fileops.file_type(name, parent) is None:
+            fileops.rename(aside, name, parent)
+        raise
+    fileops.sync(parent)
+    if aside is not None:
+        with suppress(OSError):  # swept at the next start
+            clear_directory(aside, parent)
+
+
+def _holds_the_same(new: Path, present: Path) -> bool:
+    try:
+        there = verify_checkpoint(present)
+    except CheckpointError as error:
+        _LOGGER.warning("replacing a damaged checkpoint: %s", error)
+        return False
+    return _content(verify_checkpoint(new)) == _content(there)
+
+
+def _content(manifest: Manifest) -> tuple[Any, ...]:
+    """What makes two checkpoints the same one."""
+    # equal values are not always one pickle, and .shards.json says what it says
+    files = [entry for entry in manifest.files if entry.name != ".metadata"]
+    return files, manifest.step, manifest.run_id, manifest.meta
