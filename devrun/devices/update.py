@@ -109,7 +109,7 @@ class Update:
             judged = judged and self.splitter is None and not staged
             shares = Shares(parts, self.count_items, judged=judged)
             if staged:
-                return self._through_stages(model, list(parts), optimizer, shares)
+                return self._through_stages(model, parts, optimizer, shares)
             parts = self.strategy.micro_batches(model, parts)
         for part in parts:
             outputs, loss = self._loss_of(model, part, shares)
