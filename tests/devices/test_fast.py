@@ -37,7 +37,7 @@ def images(updates=UPDATES):
 def runner(tmp_path=None, epochs=1, optimizer=torch.optim.AdamW, **options):
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3),
+        nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3),
     )  # fmt: skip
     precision = options.pop("precision", None)
@@ -98,22 +98,28 @@ def test_what_was_given_and_deterministic_come_before_fast(said):
     assert all(map(torch.equal, *weights))
 
 
+@pytest.mark.parametrize("placed", [False, True])
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
-def test_a_resumed_fused_update_reads_its_state_in_the_layout_of_the_weights(
-    tmp_path, kind
-):
-    def optimizer(params, lr):
+def test_a_fused_update_takes_up_the_state_of_another_layout(tmp_path, kind, placed):
+    def optimizer(fused):
         more = {"momentum": 0.9} if kind is torch.optim.SGD else {}
-        return kind(params, lr=lr, fused=True, **more)
+        return lambda params, lr: kind(params, lr=lr, fused=fused, **more)
 
-    options = {"optimizer": optimizer, "channels_last": True}
-    whole = trained(runner(epochs=2, **options), 5)
-    first = runner(tmp_path, epochs=1, **options)
+    first = runner(tmp_path, optimizer=optimizer(False))
     trained(first, 5)
     path = first.save_checkpoint()
-    second = runner(tmp_path, epochs=2, **options)
-    second.resume(path)
-    assert all(map(torch.equal, trained(second, 5), whole))
+    ends = []
+    for fused in (False, True):
+        run = runner(
+            tmp_path, epochs=2, optimizer=optimizer(fused), channels_last=fused
+        )
+        if placed:
+            run.prepare()
+        run.resume(path)
+        run.optimizer.param_groups[0]["fused"] = fused
+        ends.append(trained(run, 5))
+    for one, other in zip(*ends, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
 
 
 def test_an_optimizer_without_a_fused_update_stays_as_it_is(said):
