@@ -42,7 +42,7 @@ class Switch:
     """Whether the same seed gives the same bits each time."""
 
     def __str__(self) -> str:
-        value = {None: "left", True: "on", False: "off"}.get(_plain(self.value), "")
+        value = {None: "unchanged", True: "on", False: "off"}.get(_plain(self.value), "")
         shown = value or _shown(self.value)
         price = "" if self.value in (None, False) else self.numerics or "the same bits"
         return f"{self.key}: {shown}: {self.why}" + (price and f" [{price}]")

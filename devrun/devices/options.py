@@ -27,11 +27,11 @@ class EagerOptions:
     `performance`, and without that to torch.
     """
 
-    performance: str | None = option(None, str, type(None))
+    performance: str | None = option(None, str)
     """`fast` sets what makes this device fast, of all that is left open."""
-    channels_last: bool | None = option(None, bool, type(None))
+    channels_last: bool | None = option(None, bool)
     """Keep 4-d weights and image batches in the channels-last memory format."""
-    compile: bool | Mapping[str, Any] | None = option(None, bool, Mapping, type(None))
+    compile: bool | Mapping[str, Any] | None = option(None, bool, Mapping)
     """`torch.compile` the model in place; a mapping gives its arguments, and with
     `regions: true` each of the model's blocks is compiled by itself."""
     deterministic: bool = option(False, bool)
