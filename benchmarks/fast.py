@@ -65,7 +65,7 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Any, Any]]] = {
 class Arm:
     """One prepared training; `turn` gives the processor time of an update, in ms."""
 
-    def __init__(self, case: str, options: dict[str, Any]) -> None:
+    def __init__(self, case: str, options: dict[str, Any], **policy: Any) -> None:
         torch.manual_seed(0)
         model, loss, self.batch = CASES[case]()
         kind = torch.optim.AdamW if case == "gpt" else torch.optim.SGD
@@ -75,7 +75,7 @@ class Arm:
         self.adapter.setup(0)
         step = StepModule(model, loss)
         self.model, self.optimizer = self.adapter.prepare(
-            step, optimizer, UpdatePolicy()
+            step, optimizer, UpdatePolicy(**policy)
         )
         self.model.train()
 
@@ -102,12 +102,11 @@ def compare(case: str, turns: int) -> None:
     arms = {
         "plain": Arm(case, {}),
         "plain again": Arm(case, {}),
-        "fast, measured switches off": Arm(
-            case, {"performance": "fast", "deterministic": True}
+        "fast in fp32, channels first": Arm(
+            case, {"performance": "fast", "channels_last": False}, precision_open=False
         ),
+        "fast": Arm(case, {"performance": "fast"}),
     }
-    torch.use_deterministic_algorithms(False)
-    arms["fast"] = Arm(case, {"performance": "fast"})
     arms["fast"].turn(DECIDING)
     chosen = arms["fast"].adapter.state_dict().get("fast", "nothing to measure")
     spent: dict[str, list[float]] = {name: [] for name in arms}

@@ -118,6 +118,7 @@ def _run_flags(group: argparse._ArgumentGroup) -> None:
     add(
         "--performance",
         choices=("fast",),
+        metavar="fast",
         help="fast: the switches that make this device fast (--dry-run lists them)",
     )
     add(

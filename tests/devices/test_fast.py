@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 import torch
 from torch import nn
@@ -14,16 +12,16 @@ from devrun.config import Config
 from devrun.errors import ConfigError
 from devrun.models import GPT
 from devrun.runners.training import build_training
+from tests.support.observe import Lines
 
 UPDATES = 60
 """More than a trial of four ways takes."""
 
 
 @pytest.fixture
-def said(caplog):
-    """What the logger `devrun` writes, whose records go no further than its own."""
-    logging.getLogger("devrun").addHandler(caplog.handler)
-    return caplog
+def said():
+    with Lines() as lines:
+        yield lines
 
 
 def images(updates=UPDATES):
@@ -70,7 +68,7 @@ def test_fast_says_what_it_set_tries_the_rest_and_a_resumed_run_keeps_it(
     assert f"performance: {chosen} is kept; an update took" in said.text
     path = first.save_checkpoint()
     first.close()
-    said.clear()
+    said.messages.clear()
     again = runner(tmp_path, epochs=2, performance="fast")
     again.resume(path)
     again.run([images()], [("train", 1)])
@@ -86,7 +84,7 @@ def test_what_was_given_and_deterministic_come_before_fast(said):
     assert "channels_last: off: as it was given" in said.text
     assert "precision: fp32: as it was given" in said.text
     assert "is kept" not in said.text
-    said.clear()
+    said.messages.clear()
     weights = []
     for _ in range(2):
         run = runner(performance="fast", deterministic=True)
@@ -154,6 +152,6 @@ def test_blocks_that_are_alike_are_compiled_once(said):
     )
     run.run([DataLoader(rows, batch_size=4)], [("train", 1)])
     assert list(model.state_dict()) == keys
-    said = [r.getMessage() for r in said.records if "compile:" in r.getMessage()]
-    assert "compile: 2 compilations" in said[-1]
-    assert "again 1 time: tensor 'x' size mismatch at index 0. expected 4" in said[-1]
+    last = said.matching("compile:")[-1]
+    assert "compile: 2 compilations" in last
+    assert "again 1 time: tensor 'x' size mismatch at index 0. expected 4" in last
