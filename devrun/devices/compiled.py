@@ -81,10 +81,10 @@ class CompileHook(Hook):
     def __init__(self, after: int = 10) -> None:
         self._after = after
         self._log = CompileLog()
-        self._seen, self._said = 0, ""
+        self._before, self._said = _compilations(), ""
 
     def before_run(self, runner: Run) -> None:
-        self._log, self._seen, self._said = CompileLog(), len(_compilations()), ""
+        self._log, self._before, self._said = CompileLog(), _compilations(), ""
 
     def after_train_iter(self, runner: Run) -> None:
         if runner.state.updates == self._after:
@@ -94,7 +94,8 @@ class CompileHook(Hook):
         self._tell()
 
     def _tell(self) -> None:
-        made = _compilations()[self._seen :]
+        known = set(map(id, self._before))  # which it keeps alive
+        made = [one for one in _compilations() if id(one) not in known]
         seconds = sum(one.entire_frame_compile_time_s or 0.0 for one in made)
         again = Counter(_cause(one) for one in made if one.recompile_reason)
         parts = [f"{_times(len(made), 'compilation')} in {seconds:.1f} s"]
@@ -112,9 +113,10 @@ class CompileHook(Hook):
 
 
 def _compilations() -> list[Any]:
-    """torch's record of each, the last 64 at the most."""
+    """torch's record of each of a forward pass, the last 64 at the most."""
     utils = sys.modules.get("torch._dynamo.utils")
-    return [] if utils is None else list(utils.get_compilation_metrics())
+    made = [] if utils is None else utils.get_compilation_metrics()
+    return [one for one in made if one.co_name]
 
 
 def _cause(compilation: Any) -> str:

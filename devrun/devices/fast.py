@@ -22,6 +22,7 @@ from devrun.step import UpdatePolicy
 from devrun.text import joined
 
 _WHOLE = ("fused", "compile", "channels_last")
+_WORDS = {None: "unchanged", True: "on", False: "off"}
 TRY = "measured"
 """Value of a switch that the first updates decide on."""
 
@@ -42,8 +43,8 @@ class Switch:
     """Whether the same seed gives the same bits each time."""
 
     def __str__(self) -> str:
-        value = {None: "unchanged", True: "on", False: "off"}.get(_plain(self.value), "")
-        shown = value or _shown(self.value)
+        plain = self.value is None or isinstance(self.value, bool)
+        shown = _WORDS[self.value] if plain else _shown(self.value)
         price = "" if self.value in (None, False) else self.numerics or "the same bits"
         return f"{self.key}: {shown}: {self.why}" + (price and f" [{price}]")
 
@@ -198,10 +199,6 @@ def _tried(
 
 def _groups(optimizer: Any) -> list[Mapping[str, Any]]:
     return [group for each in optimizers_in(optimizer) for group in each.param_groups]
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool) else ""
 
 
 def _shown(value: Any) -> str:

@@ -138,6 +138,7 @@ def test_another_word_is_refused_at_its_line(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # read by torch itself
 def test_blocks_that_are_alike_are_compiled_once(said):
     torch._dynamo.reset()
     torch.manual_seed(0)
