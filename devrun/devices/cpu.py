@@ -76,7 +76,7 @@ class CPUAdapter(EagerAdapter):
         if not native or not _flags():
             bf16 = (None, "bf16 has no instructions here that are known of")
         if not has_convolutions(model):
-            layout = (None, "there are no convolutions of images alone")
+            layout = (None, "there are no convolutions of images")
         return [
             Switch("precision", *bf16, "bf16 has 3 digits", repeats=False),
             Switch("channels_last", *layout, "last bits", repeats=False),
@@ -93,8 +93,11 @@ class CPUAdapter(EagerAdapter):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        if self._trial is not None and state.get("fast") in self._trial.ways:
-            self._trial.choose(state["fast"])
+        way = state.get("fast")
+        if self._trial is not None and way in self._trial.ways:
+            if self._trial.chosen is None:
+                logger.info("performance: %s is kept, as in the checkpoint", way)
+            self._trial.choose(way)
 
     def memory_stats(self) -> Mapping[str, float]:
         """Peak resident memory of the whole process."""
@@ -125,14 +128,15 @@ def _flags() -> set[str]:
 
 
 def _thread_advice() -> str:
-    """Whether the threads of all processes have a core each."""
-    usable = getattr(os, "sched_getaffinity", None)
-    cores = len(usable(0)) if usable else os.cpu_count() or 1
-    threads, processes = torch.get_num_threads(), get_dist_info()[1]
-    said = f"{threads} threads of {processes} processes on {cores} cores"
-    if threads * processes <= cores:
-        return said
-    return f"{said} wait for each other: set {max(1, cores // processes)}"
+    """Whether the threads of this machine's processes have a core each."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    all_cores = os.cpu_count() or 1
+    cores = len(affinity(0)) if affinity else all_cores
+    if cores == all_cores:  # else what started this process gave it its own
+        cores = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    threads = torch.get_num_threads()
+    said = f"{threads} threads, {cores} cores for this process"
+    return said if threads <= cores else f"{said} wait for each other: set {cores}"
 
 
 def _known(field: str) -> str:

@@ -37,16 +37,17 @@ class Switch:
     value: Any
     """What `fast` sets; None: nothing, for the reason in `why`."""
     why: str
-    numerics: str = ""
-    """How results change; empty: not at all."""
+    numerics: str | None = ""
+    """How results change; empty: not at all. None: it is the user's choice."""
     repeats: bool = True
     """Whether the same seed gives the same bits each time."""
 
     def __str__(self) -> str:
         plain = self.value is None or isinstance(self.value, bool)
         shown = _WORDS[self.value] if plain else _shown(self.value)
-        price = "" if self.value in (None, False) else self.numerics or "the same bits"
-        return f"{self.key}: {shown}: {self.why}" + (price and f" [{price}]")
+        told = self.value is not None and self.numerics is not None
+        price = f" [{self.numerics or 'the same bits'}]" if told else ""
+        return f"{self.key}: {shown}: {self.why}{price}"
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _decided(
 ) -> Switch:
     value = given.get(switch.key)
     if value is not None:
-        return replace(switch, value=value, why="as it was given")
+        return replace(switch, value=value, why="as it was given", numerics=None)
     if switch.value is not None and deterministic and not switch.repeats:
         why = f"left out for deterministic, which it contradicts ({switch.why})"
         return replace(switch, value=None, why=why)
