@@ -68,8 +68,10 @@ class Arm:
     def __init__(self, case: str, options: dict[str, Any], **policy: Any) -> None:
         torch.manual_seed(0)
         model, loss, self.batch = CASES[case]()
-        kind = torch.optim.AdamW if case == "gpt" else torch.optim.SGD
-        more = {} if case == "gpt" else {"momentum": 0.9, "weight_decay": 5e-4}
+        kind: Any = torch.optim.AdamW if case == "gpt" else torch.optim.SGD
+        more: dict[str, float] = (
+            {} if case == "gpt" else {"momentum": 0.9, "weight_decay": 5e-4}
+        )
         optimizer = kind(model.parameters(), lr=1e-3, **more)
         self.adapter = resolve_device({"type": "cpu", **options})
         self.adapter.setup(0)

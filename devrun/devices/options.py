@@ -136,6 +136,11 @@ def _check_compile(arguments: Mapping[str, Any], device: str) -> None:
                 f"{nearest(key, _COMPILE)}",
                 place=where(arguments, key),
             )
+    if not isinstance(arguments.get("regions", False), bool):
+        raise ConfigTypeError(
+            f"{what}: regions must be true or false, got {arguments['regions']!r}",
+            place=where(arguments, "regions"),
+        )
     backend = arguments.get("backend", "inductor")
     if isinstance(backend, str) and backend not in _BACKENDS:
         raise ConfigError(

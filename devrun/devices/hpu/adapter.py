@@ -228,7 +228,7 @@ class HPUAdapter(EagerAdapter):
             window = self.options.report_after
             self._report = Report(
                 self.sdk,
-                self.options.mode,
+                str(self.options.mode),
                 window=window,
                 module=model.module,
                 frozen=self._frozen,

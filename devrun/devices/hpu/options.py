@@ -26,7 +26,7 @@ class HPUOptions(IndexedOptions):
 
     emulate: bool = option(False, bool)
     """Run on the emulator of the SDK, on the host's cores."""
-    mode: str = option(None, str)
+    mode: str | None = option(None, str)
     """`eager`, `compile` (torch.compile with the SDK's backend) or `lazy`; None is the
     first, and with `performance: fast` the second."""
     fused: bool = option(True, bool)
