@@ -84,6 +84,8 @@ class UpdatePolicy:
     """Batches per update; MMCV calls it `cumulative_iters`."""
     precision: str = "fp32"
     """`fp32`, `bf16` or `fp16`; the latter two run the forward pass in autocast."""
+    precision_open: bool = True
+    """Whether nobody asked for that precision, so that `performance` may choose one."""
     loss_scale: float | str | Mapping[str, Any] = "dynamic"
     """fp16 only: a fixed factor, `dynamic`, or arguments of `torch.amp.GradScaler`."""
     nonfinite: str = "stop"
@@ -106,6 +108,8 @@ class UpdatePolicy:
     """What only some devices understand, such as `accum_type` on an IPU."""
 
     def __post_init__(self) -> None:
+        if self.precision != "fp32":
+            object.__setattr__(self, "precision_open", False)
         _one_of("update owner", self.owner, OWNERS)
         _one_of("mean_over", self.mean_over, MEAN_OVER)
         _one_of("precision", self.precision, PRECISIONS)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from devrun.errors import CheckpointError
-from devrun.tensors import tensors_in
+from devrun.tensors import is_spread, tensors_in
 
 _SHOWN = 5
 _STRUCTURE = ("params", "param_names")
@@ -152,8 +153,24 @@ def prepare_optimizer_state(
         for one, each, state in ready:
             one.load_state_dict(state)
             _restore_types(model, one, each)
+            same_layout(one)
 
     return load
+
+
+def same_layout(optimizer: Any) -> None:
+    """Lay each parameter's state out in memory as the parameter is.
+
+    A file has all of it row by row. torch's fused updates on a CPU walk through both as
+    flat memory, and would take the moments of other weights where they differ.
+    """
+    for param, entries in optimizer.state.items():
+        whole = isinstance(param, Tensor) and not is_spread(param)
+        for key, value in dict(entries if whole else ()).items():
+            same = isinstance(value, Tensor) and value.shape == param.shape
+            if same and value.stride() != param.stride():
+                laid = torch.empty_like(param, dtype=value.dtype, device=value.device)
+                entries[key] = laid.detach().copy_(value)
 
 
 def _checked(

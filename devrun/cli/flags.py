@@ -116,6 +116,12 @@ def _run_flags(group: argparse._ArgumentGroup) -> None:
     add("--seed", type=index, metavar="N", help="of data order and random streams")
     add("--deterministic", action="store_true", help="only deterministic algorithms")
     add(
+        "--performance",
+        choices=("fast",),
+        metavar="fast",
+        help="fast: the switches that make this device fast (--dry-run lists them)",
+    )
+    add(
         "--diff-seed",
         action="store_true",
         help="MMCV's flag: each process draws its own numbers, which is always so",
@@ -232,7 +238,10 @@ def overrides(args: argparse.Namespace, cfg: Any) -> dict[str, Any]:
             f"--allow-pickle {args.allow_pickle} is not the file that is loaded; name "
             "the one of --resume-from or --load-from"
         )
-    names = ("work_dir", "resume_from", "load_from", "revise_keys", "seed", "launcher")
+    names = (
+        "work_dir", "resume_from", "load_from", "revise_keys", "seed", "launcher",
+        "performance",
+    )  # fmt: skip
     changes = {n: getattr(args, n) for n in names if getattr(args, n) is not None}
     if args.allow_changes:
         changes["allow_changes"] = True

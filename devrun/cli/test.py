@@ -104,6 +104,7 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_flags(parser.add_argument_group("device"))
     parser.set_defaults(  # what `overrides` looks at besides
         **dict.fromkeys(("work_dir", "resume_from", "load_from", "seed")),
+        performance=None,
         **dict.fromkeys(("overwrite", "allow_changes", "deterministic"), False),
         allow_pickle=None,
     )

@@ -128,7 +128,7 @@ def _train(
     record = _record(plan, session, writes)
     session.on_failure.append(record.fail)
     signals.on_leave.append(record.fail)
-    set_environment()
+    set_environment(fast=plan.cfg.get("performance") is not None)
     import_modules(args, plan.cfg)  # the command line may have changed the list
     from devrun.log.energy import EnergyMeter
     from devrun.log.env import brief, env_text

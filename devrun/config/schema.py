@@ -225,6 +225,7 @@ KEYS: dict[str, str | Section] = {
     "log_level": "text|int",
     "omp_num_threads": "threads",
     "cudnn_benchmark": "flag",
+    "performance": "text?",
     **dict.fromkeys(UNUSED, "any"),
 }
 

@@ -74,6 +74,8 @@ class DeviceAdapter(ABC):
     begins with. None: the run has none, or `setup` was given one."""
     parallel: ParallelOptions = ParallelOptions()
     """How several processes train one model, set before `prepare`."""
+    precision: str | None = None
+    """Of the forward pass, where `performance` chose it, from `prepare` on."""
     skipped_updates: int = 0
     """Updates of the run that were left out, for losses or gradients that were not
     finite or overflowed under a loss scale; current after `check_finite`."""

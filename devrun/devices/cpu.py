@@ -10,10 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
+from devrun.devices.fast import TRY, Switch, has_convolutions
+from devrun.devices.trial import Trial, numeric_trial
+from devrun.dist import get_dist_info
 from devrun.step import UpdatePolicy
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -32,6 +36,7 @@ class CPUAdapter(EagerAdapter):
     name = "cpu"
     dist_backend = "gloo"
     host_shared = True
+    _trial: Trial | None = None
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
@@ -54,7 +59,45 @@ class CPUAdapter(EagerAdapter):
                 policy.precision,
                 _model_name(),
             )
-        return super().prepare(model, optimizer, policy)
+        prepared = super().prepare(model, optimizer, policy)
+        if self.plan is not None and self.plan.tries:
+            self._trial = numeric_trial(self, self.plan.tries, *prepared)
+        return prepared
+
+    def switches(
+        self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
+    ) -> list[Switch]:
+        alone = get_dist_info()[1] == 1 and optimizer is not None
+        tried: tuple[str | None, str] = (TRY, "the first updates are done both ways")
+        if not alone:
+            tried = (None, "tried in a training by one process only: set it yourself")
+        native = "bf16" in _INSTRUCTIONS.keys() - set(_slow_precisions())
+        bf16 = layout = tried
+        if not native or not _flags():
+            bf16 = (None, "bf16 has no instructions here that are known of")
+        if not has_convolutions(model):
+            layout = (None, "there are no convolutions of images")
+        return [
+            Switch("precision", *bf16, "bf16 has 3 digits", repeats=False),
+            Switch("channels_last", *layout, "last bits", repeats=False),
+            *super().switches(model, optimizer, policy),
+            Switch("compile", None, "was no faster on a CPU, and takes minutes"),
+            Switch("omp_num_threads", None, _thread_advice()),
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        if self._trial is not None and self._trial.chosen is not None:
+            state["fast"] = self._trial.chosen  # a resumed run keeps it
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        way = state.get("fast")
+        if self._trial is not None and way in self._trial.ways:
+            if self._trial.chosen is None:
+                logger.info("performance: %s is kept, as in the checkpoint", way)
+            self._trial.choose(way)
 
     def memory_stats(self) -> Mapping[str, float]:
         """Peak resident memory of the whole process."""
@@ -73,10 +116,27 @@ def _model_name() -> str:
 
 def _slow_precisions() -> tuple[str, ...]:
     """Those without instructions of their own; none where that cannot be known."""
-    flags = set((_known("flags") or _known("Features")).split())
+    flags = _flags()
     if not flags:
         return ()
     return tuple(name for name, any_of in _INSTRUCTIONS.items() if not flags & any_of)
+
+
+def _flags() -> set[str]:
+    """Instruction sets of the first core; none where they are not known."""
+    return set((_known("flags") or _known("Features")).split())
+
+
+def _thread_advice() -> str:
+    """Whether the threads of this machine's processes have a core each."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    all_cores = os.cpu_count() or 1
+    cores = len(affinity(0)) if affinity else all_cores
+    if cores == all_cores:  # else what started this process gave it its own
+        cores = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    threads = torch.get_num_threads()
+    said = f"{threads} threads, {cores} cores for this process"
+    return said if threads <= cores else f"{said} wait for each other: set {cores}"
 
 
 def _known(field: str) -> str:

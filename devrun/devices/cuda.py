@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from devrun.devices import nvml
 from devrun.devices.backends import BackendSettings
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
+from devrun.devices.fast import Switch, has_convolutions
 from devrun.devices.options import EagerOptions, IndexedOptions
 from devrun.dist import local_rank
 from devrun.errors import ConfigError, DeviceUnavailableError
-from devrun.step import MicroBatches
+from devrun.models.blocks import blocks_of
+from devrun.models.step_module import StepModule
+from devrun.step import MicroBatches, UpdatePolicy
 from devrun.tensors import tensors_in
+
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 class CUDAAdapter(EagerAdapter):
@@ -31,6 +39,7 @@ class CUDAAdapter(EagerAdapter):
     def __init__(self, options: EagerOptions | None = None) -> None:
         super().__init__(options)
         self._settings = BackendSettings()
+        self._undo = ExitStack()
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
@@ -84,6 +93,59 @@ class CUDAAdapter(EagerAdapter):
     def teardown(self) -> None:
         super().teardown()
         self._settings.undo()
+        self._undo.close()
+
+    def switches(
+        self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
+    ) -> list[Switch]:
+        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        images = has_convolutions(model)
+        blocks = len(blocks_of(model))
+        whole = "the whole model, which has no numbered blocks, is compiled"
+        parts = f"{blocks} blocks are compiled, one graph for all that are alike"
+        segments = "expandable_segments" in os.environ.get(ALLOCATOR, "")
+        return [
+            Switch(
+                "precision",
+                "bf16" if bf16 else None,
+                "autocast of the forward pass" if bf16 else "no bf16 in this GPU",
+                "bf16 has 3 digits",
+            ),
+            Switch(
+                "tf32", True, "products that stay in fp32", "TF32 has 3 to 4 digits"
+            ),
+            Switch(
+                "channels_last",
+                images or None,
+                "convolutions of images" if images else "no convolutions of images",
+                "last bits",
+            ),
+            *super().switches(model, optimizer, policy),
+            Switch(
+                "compile",
+                {"regions": True},
+                parts if blocks else whole,
+                "last bits",
+                repeats=False,  # kernels are chosen by their time
+            ),
+            Switch(
+                ALLOCATOR,
+                segments or None,
+                "expandable_segments, for less fragmentation"
+                if segments
+                else "torch was there already: set expandable_segments:True before",
+            ),
+            Switch("pinned copies", True, "on a stream of their own, as always"),
+        ]
+
+    def placed(self, model: StepModule, optimizer: Any) -> Any:
+        if self.plan is not None:
+            if self.plan.options.get("tf32"):
+                self._settings.set_tf32(True)
+            if self.plan.options.get("compile"):  # nobody asked: go on without
+                patched = torch._dynamo.config.patch(suppress_errors=True)
+                self._undo.enter_context(patched)
+        return super().placed(model, optimizer)
 
     def claim(self) -> torch.device:
         index = _chosen_index(self.options.index)

@@ -14,14 +14,15 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from devrun.data.batch import to_device
 from devrun.data.prepared import PreparedLoader
 from devrun.data.spec import LoaderSpec
 from devrun.devices.base import DeviceAdapter
-from devrun.devices.explain import STEP_FAILURES, explain
+from devrun.devices.compiled import CompileHook
+from devrun.devices.explain import STEP_FAILURES, raise_explained
+from devrun.devices.fast import Plan, Switch, fused_switch, hasten
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import clip_function, largest_gradient, zero_function
 from devrun.devices.options import EagerOptions, parse_options
@@ -34,7 +35,9 @@ from devrun.devices.ownership import (
     likely_owner,
 )
 from devrun.devices.placement import (
+    check_compile,
     compile_in_place,
+    moved,
     place,
     step_module_of,
     user_module_of,
@@ -49,13 +52,13 @@ from devrun.devices.update import (
     needs_closure,
 )
 from devrun.dist import close_dist, get_dist_info, init_dist, launched
-from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
+from devrun.errors import DeviceUnavailableError
+from devrun.hooks.base import Hook
 from devrun.models.items import items_in
 from devrun.models.step_module import StepModule
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.strategy import share_weights, strategy_for
 from devrun.step import Capability, MicroBatches, StepOutput, UpdatePolicy
-from devrun.tensors import map_tensors
 
 logger = logging.getLogger("devrun")
 
@@ -68,6 +71,8 @@ class EagerAdapter(DeviceAdapter):
     host_shared: ClassVar[bool] = False
     """Whether the host reads a tensor's value without waiting for a queue."""
     flops_obstacle: str | None = None
+    plan: Plan | None = None
+    """What came of `performance`, once prepared."""
     ddp_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Arguments of DistributedDataParallel that a config need not give."""
 
@@ -98,9 +103,9 @@ class EagerAdapter(DeviceAdapter):
             self._determinism.apply()
         if launched():
             backend = self.options.backend or self.dist_backend
-            timeout = self.options.timeout
-            limit = {} if timeout is None else {"timeout": timeout}
-            self._joined = init_dist("pytorch", backend, **limit) or self._joined
+            limit = self.options.timeout
+            given = {} if limit is None else {"timeout": limit}
+            self._joined = init_dist("pytorch", backend, **given) or self._joined
         if seed is not None:
             self._seed = seed
             seed_streams(seed, get_dist_info()[0])
@@ -134,7 +139,6 @@ class EagerAdapter(DeviceAdapter):
         check_policy(policy, optimizer, self.name)
         if not isinstance(model, StepModule):
             model = StepModule(model)
-        self._policy = policy
         strategy = strategy_for(
             self.parallel,
             self.mesh,
@@ -143,13 +147,11 @@ class EagerAdapter(DeviceAdapter):
             pins=not self.host_shared,
             streams=self,
         )
+        if self.options.performance is not None:
+            policy = hasten(self, model, optimizer, policy, divided=strategy.divided)
         strategy.check(policy, model, optimizer)
-        if strategy.divided and self.options.compile:
-            raise UnsupportedFeatureError(
-                f"compile cannot be combined with parallel: {self.mesh.describe()}; "
-                "leave one of the two out",
-                key="compile",
-            )
+        check_compile(self.options, strategy)
+        self._policy = policy
         model.counts_items = model.counts_items and policy.mean_over == "targets"
         model.optimizer = optimizer = self.placed(model, optimizer)
         saved = self.update.saved  # a resume may come before prepare
@@ -167,6 +169,15 @@ class EagerAdapter(DeviceAdapter):
         wrapped = strategy.apply(model, optimizer, by_hand=by_hand)
         self._evaluated = (wrapped, "val")
         return wrapped, optimizer
+
+    def switches(
+        self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
+    ) -> list[Switch]:
+        """What `performance: fast` means here for the model; a subclass adds its own.
+
+        Keys are `precision`, `fused` and those of the options; others are only said.
+        """
+        return [fused_switch(optimizer, model, self.device)]
 
     def settle_owner(self, owner: str, optimizer: Any) -> None:
         """Who updates: `adapter`, `model` or `hook`.
@@ -227,10 +238,8 @@ class EagerAdapter(DeviceAdapter):
                 update.after_update()
             return outputs
         except STEP_FAILURES as error:
-            line = explain(error, batch, model, str(self.device), self.memory_stats)
-            if line is None:
-                raise
-            raise line from error
+            raise_explained(error, batch, model, self)
+            raise
 
     def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
         # The bare module: DDP would wait for ranks whose share has fewer batches. Not
@@ -244,10 +253,8 @@ class EagerAdapter(DeviceAdapter):
             self.update.strategy.after_eval()
             return outputs
         except STEP_FAILURES as error:
-            line = explain(error, batch, model, str(self.device), self.memory_stats)
-            if line is None:
-                raise
-            raise line from error
+            raise_explained(error, batch, model, self)
+            raise
 
     def _in_step(self, batches: Iterator[Any]) -> Iterator[Any]:
         """An evaluation's batches, with steps beside those of the other processes."""
@@ -290,6 +297,9 @@ class EagerAdapter(DeviceAdapter):
             update.guard.flush(None if model is None else user_module_of(model))
         self.skipped_updates = update.skipped
 
+    def hooks(self) -> list[Hook]:
+        return [CompileHook()] if self.options.compile else []
+
     def profiler_activities(self) -> list[Any]:
         known = torch.profiler.ProfilerActivity.__members__
         names = dict.fromkeys(("CPU", self.device.type.upper()))
@@ -320,10 +330,7 @@ class EagerAdapter(DeviceAdapter):
 
     def to_device(self, batch: Any) -> Any:
         """The batch, in its own structure, with its tensors on the device."""
-        batch = to_device(batch, self.device, non_blocking=True)
-        if self.options.channels_last:
-            batch = map_tensors(_channels_last, batch)
-        return batch
+        return moved(batch, self.device, self.options)
 
     def transfers(self) -> dict[str, Any]:
         """How `PreparedLoader` brings a batch here."""
@@ -391,10 +398,3 @@ class EagerAdapter(DeviceAdapter):
             self.settle_owner(owner, optimizer)
         update.done = outputs
         return inner
-
-
-def _channels_last(tensor: Tensor) -> Tensor:
-    """An image tensor (4-d, floating) in that memory format."""
-    if tensor.dim() == 4 and tensor.is_floating_point():
-        return tensor.contiguous(memory_format=torch.channels_last)
-    return tensor

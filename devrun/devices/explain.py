@@ -25,6 +25,13 @@ STEP_FAILURES = (RuntimeError, IndexError, MemoryError, ValueError)
 _TARGET = re.compile(r"Target (-?\d+) is out of bounds")
 
 
+def raise_explained(error: BaseException, batch: Any, model: Any, adapter: Any) -> None:
+    """Raise the one line for the user, if there is one; else the caller's to raise."""
+    line = explain(error, batch, model, str(adapter.device), adapter.memory_stats)
+    if line is not None:
+        raise line from error
+
+
 def explain(
     error: BaseException,
     batch: Any,

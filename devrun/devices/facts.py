@@ -12,6 +12,8 @@ class DeviceFacts:
 
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables to set before torch is imported; what the user has set stays."""
+    fast_environment: Mapping[str, str] = field(default_factory=dict)
+    """The same, for `performance: fast` only."""
     other_names: tuple[str, ...] = ()
     """Other names that users try; the message suggests the right one."""
     has_emulator: bool = False

@@ -23,13 +23,17 @@ class EagerOptions:
     """What every eager device takes.
 
     The last two configure NVIDIA's libraries; other devices accept them so that one
-    config runs on all of them, and have nothing to set.
+    config runs on all of them, and have nothing to set. None leaves the choice to
+    `performance`, and without that to torch.
     """
 
-    channels_last: bool = option(False, bool)
+    performance: str | None = option(None, str)
+    """`fast` sets what makes this device fast, of all that is left open."""
+    channels_last: bool | None = option(None, bool)
     """Keep 4-d weights and image batches in the channels-last memory format."""
-    compile: bool | Mapping[str, Any] = option(False, bool, Mapping)
-    """`torch.compile` the model in place; a mapping gives its arguments."""
+    compile: bool | Mapping[str, Any] | None = option(None, bool, Mapping)
+    """`torch.compile` the model in place; a mapping gives its arguments, and with
+    `regions: true` each of the model's blocks is compiled by itself."""
     deterministic: bool = option(False, bool)
     """Only algorithms that give the same bits each time; an error where there are
     none."""
@@ -100,9 +104,25 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
         raise refused(device, "index", f"is negative: {index}")
     if timeout is not None and not 0 < timeout < math.inf:
         raise refused(device, "timeout", f"must be above 0 seconds: {timeout}")
+    check_performance(values.get("performance"), device)
     if isinstance(values.get("compile"), Mapping) and not may_run_code():
         _check_compile(values["compile"], device)
     return options_type(**values)
+
+
+def check_performance(value: Any, device: str) -> None:
+    """Refuse a `performance` that is none of `PRESETS`.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    if value is not None and value not in PRESETS:
+        raise refused(
+            device,
+            "performance",
+            f"must be {' or '.join(PRESETS)}, got {value!r}; leave it out for torch's "
+            "own settings",
+        )
 
 
 def _check_compile(arguments: Mapping[str, Any], device: str) -> None:
@@ -116,6 +136,11 @@ def _check_compile(arguments: Mapping[str, Any], device: str) -> None:
                 f"{nearest(key, _COMPILE)}",
                 place=where(arguments, key),
             )
+    if not isinstance(arguments.get("regions", False), bool):
+        raise ConfigTypeError(
+            f"{what}: regions must be true or false, got {arguments['regions']!r}",
+            place=where(arguments, "regions"),
+        )
     backend = arguments.get("backend", "inductor")
     if isinstance(backend, str) and backend not in _BACKENDS:
         raise ConfigError(
@@ -138,7 +163,8 @@ def _check_compile(arguments: Mapping[str, Any], device: str) -> None:
             )
 
 
-_COMPILE = ("backend", "mode", "dynamic", "fullgraph", "options")
+PRESETS = ("fast",)
+_COMPILE = ("backend", "mode", "dynamic", "fullgraph", "options", "regions")
 _BACKENDS = ("inductor", "eager", "aot_eager", "cudagraphs", "hpu_backend")
 _ELSEWHERE = {
     "precision": "optimizer_config: {precision: bf16}",

@@ -10,11 +10,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from devrun.checkpoint.state import same_layout
 from devrun.data.batch import to_device
 from devrun.devices.options import EagerOptions
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.models.blocks import blocks_of
 from devrun.models.step_module import StepModule
-from devrun.parallel.strategy import follow, optimizers_in
+from devrun.parallel.strategy import Strategy, follow, optimizers_in
+from devrun.tensors import map_tensors
 
 
 def place(
@@ -56,6 +59,7 @@ def _tie(model: nn.Module, tied: list[tuple[str, str]]) -> None:
 
 
 def _move_state(optimizer: Optimizer) -> None:
+    same_layout(optimizer)
     for group in optimizer.param_groups:
         # torch keeps the step counter on the host unless the update is one kernel
         counter_moves = bool(group.get("capturable") or group.get("fused"))
@@ -66,18 +70,49 @@ def _move_state(optimizer: Optimizer) -> None:
                     state[key] = to_device(value, param.device)
 
 
-def compile_in_place(module: nn.Module, setting: bool | Mapping[str, Any]) -> None:
-    """Compile `module` under its own name, so that its `state_dict` keys stay."""
-    if not isinstance(setting, Mapping):
-        if setting:
-            module.compile()
+def check_compile(options: EagerOptions, strategy: Strategy) -> None:
+    """Refuse to compile a model whose weights are divided over processes."""
+    if strategy.divided and options.compile:
+        raise UnsupportedFeatureError(
+            f"compile cannot be combined with parallel: {strategy.mesh.describe()}; "
+            "leave one of the two out",
+            key="compile",
+        )
+
+
+def compile_in_place(
+    module: nn.Module, setting: bool | Mapping[str, Any] | None
+) -> None:
+    """Compile `module` under its own name, so that its `state_dict` keys stay.
+
+    With `regions`, each of its blocks, which share one graph; all of it without any.
+    """
+    if not setting:
         return
+    arguments = dict(setting) if isinstance(setting, Mapping) else {}
+    parts = [module]
+    if arguments.pop("regions", False):
+        parts = [block for _, block in blocks_of(module)] or parts
     try:
-        module.compile(**setting)
+        for part in parts:
+            part.compile(**arguments)
     except TypeError as error:
         raise ConfigError(
-            f"compile: {dict(setting)!r} is not for torch.compile: {error}"
+            f"compile: {arguments!r} is not for torch.compile: {error}"
         ) from error
+
+
+def moved(batch: Any, device: torch.device, options: EagerOptions) -> Any:
+    """The batch on the device, its images in the memory format asked for."""
+    batch = to_device(batch, device, non_blocking=True)
+    return map_tensors(_channels_last, batch) if options.channels_last else batch
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    """An image tensor (4-d, floating) in that memory format."""
+    if tensor.dim() == 4 and tensor.is_floating_point():
+        return tensor.contiguous(memory_format=torch.channels_last)
+    return tensor
 
 
 def step_module_of(model: Any) -> Any:

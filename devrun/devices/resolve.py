@@ -44,7 +44,10 @@ _BUILT_IN = {
 _AUTO_ORDER = ("cuda", "hpu", "ipu", "mps", "xpu", "npu", "accelerator", "cpu")
 FACTS: Mapping[str, DeviceFacts] = {
     "cpu": DeviceFacts(resource=None),
-    "cuda": DeviceFacts(other_names=("gpu", "rocm", "hip")),
+    "cuda": DeviceFacts(
+        other_names=("gpu", "rocm", "hip"),
+        fast_environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    ),
     "hpu": hpu.FACTS,
     "ipu": ipu.FACTS,
 }
@@ -137,10 +140,14 @@ def device_for(model: Any, spec: Any) -> Any:
     return _auto_rule[0](model) if _auto_rule and spec == "auto" else spec
 
 
-def set_environment() -> None:
-    """Set the variables that devices need before torch is imported; keep the user's."""
+def set_environment(*, fast: bool = False) -> None:
+    """Set the variables that devices need before torch is imported; keep the user's.
+
+    `fast`: those of `performance: fast` too.
+    """
     for facts in FACTS.values():
-        for name, value in facts.environment.items():
+        wanted = {**facts.environment, **(facts.fast_environment if fast else {})}
+        for name, value in wanted.items():
             os.environ.setdefault(name, value)
 
 

@@ -34,6 +34,7 @@ class OptimizerHook(Hook):
         detect_anomalous_params: log the parameters the loss does not reach.
         cumulative_iters: batches whose gradients make one update.
         precision: `fp32`, `bf16` or `fp16` (autocast); `fp8` where a device has it.
+            None is fp32, unless the device's `performance` chooses another.
         loss_scale: fp16 only; a factor, `dynamic`, or `GradScaler` arguments.
         nonfinite: on a NaN or infinite loss `stop`, `skip`, `warn`, `ignore`, or
             `rollback` to the last checkpoint, past the data read since.
@@ -56,7 +57,7 @@ class OptimizerHook(Hook):
         detect_anomalous_params: bool = False,
         *,
         cumulative_iters: int = 1,
-        precision: str = "fp32",
+        precision: str | None = None,
         loss_scale: float | str | Mapping[str, Any] = "dynamic",
         nonfinite: str = "stop",
         spike: str | Mapping[str, Any] | None = None,
@@ -70,7 +71,8 @@ class OptimizerHook(Hook):
             owner="hook" if own else "adapter",
             grad_clip=grad_clip,
             accumulate=cumulative_iters,
-            precision=precision,
+            precision="fp32" if precision is None else precision,
+            precision_open=precision is None,
             loss_scale=loss_scale,
             nonfinite=nonfinite,
             spike=spike,

@@ -42,7 +42,7 @@ def utilization(session: Any, seconds: float, updates: int) -> Utilization | Non
     peaks = load(session.adapter)
     if peaks is None:
         return None
-    dtype = session.policy.precision
+    dtype = session.adapter.precision or session.policy.precision
     quick = torch.get_float32_matmul_precision() != "highest"
     if dtype == "fp32" and quick and peaks.peak("tf32"):
         dtype = "tf32"

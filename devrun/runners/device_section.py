@@ -90,7 +90,7 @@ def device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
     for key in FACTS[name].runner_options if name in FACTS else ():
         if runner.get(key) is not None:
             spec.setdefault(key, runner[key])
-    for name in ("cudnn_benchmark", "deterministic"):
+    for name in ("cudnn_benchmark", "deterministic", "performance"):
         if cfg.get(name):
             spec.setdefault(name, cfg[name])
     group = cfg.get("dist_params") or {}

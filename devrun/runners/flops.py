@@ -7,6 +7,7 @@ statistics and call the user's code once too often.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -66,6 +67,26 @@ def obstacle(runner: Owner) -> str | None:
     if runner.session.adapter.data_share[1] != runner.world_size:
         return "the model is divided over processes, and each sees all of it"
     return runner.session.adapter.flops_obstacle
+
+
+def first_step(runner: Any, step: Callable[..., StepOutput]) -> Callable[..., Any]:
+    """`step` for the first update, of which it says how long all until then took."""
+    began, runner.state.clock.began = runner.state.clock.began, 0.0
+    if runner.count_flops:
+        runner.count_flops, step = False, counted(runner, step)
+
+    def first(*args: Any) -> StepOutput:
+        start = perf_counter()
+        outputs = step(*args)
+        now = perf_counter()
+        runner.logger.info(
+            "first update: done %.1f s after the run began; its own step took %.1f s",
+            now - began,
+            now - start,
+        )
+        return outputs
+
+    return first
 
 
 def counted(runner: Owner, step: Callable[..., StepOutput]) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -126,6 +127,8 @@ class Session:
         self.wrapped, self.optimizer = self.adapter.prepare(
             self.step_module, self.optimizer, self.policy
         )
+        if self.adapter.precision is not None:
+            self.policy = replace(self.policy, precision=self.adapter.precision)
         self._model = self.adapter.unwrap_model(self.wrapped)
         with malformed("the state of the device adapter"):
             self.adapter.load_state_dict(adapter_state)

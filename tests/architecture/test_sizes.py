@@ -53,6 +53,7 @@ FLAGS = {
         "--node-rank",
         "--num-devices",
         "--overwrite",
+        "--performance",
         "--rdzv-endpoint",
         "--rdzv-id",
         "--resume-from",

@@ -114,6 +114,7 @@ WRONG = [
     ),
     # devices
     ("device", {"type": "cpu", "compile": {"backend": "x"}}, ".compile.backend"),
+    ("device", {"type": "cpu", "compile": {"regions": "x"}}, ".compile.regions"),
     ("device", {"type": "cpu", "compile": {"modes": 1}}, ".compile.modes"),
     ("device", {"type": "cpu", "channels_last": 3}, ".channels_last"),
     ("device", {"type": "cpu", "timeout": -1}, ".timeout"),

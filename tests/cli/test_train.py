@@ -398,3 +398,18 @@ def test_secrets_are_in_no_file_of_the_run(config, train):
     for file in Path("out").rglob("*"):
         if file.is_file():
             assert b"hunter2secret" not in file.read_bytes(), file
+
+
+@pytest.mark.parametrize(
+    ("device", "lines"),
+    [
+        (["cpu"], ["performance: fast on cpu", "fused: on: ", "[last bits of an up"]),
+        (["ipu", "--emulate"], ["performance: fast changes nothing on an IPU: "]),
+    ],
+)
+def test_a_dry_run_lists_what_fast_switches(config, train, device, lines):
+    words = ["--device", *device, "--performance", "fast", "--dry-run"]
+    status, _, err = train(config(), *words, "--no-progress")
+    assert status == 0, err
+    assert all(line in err for line in lines), err
+    assert "first update: done " in err

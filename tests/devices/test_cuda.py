@@ -67,6 +67,19 @@ def test_batches_copied_aside_arrive_whole_and_in_order(adapter, accumulate):
     assert expected == 4096
 
 
+def test_fast_trains_with_compiled_blocks_in_low_precision():
+    adapter = resolve_device({"type": "cuda", "performance": "fast"})
+    adapter.setup(0)
+    model, optimizer = prepared(adapter, net())
+    steps = [adapter.train_step(model, on_gpu(batch()), optimizer) for _ in range(20)]
+    assert optimizer.param_groups[0]["fused"] is True
+    assert torch.get_float32_matmul_precision() == "high"
+    assert adapter.options.compile == {"regions": True}
+    assert float(steps[-1].loss) < float(steps[0].loss)
+    adapter.teardown()
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_memory_is_counted_and_given_back(adapter):
     block = torch.empty(64 * 2**20, dtype=torch.uint8, device=adapter.device)
     assert adapter.memory_stats()["peak_mib"] >= 64

@@ -54,6 +54,16 @@ def test_sgd_in_groups_with_schedule_clipping_and_accumulation():
     assert runner.optimizer.param_groups[1]["nesterov"] is True
 
 
+def test_fast_is_bf16_where_no_precision_was_given():
+    policies = {"bf16": {}, "fp32": {"precision": "fp32"}}
+    for precision, policy in policies.items():
+        with Lines() as log:
+            fast, _ = train(device(performance="fast"), policy=policy, epochs=1)
+        assert fast.policy.precision == precision
+        assert f"precision: {precision}: " in log.text
+        assert "hpu.mode: " in log.text
+
+
 def test_adamw_and_adam_without_decay_are_one_kernel():
     for kind in (torch.optim.AdamW, torch.optim.Adam):
         runner, _ = both(optimizer=lambda p, kind=kind: kind(p, lr=0.01), lr_config=LR)

@@ -16,6 +16,7 @@ from devrun.data.prepared import PreparedLoader
 from devrun.data.sampler import EpochBatchSampler
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
+from devrun.devices.fast import Switch
 from devrun.devices.frozen import Finding
 from devrun.devices.hpu import environment, sdk
 from devrun.devices.hpu.clipping import fused_clip
@@ -98,6 +99,22 @@ class HPUAdapter(EagerAdapter):
         if self._markers is not None:
             self._markers.after_prepare()
         return prepared
+
+    def switches(
+        self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
+    ) -> list[Switch]:
+        return [
+            Switch("precision", "bf16", "autocast by the SDK", "bf16 has 3 digits"),
+            Switch(
+                "hpu.mode",
+                self.options.mode,
+                "regions become graphs in mode compile",
+                "last bits",
+            ),
+            Switch(
+                "fused", None, "the SDK's optimizers and clipping are the default here"
+            ),
+        ]
 
     def hooks(self) -> list[Hook]:
         if self._report is None:
@@ -216,7 +233,7 @@ class HPUAdapter(EagerAdapter):
             window = self.options.report_after
             self._report = Report(
                 self.sdk,
-                self.options.mode,
+                str(self.options.mode),
                 window=window,
                 module=model.module,
                 frozen=self._frozen,

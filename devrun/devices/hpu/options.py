@@ -12,7 +12,7 @@ from devrun.errors import ConfigError, nearest
 MODES = ("eager", "compile", "lazy")
 GENERATIONS = ("gaudi", "gaudi2", "gaudi3")
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
-    "mode": MODES,
+    "mode": (None, *MODES),
     "graphs": (False, True, "auto"),
     "last_batch": ("keep", "pad", "drop"),
     "generation": (None, *GENERATIONS),
@@ -26,8 +26,9 @@ class HPUOptions(IndexedOptions):
 
     emulate: bool = option(False, bool)
     """Run on the emulator of the SDK, on the host's cores."""
-    mode: str = option("eager", str)
-    """`eager`, `compile` (torch.compile with the SDK's backend) or `lazy`."""
+    mode: str | None = option(None, str)
+    """`eager`, `compile` (torch.compile with the SDK's backend) or `lazy`; None is the
+    first, and with `performance: fast` the second."""
     fused: bool = option(True, bool)
     """Use the SDK's optimizers and clipping where they give the same numbers."""
     graphs: bool | str = option(False, bool, str)
@@ -54,6 +55,9 @@ class HPUOptions(IndexedOptions):
     """Emulated only: the device's memory, to rehearse running out of it."""
 
     def __post_init__(self) -> None:
+        if self.mode is None:
+            chosen = "compile" if self.performance == "fast" else "eager"
+            object.__setattr__(self, "mode", chosen)
         for name, accepted in _CHOICES.items():
             value = getattr(self, name)
             if value not in accepted:

@@ -34,7 +34,7 @@ from devrun.devices.ipu.placing import Placing
 from devrun.devices.ipu.record import Recorder
 from devrun.devices.ipu.sdk import load, missing, poprun
 from devrun.devices.ipu.setters import check_names
-from devrun.devices.ipu.settings import IPUSettings, parse_settings
+from devrun.devices.ipu.settings import FAST, IPUSettings, parse_settings
 from devrun.devices.ipu.step import Call, DeviceStep, means, others_of
 from devrun.devices.seeding import seed_streams
 from devrun.dist import launched
@@ -123,6 +123,8 @@ class IPUAdapter(DeviceAdapter):
         step = model if isinstance(model, StepModule) else StepModule(model)
         step.optimizer = optimizer
         self._policy = policy
+        if self.settings.performance is not None:
+            logger.info("performance: %s", FAST)
         nonfinite = policy.nonfinite
         # results are on the host already when a call returns
         guard = FiniteGuard(nonfinite, host_shared=True, spike=policy.spike)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from devrun.construct import where
+from devrun.devices.options import check_performance
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 
 OWN_KEYS = {
@@ -36,6 +37,11 @@ SECTIONS = (
 _ELSEWHERE = ("cudnn_benchmark", "backend", "timeout")
 """Said to other devices in the same config; there is nothing to set here."""
 _MODEL_KEYS = ("train_split_edges", "eval_split_edges", "train_ckpt_nodes")
+FAST = (
+    "fast changes nothing on an IPU: the update is one compiled graph already, and "
+    "half precision, whose loss needs a scale, is yours: fp16: {loss_scale: 128}"
+)
+"""What `performance` means there."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class IPUSettings:
     train_ckpt_nodes: Sequence[str] = ()
     modules_to_record: Sequence[str | int] = ()
     deterministic: bool = False
+    performance: str | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
     inference: Mapping[str, Any] = field(default_factory=dict)
 
@@ -95,8 +102,13 @@ def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
         raise ConfigError(
             "ipu has no option 'precision': use the section fp16", key="precision"
         )
-    own = {k: values.pop(k) for k in (*OWN_KEYS, "deterministic") if k in values}
+    own = {
+        k: values.pop(k)
+        for k in (*OWN_KEYS, "deterministic", "performance")
+        if k in values
+    }
     _check(own)
+    check_performance(own.get("performance"), "ipu")
     own = {k: v for k, v in own.items() if v is not None}
     for key in _TRAINING_ONLY[:2]:
         if key in evaluation:

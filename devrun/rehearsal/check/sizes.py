@@ -28,6 +28,7 @@ def rehearsed(cfg: Any, request: Request, folder: str) -> dict[str, Any]:
         "resume_from": None,
         "auto_resume": None,
         "device": request.section,
+        "performance": None,  # chooses by time, and for the device that is here
         "runner.max_iters" if by_iter else "runner.max_epochs": steps * 2
         if by_iter
         else 2,

@@ -129,7 +129,7 @@ def _aside(request: Request, work: Callable[[], Any], seconds: float) -> Any:
 
 def _built(cfg: Any, mode: FakeTensorMode, note: Notebook) -> tuple[Training, Any]:
     """The training with a model without values, and a micro-batch of the same kind."""
-    for key in ("load_from", "resume_from", "auto_resume"):
+    for key in ("load_from", "resume_from", "auto_resume", "performance"):
         cfg[key] = None
     cfg.merge_from_dict({"work_dir": str(note.folder / "run"), "device": "cpu"})
     cfg.merge_from_dict({"data.workers_per_gpu": 0})

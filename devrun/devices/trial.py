@@ -1,0 +1,117 @@
+"""`Trial`: the first updates of a run in several ways in turn, then in the fastest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from time import perf_counter, process_time
+from typing import Any
+
+import torch
+
+from devrun.checkpoint.state import same_layout
+from devrun.devices.precision import autocast_for
+from devrun.devices.update import Update
+from devrun.parallel.strategy import optimizers_in
+
+TURN, ROUNDS, SECONDS = 3, 4, 60.0
+"""Updates of a turn, of which the first is not timed; turns of each way, unless they
+take longer than these seconds together, but then two."""
+GAIN = 0.97
+"""Of the time of the first way, which another one must stay under."""
+
+logger = logging.getLogger("devrun")
+
+
+def numeric_trial(
+    adapter: Any, keys: Sequence[str], model: Any, optimizer: Any
+) -> Trial | None:
+    """One of bf16 (`precision`) and `channels_last`, or of both together.
+
+    None where the update is not the adapter's: there is nothing to time.
+    """
+    update: Update = adapter.update
+    if update.owner != "adapter" or update.closure:
+        logger.info("performance: nothing is measured where others do the update")
+        return None
+    plain, low = update.autocast, autocast_for("bf16", adapter.device.type)
+
+    def enter(way: str) -> None:
+        bf16 = "bf16" in way
+        update.autocast, adapter.precision = (low, "bf16") if bf16 else (plain, None)
+        if "channels_last" in keys:
+            last = "channels_last" in way
+            layout = torch.channels_last if last else torch.contiguous_format
+            model.to(memory_format=layout)
+            for each in optimizers_in(optimizer):
+                same_layout(each)
+
+    ways = ["plain", *("bf16" if key == "precision" else key for key in keys)]
+    if len(keys) > 1:
+        ways.append(" + ".join(ways[1:]))
+    return Trial(update, ways, enter)
+
+
+class Trial:
+    """Times the training's own updates; forward, backward and step, without the data.
+
+    By processor time, which other programs disturb less: the host has to be the device.
+
+    Args:
+        update: whose `zero` begins an update and whose `after_update` ends it.
+        ways: their names; the first is kept unless another one is faster by 3 %.
+        enter: goes over to a way.
+    """
+
+    def __init__(
+        self, update: Update, ways: Sequence[str], enter: Callable[[str], None]
+    ) -> None:
+        self.chosen: str | None = None
+        self.ways = list(ways)
+        self._update, self._enter = update, enter
+        self._seconds: dict[str, list[float]] = {way: [] for way in ways}
+        self._turns = list(ways)
+        self._round = self._done = 0
+        self._began = 0.0
+        self._first = perf_counter()
+        self._zero = update.zero
+        update.zero, update.after_update = self._begin, self._end
+
+    def choose(self, way: str) -> None:
+        """Keep `way` from now on, and measure no more."""
+        if self.chosen is None:
+            self._update.zero, self._update.after_update = self._zero, None
+        self.chosen = way
+        self._enter(way)
+
+    def _begin(self, optimizer: Any) -> None:
+        self._began = process_time()
+        self._zero(optimizer)
+
+    def _end(self) -> None:
+        seconds = process_time() - self._began
+        way = self._turns[0]
+        if self._done:  # the first after a change pays for that
+            self._seconds[way].append(seconds)
+        self._done = (self._done + 1) % TURN
+        if self._done:
+            return
+        self._turns.pop(0)
+        if not self._turns:
+            self._round += 1
+            late = self._round > 1 and perf_counter() - self._first > SECONDS
+            if self._round == ROUNDS or late:
+                self._decide()
+                return
+            self._turns = self.ways[:: -1 if self._round % 2 else 1]
+        self._enter(self._turns[0])
+
+    def _decide(self) -> None:
+        times = {way: min(seconds) for way, seconds in self._seconds.items()}
+        plain, best = self.ways[0], min(times, key=lambda way: times[way])
+        self.choose(best if times[best] < GAIN * times[plain] else plain)
+        logger.info(
+            "performance: %s is kept; an update took, of processor time, %s",
+            self.chosen,
+            ", ".join(f"{1e3 * took:.1f} ms {way}" for way, took in times.items()),
+        )

@@ -1,0 +1,159 @@
+"""`performance: fast`, and the settings that it is made of, on real trainings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from devrun import EpochBasedRunner
+from devrun.config import Config
+from devrun.errors import ConfigError
+from devrun.models import GPT
+from devrun.runners.training import build_training
+from tests.support.observe import Lines
+
+UPDATES = 60
+"""More than a trial of four ways takes."""
+
+
+@pytest.fixture
+def said():
+    with Lines() as lines:
+        yield lines
+
+
+def images(updates=UPDATES):
+    torch.manual_seed(1)
+    data = TensorDataset(
+        torch.randn(4 * updates, 3, 8, 8), torch.arange(4 * updates) % 3
+    )
+    return DataLoader(data, batch_size=4)
+
+
+def runner(tmp_path=None, epochs=1, optimizer=torch.optim.AdamW, **options):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3),
+    )  # fmt: skip
+    precision = options.pop("precision", None)
+    return EpochBasedRunner(
+        model,
+        optimizer=optimizer(model.parameters(), lr=1e-3),
+        loss=nn.CrossEntropyLoss(),
+        max_epochs=epochs,
+        seed=0,
+        work_dir=tmp_path,
+        device={"type": "cpu", **options},
+        optimizer_config={"precision": precision} if precision else {},
+    )
+
+
+def trained(run, updates=UPDATES):
+    run.run([images(updates)], [("train", 1)])
+    return [param.detach().clone() for param in run.model.parameters()]
+
+
+def test_fast_says_what_it_set_tries_the_rest_and_a_resumed_run_keeps_it(
+    tmp_path, said
+):
+    first = runner(tmp_path, performance="fast")
+    trained(first)
+    assert first.optimizer.param_groups[0]["fused"] is True
+    chosen = first.adapter.state_dict()["fast"]
+    assert "fused: on: an update of all weights is one kernel" in said.text
+    assert "channels_last: measured" in said.text
+    assert f"performance: {chosen} is kept; an update took" in said.text
+    path = first.save_checkpoint()
+    first.close()
+    said.messages.clear()
+    again = runner(tmp_path, epochs=2, performance="fast")
+    again.resume(path)
+    again.run([images()], [("train", 1)])
+    assert again.adapter.state_dict()["fast"] == chosen
+    assert f"{chosen} is kept, as in the checkpoint" in said.text
+    assert not said.matching("an update took")
+    assert again.iter == 2 * UPDATES
+
+
+def test_what_was_given_and_deterministic_come_before_fast(said):
+    given = runner(performance="fast", channels_last=False, precision="fp32")
+    assert not given.adapter.options.deterministic
+    trained(given)
+    assert "channels_last: off: as it was given" in said.text
+    assert "precision: fp32: as it was given" in said.text
+    assert "is kept" not in said.text
+    said.messages.clear()
+    weights = []
+    for _ in range(2):
+        run = runner(performance="fast", deterministic=True)
+        weights.append(trained(run))
+        assert run.optimizer.param_groups[0]["fused"] is True
+        run.close()
+    assert "left out for deterministic" in said.text
+    assert "is kept" not in said.text
+    assert all(map(torch.equal, *weights))
+
+
+@pytest.mark.parametrize("placed", [False, True])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_fused_update_takes_up_the_state_of_another_layout(tmp_path, kind, placed):
+    def optimizer(fused):
+        more = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+        return lambda params, lr: kind(params, lr=lr, fused=fused, **more)
+
+    first = runner(tmp_path, optimizer=optimizer(False))
+    trained(first, 5)
+    path = first.save_checkpoint()
+    ends = []
+    for fused in (False, True):
+        run = runner(
+            tmp_path, epochs=2, optimizer=optimizer(fused), channels_last=fused
+        )
+        if placed:
+            run.prepare()
+        run.resume(path)
+        run.optimizer.param_groups[0]["fused"] = fused
+        ends.append(trained(run, 5))
+    for one, other in zip(*ends, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+
+
+def test_an_optimizer_without_a_fused_update_stays_as_it_is(said):
+    run = runner(performance="fast", optimizer=torch.optim.RMSprop, channels_last=True)
+    trained(run, 2)
+    assert "fused: unchanged: RMSprop has no fused update" in said.text
+    assert "channels_last: on: as it was given" in said.text
+
+
+def test_another_word_is_refused_at_its_line(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "model: {type: MLP}\ndata: {train: {type: X}}\noptimizer: {type: SGD}\n"
+        "runner: {max_epochs: 1}\ndevice: cpu\nperformance: quick\n"
+    )
+    with pytest.raises(ConfigError, match=r"c\.yaml:6.*must be fast, got 'quick'"):
+        build_training(Config.fromfile(str(path)))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # read by torch itself
+def test_blocks_that_are_alike_are_compiled_once(said):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = GPT(vocab_size=16, block_size=8, n_layer=4, n_head=2, n_embd=8, dropout=0.0)
+    keys = list(model.state_dict())
+    rows = [{"input_ids": row, "labels": row} for row in torch.randint(16, (10, 8))]
+    run = EpochBasedRunner(
+        model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        max_epochs=1,
+        device={"type": "cpu", "compile": {"regions": True, "backend": "aot_eager"}},
+    )
+    run.run([DataLoader(rows, batch_size=4)], [("train", 1)])
+    assert list(model.state_dict()) == keys
+    last = said.matching("compile:")[-1]
+    assert "compile: 2 compilations" in last
+    assert "again 1 time: tensor 'x' size mismatch at index 0. expected 4" in last
