@@ -88,6 +88,18 @@ class Autocast(nn.Module):
         return out.float()
 
 
+class ChannelsLast(nn.Module):
+    """`net`, its weights and its images in that layout."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.net(x.to(memory_format=torch.channels_last))
+        return out
+
+
 def raw(job: Job, log: Any) -> None:
     """The loop that one would write by hand."""
     model, criterion = job.model().to(job.device), job.criterion
