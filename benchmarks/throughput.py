@@ -7,7 +7,8 @@ one meets another. It lives through the whole case: its data iterator waits unti
 its turn, so that one arm runs at a time. A turn is two updates to warm up and then the
 timed ones, between two synchronisations; all arms have one turn a round, another arm
 first in each round, and ratios are those of one round. Between its turns an arm gives
-the memory that it only keeps back to the device.
+the memory that it only keeps back to the device. The cases share `--minutes` evenly:
+there are as many rounds as fit, and arms whose compilation does not are left out.
 
     python benchmarks/throughput.py --device cuda [--cases resnet50 gpt2] [--arms ...]
     python benchmarks/throughput.py --size cpu
@@ -42,6 +43,10 @@ from throughput_cases import CASES, Case
 
 from devrun.devices.resolve import resolve_device
 from devrun.rehearsal.peaks import load
+
+NO_TIME = "no time was left: give more by --minutes, or fewer --cases or --arms"
+SETTLED = 0.6
+"""Of a case's time: when the first updates should be over, compilation included."""
 
 
 def measured_peak(device: str) -> float | None:
@@ -82,15 +87,19 @@ class Running:
         os.environ.update(before)
         other.close()
 
-    def turn(self) -> None:
-        """Let it run, until it has something to say."""
-        if not self.result.failed:
+    def turn(self, until: float) -> None:
+        """Let it run, until it has something to say or the time is over."""
+        if not self.result.failed and self.process.is_alive():
             self.pipe.send(True)
-            self.hear()
+            self.hear(until)
 
-    def hear(self) -> None:
+    def hear(self, until: float) -> None:
         try:
-            found = self.pipe.recv()
+            if self.pipe.poll(max(0, until - time.perf_counter())):
+                found = self.pipe.recv()
+            else:
+                self.end()
+                found = {} if self.result.seconds else {"failed": NO_TIME}
         except EOFError:
             found = {"failed": "its process ended"}
         self.result.failed = found.get("failed", "")
@@ -107,19 +116,27 @@ class Running:
 def compare(
     case: str, arms: list[str], setting: Setting, rounds: int, until: float
 ) -> dict[str, Result]:
-    """All arms of a case in turns: so many rounds, or those that end in time."""
+    """All arms of a case in turns: so many rounds, or those that end in time.
+
+    Arms that have not begun when `SETTLED` of the time is over are left out.
+    """
+    now = time.perf_counter()
+    settled = now + SETTLED * (until - now)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         running = {name: Running(case, name, setting, work) for name in arms}
         try:
             for arm in running.values():
-                arm.hear()
+                arm.hear(until)
             for arm in running.values():
-                arm.turn()  # the first update, and what follows until it is settled
+                if time.perf_counter() < settled:
+                    arm.turn(until)  # the first update, and those until it is settled
+                elif not arm.result.failed:
+                    arm.result.failed = NO_TIME
             for number in range(rounds):
                 began = time.perf_counter()
                 shift = number % len(arms)
                 for name in arms[shift:] + arms[:shift]:
-                    running[name].turn()
+                    running[name].turn(until)
                 now = time.perf_counter()
                 if now + (now - began) > until:
                     break
@@ -180,12 +197,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"))
     parser.add_argument("--size", choices=CASES, default="gpu")
-    parser.add_argument("--cases", nargs="+", choices=CASES["gpu"])
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument(
+        "--cases", nargs="+", choices=CASES["gpu"], default=list(CASES["gpu"])
+    )
+    parser.add_argument("--arms", nargs="+", choices=ARMS)
     parser.add_argument("--rounds", type=int, default=5, help="at most")
     parser.add_argument("--updates", type=int, help="of a turn")
     parser.add_argument("--threads", type=int, default=1, help="of a process")
-    parser.add_argument("--minutes", type=float, default=9.0, help="all cases together")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of all cases")
     parser.add_argument("--cold", action="store_true", help="a compiler cache an arm")
     parser.add_argument("--peak", type=float, help="TFLOP/s, for MFU")
     args = parser.parse_args()
@@ -193,17 +212,20 @@ def main() -> int:
     updates = args.updates or (5 if device == "cpu" else 20)
     if min(args.rounds, updates, args.threads) < 1:
         parser.error("--rounds, --updates and --threads are at least 1")
+    if args.minutes <= 0:
+        parser.error("--minutes is above 0")
     if device == "cuda" and not torch.cuda.is_available():
         parser.error("no CUDA device here: --size cpu takes the CPU")
     os.environ["PYTHONWARNINGS"] = "ignore"  # of what a process killed left behind
     setting = Setting(args.size, device, updates, args.threads, args.cold)
-    arms = [name for name in args.arms if is_there(ARMS[name].package)]
+    chosen = args.arms or [n for n in ARMS if device == "cpu" or n != "tuned, fp32"]
+    arms = [name for name in chosen if is_there(ARMS[name].package)]
     cases = {
         name: case
         for name, case in CASES[args.size].items()
-        if name in (args.cases or CASES["gpu"]) and is_there(case.package)
+        if name in args.cases and is_there(case.package)
     }
-    absent = {*args.arms, *(args.cases or CASES["gpu"])} - {*arms, *cases}
+    absent = {*chosen, *args.cases} - {*arms, *cases}
     if not arms or not cases:
         parser.error(f"not installed: {', '.join(sorted(absent))}")
     where = torch.cuda.get_device_name() if device == "cuda" else f"{args.threads} CPU"
@@ -212,9 +234,6 @@ def main() -> int:
     end = time.perf_counter() + 60 * args.minutes
     for number, (name, case) in enumerate(cases.items()):
         now = time.perf_counter()
-        if now > end:
-            say(f"{name}: no time is left")
-            continue
         until = now + (end - now) / (len(cases) - number)
         results = compare(name, arms, setting, args.rounds, until)
         rounds = max(len(result.seconds) for result in results.values())

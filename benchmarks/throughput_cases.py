@@ -134,7 +134,9 @@ CASES: dict[str, dict[str, Case]] = {
         ),
     },
     "cpu": {
-        "resnet50": Case(lambda: ResNet(50, 10), (3, 32, 32), 8, 10, True),
+        "resnet50": Case(
+            lambda: ResNet(50, 10, base_channels=32), (3, 32, 32), 8, 10, True
+        ),
         "vit": Case(
             lambda: VisionTransformer(32, 4, 64, 4, 4, num_classes=10),
             (3, 32, 32), 16, 10,
