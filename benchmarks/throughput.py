@@ -120,13 +120,13 @@ def compare(
 
     Arms that have not begun when `SETTLED` of the time is over are left out.
     """
-    now = time.perf_counter()
-    settled = now + SETTLED * (until - now)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         running = {name: Running(case, name, setting, work) for name in arms}
         try:
             for arm in running.values():
                 arm.hear(until)
+            now = time.perf_counter()
+            settled = now + SETTLED * (until - now)
             for arm in running.values():
                 if time.perf_counter() < settled:
                     arm.turn(until)  # the first update, and those until it is settled
