@@ -65,6 +65,7 @@ bench: $(DEV)
 
 bench-gpu: $(DEV)
 	$(BIN)/python benchmarks/overhead.py --device cuda $(ARGS)
+	$(BIN)/python benchmarks/throughput.py $(THROUGHPUT)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .pytest_cache .ruff_cache .mypy_cache

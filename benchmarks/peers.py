@@ -21,7 +21,6 @@ import gc
 import importlib.metadata
 import itertools
 import logging
-import math
 import os
 import statistics
 import sys
@@ -33,10 +32,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from loops import (
+    LOG,
+    MAX_NORM,
+    MIN_RATIO,
+    Job,
+    WithLoss,
+    accelerate,
+    devrun,
+    hugging_face,
+    lightning,
+    named,
+    pair,
+    raw,
+)
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
-LR, MIN_RATIO, MAX_NORM, LOG = 0.01, 0.01, 10.0, 50
+LR = 0.01
 _NUMBERS = itertools.count()
 WARMUP = 200
 """Iterations at the start of a run that are not timed."""
@@ -73,103 +86,23 @@ class Batches(IterableDataset[Any]):
         yield next(endless)
 
 
-def loader_of(batches: Batches) -> DataLoader[Any]:
-    return DataLoader(batches, batch_size=None)
-
-
 def tiny() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 10))
-
-
-def factor(step: int, steps: int) -> float:
-    """Of the learning rate: cosine from 1 to `MIN_RATIO`."""
-    return MIN_RATIO + (1 - MIN_RATIO) * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
 def trained(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
 
 
-def schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: factor(n, steps))
-
-
-def pair(x: Tensor, y: Tensor) -> Any:
-    return x, y
-
-
-def named(x: Tensor, y: Tensor) -> Any:
-    return {"x": x, "labels": y}
-
-
-class WithLoss(nn.Module):
-    """The model and its loss in one, as some of them ask for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net, self.criterion = tiny(), nn.CrossEntropyLoss()
-
-    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        return {"loss": self.criterion(self.net(x), labels)}
-
-
-def raw(batches: Batches, log: Any) -> None:
-    """The loop that one would write by hand."""
-    model, criterion = tiny(), nn.CrossEntropyLoss()
-    optimizer, params = trained(model), list(model.parameters())
-    losses: list[Tensor] = []
-    model.train()
-    for step, (x, y) in enumerate(loader_of(batches)):
-        for group in optimizer.param_groups:
-            group["lr"] = LR * factor(step, len(batches))
-        optimizer.zero_grad()
-        loss = criterion(model(x), y)
-        loss.backward()
-        nn.utils.clip_grad_norm_(params, MAX_NORM)
-        optimizer.step()
-        losses.append(loss.detach())
-        if len(losses) == LOG:
-            log.write(f"{step} loss {torch.stack(losses).mean().item():.4f}\n")
-            losses.clear()
-
-
-def devrun(batches: Batches, log: Any) -> None:
-    from devrun.log.logger import close_logger
-    from devrun.runners import IterBasedRunner
-
-    model = tiny()
-    with tempfile.TemporaryDirectory() as work_dir:
-        runner = IterBasedRunner(
-            model,
-            optimizer=trained(model),
-            loss=nn.CrossEntropyLoss(),
-            work_dir=work_dir,
-            device="cpu",
-            max_iters=len(batches),
-        )
-        runner.register_training_hooks(
-            {"policy": "CosineAnnealing", "by_epoch": False, "min_lr_ratio": MIN_RATIO},
-            {"grad_clip": {"max_norm": MAX_NORM}},
-            None,
-            {
-                "interval": LOG,
-                "hooks": [{"type": "TextLoggerHook", "by_epoch": False}],
-            },
-        )
-        runner.run([loader_of(batches)], [("train", 1)])
-        runner.close()
-        close_logger()
-
-
-def ignite(batches: Batches, log: Any) -> None:
+def ignite(job: Job, log: Any) -> None:
     from ignite.engine import Engine, Events
     from ignite.handlers import LRScheduler
     from ignite.metrics import RunningAverage
 
-    model = tiny()
-    optimizer = trained(model)
-    params, criterion = list(model.parameters()), nn.CrossEntropyLoss()
+    model = job.model()
+    optimizer = job.optimizer(model)
+    params, criterion = list(model.parameters()), job.criterion
 
     def update(engine: Any, batch: Any) -> float:
         model.train()
@@ -185,24 +118,24 @@ def ignite(batches: Batches, log: Any) -> None:
     trainer = Engine(update)
     RunningAverage(output_transform=float).attach(trainer, "loss")
     trainer.add_event_handler(
-        Events.ITERATION_STARTED, LRScheduler(schedule(optimizer, len(batches)))
+        Events.ITERATION_STARTED, LRScheduler(job.schedule(optimizer))
     )
 
     @trainer.on(Events.ITERATION_COMPLETED(every=LOG))
     def write(engine: Any) -> None:
         log.write(f"{engine.state.iteration} {engine.state.metrics['loss']:.4f}\n")
 
-    trainer.run(loader_of(batches), max_epochs=1, epoch_length=len(batches))
+    trainer.run(job.loader(), max_epochs=1, epoch_length=job.steps)
 
 
-def fabric(batches: Batches, log: Any) -> None:
+def fabric(job: Job, log: Any) -> None:
     from lightning.fabric import Fabric
 
     lite = Fabric(accelerator="cpu", devices=1)
-    bare, criterion = tiny(), nn.CrossEntropyLoss()
-    model, optimizer = lite.setup(bare, trained(bare))
-    loader: Any = lite.setup_dataloaders(loader_of(batches))
-    rates, losses = schedule(optimizer, len(batches)), []
+    bare, criterion = job.model(), job.criterion
+    model, optimizer = lite.setup(bare, job.optimizer(bare))
+    loader: Any = lite.setup_dataloaders(job.loader())
+    rates, losses = job.schedule(optimizer), []
     model.train()
     for step, (x, y) in enumerate(loader):
         optimizer.zero_grad()
@@ -217,102 +150,7 @@ def fabric(batches: Batches, log: Any) -> None:
             losses.clear()
 
 
-def accelerate(batches: Batches, log: Any) -> None:
-    from accelerate import Accelerator
-
-    lite = Accelerator(cpu=True)
-    bare, criterion = tiny(), nn.CrossEntropyLoss()
-    sgd = trained(bare)
-    model, optimizer, loader, rates = lite.prepare(
-        bare, sgd, loader_of(batches), schedule(sgd, len(batches))
-    )
-    losses: list[Tensor] = []
-    model.train()
-    for step, (x, y) in enumerate(loader):
-        with lite.accumulate(model):
-            optimizer.zero_grad()
-            loss = criterion(model(x), y)
-            lite.backward(loss)
-            if lite.sync_gradients:
-                lite.clip_grad_norm_(model.parameters(), MAX_NORM)
-            optimizer.step()
-            rates.step()
-        losses.append(loss.detach())
-        if len(losses) == LOG:
-            log.write(f"{step} loss {torch.stack(losses).mean().item():.4f}\n")
-            losses.clear()
-
-
-def hugging_face(batches: Batches, log: Any) -> None:
-    from transformers import Trainer, TrainingArguments
-    from transformers.trainer_callback import PrinterCallback, ProgressCallback
-
-    model = WithLoss()
-    optimizer = trained(model)
-
-    class Fed(Trainer):
-        def get_train_dataloader(self) -> Any:
-            return self.accelerator.prepare(loader_of(batches))
-
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            output_dir=folder,
-            max_steps=len(batches),
-            max_grad_norm=MAX_NORM,
-            logging_steps=LOG,
-            save_strategy="no",
-            report_to=[],
-            use_cpu=True,
-            disable_tqdm=True,
-            remove_unused_columns=False,
-        )
-        trainer = Fed(
-            model,
-            arguments,
-            train_dataset=batches,
-            optimizers=(optimizer, schedule(optimizer, len(batches))),
-        )
-        for shown in (PrinterCallback, ProgressCallback):
-            trainer.remove_callback(shown)
-        trainer.train()
-
-
-def lightning(batches: Batches, log: Any) -> None:
-    import lightning as pl
-
-    class Module(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net, self.criterion = tiny(), nn.CrossEntropyLoss()
-
-        def training_step(self, batch: Any, index: int) -> Tensor:
-            x, y = batch
-            loss: Tensor = self.criterion(self.net(x), y)
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self) -> Any:
-            optimizer = trained(self)
-            rates = schedule(optimizer, len(batches))
-            rate = {"scheduler": rates, "interval": "step"}
-            return {"optimizer": optimizer, "lr_scheduler": rate}
-
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = pl.Trainer(
-            accelerator="cpu",
-            devices=1,
-            max_steps=len(batches),
-            gradient_clip_val=MAX_NORM,
-            log_every_n_steps=LOG,
-            logger=pl.pytorch.loggers.CSVLogger(folder),
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-        trainer.fit(Module(), loader_of(batches))
-
-
-def torchtnt(batches: Batches, log: Any) -> None:
+def torchtnt(job: Job, log: Any) -> None:
     from torchtnt.framework.auto_unit import AutoUnit
     from torchtnt.framework.train import train
 
@@ -325,8 +163,8 @@ def torchtnt(batches: Batches, log: Any) -> None:
             return nn.functional.cross_entropy(out, y), out
 
         def configure_optimizers_and_lr_scheduler(self, module: nn.Module) -> Any:
-            optimizer = trained(module)
-            return optimizer, schedule(optimizer, len(batches))
+            optimizer = job.optimizer(module)
+            return optimizer, job.schedule(optimizer)
 
         def on_train_step_end(
             self, state: Any, data: Any, step: int, results: Any
@@ -337,22 +175,22 @@ def torchtnt(batches: Batches, log: Any) -> None:
                 losses.clear()
 
     unit = Unit(
-        module=tiny(),
+        module=job.model(),
         device=torch.device("cpu"),
         clip_grad_norm=MAX_NORM,
         step_lr_interval="step",
     )
-    train(unit, loader_of(batches), max_epochs=1)
+    train(unit, job.loader(), max_epochs=1)
 
 
-def mmengine(batches: Batches, log: Any) -> None:
+def mmengine(job: Job, log: Any) -> None:
     from mmengine.model import BaseModel
     from mmengine.runner import Runner
 
     class Model(BaseModel):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = WithLoss()
+            self.inner = WithLoss(job.model(), job.criterion)
 
         def forward(self, x: Tensor, labels: Tensor, mode: str = "loss") -> Any:
             return self.inner(x, labels)
@@ -362,17 +200,17 @@ def mmengine(batches: Batches, log: Any) -> None:
         Runner(
             model,
             folder,
-            train_dataloader=loader_of(batches),
-            train_cfg={"by_epoch": False, "max_iters": len(batches)},
+            train_dataloader=job.loader(),
+            train_cfg={"by_epoch": False, "max_iters": job.steps},
             optim_wrapper={
-                "optimizer": trained(model),
+                "optimizer": job.optimizer(model),
                 "clip_grad": {"max_norm": MAX_NORM},
             },
             param_scheduler=[
                 {
                     "type": "CosineAnnealingLR",
                     "by_epoch": False,
-                    "T_max": len(batches),
+                    "T_max": job.steps,
                     "eta_min": LR * MIN_RATIO,
                 }
             ],
@@ -386,7 +224,7 @@ def mmengine(batches: Batches, log: Any) -> None:
         ).train()
 
 
-def mmcv(batches: Batches, log: Any) -> None:
+def mmcv(job: Job, log: Any) -> None:
     from mmcv.runner import IterBasedRunner
 
     class Model(WithLoss):
@@ -394,17 +232,17 @@ def mmcv(batches: Batches, log: Any) -> None:
             loss = self(**data)["loss"]
             return {"loss": loss, "log_vars": {"loss": loss.item()}, "num_samples": 8}
 
-    model = Model()
+    model = Model(job.model(), job.criterion)
     logger = logging.getLogger("mmcv-silent")
     logger.addHandler(logging.StreamHandler(log))
     logger.propagate = False
     with tempfile.TemporaryDirectory() as folder:
         runner = IterBasedRunner(
             model,
-            optimizer=trained(model),
+            optimizer=job.optimizer(model),
             work_dir=folder,
             logger=logger,
-            max_iters=len(batches),
+            max_iters=job.steps,
             meta={},
         )
         runner.register_training_hooks(
@@ -416,7 +254,7 @@ def mmcv(batches: Batches, log: Any) -> None:
                 "hooks": [{"type": "TextLoggerHook", "by_epoch": False}],
             },
         )
-        runner.run([loader_of(batches)], [("train", 1)])
+        runner.run([job.loader()], [("train", 1)])
 
 
 @dataclass
@@ -424,7 +262,7 @@ class Peer:
     """One of them: the package that has its version, the loop, what a batch is."""
 
     package: str
-    train: Callable[[Batches, Any], None]
+    train: Callable[[Job, Any], None]
     form: Callable[[Tensor, Tensor], Any] = pair
     microseconds: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
@@ -455,7 +293,7 @@ def timed(peer: Peer, steps: int, log: Any) -> float:
     """Processor time of an iteration, in microseconds."""
     batches = Batches(steps, peer.form)
     gc.collect()
-    peer.train(batches, log)
+    peer.train(Job(tiny, trained, batches), log)
     if not batches.seconds:
         raise RuntimeError(f"{peer.package} left the loop before its end")
     return batches.seconds / steps * 1e6
