@@ -23,6 +23,7 @@ from devrun.registry import Registry
 
 SAMPLERS = Registry("sampler", expects=lambda: Sampler)
 MODES = ("train", "val", "test")
+AUTO = "auto"
 _ALIASES = {"batch_size": "samples_per_gpu", "num_workers": "workers_per_gpu"}
 _OF_WORKERS = (
     "persistent_workers",
@@ -48,7 +49,7 @@ def build_dataset(cfg: Any, default_args: Mapping[str, Any] | None = None) -> An
 def build_dataloader(
     dataset: Any,
     samples_per_gpu: int = 1,
-    workers_per_gpu: int = 0,
+    workers_per_gpu: int | str = 0,
     *,
     num_gpus: int = 1,
     dist: bool = True,
@@ -70,7 +71,8 @@ def build_dataloader(
 
     Args:
         samples_per_gpu: samples of one batch of one process.
-        workers_per_gpu: worker processes; 0 reads in the training process.
+        workers_per_gpu: worker processes; 0 reads in the training process, `auto`
+            does so until it is measured how many the device needs.
         num_gpus: as in MMCV, multiplies both where one process feeds several devices
             (`dist` False).
         round_up: must stay True: in training all processes get equally many batches.
@@ -93,12 +95,25 @@ def build_dataloader(
         ConfigError: an empty data set or a value out of range.
     """
     _check(samples_per_gpu, workers_per_gpu, round_up, on_sample_error, mode)
+    auto = workers_per_gpu == AUTO
     if not isinstance(dataset, IterableDataset):
         check_samples(dataset)
+    elif auto:
+        raise ConfigError.of(
+            "workers_per_gpu",
+            "auto is not for an iterable data set, whose order follows from the number "
+            "of workers: give a number",
+        )
     copies = 1 if dist else num_gpus
     loader = ConfiguredLoader(
         dataset,
-        extras=Extras(on_sample_error, max_skipped, mode, group_by_length),
+        extras=Extras(
+            on_sample_error,
+            max_skipped,
+            mode,
+            group_by_length,
+            auto_workers=_reading(options, 1) if auto else None,
+        ),
         batch_size=samples_per_gpu * copies,
         collate_fn=build_collate(
             getattr(dataset, "collate_fn", None) if collate_fn is None else collate_fn
@@ -106,7 +121,7 @@ def build_dataloader(
         **_order(
             dataset, sampler if sampler_cfg is None else sampler_cfg, shuffle, seed
         ),
-        **_reading(options, workers_per_gpu * copies),
+        **_reading(options, 0 if auto else int(workers_per_gpu) * copies),
     )
     made = with_buckets(loader, buckets)
     if batch_transform is not None:
@@ -207,8 +222,13 @@ def _check(
         ("samples_per_gpu", samples_per_gpu, 1, 2**63 - 1),
         ("workers_per_gpu", workers_per_gpu, 0, MOST_WORKERS),
     ):
+        if name == "workers_per_gpu" and value == AUTO:
+            continue
         if type(value) is not int or value < least:
-            raise ConfigError.of(name, f"must be an int of at least {least}: {value!r}")
+            other = ", or auto" if name == "workers_per_gpu" else ""
+            raise ConfigError.of(
+                name, f"must be an int of at least {least}{other}: {value!r}"
+            )
         if value > most:
             raise ConfigError.of(name, f"must be at most {most}: {describe(value)}")
     if not round_up:

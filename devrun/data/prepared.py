@@ -27,6 +27,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from devrun.data import streams, workers
+from devrun.data.counting import WorkerCount
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import Fetched, SampleError, SeededDataset, summary
 from devrun.data.spec import LoaderSpec
@@ -54,6 +55,7 @@ class PreparedLoader:
         receive: called on an item just before it is handed out, such as to wait for
             the copy that `transfer` began.
         paced: goes between the items and who reads them, and may take longer.
+        synchronize: waits for the device, to time its steps.
         engine: makes of `LoaderSpec.arguments` and a generator what reads the batches.
     """
 
@@ -67,6 +69,7 @@ class PreparedLoader:
         receive: Callable[[Any], Any] | None = None,
         lookahead: int = 0,
         paced: Callable[[Iterator[Any]], Iterator[Any]] | None = None,
+        synchronize: Callable[[], None] | None = None,
         engine: Callable[..., Any] = DataLoader,
     ) -> None:
         if accumulate < 1:
@@ -81,8 +84,13 @@ class PreparedLoader:
         self.loader = loader
         """What reads the batches: the engine, or the user's own."""
         self._spec = loader if isinstance(loader, LoaderSpec) else None
+        self.auto: WorkerCount | None = None
+        """Finds out how many workers are needed; None where that was given."""
         if self._spec is not None:
             given = self._spec.arguments()
+            auto = self._spec.extras.auto_workers
+            if auto is not None:
+                self.auto = WorkerCount({**given, **auto}, accumulate, synchronize)
             self._generator = torch.Generator()
             self._seed_workers(0)
             if engine is DataLoader:
@@ -194,7 +202,7 @@ class PreparedLoader:
         began = perf_counter()
         iterator = self._opened(skip)
         self.clock.data += perf_counter() - began
-        items: Iterator[Any] = islice(self._read(iterator), left)
+        items: Iterator[Any] = islice(self._read(iterator, start), left)
         if self.stream is not None:
             items = self.stream.noted(items, start)
         if self.accumulate > 1:
@@ -270,12 +278,14 @@ class PreparedLoader:
             self._guarded(next, iterator, None)
         return iterator
 
-    def _read(self, iterator: Any) -> Iterator[Any]:
-        """The batches left, with the loader's failures as one line each."""
-        clock = self.clock
+    def _read(self, iterator: Any, position: int) -> Iterator[Any]:
+        """The batches from `position` on; the loader's failures as one line each."""
+        clock, auto = self.clock, self.auto
         transfer = None if self.accumulate > 1 else self._transfer
         try:
             while True:
+                if auto is not None and not auto.known:
+                    auto.begin()
                 began = perf_counter()
                 try:
                     batch = next(iterator)
@@ -289,6 +299,11 @@ class PreparedLoader:
                     batch = self._open(batch)
                 there = perf_counter()
                 clock.data += there - began
+                position += 1
+                if auto is not None and not auto.known:
+                    auto.end()
+                    if count := auto.found(batch):
+                        iterator = self._with_workers(auto, count, position)
                 if transfer is not None:
                     batch = transfer(batch)
                     clock.copy += perf_counter() - there
@@ -298,8 +313,17 @@ class PreparedLoader:
             self._death = workers.describe_dead(iterator)
             raise
         finally:
+            if auto is not None:
+                auto.rest()
             if self._iterator is iterator:
                 self._iterator = None  # lets the workers of a broken-off epoch go
+
+    def _with_workers(self, auto: WorkerCount, count: int, position: int) -> Any:
+        """An iterator of the batches from `position` on that has so many workers."""
+        options = {**auto.options, "num_workers": count}
+        self.loader = DataLoader(**options, generator=self._generator)
+        self._order.start_at(position)
+        return self._opened(0)
 
     def _abandon(self, iterator: Any) -> None:
         """End the workers while the error is fresh: garbage collection, which breaks

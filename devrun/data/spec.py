@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +61,8 @@ class Extras:
     mode: str | None = None
     """`sync`, or `async` to fetch ahead where the device's SDK can."""
     group_by_length: bool = False
+    auto_workers: Mapping[str, Any] | None = None
+    """Options of workers whose number is measured; None where it was given."""
     lengths: Tensor | None = None
     """Of all samples, int64 of shape (samples,): similar ones meet in a batch."""
 

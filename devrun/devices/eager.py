@@ -191,13 +191,12 @@ class EagerAdapter(DeviceAdapter):
             training=training,
             pin_memory=self.pin_memory(loader),
         )
-        accumulate = self._policy.accumulate if training else 1
-        strategy = self.update.strategy
-        paced = strategy.divided and not training
+        paced = self.update.strategy.divided and not training
         return PreparedLoader(
             spec,
-            accumulate=accumulate,
+            accumulate=self._policy.accumulate if training else 1,
             paced=self._in_step if paced else None,
+            synchronize=self.synchronize,
             **self.transfers(),
         )
 
