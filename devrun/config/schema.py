@@ -64,6 +64,7 @@ _LOADER: dict[str, str | Section] = {
     "on_sample_error": "text?",
     "max_skipped": "size?",
     "mode": "text?",
+    "on_device": "flag",
     "buckets": "dict|list?",
     "group_by_length": "flag",
     "collate_fn": "any",

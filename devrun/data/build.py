@@ -16,6 +16,7 @@ from devrun.construct import short, where
 from devrun.data.bucketing import with_buckets
 from devrun.data.collate import TransformedBatch, build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
+from devrun.data.finishing import without_finish
 from devrun.data.spec import ERROR_POLICIES, ConfiguredLoader, Extras, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 from devrun.place import Place
@@ -63,6 +64,7 @@ def build_dataloader(
     on_sample_error: str | None = None,
     max_skipped: int | None = None,
     mode: str | None = None,
+    on_device: bool = False,
     buckets: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     group_by_length: bool = False,
     **options: Any,
@@ -85,6 +87,7 @@ def build_dataloader(
         on_sample_error: `stop`, or `skip` and report; by default the data set's.
         max_skipped: samples that may be skipped before the run stops.
         mode: `sync`, or `async` to fetch ahead where the device's SDK can (IPU).
+        on_device: the last transforms, `ToTensor` and `Normalize`, run on the device.
         buckets: arguments of `devrun.data.bucketed`, which pads samples of different
             lengths to a few sizes; a list for several axes.
         group_by_length: make batches of samples of similar length, within `buckets`.
@@ -104,6 +107,12 @@ def build_dataloader(
             "auto is not for an iterable data set, whose order follows from the number "
             "of workers: give a number",
         )
+    finish = None
+    if collate_fn is None:
+        collate_fn = getattr(dataset, "collate_fn", None)
+    if on_device:
+        _check_unfinished(batch_transform, buckets, collate_fn)
+        dataset, finish = without_finish(dataset)
     copies = 1 if dist else num_gpus
     loader = ConfiguredLoader(
         dataset,
@@ -113,11 +122,10 @@ def build_dataloader(
             mode,
             group_by_length,
             auto_workers=_reading(options, 1) if auto else None,
+            finish=finish,
         ),
         batch_size=samples_per_gpu * copies,
-        collate_fn=build_collate(
-            getattr(dataset, "collate_fn", None) if collate_fn is None else collate_fn
-        ),
+        collate_fn=build_collate(collate_fn),
         **_order(
             dataset, sampler if sampler_cfg is None else sampler_cfg, shuffle, seed
         ),
@@ -242,6 +250,21 @@ def _check(
             "on_sample_error",
             f"must be one of {', '.join(ERROR_POLICIES)}: {policy!r}",
         )
+
+
+def _check_unfinished(batch_transform: Any, buckets: Any, collate_fn: Any) -> None:
+    """Refuse what would be given images that `on_device` has yet to finish."""
+    own = {
+        "batch_transform": batch_transform,
+        "buckets": buckets,
+        "collate_fn": collate_fn,
+    }
+    for name, value in own.items():
+        if value is not None:
+            raise ConfigError.of(
+                "on_device",
+                f"cannot be combined with {name}, which takes finished images",
+            )
 
 
 def _reading(options: dict[str, Any], workers: int) -> dict[str, Any]:

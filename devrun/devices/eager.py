@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from devrun.data.batch import to_device
 from devrun.data.prepared import PreparedLoader
-from devrun.data.spec import LoaderSpec
+from devrun.data.spec import LoaderSpec, extras_of
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.explain import STEP_FAILURES, explain
 from devrun.devices.finite import FiniteGuard
@@ -197,7 +197,7 @@ class EagerAdapter(DeviceAdapter):
             accumulate=self._policy.accumulate if training else 1,
             paced=self._in_step if paced else None,
             synchronize=self.synchronize,
-            **self.transfers(),
+            **self.transfers(extras_of(loader).finished(self.to_device)),
         )
 
     def train_step(
@@ -324,9 +324,9 @@ class EagerAdapter(DeviceAdapter):
             batch = map_tensors(_channels_last, batch)
         return batch
 
-    def transfers(self) -> dict[str, Any]:
-        """How `PreparedLoader` brings a batch here."""
-        return {"transfer": self.to_device}
+    def transfers(self, move: Callable[[Any], Any]) -> dict[str, Any]:
+        """How `PreparedLoader` brings a batch here; `move` does it for one."""
+        return {"transfer": move}
 
     def pin_memory(self, loader: Any) -> bool | None:
         """Whether the loader should pin its batches; None leaves it as it is."""
@@ -393,7 +393,8 @@ class EagerAdapter(DeviceAdapter):
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
-    """An image tensor (4-d, floating) in that memory format."""
-    if tensor.dim() == 4 and tensor.is_floating_point():
+    """An image tensor (4-d, floating or bytes) in that memory format."""
+    image = tensor.is_floating_point() or tensor.dtype == torch.uint8
+    if tensor.dim() == 4 and image:
         return tensor.contiguous(memory_format=torch.channels_last)
     return tensor

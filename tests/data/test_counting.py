@@ -39,7 +39,7 @@ def _loader(workers: Any, dataset: Any = None, **options: Any) -> PreparedLoader
         (0.1, 10.0, 8, 1),
         (0.1, 0.001, 8, 8),
         (0.1, 0.001, 0, 0),
-        (4e-4, 1e-5, 8, 0),  # reading is quicker than handing over
+        (2e-4, 1e-5, 8, 0),  # reading is quicker than handing over
     ],
 )
 def test_there_are_as_many_workers_as_keep_the_device_busy(

@@ -75,6 +75,12 @@ def prepared_loader(
         return PreparedLoader(
             loader, accumulate=batch.parts, drop_short=True, receive=whole
         )
+    if spec.extras.finish is not None:
+        raise UnsupportedFeatureError(
+            "on_device is not possible on an IPU, whose graph is given finished "
+            "images: leave it out",
+            key="on_device",
+        )
     if spec.extras.auto_workers is not None:
         raise UnsupportedFeatureError(
             "workers_per_gpu: auto is not possible on an IPU, whose loader is built "
