@@ -1,8 +1,7 @@
 """Every key a configuration may have, and what each takes.
 
 `KEYS` is the table: a word is a kind of value (`"int"`; `"int?"` may be None;
-`"text|dict"` is either), a `Section` a dict with its own table. What a `type` builds
-is checked by its constructor, not here.
+`"text|dict"` is either), a `Section` a dict of its own; constructors check the rest.
 """
 
 from __future__ import annotations
@@ -65,6 +64,7 @@ _LOADER: dict[str, str | Section] = {
     "max_skipped": "size?",
     "mode": "text?",
     "on_device": "flag",
+    "cache": "text|count?",
     "buckets": "dict|list?",
     "group_by_length": "flag",
     "collate_fn": "any",

@@ -14,6 +14,7 @@ from devrun.config.numbers import MOST_WORKERS
 from devrun.config.origin import describe
 from devrun.construct import short, where
 from devrun.data.bucketing import with_buckets
+from devrun.data.caching import with_cache
 from devrun.data.collate import TransformedBatch, build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
 from devrun.data.finishing import without_finish
@@ -65,6 +66,7 @@ def build_dataloader(
     max_skipped: int | None = None,
     mode: str | None = None,
     on_device: bool = False,
+    cache: str | int | None = None,
     buckets: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     group_by_length: bool = False,
     **options: Any,
@@ -88,6 +90,7 @@ def build_dataloader(
         max_skipped: samples that may be skipped before the run stops.
         mode: `sync`, or `async` to fetch ahead where the device's SDK can (IPU).
         on_device: the last transforms, `ToTensor` and `Normalize`, run on the device.
+        cache: bytes of decoded images to keep, as `2GiB`; see `caching.with_cache`.
         buckets: arguments of `devrun.data.bucketed`, which pads samples of different
             lengths to a few sizes; a list for several axes.
         group_by_length: make batches of samples of similar length, within `buckets`.
@@ -113,6 +116,8 @@ def build_dataloader(
     if on_device:
         _check_unfinished(batch_transform, buckets, collate_fn)
         dataset, finish = without_finish(dataset)
+    if cache is not None:
+        dataset = with_cache(dataset, cache)
     copies = 1 if dist else num_gpus
     loader = ConfiguredLoader(
         dataset,
@@ -207,6 +212,7 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
                 )
     if mode != "train":
         common.update(shuffle=False, sampler=None, sampler_cfg=None, drop_last=False)
+        common.pop("cache", None)  # the memory named is that of the training set
         common.update(group_by_length=False, batch_transform=None)
     options: dict[str, Any] = {}
     for keys in (common, own):

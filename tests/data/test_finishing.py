@@ -12,25 +12,13 @@ from devrun.data import build_dataloader, build_dataset
 from devrun.devices.cpu import CPUAdapter
 from devrun.errors import ConfigError
 
-Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("PIL")
 
 CROP = [{"type": "RandomResizedCrop", "size": 8}, {"type": "RandomHorizontalFlip"}]
 TAIL = [
     {"type": "ToTensor"},
     {"type": "Normalize", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
 ]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    torch.manual_seed(3)
-    for name in ("cat", "dog"):
-        (tmp_path / name).mkdir()
-        for number in range(5):
-            pixels = torch.randint(256, (12, 14, 3), dtype=torch.uint8)
-            image = Image.fromarray(pixels.numpy())
-            image.save(tmp_path / name / f"{number}.png")
-    return tmp_path
 
 
 def _batches(cfg: Any, device: dict[str, Any] | None = None, **options: Any) -> Any:
