@@ -55,8 +55,8 @@ class _Memory:
     def __reduce__(self) -> Any:
         raise UnsupportedFeatureError(
             "cache is shared with workers that are forked, not with those of another "
-            "multiprocessing_context, such as a Gaudi's: leave it out, or take "
-            "workers_per_gpu: 0",
+            "multiprocessing_context, which this device may need: leave it out, or "
+            "take workers_per_gpu: 0",
             key="cache",
         )
 
