@@ -75,8 +75,7 @@ def build_dataloader(
 
     Args:
         samples_per_gpu: samples of one batch of one process.
-        workers_per_gpu: worker processes; 0 reads in the training process, `auto`
-            does so until it is measured how many the device needs.
+        workers_per_gpu: worker processes, 0 for none; `auto` measures how many.
         num_gpus: as in MMCV, multiplies both where one process feeds several devices
             (`dist` False).
         round_up: must stay True: in training all processes get equally many batches.
@@ -86,8 +85,7 @@ def build_dataloader(
         batch_transform: of each batch, on the host; see `TransformedBatch`.
         sampler, sampler_cfg: whose order to use instead, as an object or a config with
             a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
-        on_sample_error: `stop`, or `skip` and report; by default the data set's.
-        max_skipped: samples that may be skipped before the run stops.
+        on_sample_error, max_skipped: as in `Extras`.
         mode: `sync`, or `async` to fetch ahead where the device's SDK can (IPU).
         on_device: the last transforms, `ToTensor` and `Normalize`, run on the device.
         cache: bytes of decoded images to keep, as `2GiB`; see `caching.with_cache`.
@@ -111,8 +109,7 @@ def build_dataloader(
             "of workers: give a number",
         )
     finish = None
-    if collate_fn is None:
-        collate_fn = getattr(dataset, "collate_fn", None)
+    collate_fn = collate_fn or getattr(dataset, "collate_fn", None)
     if on_device:
         _check_unfinished(batch_transform, buckets, collate_fn)
         dataset, finish = without_finish(dataset)

@@ -86,12 +86,12 @@ class _Images:
             return Image.frombytes("RGB", (width, height), pixels)
         image = self.fixed(self.decode(index))
         pixels = image.tobytes()
-        begin = self.memory.reserve(_HEADER.size + len(pixels))
-        if begin is not None:
-            _HEADER.pack_into(self.memory.pages, begin, *image.size)
-            start = begin + _HEADER.size
+        room = self.memory.reserve(_HEADER.size + len(pixels))
+        if room is not None:
+            _HEADER.pack_into(self.memory.pages, room, *image.size)
+            start = room + _HEADER.size
             self.memory.pages[start : start + len(pixels)] = pixels
-            self.places[index] = begin + 1  # last: others may read it from now on
+            self.places[index] = room + 1  # last: others may read it from now on
         return image
 
 

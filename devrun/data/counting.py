@@ -15,6 +15,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from devrun.launched import launcher
 from devrun.tensors import tensors_in
 
@@ -95,6 +97,10 @@ class WorkerCount:
             why,
         )
         return count
+
+    def loader(self, count: int, generator: Any) -> DataLoader[Any]:
+        """One that gives the same batches with so many workers."""
+        return DataLoader(**{**self.options, "num_workers": count}, generator=generator)
 
 
 def workers_for(load: float, step: float, amount: int, cores: int) -> tuple[int, str]:

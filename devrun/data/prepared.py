@@ -108,7 +108,7 @@ class PreparedLoader:
         self._order: Any = own if known else self.loader
         """What knows the number of batches, and perhaps how to start at one."""
         self._drop_short, self._lookahead = drop_short, lookahead
-        self._transfer, self._receive = transfer, receive
+        self._moves = transfer, receive
         self.paced = paced
         """What goes between the items and who reads them; None for nothing."""
         self._limit: int | None = None
@@ -209,8 +209,8 @@ class PreparedLoader:
             items = self._grouped(items)
         if self._lookahead:
             items = _ahead(items, self._lookahead)
-        if self._receive is not None:
-            items = map(self._receive, items)
+        if self._moves[1] is not None:
+            items = map(self._moves[1], items)
         if self.stream is not None:
             items = self.stream.handed_out(items, self.accumulate, start)
         return items if self.paced is None else self.paced(items)
@@ -281,7 +281,7 @@ class PreparedLoader:
     def _read(self, iterator: Any, position: int) -> Iterator[Any]:
         """The batches from `position` on; the loader's failures as one line each."""
         clock, auto = self.clock, self.auto
-        transfer = None if self.accumulate > 1 else self._transfer
+        transfer = None if self.accumulate > 1 else self._moves[0]
         try:
             while True:
                 if auto is not None and not auto.known:
@@ -303,7 +303,9 @@ class PreparedLoader:
                 if auto is not None and not auto.known:
                     auto.end()
                     if count := auto.found(batch):
-                        iterator = self._with_workers(auto, count, position)
+                        self.loader = auto.loader(count, self._generator)
+                        self._order.start_at(position)
+                        iterator = self._opened(0)
                 if transfer is not None:
                     batch = transfer(batch)
                     clock.copy += perf_counter() - there
@@ -317,13 +319,6 @@ class PreparedLoader:
                 auto.rest()
             if self._iterator is iterator:
                 self._iterator = None  # lets the workers of a broken-off epoch go
-
-    def _with_workers(self, auto: WorkerCount, count: int, position: int) -> Any:
-        """An iterator of the batches from `position` on that has so many workers."""
-        options = {**auto.options, "num_workers": count}
-        self.loader = DataLoader(**options, generator=self._generator)
-        self._order.start_at(position)
-        return self._opened(0)
 
     def _abandon(self, iterator: Any) -> None:
         """End the workers while the error is fresh: garbage collection, which breaks
@@ -375,9 +370,9 @@ class PreparedLoader:
         while group := MicroBatches(islice(batches, self.accumulate)):
             if self._drop_short and len(group) < self.accumulate:
                 return
-            if self._transfer is not None:
+            if self._moves[0] is not None:
                 began = perf_counter()
-                group[:] = map(self._transfer, group)
+                group[:] = map(self._moves[0], group)
                 self.clock.copy += perf_counter() - began
             yield group
 
