@@ -75,7 +75,8 @@ def build_dataloader(
 
     Args:
         samples_per_gpu: samples of one batch of one process.
-        workers_per_gpu: worker processes, 0 for none; `auto` measures how many.
+        workers_per_gpu: worker processes; 0 reads in the training process, `auto`
+            does so until it is measured how many the device needs.
         num_gpus: as in MMCV, multiplies both where one process feeds several devices
             (`dist` False).
         round_up: must stay True: in training all processes get equally many batches.
@@ -85,7 +86,8 @@ def build_dataloader(
         batch_transform: of each batch, on the host; see `TransformedBatch`.
         sampler, sampler_cfg: whose order to use instead, as an object or a config with
             a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
-        on_sample_error, max_skipped: as in `Extras`.
+        on_sample_error: `stop`, or `skip` and report; by default the data set's.
+        max_skipped: samples that may be skipped before the run stops.
         mode: `sync`, or `async` to fetch ahead where the device's SDK can (IPU).
         on_device: the last transforms, `ToTensor` and `Normalize`, run on the device.
         cache: bytes of decoded images to keep, as `2GiB`; see `caching.with_cache`.
@@ -100,14 +102,7 @@ def build_dataloader(
     """
     _check(samples_per_gpu, workers_per_gpu, round_up, on_sample_error, mode)
     auto = workers_per_gpu == AUTO
-    if not isinstance(dataset, IterableDataset):
-        check_samples(dataset)
-    elif auto:
-        raise ConfigError.of(
-            "workers_per_gpu",
-            "auto is not for an iterable data set, whose order follows from the number "
-            "of workers: give a number",
-        )
+    _check_data(dataset, auto)
     finish = None
     collate_fn = collate_fn or getattr(dataset, "collate_fn", None)
     if on_device:
@@ -252,6 +247,18 @@ def _check(
         raise ConfigError.of(
             "on_sample_error",
             f"must be one of {', '.join(ERROR_POLICIES)}: {policy!r}",
+        )
+
+
+def _check_data(dataset: Any, auto: bool) -> None:
+    """Refuse a data set that is empty, or whose order depends on the workers."""
+    if not isinstance(dataset, IterableDataset):
+        check_samples(dataset)
+    elif auto:
+        raise ConfigError.of(
+            "workers_per_gpu",
+            "auto is not for an iterable data set, whose order follows from the number "
+            "of workers: give a number",
         )
 
 
