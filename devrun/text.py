@@ -96,3 +96,16 @@ def _printable(match: re.Match[str]) -> str:
     """
     char = match.group()
     return char if char.isprintable() else ascii(char)[1:-1]
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *(|[KMGT]i?B?)", re.IGNORECASE)
+
+
+def parsed_size(text: str) -> int | None:
+    """Bytes of `24GiB`, `24G` (the same), `24GB` or `1000`; None if it is no size."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    unit = match[2].upper()
+    base = 1000 if unit.endswith("B") and "I" not in unit else 1024
+    return int(float(match[1]) * base ** " KMGT".index(unit[:1] or " "))

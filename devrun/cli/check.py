@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +21,10 @@ from devrun.cli.parser import LineParser
 from devrun.config import check_config
 from devrun.config.options import DictAction
 from devrun.rehearsal.programs import is_program
-from devrun.text import aligned, escape
+from devrun.text import aligned, escape, parsed_size
 
 FOUND = 11
 """Exit status where something breaks, or is as bad as `--fail-on` says."""
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) *(|[KMGT]i?B?)", re.IGNORECASE)
 
 
 def add_arguments(parser: LineParser) -> None:
@@ -126,12 +124,10 @@ def _of_config(args: argparse.Namespace) -> Any:
 
 
 def _bytes(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or float(match[1]) == 0:
+    size = parsed_size(text)
+    if not size:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 24GiB")
-    unit = match[2].upper()
-    base = 1000 if unit.endswith("B") and "I" not in unit else 1024
-    return int(float(match[1]) * base ** " KMGT".index(unit[:1] or " "))
+    return size
 
 
 def _words(found: Any) -> str:

@@ -1,7 +1,8 @@
-"""Keys of MMCV's older configs that became a section."""
+"""What MMCV's published configs have at the top that is no section of its own."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from devrun.config.tree import origin_of
@@ -12,6 +13,12 @@ RUNNERS = {
     "total_iters": ("IterBasedRunner", "max_iters"),
 }
 """Key -> the `type` and the limit of the `runner` section that it stands for."""
+USUAL_HELPERS = re.compile(
+    r"(ann_file|data_root|dataset_type|img_norm_cfg|norm_cfg|classes|class_names"
+    r"|CLASSES|crop_size|img_scale|img_size|\w+_pipeline|channel_cfg|dataset_info"
+    r"|policy_imagenet|\w*policies)(_\w+)?"
+)
+"""Variables of published configs, which some leave unused."""
 
 
 def give_runner(cfg: Any) -> None:

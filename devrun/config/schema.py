@@ -1,8 +1,7 @@
 """Every key a configuration may have, and what each takes.
 
 `KEYS` is the table: a word is a kind of value (`"int"`; `"int?"` may be None;
-`"text|dict"` is either), a `Section` a dict with its own table. What a `type` builds
-is checked by its constructor, not here.
+`"text|dict"` is either), a `Section` a dict of its own; constructors check the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from devrun.config.numbers import (
     is_number,
     is_seed,
 )
-from devrun.config.older import RUNNERS
+from devrun.config.older import RUNNERS, USUAL_HELPERS
 from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.redact import shown_value
 from devrun.config.revisions import revisions
@@ -64,6 +63,8 @@ _LOADER: dict[str, str | Section] = {
     "on_sample_error": "text?",
     "max_skipped": "size?",
     "mode": "text?",
+    "on_device": "flag",
+    "cache": "text|count?",
     "buckets": "dict|list?",
     "group_by_length": "flag",
     "collate_fn": "any",
@@ -247,12 +248,6 @@ _MAY_BE_INFINITE = ("max_norm", "norm_type", "clip_value")
 _NO_NAN = ("evaluation", "custom_hooks")
 """Sections of classes that may know what to do with an infinite number."""
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*(e[-+]?\d+)?", re.IGNORECASE)
-USUAL_HELPERS = re.compile(
-    r"(ann_file|data_root|dataset_type|img_norm_cfg|norm_cfg|classes|class_names"
-    r"|CLASSES|crop_size|img_scale|img_size|\w+_pipeline|channel_cfg|dataset_info"
-    r"|policy_imagenet|\w*policies)(_\w+)?"
-)
-"""Variables of published configs, which some leave unused."""
 
 
 def _is_int(value: Any) -> bool:
@@ -277,8 +272,8 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "count": ("an integer of at least 1", lambda v: _is_int(v) and v >= 1),
     "size": ("an integer of at least 0", lambda v: _is_int(v) and v >= 0),
     "workers": (
-        f"an integer from 0 to {MOST_WORKERS}",
-        lambda v: _is_int(v) and 0 <= v <= MOST_WORKERS,
+        f"an integer from 0 to {MOST_WORKERS}, or auto",
+        lambda v: v == "auto" or (_is_int(v) and 0 <= v <= MOST_WORKERS),
     ),
     "threads": (
         f"an integer from 1 to {MOST_THREADS}",

@@ -14,8 +14,10 @@ from devrun.config.numbers import MOST_WORKERS
 from devrun.config.origin import describe
 from devrun.construct import short, where
 from devrun.data.bucketing import with_buckets
+from devrun.data.caching import with_cache
 from devrun.data.collate import TransformedBatch, build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
+from devrun.data.finishing import without_finish
 from devrun.data.spec import ERROR_POLICIES, ConfiguredLoader, Extras, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 from devrun.place import Place
@@ -23,6 +25,7 @@ from devrun.registry import Registry
 
 SAMPLERS = Registry("sampler", expects=lambda: Sampler)
 MODES = ("train", "val", "test")
+AUTO = "auto"
 _ALIASES = {"batch_size": "samples_per_gpu", "num_workers": "workers_per_gpu"}
 _OF_WORKERS = (
     "persistent_workers",
@@ -48,7 +51,7 @@ def build_dataset(cfg: Any, default_args: Mapping[str, Any] | None = None) -> An
 def build_dataloader(
     dataset: Any,
     samples_per_gpu: int = 1,
-    workers_per_gpu: int = 0,
+    workers_per_gpu: int | str = 0,
     *,
     num_gpus: int = 1,
     dist: bool = True,
@@ -62,6 +65,8 @@ def build_dataloader(
     on_sample_error: str | None = None,
     max_skipped: int | None = None,
     mode: str | None = None,
+    on_device: bool = False,
+    cache: str | int | None = None,
     buckets: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     group_by_length: bool = False,
     **options: Any,
@@ -70,7 +75,8 @@ def build_dataloader(
 
     Args:
         samples_per_gpu: samples of one batch of one process.
-        workers_per_gpu: worker processes; 0 reads in the training process.
+        workers_per_gpu: worker processes; 0 reads in the training process, `auto`
+            does so until it is measured how many the device needs.
         num_gpus: as in MMCV, multiplies both where one process feeds several devices
             (`dist` False).
         round_up: must stay True: in training all processes get equally many batches.
@@ -83,6 +89,8 @@ def build_dataloader(
         on_sample_error: `stop`, or `skip` and report; by default the data set's.
         max_skipped: samples that may be skipped before the run stops.
         mode: `sync`, or `async` to fetch ahead where the device's SDK can (IPU).
+        on_device: the last transforms, `ToTensor` and `Normalize`, run on the device.
+        cache: bytes of decoded images to keep, as `2GiB`; see `caching.with_cache`.
         buckets: arguments of `devrun.data.bucketed`, which pads samples of different
             lengths to a few sizes; a list for several axes.
         group_by_length: make batches of samples of similar length, within `buckets`.
@@ -93,20 +101,32 @@ def build_dataloader(
         ConfigError: an empty data set or a value out of range.
     """
     _check(samples_per_gpu, workers_per_gpu, round_up, on_sample_error, mode)
-    if not isinstance(dataset, IterableDataset):
-        check_samples(dataset)
+    auto = workers_per_gpu == AUTO
+    _check_data(dataset, auto)
+    finish = None
+    collate_fn = collate_fn or getattr(dataset, "collate_fn", None)
+    if on_device:
+        _check_unfinished(batch_transform, buckets, collate_fn)
+        dataset, finish = without_finish(dataset)
+    if cache is not None:
+        dataset = with_cache(dataset, cache)
     copies = 1 if dist else num_gpus
     loader = ConfiguredLoader(
         dataset,
-        extras=Extras(on_sample_error, max_skipped, mode, group_by_length),
-        batch_size=samples_per_gpu * copies,
-        collate_fn=build_collate(
-            getattr(dataset, "collate_fn", None) if collate_fn is None else collate_fn
+        extras=Extras(
+            on_sample_error,
+            max_skipped,
+            mode,
+            group_by_length,
+            auto_workers=_reading(options, 1) if auto else None,
+            finish=finish,
         ),
+        batch_size=samples_per_gpu * copies,
+        collate_fn=build_collate(collate_fn),
         **_order(
             dataset, sampler if sampler_cfg is None else sampler_cfg, shuffle, seed
         ),
-        **_reading(options, workers_per_gpu * copies),
+        **_reading(options, 0 if auto else int(workers_per_gpu) * copies),
     )
     made = with_buckets(loader, buckets)
     if batch_transform is not None:
@@ -184,6 +204,7 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
                 )
     if mode != "train":
         common.update(shuffle=False, sampler=None, sampler_cfg=None, drop_last=False)
+        common.pop("cache", None)  # the memory named is that of the training set
         common.update(group_by_length=False, batch_transform=None)
     options: dict[str, Any] = {}
     for keys in (common, own):
@@ -207,8 +228,13 @@ def _check(
         ("samples_per_gpu", samples_per_gpu, 1, 2**63 - 1),
         ("workers_per_gpu", workers_per_gpu, 0, MOST_WORKERS),
     ):
+        if name == "workers_per_gpu" and value == AUTO:
+            continue
         if type(value) is not int or value < least:
-            raise ConfigError.of(name, f"must be an int of at least {least}: {value!r}")
+            other = ", or auto" if name == "workers_per_gpu" else ""
+            raise ConfigError.of(
+                name, f"must be an int of at least {least}{other}: {value!r}"
+            )
         if value > most:
             raise ConfigError.of(name, f"must be at most {most}: {describe(value)}")
     if not round_up:
@@ -222,6 +248,33 @@ def _check(
             "on_sample_error",
             f"must be one of {', '.join(ERROR_POLICIES)}: {policy!r}",
         )
+
+
+def _check_data(dataset: Any, auto: bool) -> None:
+    """Refuse a data set that is empty, or whose order depends on the workers."""
+    if not isinstance(dataset, IterableDataset):
+        check_samples(dataset)
+    elif auto:
+        raise ConfigError.of(
+            "workers_per_gpu",
+            "auto is not for an iterable data set, whose order follows from the number "
+            "of workers: give a number",
+        )
+
+
+def _check_unfinished(batch_transform: Any, buckets: Any, collate_fn: Any) -> None:
+    """Refuse what would be given images that `on_device` has yet to finish."""
+    own = {
+        "batch_transform": batch_transform,
+        "buckets": buckets,
+        "collate_fn": collate_fn,
+    }
+    for name, value in own.items():
+        if value is not None:
+            raise ConfigError.of(
+                "on_device",
+                f"cannot be combined with {name}, which takes finished images",
+            )
 
 
 def _reading(options: dict[str, Any], workers: int) -> dict[str, Any]:

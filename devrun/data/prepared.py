@@ -27,6 +27,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from devrun.data import streams, workers
+from devrun.data.counting import WorkerCount
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import Fetched, SampleError, SeededDataset, summary
 from devrun.data.spec import LoaderSpec
@@ -54,6 +55,7 @@ class PreparedLoader:
         receive: called on an item just before it is handed out, such as to wait for
             the copy that `transfer` began.
         paced: goes between the items and who reads them, and may take longer.
+        synchronize: waits for the device, to time its steps.
         engine: makes of `LoaderSpec.arguments` and a generator what reads the batches.
     """
 
@@ -67,6 +69,7 @@ class PreparedLoader:
         receive: Callable[[Any], Any] | None = None,
         lookahead: int = 0,
         paced: Callable[[Iterator[Any]], Iterator[Any]] | None = None,
+        synchronize: Callable[[], None] | None = None,
         engine: Callable[..., Any] = DataLoader,
     ) -> None:
         if accumulate < 1:
@@ -81,8 +84,13 @@ class PreparedLoader:
         self.loader = loader
         """What reads the batches: the engine, or the user's own."""
         self._spec = loader if isinstance(loader, LoaderSpec) else None
+        self.auto: WorkerCount | None = None
+        """Finds out how many workers are needed; None where that was given."""
         if self._spec is not None:
             given = self._spec.arguments()
+            auto = self._spec.extras.auto_workers
+            if auto is not None:
+                self.auto = WorkerCount({**given, **auto}, accumulate, synchronize)
             self._generator = torch.Generator()
             self._seed_workers(0)
             if engine is DataLoader:
@@ -100,7 +108,7 @@ class PreparedLoader:
         self._order: Any = own if known else self.loader
         """What knows the number of batches, and perhaps how to start at one."""
         self._drop_short, self._lookahead = drop_short, lookahead
-        self._transfer, self._receive = transfer, receive
+        self._moves = transfer, receive
         self.paced = paced
         """What goes between the items and who reads them; None for nothing."""
         self._limit: int | None = None
@@ -194,15 +202,15 @@ class PreparedLoader:
         began = perf_counter()
         iterator = self._opened(skip)
         self.clock.data += perf_counter() - began
-        items: Iterator[Any] = islice(self._read(iterator), left)
+        items: Iterator[Any] = islice(self._read(iterator, start), left)
         if self.stream is not None:
             items = self.stream.noted(items, start)
         if self.accumulate > 1:
             items = self._grouped(items)
         if self._lookahead:
             items = _ahead(items, self._lookahead)
-        if self._receive is not None:
-            items = map(self._receive, items)
+        if self._moves[1] is not None:
+            items = map(self._moves[1], items)
         if self.stream is not None:
             items = self.stream.handed_out(items, self.accumulate, start)
         return items if self.paced is None else self.paced(items)
@@ -270,12 +278,14 @@ class PreparedLoader:
             self._guarded(next, iterator, None)
         return iterator
 
-    def _read(self, iterator: Any) -> Iterator[Any]:
-        """The batches left, with the loader's failures as one line each."""
-        clock = self.clock
-        transfer = None if self.accumulate > 1 else self._transfer
+    def _read(self, iterator: Any, position: int) -> Iterator[Any]:
+        """The batches from `position` on; the loader's failures as one line each."""
+        clock, auto = self.clock, self.auto
+        transfer = None if self.accumulate > 1 else self._moves[0]
         try:
             while True:
+                if auto is not None and not auto.known:
+                    auto.begin()
                 began = perf_counter()
                 try:
                     batch = next(iterator)
@@ -289,6 +299,13 @@ class PreparedLoader:
                     batch = self._open(batch)
                 there = perf_counter()
                 clock.data += there - began
+                position += 1
+                if auto is not None and not auto.known:
+                    auto.end()
+                    if count := auto.found(batch):
+                        self.loader = auto.loader(count, self._generator)
+                        self._order.start_at(position)
+                        iterator = self._opened(0)
                 if transfer is not None:
                     batch = transfer(batch)
                     clock.copy += perf_counter() - there
@@ -298,6 +315,8 @@ class PreparedLoader:
             self._death = workers.describe_dead(iterator)
             raise
         finally:
+            if auto is not None:
+                auto.rest()
             if self._iterator is iterator:
                 self._iterator = None  # lets the workers of a broken-off epoch go
 
@@ -351,9 +370,9 @@ class PreparedLoader:
         while group := MicroBatches(islice(batches, self.accumulate)):
             if self._drop_short and len(group) < self.accumulate:
                 return
-            if self._transfer is not None:
+            if self._moves[0] is not None:
                 began = perf_counter()
-                group[:] = map(self._transfer, group)
+                group[:] = map(self._moves[0], group)
                 self.clock.copy += perf_counter() - began
             yield group
 

@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +104,10 @@ class CPUAdapter(EagerAdapter):
         peak = _peak_bytes()
         return {} if peak is None else {"peak_mib": peak / 2**20}
 
-    def transfers(self) -> dict[str, Any]:
+    def transfers(self, move: Callable[[Any], Any]) -> dict[str, Any]:
         # batches are born here: nothing to do unless their layout changes
-        return super().transfers() if self.options.channels_last else {}
+        idle = move == self.to_device and not self.options.channels_last
+        return {} if idle else super().transfers(move)
 
 
 def _model_name() -> str:

@@ -161,8 +161,8 @@ class CUDAAdapter(EagerAdapter):
     def pin_memory(self, loader: Any) -> bool | None:
         return True  # only copies from pinned memory overlap with compute
 
-    def transfers(self) -> dict[str, Any]:
-        aside = _CopyAside(self.device, self.to_device)
+    def transfers(self, move: Callable[[Any], Any]) -> dict[str, Any]:
+        aside = _CopyAside(self.device, move)
         return {"transfer": aside.start, "receive": aside.finish, "lookahead": 1}
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from devrun.data.prepared import PreparedLoader
-from devrun.data.spec import LoaderSpec
+from devrun.data.spec import LoaderSpec, extras_of
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.compiled import CompileHook
 from devrun.devices.explain import STEP_FAILURES, raise_explained
@@ -202,14 +202,13 @@ class EagerAdapter(DeviceAdapter):
             training=training,
             pin_memory=self.pin_memory(loader),
         )
-        accumulate = self._policy.accumulate if training else 1
-        strategy = self.update.strategy
-        paced = strategy.divided and not training
+        paced = self.update.strategy.divided and not training
         return PreparedLoader(
             spec,
-            accumulate=accumulate,
+            accumulate=self._policy.accumulate if training else 1,
             paced=self._in_step if paced else None,
-            **self.transfers(),
+            synchronize=self.synchronize,
+            **self.transfers(extras_of(loader).finished(self.to_device)),
         )
 
     def train_step(
@@ -332,9 +331,9 @@ class EagerAdapter(DeviceAdapter):
         """The batch, in its own structure, with its tensors on the device."""
         return moved(batch, self.device, self.options)
 
-    def transfers(self) -> dict[str, Any]:
-        """How `PreparedLoader` brings a batch here."""
-        return {"transfer": self.to_device}
+    def transfers(self, move: Callable[[Any], Any]) -> dict[str, Any]:
+        """How `PreparedLoader` brings a batch here; `move` does it for one."""
+        return {"transfer": move}
 
     def pin_memory(self, loader: Any) -> bool | None:
         """Whether the loader should pin its batches; None leaves it as it is."""

@@ -109,8 +109,9 @@ def moved(batch: Any, device: torch.device, options: EagerOptions) -> Any:
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
-    """An image tensor (4-d, floating) in that memory format."""
-    if tensor.dim() == 4 and tensor.is_floating_point():
+    """An image tensor (4-d, floating or bytes) in that memory format."""
+    image = tensor.is_floating_point() or tensor.dtype == torch.uint8
+    if tensor.dim() == 4 and image:
         return tensor.contiguous(memory_format=torch.channels_last)
     return tensor
 

@@ -125,7 +125,7 @@ def test_a_step_is_split_into_waiting_copying_and_computing(clock):
     runner = make_runner(timer, Taking(clock, "NORMAL"), by_epoch=True, length=1)
     adapter = runner.session.adapter
     wrapped, adapter.train_step = adapter.train_step, step
-    adapter.transfers = lambda: {"transfer": copy}
+    adapter.transfers = lambda move: {"transfer": copy}
     runner.run([slow], [("train", 1)])
     spent = {"data": 12, "copy": 8, "compute": 20, "hooks": 7}
     assert timer.spent == {**spent, "evaluation": 0, "saving": 0}

@@ -52,6 +52,9 @@ class Normalize:
                 f"Normalize has {len(self.mean)} channels, the image has "
                 f"{tensor.shape[-3]}"
             )
+        if tensor.device != self.mean.device:  # once: batches stay on one device
+            self.mean = self.mean.to(tensor.device)
+            self.std = self.std.to(tensor.device)
         return (tensor.to(torch.float32) - self.mean).div_(self.std)
 
 

@@ -16,8 +16,9 @@ from collections.abc import Callable
 
 from devrun.config.config import Config
 from devrun.config.engine import ENGINE_KEYS, is_engine_style
+from devrun.config.older import USUAL_HELPERS
 from devrun.config.origin import hint_for
-from devrun.config.schema import KEYS, USUAL_HELPERS
+from devrun.config.schema import KEYS
 from devrun.config.tree import ConfigDict, origin_of, place
 from devrun.interop.mmengine.hooks import custom_hooks, default_hooks, visualizer
 from devrun.interop.mmengine.parts import (

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from devrun.checkpoint import host_rng_state, set_host_rng_state
+from devrun.data.counting import spare_cores
 from devrun.data.timing import transforms_of, watched
 from devrun.hooks.base import Hook, Priority
 from devrun.rehearsal.check.findings import Finding
@@ -34,7 +35,9 @@ class LoadingProbe(Probe):
     def before(self, cfg: Any) -> None:
         data = cfg.get("data") or {}
         own = data.get("train_dataloader") or {}
-        self._workers = own.get("workers_per_gpu", data.get("workers_per_gpu", 0)) or 0
+        given = own.get("workers_per_gpu", data.get("workers_per_gpu", 0)) or 0
+        # as many as it takes, where the run finds out itself
+        self._workers = spare_cores() if given == "auto" else given
 
     def built(self, training: Training) -> None:
         self._clock = _Clock()
