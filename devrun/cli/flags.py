@@ -260,7 +260,8 @@ def overrides(args: argparse.Namespace, cfg: Any) -> dict[str, Any]:
 def device_entry(args: argparse.Namespace, configured: Any) -> Any:
     """The config's `device` after the flags: a name, or `{type, options...}`.
 
-    Options from the config stay as long as the flags do not change the type.
+    Options from the config stay as long as the flags do not change the type; without
+    a type they are those of any device.
     """
     given = (
         dict(configured) if isinstance(configured, Mapping) else {"type": configured}
@@ -280,7 +281,7 @@ def device_entry(args: argparse.Namespace, configured: Any) -> Any:
     if implied:
         asked = implied[0][1]
     if asked is not None:
-        same = _type(asked) == _type(str(given.get("type")))
+        same = _type(asked) == _type(str(given.get("type", asked)))
         given = {**(given if same else {}), "type": asked}
         for flag, _, options in implied:
             for key, value in options.items():
@@ -291,6 +292,7 @@ def device_entry(args: argparse.Namespace, configured: Any) -> Any:
                     )
     if args.emulate:
         given["emulate"] = True
+    given.setdefault("type", "auto")
     return given["type"] if given.keys() == {"type"} else given
 
 

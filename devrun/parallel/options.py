@@ -138,6 +138,8 @@ class ParallelOptions:
         kind = self.type or self._usual(world)
         self._check_type(kind, {})
         self._check_sequence(tensor)
+        # before the processes are counted: more of them would not help
+        self._check_pipeline(kind, sizes)
         free = next((d for d in ("shard", "replicate") if d not in sizes), None)
         if kind == "none":
             free = None
@@ -166,7 +168,6 @@ class ParallelOptions:
                 key="mesh",
             )
         full = {name: sizes.get(name, 1) for name in DIMENSIONS}
-        self._check_pipeline(kind, full)
         if world == 1:
             return "none", full
         if kind == "none" and tensor * stages != world:
@@ -194,7 +195,7 @@ class ParallelOptions:
                         key=name,
                     )
             return
-        others = [name for name in DIMENSIONS[2:] if sizes[name] > 1]
+        others = [name for name in DIMENSIONS[2:] if sizes.get(name, 1) > 1]
         if others or kind == "fsdp":
             raise ConfigError(
                 f"parallel: mesh pipeline cannot be combined with "

@@ -71,11 +71,11 @@ def starts_of(model: nn.Module, split: Any, num_stages: int) -> list[str]:
 def _balanced(model: nn.Module, num_stages: int) -> list[str]:
     names = [name for name, _ in blocks_of(model)]
     if len(names) < num_stages:
-        what = f"only {len(names)} numbered blocks" if names else "no numbered blocks"
+        count = f"only {len(names)}" if names else "fewer than two"
         raise ConfigError(
             f"parallel: mesh pipeline {num_stages}, and {type(model).__name__} has "
-            f"{what}: name the first layer of each further stage in split, or take "
-            "fewer stages",
+            f"{count} numbered blocks: name the first layer of each further stage in "
+            "split, or take fewer stages",
             key="mesh",
         )
     sizes = [0] * (len(names) + 2)

@@ -76,7 +76,8 @@ def device_sections(cfg: Mapping[str, Any], device: str) -> list[Mapping[str, An
 def device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The `device` key with the options that MMCV keeps at the top level."""
     device = cfg.get("device") or "auto"
-    spec = dict(device) if isinstance(device, Mapping) else {"type": device}
+    given = device if isinstance(device, Mapping) else {"type": device}
+    spec = {"type": "auto", **given}
     for kind, facts in FACTS.items():
         for key, option in facts.top_level_options.items():
             if cfg.get(key) and spec.get("type") in ("auto", kind):

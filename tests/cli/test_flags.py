@@ -5,6 +5,7 @@ import pytest
 from devrun.cli.flags import add_train_flags, device_entry, overrides
 from devrun.config import Config
 from devrun.errors import ConfigError
+from devrun.runners.device_section import adapter_of
 
 
 def parsed(*words):
@@ -30,6 +31,14 @@ def test_options_stay_when_the_type_stays():
     configured = {"type": "cuda", "tf32": True}
     assert device(configured, "--device", "cuda:1") == {"type": "cuda:1", "tf32": True}
     assert device(configured, "--device", "cpu") == "cpu"
+
+
+def test_options_without_a_type_are_those_of_any_device():
+    configured = {"channels_last": True}
+    assert device(configured) == {"type": "auto", "channels_last": True}
+    taken = {"type": "cpu", "channels_last": True}
+    assert device(configured, "--device", "cpu") == taken
+    assert adapter_of({"device": configured}).options.channels_last
 
 
 def test_the_configured_device_is_left_as_it_was():

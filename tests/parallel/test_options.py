@@ -80,6 +80,7 @@ def test_stages_are_balanced_or_begin_where_those_of_an_ipu_do():
     [
         ({"mesh": {"pipeline": 2}}, 1, "a multiple of 2 processes, there is 1"),
         ({"mesh": {"pipeline": 2, "tensor": 2}}, 4, "combined with tensor: leave one"),
+        ({"mesh": {"pipeline": 2, "tensor": 2}}, 2, "combined with tensor: leave one"),
         ({"split": ["h.1"]}, 2, "split is for the stages of a pipeline: add mesh"),
         ({"schedule": "zb"}, 2, "schedule must be 1f1b or gpipe, got 'zb'"),
         ({"split": "h.1"}, 2, "split takes auto, or a list of layers, got 'h.1'"),

@@ -92,7 +92,7 @@ def _section(cfg: Any, device: str, emulated: bool, mode: str) -> Any:
     given = cfg.get("device")
     own = (
         dict(given)
-        if isinstance(given, Mapping) and given.get("type") == device
+        if isinstance(given, Mapping) and given.get("type", device) == device
         else {}
     )
     section = {**own, "type": device, DELETE: True}
