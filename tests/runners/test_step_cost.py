@@ -45,8 +45,8 @@ class Count(Hook):
 @pytest.mark.parametrize(
     ("runner_type", "limit", "most"),
     [
-        (EpochBasedRunner, {"max_epochs": 1}, 31),
-        (IterBasedRunner, {"max_iters": 40}, 42),
+        (EpochBasedRunner, {"max_epochs": 1}, 32),
+        (IterBasedRunner, {"max_iters": 40}, 43),
     ],
 )
 def test_a_step_calls_so_many_functions(runner_type, limit, most, tmp_path):
