@@ -21,4 +21,6 @@ class SyncBuffersHook(Hook):
 
     def after_epoch(self, runner: Run) -> None:
         if self.distributed:
-            allreduce_params(runner.model.buffers())
+            homes = vars(runner.model).get("stage_homes")
+            group = None if homes is None else homes.replicas
+            allreduce_params(runner.model.buffers(), group=group)

@@ -279,11 +279,16 @@ class EvalHook(Hook):
         began = perf_counter()
         self.metrics += [m for m in runner.eval_metrics if m not in self.metrics]
         if self.broadcast_bn_buffer:  # a rank's own ones saw only its samples
+            # a stage of a pipeline has no others' buffers: those beside it have its own
+            homes = vars(runner.model).get("stage_homes")
             broadcast_tensors(
-                buffer
-                for module in runner.model.modules()
-                if getattr(module, "track_running_stats", False)
-                for buffer in module.buffers(recurse=False)
+                (
+                    buffer
+                    for module in runner.model.modules()
+                    if getattr(module, "track_running_stats", False)
+                    for buffer in module.buffers(recurse=False)
+                ),
+                among=None if homes is None else homes.replicas,
             )
         if type(self)._do_evaluate is EvalHook._do_evaluate:
             score = self._score(runner, watch)
