@@ -256,19 +256,26 @@ def shared_seed(seed: int | None = None) -> int:
     return broadcast_object(int.from_bytes(os.urandom(4), "little") % 2**31)
 
 
-def broadcast_tensors(tensors: Iterable[Tensor], src: int = 0) -> None:
-    """Overwrite each tensor by that of rank `src`."""
+def broadcast_tensors(
+    tensors: Iterable[Tensor], src: int = 0, *, among: Any = None
+) -> None:
+    """Overwrite each tensor by that of rank `src`, of all or of the group `among`."""
     group = _group()
     if group is None:
         return
+    if among is not None:
+        src = group.get_global_rank(among, src)
     for tensor in tensors:
-        group.broadcast(tensor.detach(), src=src)
+        group.broadcast(tensor.detach(), src=src, group=among)
 
 
 def allreduce_params(
-    params: Iterable[Tensor], coalesce: bool = True, bucket_size_mb: int = -1
+    params: Iterable[Tensor],
+    coalesce: bool = True,
+    bucket_size_mb: int = -1,
+    group: Any = None,
 ) -> None:
-    """Average parameters or buffers over the ranks, in place.
+    """Average parameters or buffers over the ranks of `group`, or all, in place.
 
     Integer tensors, such as the counter of a BatchNorm, take the value of rank 0: a
     mean would not be one of theirs.
@@ -281,8 +288,10 @@ def allreduce_params(
     if get_dist_info()[1] == 1:
         return
     tensors = [param.detach() for param in params]
-    _average([t for t in tensors if t.is_floating_point()], coalesce, bucket_size_mb)
-    broadcast_tensors(t for t in tensors if not t.is_floating_point())
+    numbers = [t for t in tensors if t.is_floating_point()]
+    _average(numbers, coalesce, bucket_size_mb, group)
+    counts = (t for t in tensors if not t.is_floating_point())
+    broadcast_tensors(counts, among=group)
 
 
 def allreduce_grads(

@@ -30,7 +30,7 @@ from devrun.files import user_path
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.timer import exclude_time
 from devrun.lock import lock_directory, unlock_directory
-from devrun.parallel.copies import is_divided
+from devrun.parallel.copies import is_divided, replicas_of
 from devrun.ranks import together
 from devrun.registry import HOOKS
 from devrun.run import Run
@@ -290,7 +290,8 @@ class CheckpointHook(Hook):
 
     def _save(self, runner: Run) -> None:
         if self.sync_buffer:
-            allreduce_params(runner.model.buffers())
+            model = runner.model
+            allreduce_params(model.buffers(), group=replicas_of(model))
         messages = runner.meta.setdefault("hook_msgs", {})
         best = messages.get("best_ckpt")
         path = Path(

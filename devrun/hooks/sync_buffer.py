@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from devrun.dist import allreduce_params
 from devrun.hooks.base import Hook
+from devrun.parallel.copies import replicas_of
 from devrun.registry import HOOKS
 from devrun.run import Run
 
@@ -21,4 +22,5 @@ class SyncBuffersHook(Hook):
 
     def after_epoch(self, runner: Run) -> None:
         if self.distributed:
-            allreduce_params(runner.model.buffers())
+            model = runner.model
+            allreduce_params(model.buffers(), group=replicas_of(model))

@@ -24,6 +24,15 @@ def has_stages(model: nn.Module) -> bool:
     return any(param.is_meta for param in model.parameters())
 
 
+def replicas_of(model: nn.Module) -> Any:
+    """The group of those that have the same buffers as this process; None for all.
+
+    A stage of a pipeline has no others' buffers, only those beside it have its own.
+    """
+    homes = vars(model).get("stage_homes")
+    return None if homes is None else homes.replicas
+
+
 def copyable(model: nn.Module) -> nn.Module:
     """`model`, or where it is divided, which cannot be copied, its bare weights."""
     return Bare(model) if is_divided(model) else model

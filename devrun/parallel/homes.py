@@ -86,6 +86,11 @@ class Homes:
         size = self._mesh.data_size
         return [stage * size for stage in range(self._mesh.num_stages)]
 
+    @property
+    def replicas(self) -> Any:
+        """The group of those with the same stage."""
+        return self._mesh.replicas.get_group()
+
     def counts(self, param: Tensor) -> bool:
         """Whether this stage speaks for it."""
         return id(param) not in self._elsewhere

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from devrun import dist
 from devrun.checkpoint import read_mmcv_checkpoint
 from devrun.errors import CheckpointError, DevrunError
-from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
+from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook, SyncBuffersHook
 from devrun.hooks.base import Priority
 from devrun.hooks.evaluation.predictions import predict
 from devrun.models.gpt import GPT
@@ -255,6 +255,8 @@ def convolutions(
     )
     log = Means()
     runner.register_hook(log)
+    if parallel is not None and "pipeline" in parallel.get("mesh", ()):
+        runner.register_hook(SyncBuffersHook())  # stages have none in common
     with closing(runner):
         runner.run([DataLoader(images(), batch, shuffle=True)], [("train", 1)])
         norm: Any = model.body.bn1

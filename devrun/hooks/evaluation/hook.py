@@ -45,6 +45,7 @@ from devrun.hooks.evaluation.own import evaluate_own
 from devrun.hooks.logger.hook import LoggerHook, plain_number
 from devrun.hooks.timer import exclude_time
 from devrun.metrics.kinds import StatefulMetric
+from devrun.parallel.copies import replicas_of
 from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import StepOutput
@@ -280,10 +281,13 @@ class EvalHook(Hook):
         self.metrics += [m for m in runner.eval_metrics if m not in self.metrics]
         if self.broadcast_bn_buffer:  # a rank's own ones saw only its samples
             broadcast_tensors(
-                buffer
-                for module in runner.model.modules()
-                if getattr(module, "track_running_stats", False)
-                for buffer in module.buffers(recurse=False)
+                (
+                    buffer
+                    for module in runner.model.modules()
+                    if getattr(module, "track_running_stats", False)
+                    for buffer in module.buffers(recurse=False)
+                ),
+                among=replicas_of(runner.model),
             )
         if type(self)._do_evaluate is EvalHook._do_evaluate:
             score = self._score(runner, watch)
