@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from devrun.dist import allreduce_params
+from typing import Any
+
+from torch import nn
+
+from devrun.dist import allreduce_params, broadcast_tensors
 from devrun.hooks.base import Hook
 from devrun.registry import HOOKS
 from devrun.run import Run
@@ -21,6 +25,22 @@ class SyncBuffersHook(Hook):
 
     def after_epoch(self, runner: Run) -> None:
         if self.distributed:
-            homes = vars(runner.model).get("stage_homes")
-            group = None if homes is None else homes.replicas
-            allreduce_params(runner.model.buffers(), group=group)
+            allreduce_params(runner.model.buffers(), group=_alike(runner.model))
+
+
+def share_statistics(model: nn.Module) -> None:
+    """Give all processes the BatchNorm statistics of the first one, or of the first
+    one with the same stage of a pipeline."""
+    statistics = (
+        buffer
+        for module in model.modules()
+        if getattr(module, "track_running_stats", False)
+        for buffer in module.buffers(recurse=False)
+    )
+    broadcast_tensors(statistics, among=_alike(model))
+
+
+def _alike(model: nn.Module) -> Any:
+    """The group of those that have the same buffers; None for all."""
+    homes = vars(model).get("stage_homes")
+    return None if homes is None else homes.replicas

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, NoReturn, TypeAlias
 
 from devrun.checkpoint.storage import check_possible, check_writable
-from devrun.dist import broadcast_tensors, on_main
+from devrun.dist import on_main
 from devrun.errors import (
     ConfigTypeError,
     UnknownNameError,
@@ -43,6 +43,7 @@ from devrun.hooks.evaluation.loop import (
 )
 from devrun.hooks.evaluation.own import evaluate_own
 from devrun.hooks.logger.hook import LoggerHook, plain_number
+from devrun.hooks.sync_buffer import share_statistics
 from devrun.hooks.timer import exclude_time
 from devrun.metrics.kinds import StatefulMetric
 from devrun.registry import HOOKS
@@ -279,17 +280,7 @@ class EvalHook(Hook):
         began = perf_counter()
         self.metrics += [m for m in runner.eval_metrics if m not in self.metrics]
         if self.broadcast_bn_buffer:  # a rank's own ones saw only its samples
-            # a stage of a pipeline has no others' buffers: those beside it have its own
-            homes = vars(runner.model).get("stage_homes")
-            broadcast_tensors(
-                (
-                    buffer
-                    for module in runner.model.modules()
-                    if getattr(module, "track_running_stats", False)
-                    for buffer in module.buffers(recurse=False)
-                ),
-                among=None if homes is None else homes.replicas,
-            )
+            share_statistics(runner.model)
         if type(self)._do_evaluate is EvalHook._do_evaluate:
             score = self._score(runner, watch)
         else:
