@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from devrun.dist import allreduce_params
+from torch import nn
+
+from devrun.dist import allreduce_params, broadcast_tensors
 from devrun.hooks.base import Hook
 from devrun.parallel.copies import replicas_of
 from devrun.registry import HOOKS
@@ -22,5 +24,16 @@ class SyncBuffersHook(Hook):
 
     def after_epoch(self, runner: Run) -> None:
         if self.distributed:
-            model = runner.model
-            allreduce_params(model.buffers(), group=replicas_of(model))
+            allreduce_params(runner.model.buffers(), group=replicas_of(runner.model))
+
+
+def share_statistics(model: nn.Module) -> None:
+    """Give all processes the BatchNorm statistics of the first one, or of the first
+    one with the same stage of a pipeline."""
+    statistics = (
+        buffer
+        for module in model.modules()
+        if getattr(module, "track_running_stats", False)
+        for buffer in module.buffers(recurse=False)
+    )
+    broadcast_tensors(statistics, among=replicas_of(model))

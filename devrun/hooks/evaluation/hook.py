@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, NoReturn, TypeAlias
 
 from devrun.checkpoint.storage import check_possible, check_writable
-from devrun.dist import broadcast_tensors, on_main
+from devrun.dist import on_main
 from devrun.errors import (
     ConfigTypeError,
     UnknownNameError,
@@ -43,9 +43,9 @@ from devrun.hooks.evaluation.loop import (
 )
 from devrun.hooks.evaluation.own import evaluate_own
 from devrun.hooks.logger.hook import LoggerHook, plain_number
+from devrun.hooks.sync_buffer import share_statistics
 from devrun.hooks.timer import exclude_time
 from devrun.metrics.kinds import StatefulMetric
-from devrun.parallel.copies import replicas_of
 from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import StepOutput
@@ -280,15 +280,7 @@ class EvalHook(Hook):
         began = perf_counter()
         self.metrics += [m for m in runner.eval_metrics if m not in self.metrics]
         if self.broadcast_bn_buffer:  # a rank's own ones saw only its samples
-            broadcast_tensors(
-                (
-                    buffer
-                    for module in runner.model.modules()
-                    if getattr(module, "track_running_stats", False)
-                    for buffer in module.buffers(recurse=False)
-                ),
-                among=replicas_of(runner.model),
-            )
+            share_statistics(runner.model)
         if type(self)._do_evaluate is EvalHook._do_evaluate:
             score = self._score(runner, watch)
         else:
