@@ -292,7 +292,6 @@ def device_entry(args: argparse.Namespace, configured: Any) -> Any:
                     )
     if args.emulate:
         given["emulate"] = True
-    given.setdefault("type", "auto")
     return given["type"] if given.keys() == {"type"} else given
 
 

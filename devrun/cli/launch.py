@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if train.resume_from is None:
         words += ["--resume-from", "auto"]
     device = cfg.get("device") or "auto"
-    name = device if isinstance(device, str) else device["type"]
+    name = device if isinstance(device, str) else device.get("type", "auto")
     facts = FACTS.get(name.split(":")[0], DeviceFacts())
     if any("\ud800" <= char <= "\udfff" for word in words for char in word):
         raise ConfigError("a job file is UTF-8 text, which the name of a file is not")

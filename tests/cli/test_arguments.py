@@ -121,7 +121,7 @@ WRONG = [
     ("device", {"type": "cpu", "emulate": True}, ".emulate"),
     ("device", {"type": "cpu", "sped": 1}, ".sped"),
     ("device", "cpu:x", ""),
-    ("device", {"index": 1}, ""),
+    ("device", {"index": 1}, ".index"),
     ("device", {**HPU, "mode": "lasy"}, ".mode"),
     ("device", {**HPU, "max_graphs": 0}, ".max_graphs"),
     ("device", {**HPU, "index": 1}, ".index"),
