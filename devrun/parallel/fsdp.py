@@ -21,17 +21,18 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parameter import is_lazy
 
 from devrun.dist import all_reduce_max, broadcast_tensors
-from devrun.errors import ConfigError, DataError, UnsupportedFeatureError
+from devrun.errors import ConfigError, DataError
 from devrun.models.steps import self_loss_step, separate_loss_step
 from devrun.parallel import sharding
 from devrun.parallel.strategy import (
     Strategy,
     follow,
     last_flags,
+    obstacles,
     optimizers_in,
+    refuse_combined,
     share_weights,
 )
 from devrun.parallel.wrapping import units_of
@@ -58,27 +59,7 @@ class FSDP(Strategy):
     _modules: Sequence[FSDPModule] = ()
 
     def check(self, policy: UpdatePolicy, model: Any, optimizer: Any) -> None:
-        what = self._name()
-        reasons = {
-            "an optimizer hook of your own, or a train_step that updates the weights "
-            "itself": policy.owner in ("hook", "model"),
-            "several optimizers": isinstance(optimizer, Mapping),
-            "an optimizer that needs a closure (LBFGS)": isinstance(
-                optimizer, torch.optim.LBFGS
-            ),
-            "micro_batch: auto, as a process that runs out of memory leaves the others "
-            "waiting for its part; give a number": policy.micro_batch == "auto",
-            f"precision {policy.precision}; use bf16 or fp32": policy.precision
-            not in ("fp32", "bf16"),
-            "parameters that take their shape from the first batch": any(
-                map(is_lazy, model.parameters())
-            ),
-        }
-        for reason, wrong in reasons.items():
-            if wrong:
-                raise UnsupportedFeatureError(
-                    f"{what} cannot be combined with {reason}", key="parallel"
-                )
+        refuse_combined(self._name(), obstacles(policy, model, optimizer))
         reshard, size = self.options.reshard, self.mesh.shard_size
         if type(reshard) is int and (size % reshard or reshard in (1, size)):
             raise ConfigError(

@@ -11,23 +11,26 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as group
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.nn.parameter import is_lazy
 
 from devrun.dist import allreduce_grads
-from devrun.errors import UnsupportedFeatureError
 from devrun.parallel import sharding
 from devrun.parallel.homes import Homes, forget_others
 from devrun.parallel.options import ParallelOptions
 from devrun.parallel.passes import Passes, Plan
 from devrun.parallel.stages import describe, stages_by_name, starts_of
-from devrun.parallel.strategy import Strategy, share_weights
+from devrun.parallel.strategy import (
+    Strategy,
+    obstacles,
+    refuse_combined,
+    share_weights,
+)
 from devrun.step import StepOutput, UpdatePolicy
 from devrun.tensors import map_tensors, named_tensors
 
@@ -60,19 +63,7 @@ class Pipeline(Strategy):
         step = model
         inside = {id(param) for param in step.module.parameters()}
         reasons = {
-            "an optimizer hook of your own, or a train_step that updates the weights "
-            "itself": policy.owner in ("hook", "model"),
-            "several optimizers": isinstance(optimizer, Mapping),
-            "an optimizer that needs a closure (LBFGS)": isinstance(
-                optimizer, torch.optim.LBFGS
-            ),
-            "micro_batch: auto, as a process that runs out of memory leaves the others "
-            "waiting for its part; give a number": policy.micro_batch == "auto",
-            f"precision {policy.precision}; use bf16 or fp32": policy.precision
-            not in ("fp32", "bf16"),
-            "parameters that take their shape from the first batch": any(
-                map(is_lazy, model.parameters())
-            ),
+            **obstacles(policy, model, optimizer),
             "a loss that has parameters of its own": any(
                 id(param) not in inside for param in model.parameters()
             ),
@@ -84,12 +75,7 @@ class Pipeline(Strategy):
             ),
             ", ".join(others): bool(others),
         }
-        for reason, wrong in reasons.items():
-            if wrong:
-                raise UnsupportedFeatureError(
-                    f"parallel: mesh pipeline cannot be combined with {reason}",
-                    key="parallel",
-                )
+        refuse_combined("parallel: mesh pipeline", reasons)
         starts = starts_of(step.module, self.options.split, self.mesh.num_stages)
         stages_by_name(step.module, starts)
 

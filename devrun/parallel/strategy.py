@@ -6,10 +6,13 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from devrun.dist import broadcast_tensors
+from devrun.errors import UnsupportedFeatureError
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
 from devrun.step import StepOutput, UpdatePolicy
@@ -121,6 +124,40 @@ class Strategy:
 
     def take_optimizer_state(self, model: nn.Module, optimizer: Any) -> None:
         """Divide the whole state that the optimizer was given."""
+
+
+def obstacles(
+    policy: UpdatePolicy, model: nn.Module, optimizer: Any
+) -> dict[str, bool]:
+    """What no strategy that spreads weights can do -> whether it was asked for."""
+    return {
+        "an optimizer hook of your own, or a train_step that updates the weights "
+        "itself": policy.owner in ("hook", "model"),
+        "several optimizers": isinstance(optimizer, Mapping),
+        "an optimizer that needs a closure (LBFGS)": isinstance(
+            optimizer, torch.optim.LBFGS
+        ),
+        "micro_batch: auto, as a process that runs out of memory leaves the others "
+        "waiting for its part; give a number": policy.micro_batch == "auto",
+        f"precision {policy.precision}; use bf16 or fp32": policy.precision
+        not in ("fp32", "bf16"),
+        "parameters that take their shape from the first batch": any(
+            map(is_lazy, model.parameters())
+        ),
+    }
+
+
+def refuse_combined(what: str, reasons: Mapping[str, bool]) -> None:
+    """Refuse the first of `reasons` that holds.
+
+    Raises:
+        UnsupportedFeatureError: naming `what`, and the reason.
+    """
+    for reason, wrong in reasons.items():
+        if wrong:
+            raise UnsupportedFeatureError(
+                f"{what} cannot be combined with {reason}", key="parallel"
+            )
 
 
 def optimizers_in(optimizer: Any) -> list[Optimizer]:
