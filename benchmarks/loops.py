@@ -126,6 +126,16 @@ def raw(job: Job, log: Any) -> None:
             losses.clear()
 
 
+def register_hooks(runner: Any) -> None:
+    """On a runner of devrun, or of MMCV, what the other loops have."""
+    runner.register_training_hooks(
+        {"policy": "CosineAnnealing", "by_epoch": False, "min_lr_ratio": MIN_RATIO},
+        {"grad_clip": {"max_norm": MAX_NORM}},
+        None,
+        {"interval": LOG, "hooks": [{"type": "TextLoggerHook", "by_epoch": False}]},
+    )
+
+
 def devrun(job: Job, log: Any) -> None:
     from devrun.log.logger import close_logger
     from devrun.runners import IterBasedRunner
@@ -140,15 +150,7 @@ def devrun(job: Job, log: Any) -> None:
             device={"type": job.device, **job.options},
             max_iters=job.steps,
         )
-        runner.register_training_hooks(
-            {"policy": "CosineAnnealing", "by_epoch": False, "min_lr_ratio": MIN_RATIO},
-            {"grad_clip": {"max_norm": MAX_NORM}},
-            None,
-            {
-                "interval": LOG,
-                "hooks": [{"type": "TextLoggerHook", "by_epoch": False}],
-            },
-        )
+        register_hooks(runner)
         runner.run([job.loader()], [("train", 1)])
         runner.close()
         close_logger()

@@ -45,6 +45,7 @@ from loops import (
     named,
     pair,
     raw,
+    register_hooks,
 )
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
@@ -245,15 +246,7 @@ def mmcv(job: Job, log: Any) -> None:
             max_iters=job.steps,
             meta={},
         )
-        runner.register_training_hooks(
-            {"policy": "CosineAnnealing", "by_epoch": False, "min_lr_ratio": MIN_RATIO},
-            {"grad_clip": {"max_norm": MAX_NORM}},
-            None,
-            {
-                "interval": LOG,
-                "hooks": [{"type": "TextLoggerHook", "by_epoch": False}],
-            },
-        )
+        register_hooks(runner)
         runner.run([job.loader()], [("train", 1)])
 
 
