@@ -115,3 +115,77 @@ class Trial:
             self.chosen,
             ", ".join(f"{1e3 * took:.1f} ms {way}" for way, took in times.items()),
         )
+
+
+class GraphTrial:
+    """`graphs: auto`: some updates without graphs, some with, then the faster way.
+
+    The updates are the training's own, and either way gives the same numbers.
+
+    Args:
+        graphed: has `on`, which is switched here, and `refused`.
+        synchronize: waits for the device.
+    """
+
+    WARM, TIMED = 5, 5
+    """Updates before the timed ones, in which graphs are captured."""
+
+    def __init__(
+        self, device: str, graphed: Any, synchronize: Callable[[], None]
+    ) -> None:
+        self.decided = False
+        self._device, self._graphed = device, graphed
+        self._synchronize = synchronize
+        self._updates = 0
+        self._began = 0.0
+        self._seconds: list[float] = []
+        graphed.on = False
+
+    def attach(self, update: Update) -> None:
+        """Follow the updates of `update`, after what follows them already."""
+        already = update.after_update
+
+        def after() -> None:
+            if already is not None:
+                already()
+            self.after_update()
+
+        update.after_update, update.graph_trial = after, self
+
+    def after_update(self) -> None:
+        """Call after each update."""
+        if self.decided:
+            return
+        if self._graphed.refused:
+            self.decided = True
+            return
+        self._updates += 1
+        if self._updates == self.WARM:
+            self._synchronize()
+            self._began = perf_counter()
+        elif self._updates == self.WARM + self.TIMED:
+            self._synchronize()
+            self._seconds.append((perf_counter() - self._began) / self.TIMED)
+            self._updates = 0
+            self._next()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was chosen, which a resumed run keeps."""
+        return {"on": self._graphed.on} if self.decided else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.decided, self._graphed.on = True, bool(state["on"])
+
+    def _next(self) -> None:
+        if len(self._seconds) == 1:
+            self._graphed.on = True
+            return
+        plain, graphed = self._seconds
+        self.decided, self._graphed.on = True, graphed < plain
+        logger.info(
+            "%s graphs: auto keeps %s (an update took %.1f ms without, %.1f ms with)",
+            self._device,
+            "graphs" if self._graphed.on else "no graphs",
+            plain * 1e3,
+            graphed * 1e3,
+        )

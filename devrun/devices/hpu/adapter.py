@@ -15,6 +15,7 @@ from devrun.data.padding import BucketCollate
 from devrun.data.prepared import PreparedLoader
 from devrun.data.sampler import EpochBatchSampler
 from devrun.devices.base import DeviceInfo
+from devrun.devices.captured import capture_updates
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.fast import Switch
 from devrun.devices.frozen import Finding
@@ -22,13 +23,14 @@ from devrun.devices.hpu import environment, sdk
 from devrun.devices.hpu.clipping import fused_clip
 from devrun.devices.hpu.divided import divide_linear_backward, sum_gradients
 from devrun.devices.hpu.frozen import CompiledDraws
-from devrun.devices.hpu.graphs import GraphedForward, GraphTrial
+from devrun.devices.hpu.graphs import Captures, GraphedForward
 from devrun.devices.hpu.lazy import Markers
 from devrun.devices.hpu.optimizer import converted
 from devrun.devices.hpu.options import HPUOptions
 from devrun.devices.hpu.report import Report, ReportHook
 from devrun.devices.options import EagerOptions
 from devrun.devices.placement import compile_in_place, place
+from devrun.devices.trial import GraphTrial
 from devrun.devices.update import Update
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.hooks.base import Hook
@@ -65,7 +67,6 @@ class HPUAdapter(EagerAdapter):
         self._sdk: sdk.SDK | None = None
         self._markers: Markers | None = None
         self._graphed: GraphedForward | None = None
-        self._trial: GraphTrial | None = None
         self._report: Report | None = None
         self._draws: CompiledDraws | None = None
         self._undo = contextlib.ExitStack()
@@ -134,10 +135,7 @@ class HPUAdapter(EagerAdapter):
                 watches.enter_context(self._draws.watching())
             if self._report is not None:
                 watches.enter_context(self._report.watching(batch))
-            outputs = super().train_step(model, batch, optimizer, on_grads)
-        if self._trial is not None:
-            self._trial.after_update()
-        return outputs
+            return super().train_step(model, batch, optimizer, on_grads)
 
     def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
         outputs = super().eval_step(model, batch, mode)
@@ -157,18 +155,6 @@ class HPUAdapter(EagerAdapter):
 
     def synchronize(self) -> None:
         self.sdk.hpu.synchronize()
-
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        if self._trial is not None and self._trial.decided and self._graphed:
-            state["graphs"] = self._graphed.on  # a resumed run keeps what was chosen
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        chosen = state.get("graphs")
-        if chosen is not None and self._trial is not None and self._graphed:
-            self._trial.decided, self._graphed.on = True, bool(chosen)
 
     def rng_state(self) -> dict[str, Any]:
         return {"hpu": self.sdk.hpu.get_rng_state().cpu()}
@@ -225,9 +211,9 @@ class HPUAdapter(EagerAdapter):
             # DDP would split the graph to overlap, which this backend cannot do
             patched = torch._dynamo.config.patch(optimize_ddp=False)
             self._undo.enter_context(patched)
-        elif self.options.mode == "lazy" and self.options.graphs:
+        elif self.options.mode == "lazy" and self.options.graphs in (True, "auto"):
             self._graph(model.module)
-        elif self.options.graphs:
+        elif self.options.graphs == "auto":
             logger.info("hpu graphs: auto has none in mode %s", self.options.mode)
         if self.options.report:
             window = self.options.report_after
@@ -255,8 +241,6 @@ class HPUAdapter(EagerAdapter):
             required=self.options.graphs is True,
         )
         self._undo.callback(self._graphed.remove)
-        if self.options.graphs == "auto" and self._graphed.on:
-            self._trial = GraphTrial(self._graphed, self.synchronize)
 
     def _fused(self, optimizer: Any) -> Any:
         if optimizer is None:
@@ -278,6 +262,12 @@ class HPUAdapter(EagerAdapter):
             update.after_update = self._markers.after_update
             if self._graphed is not None:
                 self._markers.on_micro_batch = self._graphed.set_micro_batch
+                if self.options.graphs == "auto" and self._graphed.on:
+                    trial = GraphTrial(self.name, self._graphed, self.synchronize)
+                    trial.attach(update)
+            if self.options.graphs == "update":
+                capture_updates(Captures(self.sdk), update, model.module, self, True)
+            if self.options.graphs:
                 # graphs hold the gradients' memory, which must stay the same
                 update.zero = _zero_in_place
         return update

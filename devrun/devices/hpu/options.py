@@ -13,7 +13,7 @@ MODES = ("eager", "compile", "lazy")
 GENERATIONS = ("gaudi", "gaudi2", "gaudi3")
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "mode": (None, *MODES),
-    "graphs": (False, True, "auto"),
+    "graphs": (False, True, "auto", "update"),
     "last_batch": ("keep", "pad", "drop"),
     "generation": (None, *GENERATIONS),
 }
@@ -32,7 +32,8 @@ class HPUOptions(IndexedOptions):
     fused: bool = option(True, bool)
     """Use the SDK's optimizers and clipping where they give the same numbers."""
     graphs: bool | str = option(False, bool, str)
-    """Replay captured HPU graphs (lazy mode); `auto` times both ways first."""
+    """Replay captured HPU graphs of the model (lazy mode), or of the whole `update`;
+    `auto` times the model's first, with and without."""
     max_graphs: int = option(10, int)
     """Captured shapes at the most; batches of further ones run uncaptured."""
     last_batch: str = option("keep", str)
@@ -79,7 +80,7 @@ class HPUOptions(IndexedOptions):
                 "HABANA_VISIBLE_MODULES says which",
                 key="index",
             )
-        if self.graphs is True and self.mode != "lazy":
+        if self.graphs in (True, "update") and self.mode != "lazy":
             raise refused(
                 "hpu",
                 "graphs",
