@@ -25,7 +25,7 @@ from devrun.models.blocks import blocks_of
 ENDLESS = 1_000_000
 """Iterations that each arm believes it will do; its process ends before."""
 TRIAL = 50
-"""Updates after which devrun's `fast` has decided what it measures on a CPU."""
+"""Updates after which devrun's `fast` has decided what it measures."""
 WARM = 2
 """Updates of a turn that are not timed."""
 
@@ -156,7 +156,7 @@ def job_of(case: Case, arm: Arm, setting: Setting, pipe: Connection) -> Job:
     """What the arm trains, and how, on batches that wait for their turn."""
     by_hand = arm.fast and arm.package != "devrun"
     cuda = setting.device == "cuda"
-    measures = arm.fast and not by_hand and not cuda
+    measures = arm.fast and not by_hand
     turns = Turns(
         [arm.form(x, y) for x, y in case.batches(setting.device)],
         setting,
