@@ -196,7 +196,7 @@ class CapturedUpdate:
         if self.refused:
             return self._plain(model, batch, optimizer)
         before = self._state(optimizer)
-        with self._graphs.aside(), CaptureWatch(self._module, host_torch=True) as watch:
+        with self._graphs.aside(), self._watch() as watch:
             outputs = self._plain(model, batch, optimizer)
         for finding in watch.findings:
             at = f" at {finding.site}" if finding.site else ""
@@ -232,6 +232,11 @@ class CapturedUpdate:
         finally:
             self._put_back(after, optimizer)
         return outputs
+
+    def _watch(self) -> CaptureWatch:
+        # a tracer of lines is in the way of the compiler
+        lines = not self._adapter.options.compile
+        return CaptureWatch(self._module, lines=lines, host_torch=True)
 
     def _record(self, model: Any, batch: Any, optimizer: Any) -> Recording:
         static, update = map_tensors(Tensor.clone, batch), self._update
