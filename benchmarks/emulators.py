@@ -1,15 +1,16 @@
 """What emulation costs: a training step on each emulator over the same step on the CPU.
 
 One process for each of poptorch and habana_frameworks' two modes, since the latter
-changes torch for its whole process, and one for lazy mode's steps from a graph. In it, two copies of one model train on the same
-batches, plain and emulated, in turns of some 20 ms, either of them first alternately:
-a change of the machine's speed meets both, and each pair of turns gives one ratio.
+changes torch for its whole process, and one for lazy mode's steps from a graph. In it,
+two copies of one model train on the same batches, plain and emulated, in turns of some
+20 ms, either of them first alternately: a change of the machine's speed meets both, and
+each pair of turns gives one ratio.
 
 A step is what a user would write: move the batch, forward, cross entropy, backward, SGD
 with momentum; on habana_frameworks with its two step markers. The loss is read once a
 turn. On poptorch the whole step is one call, as it is there.
 
-    python benchmarks/emulators.py [hpu-lazy hpu-graph hpu-eager ipu] [--pairs 60] [--batch 64]
+    python benchmarks/emulators.py [hpu-lazy hpu-graph hpu-eager ipu] [--pairs 60]
 
 With `--clock cpu` other programs disturb less.
 """

@@ -115,7 +115,7 @@ class CapturedUpdate:
         None where graphs are not used, or not any more: nothing was done.
         """
         if self.on and not self.refused and not self._warm:
-            if why := self._obstacle(optimizer, on_grads):
+            if why := obstacle(self._update, self._module, optimizer, on_grads):
                 self.refuse(why)
         if not self.on or self.refused:
             if self._recordings:
@@ -191,7 +191,9 @@ class CapturedUpdate:
     def _capture(self, key: Any, model: Any, batch: Any, optimizer: Any) -> StepOutput:
         """An update without a graph; then the same captured, to see that both agree."""
         self._recordings.pop(key, None)
-        if not self.refused and (why := self._obstacle(optimizer, None)):
+        if not self.refused and (
+            why := obstacle(self._update, self._module, optimizer)
+        ):
             self.refuse(why)
         if self.refused:
             return self._plain(model, batch, optimizer)
@@ -264,27 +266,6 @@ class CapturedUpdate:
             Held(self._module, optimizer if step else None),
         )
 
-    def _obstacle(self, optimizer: Any, on_grads: OnGrads) -> str | None:
-        """Why no update of this run can be captured."""
-        update, guard = self._update, self._update.guard
-        if on_grads is not None:
-            return "a hook overrides after_backward, which is in no graph"
-        if update.world > 1:
-            return "several processes exchange their gradients in it"
-        if update.scaler is not None:
-            return "fp16 reads in each update whether gradients overflowed; use bf16"
-        if guard is not None and guard.immediate:
-            return "nonfinite or spike 'skip' reads the loss before the update"
-        if update.splitter is not None:
-            return "micro_batch divides batches by the room that is left"
-        if isinstance(optimizer, Mapping):
-            return "there are several optimizers"
-        for name, module in self._module.named_modules():
-            if any(hooks_of(module)):
-                shown = f"{type(module).__name__} {name}".strip()
-                return f"{shown} has hooks, which are Python"
-        return None
-
     def _state(self, optimizer: Any) -> _State:
         """Copies of what an update changes."""
         tensors = [tensor.detach().clone() for tensor in self._changing(optimizer)]
@@ -321,10 +302,36 @@ class CapturedUpdate:
         logger.warning("%s: updates run without graphs: %s", name, why)
 
 
+def obstacle(
+    update: Update, module: nn.Module, optimizer: Any, on_grads: OnGrads = None
+) -> str | None:
+    """Why no update of a run can be captured, as far as its settings show."""
+    guard = update.guard
+    if on_grads is not None:
+        return "a hook overrides after_backward, which is in no graph"
+    if update.closure:
+        return "the optimizer evaluates the loss itself (LBFGS)"
+    if update.world > 1:
+        return "several processes exchange their gradients in it"
+    if update.scaler is not None:
+        return "fp16 reads in each update whether gradients overflowed; use bf16"
+    if guard is not None and guard.immediate:
+        return "nonfinite or spike 'skip' reads the loss before the update"
+    if update.splitter is not None:
+        return "micro_batch divides batches by the room that is left"
+    if isinstance(optimizer, Mapping):
+        return "there are several optimizers"
+    for name, part in module.named_modules():
+        if any(hooks_of(part)):
+            shown = f"{type(part).__name__} {name}".strip()
+            return f"{shown} has hooks, which are Python"
+    return None
+
+
 def _whole(
     update: Update, model: Any, batch: Any, optimizer: Any, *, step: bool = True
 ) -> StepOutput:
-    """As `EagerAdapter.train_step`, less what `_obstacle` refuses."""
+    """As `EagerAdapter.train_step`, less what `obstacle` refuses."""
     outputs = update.gradients(model, batch, optimizer)
     if update.may_step(model, outputs, optimizer, None) and step:
         optimizer.step()
@@ -342,8 +349,8 @@ def capture_updates(
     """
     required = setting != "auto"
     captured = CapturedUpdate(graphs, update, module, adapter, required=required)
-    if update.closure:
-        captured.refuse("the optimizer evaluates the loss itself (LBFGS)")
+    if update.closure and (why := obstacle(update, module, None)):
+        captured.refuse(why)
         return
     update.instead = captured
     if not required:

@@ -9,6 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from devrun.config.tree import where
+from devrun.devices.cuda import CUDAOptions
+from devrun.devices.options import parse_options
+from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
 from devrun.rehearsal.check.cuda.determinism import Determinism
 from devrun.rehearsal.check.cuda.mismatches import Mismatches, tag_attributes
@@ -20,7 +23,9 @@ from devrun.rehearsal.check.cuda.watch import Calls, Judge, Operators
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe
 from devrun.rehearsal.check.request import Request
+from devrun.rehearsal.check.workarounds import refusal
 from devrun.run import Run
+from devrun.runners.device_section import option_place
 from devrun.runners.training import Training
 from devrun.tensors import map_tensors
 
@@ -41,8 +46,15 @@ class Steps(Probe):
         self._runner: Any = None
 
     def before(self, cfg: Any) -> None:
-        if asked_of(cfg, self.request.device).get("deterministic"):
+        asked = asked_of(cfg, self.request.device)
+        try:  # the updates run on a CPU, which has other options
+            parse_options(CUDAOptions, asked, self.request.device)
+        except ConfigError as error:
+            error.locate(option_place(cfg, self.request.device, error.key or ""))
+            self.note.found(refusal(error))
+        if asked.get("deterministic"):
             self.judges.append(self.determinism)
+        self.syncs.breaks = asked.get("graphs") is True
         clip = (cfg.get("optimizer_config") or {}).get("grad_clip") or {}
         if clip.get("error_if_nonfinite"):
             origin = where(clip, "error_if_nonfinite").origin

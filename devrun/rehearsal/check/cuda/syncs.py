@@ -88,6 +88,8 @@ class Syncs:
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._seen: dict[tuple[str, str, str], set[int]] = {}
         self._update = 0
+        self.breaks = False
+        """Whether updates are to be captured, which nothing of it can be."""
 
     def begin(self) -> None:
         """The next update."""
@@ -121,11 +123,12 @@ class Syncs:
                 continue
             if sites.is_library(site):
                 remedy = "an option of that package, or without what leads there"
+            severity = "advice" if sites.is_library(site) else "slow"
             yield Finding(
-                severity="advice" if sites.is_library(site) else "slow",
+                severity="breaks" if self.breaks else severity,
                 kind=KIND,
                 what=label,
-                why=_WHY,
+                why=f"{_WHY}, which a graph cannot" if self.breaks else _WHY,
                 remedy=remedy,
                 site=site,
                 per_step=count / self._update,
