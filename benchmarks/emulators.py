@@ -101,7 +101,7 @@ def graph_step(model: nn.Module) -> Step:
     def step(batch: Batch) -> Tensor:
         if not recorded:
             plain(batch)  # makes the optimizer's state
-            static = tuple(part.to("hpu") for part in batch)
+            static = batch[0].to("hpu"), batch[1].to("hpu")
             graph = ht.hpu.HPUGraph()
             with ht.hpu.graph(graph):
                 loss = plain(static)
@@ -110,7 +110,8 @@ def graph_step(model: nn.Module) -> Step:
         for part, given in zip(static, batch, strict=True):
             part.copy_(given)
         graph.replay()
-        return loss
+        found: Tensor = loss
+        return found
 
     return step
 
