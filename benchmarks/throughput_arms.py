@@ -37,6 +37,8 @@ class Arm:
     loop: Callable[[Job, Any], None]
     fast: bool = True
     package: str = "torch"
+    needs: str = "torch"
+    """Another package that it cannot do without."""
     form: Callable[[Tensor, Tensor], Any] = loops.pair
     compiles: bool = False
     """By a setting of its own."""
@@ -53,7 +55,11 @@ ARMS = {
     "lightning": Arm(loops.lightning, package="lightning", fused=False),
     "accelerate": Arm(loops.accelerate, package="accelerate", compiles=True),
     "trainer": Arm(
-        loops.hugging_face, package="transformers", form=loops.named, compiles=True
+        loops.hugging_face,
+        package="transformers",
+        needs="accelerate",
+        form=loops.named,
+        compiles=True,
     ),
 }
 

@@ -249,6 +249,7 @@ def test_an_emulated_gaudi_trains_as_the_cpu(ranks, alone):
         assert_same(found["gaudi"]["sequence"], alone)
         assert "fused optimizers; set fused: false" in found["gaudi"]["fused"]
         assert "\n" not in found["gaudi"]["fused"]
+        assert found["gaudi"]["fast"] == "nothing"  # that was in the way
 
 
 @pytest.mark.parametrize(

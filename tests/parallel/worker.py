@@ -766,6 +766,9 @@ def gaudi() -> Any:
     return {
         "fused": said(parallel={"type": "fsdp"}, device=device),
         "fsdp": train({"type": "fsdp"}, device=GAUDI),
+        "fast": said(
+            parallel={"type": "fsdp"}, device={**GAUDI, "performance": "fast"}
+        ),
         "sequence": train(SEQUENCE, device=GAUDI),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -91,6 +92,8 @@ class HPUAdapter(EagerAdapter):
         self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
     ) -> tuple[Any, Any]:
         self._check_precision(policy.precision)
+        if self._divided and self.options.mode_open:
+            self.options = replace(self.options, mode="eager")
         self._check_division()
         if self.mesh.tensor_size > 1:
             divide_linear_backward()
@@ -104,14 +107,13 @@ class HPUAdapter(EagerAdapter):
     def switches(
         self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
     ) -> list[Switch]:
+        why = "regions become graphs in mode compile"
+        if self._divided:
+            why = "weights are divided over processes, which takes mode eager"
+        mode = None if self._divided else self.options.mode
         return [
             Switch("precision", "bf16", "autocast by the SDK", "bf16 has 3 digits"),
-            Switch(
-                "hpu.mode",
-                self.options.mode,
-                "regions become graphs in mode compile",
-                "last bits",
-            ),
+            Switch("hpu.mode", mode, why, "last bits"),
             Switch(
                 "fused", None, "the SDK's optimizers and clipping are the default here"
             ),
@@ -197,7 +199,9 @@ class HPUAdapter(EagerAdapter):
             kind,
             self.sdk.hpu.get_device_name(),
             self.sdk.version,
-            self.options.mode,
+            "left to performance: fast"
+            if self.options.mode_open
+            else self.options.mode,
             ", ".join(f"{name}={value}" for name, value in sorted(seen.items())),
         )
 
@@ -306,16 +310,20 @@ class HPUAdapter(EagerAdapter):
     def pin_memory(self, loader: Any) -> bool | None:
         return True
 
+    @property
+    def _divided(self) -> bool:
+        """Whether weights are spread over processes."""
+        mesh = self.mesh
+        return mesh.type == "fsdp" or mesh.tensor_size * mesh.num_stages > 1
+
     def _check_division(self) -> None:
         """Refuse weights divided over processes where nothing can divide them."""
         reasons = {
             f"mode {self.options.mode}; set mode: eager": self.options.mode != "eager",
             "fused optimizers; set fused: false": bool(self.options.fused),
         }
-        mesh = self.mesh
-        divided = mesh.type == "fsdp" or mesh.tensor_size * mesh.num_stages > 1
         for reason, wrong in reasons.items():
-            if divided and wrong:
+            if self._divided and wrong:
                 raise UnsupportedFeatureError(
                     f"parallel: {self.mesh.describe()} cannot be combined with {reason}"
                     "; type ddp can",
