@@ -97,7 +97,7 @@ class UpdatePolicy:
     max_rollbacks: int = 3
     """How often a run may go back before it stops."""
     micro_batch: int | str | None = None
-    """Samples of a micro-batch at most, `auto` for as many as memory has room for;
+    """Samples of a micro-batch at most, `auto` for what has room in memory and is fastest;
     None takes batches as they come."""
     mean_over: str = "targets"
     """What the loss of several micro-batches, ranks or evaluation batches is the mean

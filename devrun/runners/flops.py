@@ -11,9 +11,9 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from devrun.models.compiled import is_compiled
 from devrun.runners.checkpointer import Owner
 from devrun.step import StepOutput
 
@@ -62,7 +62,7 @@ def obstacle(runner: Owner) -> str | None:
     needed = ("supports_higher_order_operators", "ignore_compile_internals")
     if not all(hasattr(TorchDispatchMode, name) for name in needed):
         return f"torch {torch.__version__} could not compile functions meanwhile"
-    if any(map(_is_compiled, runner.model.modules())):
+    if any(map(is_compiled, runner.model.modules())):
         return "the model is compiled, which hides its operations"
     if runner.session.adapter.data_share[1] != runner.world_size:
         return "the model is divided over processes, and each sees all of it"
@@ -121,10 +121,3 @@ def _short(number: float) -> str:
     while number >= 999.5 and power < len(_UNITS) - 1:
         number, power = number / 1000, power + 1
     return f"{number:.3g} {_UNITS[power]}FLOP"
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return (
-        hasattr(module, "_orig_mod")
-        or getattr(module, "_compiled_call_impl", None) is not None
-    )
