@@ -119,9 +119,7 @@ class _Images:
         return image
 
 
-def with_cache(
-    dataset: Any, limit: str | int
-) -> tuple[Any, Callable[[], str | None]]:
+def with_cache(dataset: Any, limit: str | int) -> tuple[Any, Callable[[], str | None]]:
     """A copy of `dataset` that decodes no image twice, up to `limit` bytes of them.
 
     What comes before the first random transform is done once, too. Second comes what
