@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from devrun.errors import is_out_of_memory
 from devrun.models.compiled import is_compiled
 from devrun.models.step_module import StepModule
 from devrun.models.traced import trace
@@ -50,7 +51,12 @@ class _Count(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):  # with micro_batch: auto all is done anew
+                self.total = 0
+            raise
         operator = getattr(func, "overloadpacket", func)
         formula = self._formulas.get(operator)
         if formula is not None:

@@ -45,6 +45,18 @@ def test_the_flops_are_those_of_one_update():
     assert f"{total} FLOP in an update, {total / 3:.3g} FLOP a sample" in line
 
 
+def test_an_attempt_that_ran_out_of_memory_is_not_counted():
+    class Short(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            return y if len(x) < 2 else y + torch.empty(2**58)
+
+    policy = {"micro_batch": "auto"}
+    runner = make_runner(model=Short(2, 2), optimizer_config=policy)
+    (line,) = told(runner).matching("^FLOPs")
+    assert f"{2 * 3 * 2 * 2 * 2} FLOP in an update" in line
+
+
 class Counts(nn.Module):
     """Has everything that a second look would change."""
 
