@@ -160,7 +160,8 @@ class EagerAdapter(DeviceAdapter):
         if owner == "model" and not strategy.divided:
             share_weights(model)
             return model, optimizer
-        by_hand = self.update.splitter is not None
+        splitter = self.update.splitter
+        by_hand = splitter is not None and not splitter.fixed
         wrapped = strategy.apply(model, optimizer, by_hand=by_hand)
         self._evaluated = (wrapped, "val")
         return wrapped, optimizer
