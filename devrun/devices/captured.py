@@ -13,7 +13,7 @@ https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,9 +21,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from devrun.data import streams
 from devrun.devices.frozen import CaptureWatch
 from devrun.devices.held import PLAIN, Held, Rates, hooks_of
+from devrun.devices.snapshot import Snapshot
 from devrun.devices.trial import GraphTrial
 from devrun.devices.update import Update
 from devrun.errors import DevrunError, UnsupportedFeatureError
@@ -197,7 +197,7 @@ class CapturedUpdate:
             self.refuse(why)
         if self.refused:
             return self._plain(model, batch, optimizer)
-        before = self._state(optimizer)
+        before = self._snapshot(optimizer)
         with self._graphs.aside(), self._watch() as watch:
             outputs = self._plain(model, batch, optimizer)
         for finding in watch.findings:
@@ -207,20 +207,20 @@ class CapturedUpdate:
         if self._graphs.waits is not None:
             self.refuse(f"it waits for the device: {self._graphs.waits}")
             return outputs
-        after = self._state(optimizer)
-        if len(before.tensors) != len(after.tensors):  # a state was made meanwhile
+        after = self._snapshot(optimizer)
+        if len(before.values) != len(after.values):  # a state was made meanwhile
             return outputs
-        found = (outputs, _grads(optimizer), after.tensors)
+        found = (outputs, _grads(optimizer), after.values)
         found = map_tensors(Tensor.clone, found[:2]) + found[2:]
         try:
-            self._put_back(before, optimizer)
+            before.put_back()
             recording = self._record(model, batch, optimizer)
-            self._put_back(before, optimizer)
+            before.put_back()
             self._replay(recording, batch)
             mine = (
                 recording.outputs,
                 _grads(optimizer),
-                self._state(optimizer).tensors,
+                self._snapshot(optimizer).values,
             )
             checked = slice(None if recording.steps else 2)
             if differs := _difference(found[checked], mine[checked]):
@@ -232,7 +232,7 @@ class CapturedUpdate:
                 raise
             self.refuse(joined(error), error)
         finally:
-            self._put_back(after, optimizer)
+            after.put_back()
         return outputs
 
     def _watch(self) -> CaptureWatch:
@@ -266,23 +266,11 @@ class CapturedUpdate:
             Held(self._module, optimizer if step else None),
         )
 
-    def _state(self, optimizer: Any) -> _State:
-        """Copies of what an update changes."""
-        tensors = [tensor.detach().clone() for tensor in self._changing(optimizer)]
-        return _State(tensors, streams.capture(), self._adapter.rng_state())
-
-    def _put_back(self, state: _State, optimizer: Any) -> None:
-        with torch.no_grad():
-            now = self._changing(optimizer)
-            for tensor, value in zip(now, state.tensors, strict=True):
-                tensor.copy_(value)
-        streams.restore(state.host)
-        self._adapter.set_rng_state(state.device)
-
-    def _changing(self, optimizer: Any) -> Iterator[Tensor]:
-        yield from self._module.parameters()
-        yield from self._module.buffers()
-        yield from tensors_in(list(optimizer.state.values()))
+    def _snapshot(self, optimizer: Any) -> Snapshot:
+        """Of what an update changes."""
+        kept = [*self._module.parameters(), *self._module.buffers()]
+        kept += tensors_in(list(optimizer.state.values()))
+        return Snapshot(kept, self._adapter)
 
     def refuse(self, why: str, cause: Exception | None = None) -> None:
         """Use no graphs from here on, for the reason `why`.
@@ -355,13 +343,6 @@ def capture_updates(
     update.instead = captured
     if not required:
         GraphTrial(adapter.name, captured, adapter.synchronize).attach(update)
-
-
-@dataclass(frozen=True)
-class _State:
-    tensors: list[Tensor]
-    host: Any
-    device: Any
 
 
 def _form(batch: Any) -> Any:

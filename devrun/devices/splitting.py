@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from devrun.data import streams
 from devrun.data.batch import batch_size_of
+from devrun.devices.snapshot import Snapshot
 from devrun.devices.turns import Turns, told
 from devrun.dist import all_reduce_max, get_dist_info
 from devrun.errors import (
@@ -93,7 +93,7 @@ class Splitter:
             size = self.size if self._turns is None else self._turns.way
             divided = [split(part, size) for part in parts]
             pieces = Pieces(itertools.chain.from_iterable(divided))
-            kept = None if self.fixed else self._kept(model)
+            kept = None if self.fixed else Snapshot(model.buffers(), self._adapter)
             began = self._now()
             result, failure = _tried(attempt, pieces)
             # with a fixed size the others are told by the end of this process
@@ -106,7 +106,7 @@ class Splitter:
                 return result  # type: ignore[return-value]
             clear()
             if kept is not None:
-                self._put_back(model, kept)
+                kept.put_back()
             self._adapter.empty_cache()
             self._halve(pieces, failure)
 
@@ -199,17 +199,6 @@ class Splitter:
             sum(map(batch_size_of, pieces)),
             failure,
         )
-
-    def _kept(self, model: nn.Module) -> tuple[Any, ...]:
-        buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-        return streams.capture(), self._adapter.rng_state(), buffers
-
-    def _put_back(self, model: nn.Module, kept: tuple[Any, ...]) -> None:
-        host, device, buffers = kept
-        streams.restore(host)
-        self._adapter.set_rng_state(device)
-        for buffer, value in buffers:
-            buffer.copy_(value)
 
 
 def splitter_for(policy: UpdatePolicy, adapter: Any) -> Splitter | None:
