@@ -38,6 +38,8 @@ WARM = 3
 in them, and optimizers make their state."""
 MOST = 8
 """Graphs at a time. Batches of further shapes run without one."""
+OUTSIDE = 3
+"""Captures because something changed, after which the step is left out of them."""
 AGAIN = 16
 """Captures because something changed, after which that is taken to go on for ever."""
 
@@ -159,6 +161,8 @@ class CapturedUpdate:
         if change is None:
             return True
         self._again += 1
+        if self._again == OUTSIDE:  # a schedule of momentum, say
+            self._rates.outside = True
         if self._again > AGAIN:
             self.refuse(f"{change} keeps changing, which a graph does not see")
         else:

@@ -26,6 +26,8 @@ class Rates:
         self.in_graph = False
         """Whether the optimizer's step can be captured: it is torch's own, nothing is
         hung on it, and it reads learning rates and counters on the device."""
+        self.outside = False
+        """Whether it is to be left out all the same."""
         self._groups: list[tuple[dict[str, Any], Tensor]] = []
         self._filled: list[float] = []
 
@@ -38,7 +40,8 @@ class Rates:
         """
         groups = optimizer.param_groups
         self.in_graph = (
-            type(optimizer).__module__.startswith("torch.optim.")
+            not self.outside
+            and type(optimizer).__module__.startswith("torch.optim.")
             and _steps_plainly(optimizer)
             and all(each.get("capturable") or each.get("fused") for each in groups)
         )

@@ -89,6 +89,27 @@ def test_the_step_of_an_optimizer_that_can_be_captured_is_in_the_graph():
     close(*runs, 1e-6)  # rates are fp32 in the graph
 
 
+def test_what_a_schedule_changes_at_each_update_leaves_the_step_out():
+    class Momentum(Hook):
+        def after_train_iter(self, runner):
+            (group,) = runner.optimizer.param_groups
+            group["betas"] = (group["betas"][0] * 0.999, 0.999)
+
+    runs = []
+    for graphs in (False, "update"):
+        options = {"optimizer": adamw, "epochs": 3}
+        runner, losses = make(device(graphs=graphs, fused=False), net(0.2), **options)
+        runner.register_hook(Momentum())
+        before = replays()
+        with Lines() as log:
+            runner.run([loader()], [("train", 1)])
+        runs.append((runner, losses.values))
+        runner.close()
+    assert replays() - before >= 30 - 4
+    assert "betas was" in log.text and "without graphs" not in log.text
+    close(*runs, 1e-6)
+
+
 def test_a_shape_has_a_graph_of_its_own():
     messages, found = both(data=lambda: loader(samples=22), epochs=6)
     assert found == (30 - 3) + (6 - 3)
