@@ -126,6 +126,7 @@ def serve(before: Callable[[], Any]) -> None:
 
 
 def _run(before: Callable[[], Any], module: str, function: str) -> str | None:
+    here = os.getcwd()
     try:
         test = getattr(importlib.import_module(module), function)
         before()
@@ -133,4 +134,6 @@ def _run(before: Callable[[], Any], module: str, function: str) -> str | None:
             test(*[Path(folder)][: test.__code__.co_argcount])
     except Exception:  # noqa: BLE001 - reported to the test
         return traceback.format_exc()
+    finally:
+        os.chdir(here)  # a test's folder is gone
     return None
