@@ -107,7 +107,8 @@ class DevrunError(Exception):
         *sections, last = (re.escape(str(part)) for part in path)
         named = rf"(?:(?:{'|'.join(sections)})[.:] ?)*" if sections else ""
         if self.key == path[-1]:
-            named = rf"{named}{last}[.: ] ?|{named}"
+            # `cache of 1 GiB ...` is about more than the key
+            named = rf"{named}{last}[.: ] ?(?!(?:of|in|and) )|{named}"
         return re.sub(rf"\A(?:{named})", "", self.reason)
 
 

@@ -177,11 +177,14 @@ def _fail(
     *,
     lost: bool = False,
 ) -> int:
+    refusals: set[str] = set()  # each is told once
     for callback in session.on_failure:
         try:
             callback(status, one_line(message))
         except OSError as error:  # the disk is full: the message matters more
-            complain(f"could not record the failure: {error}", "warning")
+            refusals.add(str(error))
+    for refusal in sorted(refusals):
+        complain(f"could not record the failure: {refusal}", "warning")
     if not tell_launcher(status, one_line(message), lost=lost):
         complain(message, kind)
     return status

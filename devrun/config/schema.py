@@ -321,6 +321,9 @@ def check_config(cfg: Any) -> None:
             or USUAL_HELPERS.fullmatch(str(key))
             or str(key).startswith(("x-", "_"))
         ):
+            if key in _LOADER:
+                reason = "unknown key; it belongs to the section data"
+                raise config_error(reason, origin_of(tree, key), path)
             _unknown(tree, key, KEYS, path, " (or remove it)")
     if tree.get("revise_keys") is not None:
         try:

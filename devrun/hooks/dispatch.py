@@ -116,8 +116,9 @@ class HookTable:
         for call in self.calls["on_exception"]:
             try:
                 call(runner, error)
-            except Exception:
-                runner.logger.exception("on_exception of a hook failed")
+            except Exception as failure:
+                name = getattr(call, "__qualname__", repr(call))
+                runner.logger.exception("%s failed: %s", name, failure)
 
     def describe(self) -> str:
         """The stage table, as logged when a run starts."""

@@ -62,7 +62,7 @@ def _weights(cfg: Any, key: str) -> torch.Tensor:
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ConfigTypeError.of(
             key,
-            f"of a loss takes a list of numbers, got {describe(cfg[key])}",
+            f"takes a list of numbers, got {describe(cfg[key])}",
             where(cfg, key),
         ) from None
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+from devrun.construct import where_key
 from devrun.dist import get_dist_info
+from devrun.errors import ConfigError
 from devrun.parallel.options import DIMENSIONS, ParallelOptions
 
 
@@ -29,7 +31,12 @@ class Mesh:
         self, options: ParallelOptions | None = None, device_type: str = "cpu"
     ) -> None:
         rank, world = get_dist_info()
-        self.type, self._sizes = (options or ParallelOptions()).fitted(world)
+        asked = options or ParallelOptions()
+        try:
+            self.type, self._sizes = asked.fitted(world)
+        except ConfigError as error:
+            error.locate(where_key(asked.section or {}, error.key))
+            raise
         tensor = self._sizes["tensor"]
         self.data_size = world // tensor // self.num_stages
         """Processes that read different samples."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from devrun.config.numbers import whole_number
 from devrun.construct import where
@@ -37,6 +37,7 @@ _ELSEWHERE = {
     "precision": "optimizer_config: {precision: bf16}",
     "cumulative_iters": "optimizer_config: {cumulative_iters: 2}",
     "backend": "dist_params: {backend: gloo}",
+    **{name: f"mesh: {{{name}: 2}}" for name in DIMENSIONS},
 }
 _ABSENT = {
     "context": "torch's context_parallel runs on no CPU: long sequences are divided "
@@ -58,6 +59,8 @@ _FLAGS = (
 class ParallelOptions:
     """What is asked for; None stands for what the device or torch does by itself."""
 
+    section: ClassVar[Any] = None
+    """What it was parsed from, for the places of errors; of an instance."""
     type: str | None = None
     """`ddp`, `fsdp` or `none`; None is fsdp where the mesh shards or divides tensors,
     ddp for several processes, and none for one."""
@@ -121,6 +124,7 @@ class ParallelOptions:
                 raise
         given = {key: value for key, value in section.items() if value is not None}
         options = cls(**{**given, "mesh": dict(given.get("mesh") or {})})
+        object.__setattr__(options, "section", section)
         if options.type is not None:
             options._check_type(options.type, section)
         return options
@@ -281,7 +285,9 @@ def _check(key: str, value: Any) -> None:
         whole_number("parallel.reshard", value, 2, key=key)
     if key in ("mesh", "plan"):
         if not isinstance(value, Mapping):
-            raise ConfigTypeError(f"parallel: {key} takes a dict: {value!r}", key=key)
+            raise ConfigTypeError(
+                f"parallel: {key} takes a dict, got {value!r}", key=key
+            )
         _check_each(key, value)
     if key == "wrap":
         _check_wrap(value)

@@ -369,8 +369,8 @@ def test_a_model_that_updates_itself():
 
 WRONG = {
     "replikas: 2": "replikas: device 'ipu' has no option 'replikas'; did you mean",
-    "evaluate_on: gpu": "evaluate_on: evaluate_on must be device or host, got 'gpu'",
-    "deviceIterations: two": "deviceIterations: deviceIterations must be an integer of",
+    "evaluate_on: gpu": "evaluate_on: must be device or host, got 'gpu'",
+    "deviceIterations: two": "deviceIterations: must be an integer of",
     "eval_cfg: {outputMode: all}": "eval_cfg.outputMode: outputMode in eval_cfg: eval",
 }
 
