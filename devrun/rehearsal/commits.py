@@ -71,7 +71,7 @@ class Commit(Side):
             "path": [str(self._inside(Path(p))) if p else p for p in sys.path],
         }  # fmt: skip
 
-    def record(self, steps: int) -> Recording:
+    def record(self, steps: int, rounding: float = 0.0, move: int = 0) -> Recording:
         self._ask(self._begin)
         self._ask({"what": "record", "steps": steps})
         return read(self._file)
