@@ -59,6 +59,7 @@ docs: $(DOCS)
 bench: $(DEV)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
+	$(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/emulators.py
 	$(BIN)/python benchmarks/autosplit.py
 	$(BIN)/python benchmarks/checkpoint.py

@@ -1,15 +1,16 @@
 """What emulation costs: a training step on each emulator over the same step on the CPU.
 
 One process for each of poptorch and habana_frameworks' two modes, since the latter
-changes torch for its whole process. In it, two copies of one model train on the same
-batches, plain and emulated, in turns of some 20 ms, either of them first alternately:
-a change of the machine's speed meets both, and each pair of turns gives one ratio.
+changes torch for its whole process, and one for lazy mode's steps from a graph. In it,
+two copies of one model train on the same batches, plain and emulated, in turns of some
+20 ms, either of them first alternately: a change of the machine's speed meets both, and
+each pair of turns gives one ratio.
 
 A step is what a user would write: move the batch, forward, cross entropy, backward, SGD
 with momentum; on habana_frameworks with its two step markers. The loss is read once a
 turn. On poptorch the whole step is one call, as it is there.
 
-    python benchmarks/emulators.py [hpu-lazy hpu-eager ipu] [--pairs 60] [--batch 64]
+    python benchmarks/emulators.py [hpu-lazy hpu-graph hpu-eager ipu] [--pairs 60]
 
 With `--clock cpu` other programs disturb less.
 """
@@ -38,6 +39,7 @@ CASES = {"toy": 32, "wide": 512}
 EMULATORS = Path(__file__).resolve().parent.parent / "devrun" / "emulators"
 SETTINGS = {
     "hpu-lazy": {"PT_HPU_LAZY_MODE": "1"},
+    "hpu-graph": {"PT_HPU_LAZY_MODE": "1"},
     "hpu-eager": {"PT_HPU_LAZY_MODE": "0"},
     "ipu": {},
 }
@@ -90,6 +92,30 @@ def habana_step(model: nn.Module) -> Step:
     return eager_step(model, "hpu", htcore.mark_step)
 
 
+def graph_step(model: nn.Module) -> Step:
+    """The same, captured at its first call and replayed: `HPUGraph`."""
+    ht: Any = importlib.import_module("habana_frameworks.torch")
+    plain = eager_step(model, "hpu", lambda: None)
+    recorded: list[Any] = []
+
+    def step(batch: Batch) -> Tensor:
+        if not recorded:
+            plain(batch)  # makes the optimizer's state
+            static = batch[0].to("hpu"), batch[1].to("hpu")
+            graph = ht.hpu.HPUGraph()
+            with ht.hpu.graph(graph):
+                loss = plain(static)
+            recorded.append((graph, static, loss))
+        graph, static, loss = recorded[0]
+        for part, given in zip(static, batch, strict=True):
+            part.copy_(given)
+        graph.replay()
+        found: Tensor = loss
+        return found
+
+    return step
+
+
 def poptorch_step(model: nn.Module) -> Step:
     poptorch: Any = importlib.import_module("poptorch")
     training = poptorch.trainingModel(model, poptorch.Options(), sgd(model))
@@ -99,6 +125,9 @@ def poptorch_step(model: nn.Module) -> Step:
         return loss
 
     return step
+
+
+STEPS = {"ipu": poptorch_step, "hpu-graph": graph_step}
 
 
 def pairs_of_turns(
@@ -135,7 +164,7 @@ def measure(target: str, args: argparse.Namespace) -> None:
             torch.manual_seed(0)
             models.append(Classifier(width))
         plain = eager_step(models[0], "cpu", lambda: None)
-        emulated = poptorch_step if target == "ipu" else habana_step
+        emulated = STEPS.get(target, habana_step)
         batches = [
             (torch.randn(args.batch, width), torch.randint(0, 10, (args.batch,)))
             for _ in range(BATCHES)

@@ -252,11 +252,13 @@ def mmcv(job: Job, log: Any) -> None:
 
 @dataclass
 class Peer:
-    """One of them: the package that has its version, the loop, what a batch is."""
+    """One of them: the package that has its version, the loop, what a batch is, and
+    another package that it cannot do without."""
 
     package: str
     train: Callable[[Job, Any], None]
     form: Callable[[Tensor, Tensor], Any] = pair
+    needs: str = "torch"
     microseconds: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
 
@@ -264,6 +266,7 @@ class Peer:
     def version(self) -> str | None:
         """None where it is not installed."""
         try:
+            importlib.metadata.version(self.needs)
             return importlib.metadata.version(self.package)
         except importlib.metadata.PackageNotFoundError:
             return None
@@ -276,7 +279,7 @@ PEERS = {
     "Fabric": Peer("lightning", fabric),
     "MMEngine": Peer("mmengine", mmengine, named),
     "Accelerate": Peer("accelerate", accelerate),
-    "Hugging Face Trainer": Peer("transformers", hugging_face, named),
+    "Hugging Face Trainer": Peer("transformers", hugging_face, named, "accelerate"),
     "TorchTNT": Peer("torchtnt", torchtnt),
     "Lightning": Peer("lightning", lightning),
 }

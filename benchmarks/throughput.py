@@ -219,7 +219,11 @@ def main() -> int:
     os.environ["PYTHONWARNINGS"] = "ignore"  # of what a process killed left behind
     setting = Setting(args.size, device, updates, args.threads, args.cold)
     chosen = args.arms or [n for n in ARMS if device == "cpu" or n != "tuned, fp32"]
-    arms = [name for name in chosen if is_there(ARMS[name].package)]
+    arms = [
+        name
+        for name in chosen
+        if is_there(ARMS[name].package) and is_there(ARMS[name].needs)
+    ]
     cases = {
         name: case
         for name, case in CASES[args.size].items()

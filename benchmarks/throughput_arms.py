@@ -25,7 +25,7 @@ from devrun.models.blocks import blocks_of
 ENDLESS = 1_000_000
 """Iterations that each arm believes it will do; its process ends before."""
 TRIAL = 50
-"""Updates after which devrun's `fast` has decided what it measures on a CPU."""
+"""Updates after which devrun's `fast` has decided what it measures."""
 WARM = 2
 """Updates of a turn that are not timed."""
 
@@ -37,6 +37,8 @@ class Arm:
     loop: Callable[[Job, Any], None]
     fast: bool = True
     package: str = "torch"
+    needs: str = "torch"
+    """Another package that it cannot do without."""
     form: Callable[[Tensor, Tensor], Any] = loops.pair
     compiles: bool = False
     """By a setting of its own."""
@@ -53,7 +55,11 @@ ARMS = {
     "lightning": Arm(loops.lightning, package="lightning", fused=False),
     "accelerate": Arm(loops.accelerate, package="accelerate", compiles=True),
     "trainer": Arm(
-        loops.hugging_face, package="transformers", form=loops.named, compiles=True
+        loops.hugging_face,
+        package="transformers",
+        needs="accelerate",
+        form=loops.named,
+        compiles=True,
     ),
 }
 
@@ -156,7 +162,7 @@ def job_of(case: Case, arm: Arm, setting: Setting, pipe: Connection) -> Job:
     """What the arm trains, and how, on batches that wait for their turn."""
     by_hand = arm.fast and arm.package != "devrun"
     cuda = setting.device == "cuda"
-    measures = arm.fast and not by_hand and not cuda
+    measures = arm.fast and not by_hand
     turns = Turns(
         [arm.form(x, y) for x, y in case.batches(setting.device)],
         setting,

@@ -27,7 +27,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from devrun.place import Place
+from devrun.place import KeyPath, Place
 from devrun.redact import redact
 
 OUT_OF_MEMORY = {"can't allocate memory", "out of memory"}
@@ -43,14 +43,15 @@ E = TypeVar("E", bound="DevrunError")
 class DevrunError(Exception):
     """Base of all; `exit_code` is the process status the command line ends with.
 
-    The text is made of the fields, `place: subject: reason (progress)`.
+    The text is made of the fields, `place: subject: reason (progress)`; what the place
+    names is not named again.
 
     Args:
         reason: what was given, what is accepted and what to do.
         place: where in a config the refused value was written.
         key: the argument or option that is refused; whoever has the section that it was
             given in finds the place by it.
-        subject: what the reason is about; not shown where the place names it.
+        subject: what the reason is about.
     """
 
     exit_code = 1
@@ -74,9 +75,9 @@ class DevrunError(Exception):
         self.subject = subject
 
     @classmethod
-    def of(cls: type[E], key: str, clause: str) -> E:
+    def of(cls: type[E], key: str, clause: str, place: Place | None = None) -> E:
         """The error of an argument: `clause` follows `key` in the message."""
-        return cls(f"{key} {clause}", key=key)
+        return cls(f"{key} {clause}", place=place, key=key)
 
     def locate(self, place: Place, subject: str = "") -> None:
         """Set where the error is from; the first place, which is the nearest, stays."""
@@ -90,12 +91,24 @@ class DevrunError(Exception):
         return redact(str(self.args[0])) if self.args else ""
 
     def __str__(self) -> str:  # KeyError would show the repr of its argument
-        reason, subject, place = self.reason, self.subject, self.place or Place()
+        subject, place = self.subject, self.place or Place()
+        reason = self._said_after(place.path)
         if subject and subject not in place.path:
             reason = f"{subject}: {reason}"
         progress = f" ({self.progress})" if self.progress else ""
         # a traceback leaves the process past every log
         return redact(f"{place}{reason}{progress}")
+
+    def _said_after(self, path: KeyPath) -> str:
+        """The reason, less names at its beginning that `path` has:
+        of `parallel: split takes a list`, `takes a list` after `parallel.split`."""
+        if not path:
+            return self.reason
+        *sections, last = (re.escape(str(part)) for part in path)
+        named = rf"(?:(?:{'|'.join(sections)})[.:] ?)*" if sections else ""
+        if self.key == path[-1]:
+            named = rf"{named}{last}[.: ] ?|{named}"
+        return re.sub(rf"\A(?:{named})", "", self.reason)
 
 
 class ConfigError(DevrunError, ValueError):

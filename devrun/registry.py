@@ -273,9 +273,10 @@ def build_from_cfg(
     elif inspect.isclass(wanted) or inspect.isfunction(wanted):
         target = wanted
     else:
-        raise ConfigTypeError(
-            f"type must be a name, a class or a function, got {short(wanted)}",
-            place=where(cfg, "type"),
+        raise ConfigTypeError.of(
+            "type",
+            f"must be a name, a class or a function, got {short(wanted)}",
+            where(cfg, "type"),
         )
     return call(target, args, cfg)
 

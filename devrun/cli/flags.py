@@ -295,6 +295,23 @@ def device_entry(args: argparse.Namespace, configured: Any) -> Any:
     return given["type"] if given.keys() == {"type"} else given
 
 
+def left_out(args: argparse.Namespace, configured: Any) -> str | None:
+    """What to say where the flags name another device than `configured`, whose options
+    then mean nothing; None where all of them stay."""
+    if not isinstance(configured, Mapping):
+        return None
+    entry = device_entry(args, configured)
+    kept = entry if isinstance(entry, Mapping) else {"type": entry}
+    lost = [key for key in configured if key not in kept]
+    if not lost:
+        return None
+    return (
+        f"on device {kept['type']}, options of device {configured['type']} are left "
+        f"out: {', '.join(map(str, lost))}; in a section without type they are for any "
+        "device"
+    )
+
+
 def _implied(args: argparse.Namespace) -> list[tuple[str, str, dict[str, Any]]]:
     """(flag, device it means, options it sets) for each flag that names a device."""
     found: list[tuple[str, str, dict[str, Any]]] = []

@@ -35,7 +35,7 @@ def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
         "epochs": runner.epoch,
         "iterations": runner.iter,
         **_speed(runner),
-        "rank_ms": _own_times(runner),
+        **_own_times(runner),
         "skipped_updates": runner.adapter.skipped_updates,
         "not_finite": runner.not_finite,
         "metrics": last_validation(work_dir / f"{timestamp}.log.json"),
@@ -66,13 +66,16 @@ def _speed(runner: Any) -> dict[str, Any]:
     }
 
 
-def _own_times(runner: Any) -> list[float] | None:
-    """ms of an update before the exchange, by rank; None for one process."""
+def _own_times(runner: Any) -> dict[str, Any]:
+    """ms of an update before the exchange, by rank, and of a slow one."""
     from devrun.hooks.stop import StopTogetherHook
 
     hooks = [hook for hook in runner.hooks if isinstance(hook, StopTogetherHook)]
-    means = hooks[0].slow.means if hooks else []
-    return [round(1000 * seconds, 3) for seconds in means] or None
+    if not hooks:
+        return {"rank_ms": None, "slow_rank": None}
+    ranks = hooks[0].slow
+    own = [round(1000 * seconds, 3) for seconds in ranks.means]
+    return {"rank_ms": own or None, "slow_rank": ranks.slowest}
 
 
 def _best_metric(runner: Any) -> str | None:
@@ -122,7 +125,7 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
     lines.append(f"logs: {work_dir / facts['timestamp']}.log, .log.json, run.json")
     if bound := bound_of(shares_of(facts), facts):
         lines.append(f"time: {bound}")
-    if slowest := slowest_rank(facts.get("rank_ms")):
+    if slowest := slowest_rank(facts.get("slow_rank")):
         lines.append(f"processes: {slowest}")
     if facts.get("utilization"):
         lines.append(f"speed: {facts['utilization']['words']}")

@@ -19,6 +19,7 @@ from devrun.cli.flags import (
     add_trust_flags,
     add_weights_flags,
     import_modules,
+    left_out,
     overrides,
     read_config,
     trusted,
@@ -222,6 +223,8 @@ def _read(
             "the CHECKPOINT"
         )
     cfg: Any = read_config(args, args.split)
+    if lost := left_out(args, cfg.get("device")):
+        complain(lost, "warning")
     cfg.merge_from_dict(overrides(args, cfg))
     _override_metrics(cfg, args)
     check_config(cfg)

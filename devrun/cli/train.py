@@ -17,6 +17,7 @@ from devrun.cli.find_lr import check_flags, find_lr
 from devrun.cli.flags import (
     add_train_flags,
     import_modules,
+    left_out,
     overrides,
     read_config,
     trusted,
@@ -52,6 +53,8 @@ class Plan:
     timestamp: str
     main: bool
     """Whether this process writes the files and messages of the run."""
+    left_out: str | None
+    """What to say of options that the flags leave out."""
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -82,6 +85,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 def _plan(args: argparse.Namespace) -> Plan:
     cfg = read_config(args)
+    lost = left_out(args, cfg.get("device"))
     cfg.merge_from_dict(overrides(args, cfg))
     check_config(cfg)
     for key in ("resume_from", "load_from"):
@@ -99,7 +103,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     check_launcher(cfg.get("launcher") or "none")
     main = not launched() or os.environ.get("RANK", "0") == "0"
-    return Plan(cfg, work_dir, time.strftime("%Y%m%d_%H%M%S"), main)
+    return Plan(cfg, work_dir, time.strftime("%Y%m%d_%H%M%S"), main, lost)
 
 
 def _find_lr(args: argparse.Namespace, plan: Plan) -> int:
@@ -125,6 +129,8 @@ def _train(
     logger = _logger(plan, session)
     if (own := launcher()) is not None:
         logger.info("%s", own.described())
+    if plan.left_out:
+        logger.warning("%s", plan.left_out)
     record = _record(plan, session, writes)
     session.on_failure.append(record.fail)
     signals.on_leave.append(record.fail)

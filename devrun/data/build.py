@@ -103,13 +103,13 @@ def build_dataloader(
     _check(samples_per_gpu, workers_per_gpu, round_up, on_sample_error, mode)
     auto = workers_per_gpu == AUTO
     _check_data(dataset, auto)
-    finish = None
+    finish = news = None
     collate_fn = collate_fn or getattr(dataset, "collate_fn", None)
     if on_device:
         _check_unfinished(batch_transform, buckets, collate_fn)
         dataset, finish = without_finish(dataset)
     if cache is not None:
-        dataset = with_cache(dataset, cache)
+        dataset, news = with_cache(dataset, cache)
     copies = 1 if dist else num_gpus
     loader = ConfiguredLoader(
         dataset,
@@ -120,6 +120,7 @@ def build_dataloader(
             group_by_length,
             auto_workers=_reading(options, 1) if auto else None,
             finish=finish,
+            news=news,
         ),
         batch_size=samples_per_gpu * copies,
         collate_fn=build_collate(collate_fn),

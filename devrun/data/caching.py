@@ -41,16 +41,39 @@ class _Memory:
             ) from None
         self.limit = limit
         self.lock = multiprocessing.get_context("fork").Lock()
-        self.used = _shared_integers(1)
+        self.used = _shared_integers(3)
+        """Bytes; images that were given room; those that were refused it."""
+        self.places: list[Any] = []
+        """Of the images of each data set, see `_Images`."""
+        self._told = False
 
     def reserve(self, size: int) -> int | None:
         """Where there is room for `size` bytes; None where there is none."""
         with self.lock:
             begin = int(self.used[0])
-            if begin + size > self.limit:
+            fits = begin + size <= self.limit
+            self.used[1 if fits else 2] += 1
+            if not fits:
                 return None
             self.used[0] = begin + size
         return begin
+
+    def news(self) -> str | None:
+        """That all images are here, or that there is no room for more; once."""
+        used, given, refused = self.used.tolist()
+        images = sum(map(len, self.places))
+        if self._told or not (refused or given >= images):
+            return None
+        kept = sum(int((places > 0).sum()) for places in self.places)
+        if not refused and kept < images:  # two workers had the same one
+            return None
+        self._told = True
+        if not refused:
+            return f"all {images} images are kept, {size_text(used)}"
+        return (
+            f"{size_text(self.limit)} are full with {kept} of {images} images "
+            f"({kept / images:.0%}); the others are decoded each time"
+        )
 
     def __reduce__(self) -> Any:
         raise UnsupportedFeatureError(
@@ -74,6 +97,7 @@ class _Images:
         self.decode, self.fixed = decode, Compose(fixed)
         self.memory = memory
         self.places = _shared_integers(count)
+        memory.places.append(self.places)
         """Of the image of each index, plus 1; 0 for those that are not there."""
 
     def __call__(self, index: int) -> Any:
@@ -95,10 +119,11 @@ class _Images:
         return image
 
 
-def with_cache(dataset: Any, limit: str | int) -> Any:
+def with_cache(dataset: Any, limit: str | int) -> tuple[Any, Callable[[], str | None]]:
     """A copy of `dataset` that decodes no image twice, up to `limit` bytes of them.
 
-    What comes before the first random transform is done once, too.
+    What comes before the first random transform is done once, too. Second comes what
+    to ask, in this process, for news of it.
 
     Raises:
         ConfigError: no such size, or a data set other than `ImageFolder`.
@@ -107,7 +132,8 @@ def with_cache(dataset: Any, limit: str | int) -> Any:
     if type(size) is not int or size <= 0:
         raise ConfigError.of("cache", f"takes a size such as 2GiB, got {limit!r}")
     done: list[str] = []
-    cached = _cached(dataset, _Memory(size), done)
+    memory = _Memory(size)
+    cached = _cached(dataset, memory, done)
     after = f" after {', '.join(done)}" if done else ""
     logger.info(
         "cache: images are decoded once and kept%s, up to %s, one copy for all workers "
@@ -115,7 +141,7 @@ def with_cache(dataset: Any, limit: str | int) -> Any:
         after,
         size_text(size),
     )
-    return cached
+    return cached, memory.news
 
 
 def _cached(dataset: Any, memory: _Memory, done: list[str]) -> Any:

@@ -281,6 +281,7 @@ class PreparedLoader:
     def _read(self, iterator: Any, position: int) -> Iterator[Any]:
         """The batches from `position` on; the loader's failures as one line each."""
         clock, auto = self.clock, self.auto
+        news = None if self._spec is None else self._spec.extras.news
         transfer = None if self.accumulate > 1 else self._moves[0]
         try:
             while True:
@@ -299,6 +300,8 @@ class PreparedLoader:
                     batch = self._open(batch)
                 there = perf_counter()
                 clock.data += there - began
+                if news is not None and (said := news()):
+                    logger.info("cache: %s", said)
                 position += 1
                 if auto is not None and not auto.known:
                     auto.end()

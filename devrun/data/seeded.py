@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
+import torch
 from torch.utils.data import (
     Dataset,
     Subset,
@@ -40,6 +41,8 @@ class Samples(list[Any]):
         super().__init__(items)
         self.key = key
         self.watched: dict[str, float] = {}
+        self.stacked: list[torch.Tensor] | None = None
+        """What `default_collate` would make of them, where that is there already."""
         self.skipped: list[tuple[Any, str]] = []
 
 
@@ -56,10 +59,10 @@ class SeededDataset(Dataset[Any]):
 
     `random`, numpy's global stream and torch's CPU stream are set before a sample
     is read (7 microseconds); in the main process they are put back afterwards, once
-    a batch. torch's TensorDataset draws nothing and is spared this. A generator that
-    a data set makes for itself is its own affair. A data set with a `__getitems__` of
-    its own reads whole batches and is seeded by the first key of the batch; one with
-    `set_epoch` hears of each epoch. A plain index reads the sample as it is.
+    a batch. torch's TensorDataset draws nothing, and a batch of it is read at once. A
+    generator that a data set makes for itself is its own affair. A data set with a
+    `__getitems__` of its own reads whole batches and is seeded by the first key of the
+    batch; one with `set_epoch` hears of each epoch. A plain index reads the sample.
     Everything else is delegated.
 
     Raises:
@@ -97,11 +100,15 @@ class SeededDataset(Dataset[Any]):
 
     def _read(self, keys: Sequence[SampleKey]) -> Samples:
         self._tell_epoch(keys[0].epoch)
-        if _reads_batches(self.dataset):
+        if reads_batches(self.dataset):
             return self._read_at_once(keys)
         samples = Samples((), keys[0])
         dataset, seed = self.dataset, self.seed
         draws = not _draws_nothing(dataset)
+        if not draws and (stacked := _rows(dataset, [key.index for key in keys])):
+            samples.extend(zip(*stacked, strict=True))
+            samples.stacked = stacked
+            return samples
         self._read_so_far += 1
         watch = draws and self._read_so_far % EVERY == 2
         for key in keys:
@@ -185,6 +192,8 @@ class SeededCollate:
             return self._collate(samples)
 
     def _collate(self, samples: Samples) -> Any:
+        if samples.stacked is not None and self.collate_fn is default_collate:
+            return samples.stacked
         if self.collate_fn is not default_collate:
             key = samples.key
             streams.reseed(streams.mix(self.seed, key.epoch, key.index, _COLLATE))
@@ -234,11 +243,27 @@ def _draws_nothing(dataset: Any) -> bool:
     return type(dataset) is TensorDataset
 
 
-def _reads_batches(dataset: Any) -> bool:
+def _rows(dataset: Any, indices: list[Any]) -> list[torch.Tensor] | None:
+    """Of the tensors of a TensorDataset, one kernel each; None where one by one is due,
+    as where that will tell which sample is not there."""
+    try:
+        while type(dataset) is Subset:
+            indices = [dataset.indices[index] for index in indices]
+            dataset = dataset.dataset
+        plain = all(
+            type(t) is torch.Tensor and t.is_contiguous() for t in dataset.tensors
+        )
+        rows = torch.tensor(indices, dtype=torch.int64)
+        return [t.index_select(0, rows) for t in dataset.tensors] if plain else None
+    except (IndexError, TypeError, ValueError, RuntimeError):
+        return None
+
+
+def reads_batches(dataset: Any) -> bool:
     """Whether a data set reads whole batches for a reason of its own.
 
     torch's Subset has `__getitems__` only to pass it on.
     """
     if type(dataset) is Subset:
-        return _reads_batches(dataset.dataset)
+        return reads_batches(dataset.dataset)
     return callable(getattr(dataset, "__getitems__", None))

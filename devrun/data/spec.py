@@ -66,6 +66,8 @@ class Extras:
     """Options of workers whose number is measured; None where it was given."""
     finish: Finish | None = None
     """Transforms left for the device; None where the loader does them all."""
+    news: Callable[[], str | None] | None = None
+    """Asked after each batch what is to be said of the `cache`; None without one."""
     lengths: Tensor | None = None
     """Of all samples, int64 of shape (samples,): similar ones meet in a batch."""
 

@@ -30,7 +30,8 @@ class Clock:
     Attributes:
         data: waiting for batches.
         copy: bringing them to the device.
-        compute: in the step itself: forward, backward and the update.
+        compute: in the step itself: forward, backward and the update; and waiting for
+            what a device still has to do of it.
         began: when the run did, by `perf_counter`; 0 once its first update is done.
         samples: those that were watched, and `parts`: their seconds by transform; ""
             has what is in none of them, such as reading a file.
@@ -43,6 +44,12 @@ class Clock:
     samples: int = 0
     parts: dict[str, float] = field(default_factory=dict)
     _lap: tuple[int, float, float, float] = (0, 0.0, 0.0, 0.0)
+
+    def settle(self, synchronize: Callable[[], None]) -> None:
+        """Wait for a device that works in the background: what it does is computing."""
+        began = perf_counter()
+        synchronize()
+        self.compute += perf_counter() - began
 
     def lap(self, updates: int) -> dict[str, float]:
         """Mean seconds of an update since the last lap; empty where there was none.

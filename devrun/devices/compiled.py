@@ -10,6 +10,7 @@ from typing import Any
 
 from devrun.devices.hpu.watch import LAYERS, Site, is_foreign, is_own
 from devrun.hooks.base import Hook, Priority
+from devrun.models.traced import NAME
 from devrun.run import Run
 from devrun.text import joined
 
@@ -116,7 +117,7 @@ def _compilations() -> list[Any]:
     """torch's record of each of a forward pass, the last 64 at the most."""
     utils = sys.modules.get("torch._dynamo.utils")
     made = [] if utils is None else utils.get_compilation_metrics()
-    return [one for one in made if one.co_name]
+    return [one for one in made if one.co_name not in (None, NAME)]
 
 
 def _cause(compilation: Any) -> str:

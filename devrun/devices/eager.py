@@ -45,12 +45,7 @@ from devrun.devices.placement import (
 from devrun.devices.precision import autocast_for, loss_scaler_for
 from devrun.devices.seeding import Determinism, seed_streams
 from devrun.devices.splitting import splitter_for
-from devrun.devices.update import (
-    Unreached,
-    Update,
-    check_closure,
-    needs_closure,
-)
+from devrun.devices.update import Unreached, Update, check_closure, needs_closure
 from devrun.dist import close_dist, get_dist_info, init_dist, launched
 from devrun.errors import DeviceUnavailableError
 from devrun.hooks.base import Hook
@@ -165,7 +160,8 @@ class EagerAdapter(DeviceAdapter):
         if owner == "model" and not strategy.divided:
             share_weights(model)
             return model, optimizer
-        by_hand = self.update.splitter is not None
+        splitter = self.update.splitter
+        by_hand = splitter is not None and not splitter.fixed
         wrapped = strategy.apply(model, optimizer, by_hand=by_hand)
         self._evaluated = (wrapped, "val")
         return wrapped, optimizer
@@ -224,9 +220,10 @@ class EagerAdapter(DeviceAdapter):
                 model = self._watched(model, batch, optimizer)
             if update.owner != "adapter":
                 return update.forward(model, batch, on_grads)
-            if update.closure:
-                outputs = update.by_closure(model, batch, optimizer, on_grads)
-            else:
+            outputs = None
+            if update.instead is not None:
+                outputs = update.instead(model, batch, optimizer, on_grads)
+            if outputs is None:
                 outputs = update.gradients(model, batch, optimizer)
                 if update.may_step(model, outputs, optimizer, on_grads):
                     if update.scaler is None:
@@ -371,8 +368,10 @@ class EagerAdapter(DeviceAdapter):
             guard.judges_gradients = True
             if policy.grad_clip is None or "max_norm" not in policy.grad_clip:
                 update.measure = largest_gradient()
-        if update.closure and ours:
-            check_closure(update)
+        if update.closure:
+            update.instead = update.by_closure
+            if ours:
+                check_closure(update)
         return update
 
     def _watched(self, model: Any, batch: Any, optimizer: Any) -> Any:

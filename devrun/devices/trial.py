@@ -11,14 +11,9 @@ import torch
 
 from devrun.checkpoint.state import same_layout
 from devrun.devices.precision import autocast_for
+from devrun.devices.turns import Turns, told
 from devrun.devices.update import Update
 from devrun.parallel.strategy import optimizers_in
-
-TURN, ROUNDS, SECONDS = 3, 4, 60.0
-"""Updates of a turn, of which the first is not timed; turns of each way, unless they
-take longer than these seconds together, but then two."""
-GAIN = 0.97
-"""Of the time of the first way, which another one must stay under."""
 
 logger = logging.getLogger("devrun")
 
@@ -56,6 +51,7 @@ class Trial:
     """Times the training's own updates; forward, backward and step, without the data.
 
     By processor time, which other programs disturb less: the host has to be the device.
+    It waits until the size of micro-batches is found.
 
     Args:
         update: whose `zero` begins an update and whose `after_update` ends it.
@@ -69,11 +65,8 @@ class Trial:
         self.chosen: str | None = None
         self.ways = list(ways)
         self._update, self._enter = update, enter
-        self._seconds: dict[str, list[float]] = {way: [] for way in ways}
-        self._turns = list(ways)
-        self._round = self._done = 0
+        self._turns = Turns(ways)
         self._began = 0.0
-        self._first = perf_counter()
         self._zero = update.zero
         update.zero, update.after_update = self._begin, self._end
 
@@ -85,33 +78,97 @@ class Trial:
         self._enter(way)
 
     def _begin(self, optimizer: Any) -> None:
-        self._began = process_time()
+        # an update that is left out is zeroed twice
+        self._began = self._began or process_time()
         self._zero(optimizer)
 
     def _end(self) -> None:
-        seconds = process_time() - self._began
-        way = self._turns[0]
-        if self._done:  # the first after a change pays for that
-            self._seconds[way].append(seconds)
-        self._done = (self._done + 1) % TURN
-        if self._done:
+        seconds, self._began = process_time() - self._began, 0.0
+        splitter = self._update.splitter
+        if splitter is not None and splitter.measures:
             return
-        self._turns.pop(0)
-        if not self._turns:
-            self._round += 1
-            late = self._round > 1 and perf_counter() - self._first > SECONDS
-            if self._round == ROUNDS or late:
-                self._decide()
-                return
-            self._turns = self.ways[:: -1 if self._round % 2 else 1]
-        self._enter(self._turns[0])
+        before = self._turns.way
+        chosen = self._turns.add(seconds)
+        if chosen is not None:
+            self.choose(chosen)
+            logger.info(
+                "performance: %s is kept; an update took, of processor time, %s",
+                chosen,
+                told(self._turns.times),
+            )
+        elif self._turns.way != before:
+            self._enter(self._turns.way)
 
-    def _decide(self) -> None:
-        times = {way: min(seconds) for way, seconds in self._seconds.items()}
-        plain, best = self.ways[0], min(times, key=lambda way: times[way])
-        self.choose(best if times[best] < GAIN * times[plain] else plain)
+
+class GraphTrial:
+    """`graphs: auto`: some updates without graphs, some with, then the faster way.
+
+    The updates are the training's own, and either way gives the same numbers.
+
+    Args:
+        graphed: has `on`, which is switched here, and `refused`.
+        synchronize: waits for the device.
+    """
+
+    WARM, TIMED = 5, 5
+    """Updates before the timed ones, in which graphs are captured."""
+
+    def __init__(
+        self, device: str, graphed: Any, synchronize: Callable[[], None]
+    ) -> None:
+        self.decided = False
+        self._device, self._graphed = device, graphed
+        self._synchronize = synchronize
+        self._updates = 0
+        self._began = 0.0
+        self._seconds: list[float] = []
+        graphed.on = False
+
+    def attach(self, update: Update) -> None:
+        """Follow the updates of `update`, after what follows them already."""
+        already = update.after_update
+
+        def after() -> None:
+            if already is not None:
+                already()
+            self.after_update()
+
+        update.after_update, update.graph_trial = after, self
+
+    def after_update(self) -> None:
+        """Call after each update."""
+        if self.decided:
+            return
+        if self._graphed.refused:
+            self.decided = True
+            return
+        self._updates += 1
+        if self._updates == self.WARM:
+            self._synchronize()
+            self._began = perf_counter()
+        elif self._updates == self.WARM + self.TIMED:
+            self._synchronize()
+            self._seconds.append((perf_counter() - self._began) / self.TIMED)
+            self._updates = 0
+            self._next()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was chosen, which a resumed run keeps."""
+        return {"on": self._graphed.on} if self.decided else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.decided, self._graphed.on = True, bool(state["on"])
+
+    def _next(self) -> None:
+        if len(self._seconds) == 1:
+            self._graphed.on = True
+            return
+        plain, graphed = self._seconds
+        self.decided, self._graphed.on = True, graphed < plain
         logger.info(
-            "performance: %s is kept; an update took, of processor time, %s",
-            self.chosen,
-            ", ".join(f"{1e3 * took:.1f} ms {way}" for way, took in times.items()),
+            "%s graphs: auto keeps %s (an update took %.1f ms without, %.1f ms with)",
+            self._device,
+            "graphs" if self._graphed.on else "no graphs",
+            plain * 1e3,
+            graphed * 1e3,
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 from statistics import median_low
 from time import perf_counter
 from typing import Any
@@ -14,9 +16,10 @@ from torch import nn
 _FACTOR = 1.3
 """Times the median from which a process is slow."""
 _SHARE = 0.1
-"""Part of an update that its excess must be, to matter."""
+"""Part of an update that its excess must be, to matter: the rest of the update is what
+all would still wait for."""
 _LOOKS = 3
-"""Times in a row that it has to be so."""
+"""Times in a row that it has to be so; for the whole run, looks there must be."""
 _QUIET = 60.0
 """Seconds from one warning to the next."""
 
@@ -77,13 +80,36 @@ class SlowRanks:
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
         self._told = -_QUIET
-        self._updates = 0
+        self._updates, self._looks = 0, 0
+        self._seconds = 0.0
         self._sums: list[float] = []
+        self._slow: Counter[int] = Counter()
+        """Looks at which a rank was slow."""
 
     @property
     def means(self) -> list[float]:
         """Seconds an update before the exchange, by rank, of the whole run."""
         return [total / self._updates for total in self._sums]
+
+    @property
+    def slowest(self) -> dict[str, float] | None:
+        """The rank that the others waited for, if that mattered in the whole run.
+
+        Its `ms` an update before the exchange, those of the median (`median_ms`), and
+        of the update (`update_ms`). None where no rank was slow both on the whole and
+        at most looks: of equal processes one is always last, though not always the
+        same, and one hiccup weighs much in a mean.
+        """
+        means = self.means
+        rank, times = max(self._slow.items(), key=itemgetter(1), default=(0, 0))
+        if self._looks < _LOOKS or times <= self._looks / 2:
+            return None
+        usual, pace = median_low(means), self._seconds / self._updates
+        if not _is_slow(means[rank], usual, pace):
+            return None
+        shown = {"ms": means[rank], "median_ms": usual, "update_ms": pace}
+        rounded = {key: round(1000 * value, 3) for key, value in shown.items()}
+        return {"rank": rank, **rounded}
 
     def look(
         self, own: Sequence[float], updates: int, pace: float, log: logging.Logger
@@ -98,12 +124,11 @@ class SlowRanks:
         self._updates += updates
         sums = self._sums or [0.0] * len(own)
         self._sums = [a + b * updates for a, b in zip(sums, own, strict=True)]
+        self._seconds += pace * updates
         usual = median_low(own)
-        slow = {
-            rank
-            for rank, seconds in enumerate(own)
-            if seconds > _FACTOR * usual and seconds - usual > _SHARE * pace
-        }
+        self._looks += 1
+        slow = {r for r, seconds in enumerate(own) if _is_slow(seconds, usual, pace)}
+        self._slow.update(slow)
         self._seen = {rank: self._seen.get(rank, 0) + 1 for rank in slow}
         known = [rank for rank, times in self._seen.items() if times >= _LOOKS]
         if known and perf_counter() - self._told >= _QUIET:
@@ -117,3 +142,7 @@ class SlowRanks:
                 1e3 * usual,
                 1e3 * pace,
             )
+
+
+def _is_slow(own: float, usual: float, pace: float) -> bool:
+    return own > _FACTOR * usual and own - usual > _SHARE * pace

@@ -107,10 +107,10 @@ def scope_of(cfg: Mapping[str, Any]) -> str | None:
     given = cfg.get("default_scope")
     if given is not None:
         if given != "devrun" and given not in SCOPES:
-            raise ConfigError(
-                f"default_scope must be one of {', '.join(('devrun', *SCOPES))}, got "
-                f"{given!r}",
-                place=where(cfg, "default_scope"),
+            raise ConfigError.of(
+                "default_scope",
+                f"must be one of {', '.join(('devrun', *SCOPES))}, got {given!r}",
+                where(cfg, "default_scope"),
             )
         return None if given == "devrun" else str(given)
     model = cfg.get("model")

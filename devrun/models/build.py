@@ -48,9 +48,10 @@ def build_loss(cfg: Mapping[str, Any] | str) -> nn.Module:
     loss = _module(LOSSES.build(cfg), "loss")
     smoothing = getattr(loss, "label_smoothing", 0.0)
     if isinstance(loss, _Loss) and not (is_finite(smoothing) and 0 <= smoothing <= 1):
-        raise ConfigError(
-            f"label_smoothing must be a number from 0 to 1, got {describe(smoothing)}",
-            place=where(cfg, "label_smoothing"),
+        raise ConfigError.of(
+            "label_smoothing",
+            f"must be a number from 0 to 1, got {describe(smoothing)}",
+            where(cfg, "label_smoothing"),
         )
     return loss
 
@@ -59,9 +60,10 @@ def _weights(cfg: Any, key: str) -> torch.Tensor:
     try:
         return torch.tensor(cfg[key], dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise ConfigTypeError(
-            f"{key} of a loss takes a list of numbers, got {describe(cfg[key])}",
-            place=where(cfg, key),
+        raise ConfigTypeError.of(
+            key,
+            f"of a loss takes a list of numbers, got {describe(cfg[key])}",
+            where(cfg, key),
         ) from None
 
 

@@ -181,10 +181,10 @@ class DefaultOptimizerConstructor:
     def _check_layer_decay(self) -> None:
         value = self.layer_decay
         if value is not None and not (is_finite(value) and 0 < value <= 1):
-            raise ConfigError(
-                "layer_decay must be a number above 0 and at most 1, got "
-                f"{describe(value)}",
-                place=where(self.paramwise_cfg, "layer_decay"),
+            raise ConfigError.of(
+                "layer_decay",
+                f"must be a number above 0 and at most 1, got {describe(value)}",
+                where(self.paramwise_cfg, "layer_decay"),
             )
 
     def _decay_by_depth(
@@ -192,10 +192,11 @@ class DefaultOptimizerConstructor:
     ) -> None:
         depths = depths_of(model)
         if depths is None:
-            raise ConfigError(
-                f"layer_decay finds no numbered blocks, such as blocks.0 and blocks.1, "
-                f"in {type(model).__name__}: give custom_keys with an lr_mult each",
-                place=where(self.paramwise_cfg, "layer_decay"),
+            raise ConfigError.of(
+                "layer_decay",
+                f"finds no numbered blocks, such as blocks.0 and blocks.1, in "
+                f"{type(model).__name__}: give custom_keys with an lr_mult each",
+                where(self.paramwise_cfg, "layer_decay"),
             )
         base: Any = self.base_lr  # which is given, or this would have been refused
         named = {id(p): name for name, p in model.named_parameters()}

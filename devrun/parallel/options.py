@@ -299,6 +299,7 @@ def _check_each(key: str, value: Mapping[str, Any]) -> None:
                 f"parallel: mesh.{name} must be an integer of at least 1, got "
                 f"{entry!r}",
                 place=place,
+                key=name,
             )
 
 

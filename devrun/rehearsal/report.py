@@ -34,7 +34,7 @@ DEPTH = 100
 _FACTS = {
     "status": "status", "device": "device", "versions": "versions", "git": "revision",
     "utilization": "utilization", "seed": "seed", "world_size": "processes",
-    "rank_ms": "slowest process", "started": "started", "command": "command",
+    "slow_rank": "slowest process", "started": "started", "command": "command",
 }  # fmt: skip
 
 
@@ -259,7 +259,7 @@ def _fact(run: Mapping[str, Any], key: str) -> str:
         return f"{value.get('name')}{' (emulated)' * bool(value.get('emulated'))}"
     if key == "utilization" and isinstance(value, Mapping):
         return _value(value.get("words"))
-    if key == "rank_ms":
+    if key == "slow_rank":
         return slowest_rank(value) or ""
     if key == "versions" and isinstance(value, Mapping):
         return ", ".join(f"{name} {version}" for name, version in value.items())

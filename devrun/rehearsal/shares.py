@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from statistics import median_low
 from typing import Any
 
 REST = "the rest"
@@ -79,20 +78,22 @@ def slowest_of(parts: Any) -> str | None:
     return f"the slowest transform is {slowest} ({whole})"
 
 
-def slowest_rank(own: Any) -> str | None:
-    """Which process takes longest before it waits for the others, in words.
+def slowest_rank(found: Any) -> str | None:
+    """Which process the others waited for, in words; None where it did not matter.
 
     Args:
-        own: ms of an update before the exchange, by rank.
+        found: `slow_rank` of `run.json`.
     """
-    numbers = [finite(value) for value in own] if isinstance(own, list) else []
-    known = [value for value in numbers if value is not None]
-    if len(known) < 2 or len(known) < len(numbers):
+    if not isinstance(found, Mapping):
         return None
-    worst = max(known)
+    rank, own, usual, update = (
+        finite(found.get(key)) for key in ("rank", "ms", "median_ms", "update_ms")
+    )
+    if rank is None or own is None or usual is None or update is None:
+        return None
     return (
-        f"rank {known.index(worst)} is the slowest: {worst:.3g} ms of an update before "
-        f"the exchange, {median_low(known):.3g} ms is the median of {len(known)}"
+        f"rank {rank:.0f} is the slowest: {own:.3g} ms of an update before the "
+        f"exchange, {usual:.3g} ms is the median; {update:.3g} ms are an update"
     )
 
 

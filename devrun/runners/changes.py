@@ -31,10 +31,11 @@ _FATAL = re.compile(
     r"|runner\.(type|constructor)\b"
 )
 _FREE = re.compile(
+    r"(?!\w+\.performance)"  # of a device: it changes results too
     r"(work_dir|resume_from|load_from|revise_keys|auto_resume|allow_changes|log_config|log_level"
     r"|seed"  # the run's own seed is compared itself
     r"|checkpoint_config|evaluation|launcher|dist_params|timer_config|watchdog"
-    r"|device|cpu|cuda|hpu|ipu|ipu_replicas|performance|cudnn_benchmark|omp_num_threads"
+    r"|device|cpu|cuda|hpu|ipu|ipu_replicas|cudnn_benchmark|omp_num_threads"
     r"|custom_imports|gradient_checkpointing|data\.(val|test|val_dataloader|test_dataloader)"
     r"|data(\.train_dataloader)?\.(num_workers|workers_per_gpu|pin_memory|on_device|cache"
     r"|persistent_workers|prefetch_factor|timeout|multiprocessing_context"

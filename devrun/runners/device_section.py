@@ -23,11 +23,11 @@ def adapter_of(cfg: Mapping[str, Any]) -> DeviceAdapter:
         return resolve_device(spec)
     except ConfigError as error:
         name = str(spec.get("type")).partition(":")[0]
-        error.locate(_option_place(cfg, name, error.key or ""))
+        error.locate(option_place(cfg, name, error.key or ""))
         raise
 
 
-def _option_place(cfg: Mapping[str, Any], device: str, option: str) -> Place:
+def option_place(cfg: Mapping[str, Any], device: str, option: str) -> Place:
     """Where an option of `device` was given: by its name, or in a section of it.
 
     Else the place of the device's own section.

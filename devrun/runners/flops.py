@@ -1,7 +1,8 @@
 """FLOPs of one update, counted while the first one runs.
 
 Nothing is run for it: a forward pass more would draw random numbers, change running
-statistics and call the user's code once too often.
+statistics and call the user's code once too often. Where the model is compiled, which
+hides its operations, the tracer of torch goes through it once more, after that update.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from devrun.errors import is_out_of_memory
+from devrun.models.compiled import is_compiled
+from devrun.models.step_module import StepModule
+from devrun.models.traced import trace
 from devrun.runners.checkpointer import Owner
-from devrun.step import StepOutput
+from devrun.step import MicroBatches, StepOutput
+from devrun.tensors import tensors_in
 
 _UNITS = ("", "k", "M", "G", "T", "P", "E")
 
@@ -46,7 +51,12 @@ class _Count(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):  # with micro_batch: auto all is done anew
+                self.total = 0
+            raise
         operator = getattr(func, "overloadpacket", func)
         formula = self._formulas.get(operator)
         if formula is not None:
@@ -62,8 +72,6 @@ def obstacle(runner: Owner) -> str | None:
     needed = ("supports_higher_order_operators", "ignore_compile_internals")
     if not all(hasattr(TorchDispatchMode, name) for name in needed):
         return f"torch {torch.__version__} could not compile functions meanwhile"
-    if any(map(_is_compiled, runner.model.modules())):
-        return "the model is compiled, which hides its operations"
     if runner.session.adapter.data_share[1] != runner.world_size:
         return "the model is divided over processes, and each sees all of it"
     return runner.session.adapter.flops_obstacle
@@ -93,8 +101,16 @@ def counted(runner: Owner, step: Callable[..., StepOutput]) -> Callable[..., Any
     """`step`, the adapter's, with its FLOPs counted and logged."""
 
     def first(*args: Any) -> StepOutput:
-        with _Count() as count:
+        count = _Count()
+        if any(map(is_compiled, runner.model.modules())):
             outputs = step(*args)
+            why = _count_traced(count, runner.session.step_module, args[1])
+            if why is not None:
+                runner.logger.info("FLOPs: not counted: %s", why)
+                return outputs
+        else:
+            with count:
+                outputs = step(*args)
         runner.session.step_module.flops = (
             None if count.unknown else count.total or None
         )
@@ -102,6 +118,22 @@ def counted(runner: Owner, step: Callable[..., StepOutput]) -> Callable[..., Any
         return outputs
 
     return first
+
+
+def _count_traced(count: _Count, step: StepModule, batch: Any) -> str | None:
+    """Count what is in the micro-batches of `batch`; why not, or None."""
+    parts = batch if isinstance(batch, MicroBatches) else [batch]
+    kinds: dict[Any, list[Any]] = {}
+    for part in parts:  # those of a kind have the same operations
+        layout = tuple((t.shape, t.dtype) for t in tensors_in(part))
+        kinds.setdefault(layout, []).append(part)
+    for alike in kinds.values():
+        before = count.total
+        why = trace(step, alike[0], count)
+        if why is not None:
+            return f"the model is compiled, and cannot be traced as a whole: {why}"
+        count.total = before + len(alike) * (count.total - before)
+    return None
 
 
 def _summary(count: _Count, samples: int) -> str:
@@ -121,10 +153,3 @@ def _short(number: float) -> str:
     while number >= 999.5 and power < len(_UNITS) - 1:
         number, power = number / 1000, power + 1
     return f"{number:.3g} {_UNITS[power]}FLOP"
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return (
-        hasattr(module, "_orig_mod")
-        or getattr(module, "_compiled_call_impl", None) is not None
-    )

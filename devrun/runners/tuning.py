@@ -69,9 +69,10 @@ def check_targets(
     Hugging Face's, for one, would take them for several labels at once.
     """
     if loss is None and any(map(softens, loaders)):
-        raise ConfigError(
-            f"batch_transform mixes labels, which the own loss of "
-            f"{type(model).__name__} may read otherwise: give the config a `loss` "
-            "such as CrossEntropyLoss, or leave MixUp and CutMix out",
-            place=where(data, "batch_transform"),
+        raise ConfigError.of(
+            "batch_transform",
+            f"mixes labels, which the own loss of {type(model).__name__} may read "
+            "otherwise: give the config a `loss` such as CrossEntropyLoss, or leave "
+            "MixUp and CutMix out",
+            where(data, "batch_transform"),
         )

@@ -64,6 +64,24 @@ def test_other_differences_are_shown(config, train, first):
     assert "config changed: runner.max_epochs: 2 -> 3" in err
 
 
+@pytest.mark.parametrize(
+    ("changed", "shown"),
+    [
+        ({"performance": "fast"}, "performance: 'fast' -> not set"),
+        (
+            {"device": {"type": "cpu", "performance": "fast"}},
+            "device.performance: 'fast' -> not set",
+        ),
+    ],
+)
+def test_a_run_that_was_fast_and_goes_on_plain_is_told(config, train, changed, shown):
+    status, _, err = train(config(**changed), "--work-dir", "out")
+    assert status == 0, err
+    status, _, err = again(train, config(**MORE))
+    assert status == 0, err
+    assert f"config changed: {shown}" in err
+
+
 def test_changes_may_be_allowed(config, train, first):
     words = ("--cfg-options", "data.samples_per_gpu=4", "data.train.num_samples=64")
     status, _, err = again(train, config(**MORE), "--allow-changes", *words)

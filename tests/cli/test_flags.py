@@ -41,6 +41,23 @@ def test_options_without_a_type_are_those_of_any_device():
     assert adapter_of({"device": configured}).options.channels_last
 
 
+@pytest.mark.parametrize(
+    ("configured", "lost"),
+    [
+        ({"type": "cuda", "tf32": True, "index": 1}, "index, tf32"),
+        ({"type": "ipu", "emulate": True}, "emulate"),
+    ],
+)
+def test_options_of_the_configured_device_are_left_out_aloud(
+    config, train, configured, lost
+):
+    status, _, err = train(config(device=configured), "--device", "cpu", "--dry-run")
+    assert status == 0, err
+    (said,) = [line for line in err.splitlines() if "left out" in line]
+    kind = configured["type"]
+    assert f"on device cpu, options of device {kind} are left out: {lost}; in " in said
+
+
 def test_the_configured_device_is_left_as_it_was():
     configured = {"type": "cuda", "tf32": True}
     device(configured, "--device", "cuda:1", "--emulate")

@@ -341,7 +341,7 @@ def test_a_run_that_is_complete_says_that_nothing_is_left(config, train):
         ("optimizer: {lr: '0.1'}", "text was given as lr='0.1'"),
         ("optimizer: {lr: .nan}", "2: optimizer.lr: takes a finite number, not nan"),
         ("optimizer_config: {precision: fp15}", "2: optimizer_config.precision: "),
-        ("model: {hidden: 8}", "2: model.hidden: MLP: hidden must be a list of widths"),
+        ("model: {hidden: 8}", "2: model.hidden: MLP: must be a list of widths"),
         ("runner: {type: EpochRunner}", "2: runner.type: 'EpochRunner' is not"),
         ("runner: {max_iters: 5}", "2: runner.max_iters: EpochBasedRunner: give max_"),
         ("log_config: {hooks: [{type: Txt}]}", "2: log_config.hooks.0.type: 'Txt'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,9 @@ def _same(found: list[Any], wanted: list[Any]) -> bool:
 
 @pytest.mark.parametrize("limit", ["1MB", 1000])
 def test_images_that_were_decoded_once_come_from_memory(
-    folder: Path, limit: str | int
+    folder: Path, limit: str | int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "devrun")
     wanted = [read(_loader(folder), epoch) for epoch in range(2)]
     loader = _loader(folder, 2, cache=limit)
     assert _same(read(loader, 0), wanted[0])
@@ -45,6 +47,11 @@ def test_images_that_were_decoded_once_come_from_memory(
         for path in folder.glob("*/*.png"):
             path.unlink()  # nobody decodes them again, in whichever process
     assert _same(read(loader, 1), wanted[1])
+    (news,) = caplog.messages[1:]  # once, in the first epoch
+    if limit == "1MB":
+        assert news == "cache: all 10 images are kept, 0.00322 MiB"
+    else:
+        assert "are full with 2 of 10 images (20%); the others are" in news
     loader.close()
     with pytest.raises(UnsupportedFeatureError, match="workers that are forked"):
         pickle.dumps(loader.dataset)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 from devrun.data import build_dataloader
 from devrun.data.counting import spare_cores, workers_for
@@ -71,6 +73,14 @@ def test_workers_that_begin_in_mid_epoch_change_no_bit(
     again = [numbers for item in tail for numbers, _ in item]
     assert len(parts) == len(again) and all(map(torch.equal, parts, again))
     loader.close()
+
+
+def test_none_is_said_with_what_was_measured(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "devrun"):
+        read(_loader("auto", TensorDataset(torch.ones(40))), 0)
+    (line,) = caplog.messages
+    assert re.search(r"auto: 0, as a batch takes \S+ ms to read and \S+ ms to", line)
+    assert line.endswith(": a worker would take longer to hand it over")
 
 
 def test_auto_is_refused_where_the_number_of_workers_decides_the_order() -> None:

@@ -78,6 +78,20 @@ def test_fast_says_what_it_set_tries_the_rest_and_a_resumed_run_keeps_it(
     assert again.iter == 2 * UPDATES
 
 
+def test_the_size_of_micro_batches_is_found_before_the_rest(said):
+    run = EpochBasedRunner(
+        net := nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3)),
+        optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+        loss=nn.CrossEntropyLoss(),
+        max_epochs=1,
+        device={"type": "cpu", "performance": "fast"},
+        optimizer_config={"micro_batch": "auto"},
+    )
+    run.run([images(150)], [("train", 1)])
+    first, second = said.matching("micro_batch: auto keeps|is kept; an update took")
+    assert "micro_batch" in first and "performance" in second
+
+
 def test_what_was_given_and_deterministic_come_before_fast(said):
     given = runner(performance="fast", channels_last=False, precision="fp32")
     assert not given.adapter.options.deterministic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
@@ -36,6 +37,16 @@ def test_training_installs_the_demo_and_testing_the_developers_set(tree):
     assert installs(tree, "train") == ["demo"]
     assert installs(tree, "test") == installs(tree, "lint") == ["dev"]
     assert installs(tree, "docs") == ["docs"]
+
+
+def test_what_the_results_say_of_bench_is_what_it_runs():
+    done = subprocess.run(
+        ["make", "--dry-run", "bench"], cwd=ROOT, capture_output=True, text=True
+    )
+    run = re.findall(r"benchmarks/(\w+)\.py", done.stdout)
+    assert all((ROOT / "benchmarks" / f"{name}.py").is_file() for name in run)
+    goals = {"overhead", "startup", "emulators", "checkpoint"}
+    assert {*run} == {*goals, "peers", "autosplit"}
 
 
 def test_nothing_is_installed_twice(tree):

@@ -17,7 +17,7 @@ from tests.support.observe import records
 from tests.support.points import loader, make_runner, model
 
 TIMES = r"eta: 0:00:\d\d, time: \d+\.\d{3}, data_time: \d+\.\d{3}, (memory: \d+, )?"
-RATE = r"samples_per_sec: \d+\.\d"
+RATE = r"samples_per_sec: \d+\.\d, bound: (data|copy|compute|host) \d+%"
 
 
 class Losses(nn.Module):

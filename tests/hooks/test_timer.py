@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from torch.utils.data import DataLoader
 
+from devrun.devices.cpu import CPUAdapter
+from devrun.devices.eager import EagerAdapter
 from devrun.hooks.base import Hook
 from devrun.hooks.evaluation import EvalHook
+from devrun.hooks.logger import TextLoggerHook
 from devrun.hooks.timer import IterTimerHook, exclude_time
-from tests.support.points import loader, make_runner
+from tests.support.points import loader, make_runner, samples
 
 
 class Clock:
@@ -23,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in ("hooks.timer", "data.prepared", "runners.loops"):
+    for module in ("hooks.timer", "data.prepared", "data.timing", "runners.loops"):
         monkeypatch.setattr(f"devrun.{module}.perf_counter", clock)
     monkeypatch.setattr("devrun.hooks.evaluation.hook.perf_counter", clock)
     return clock
@@ -129,3 +133,58 @@ def test_a_step_is_split_into_waiting_copying_and_computing(clock):
     runner.run([slow], [("train", 1)])
     spent = {"data": 12, "copy": 8, "compute": 20, "hooks": 7}
     assert timer.spent == {**spent, "evaluation": 0, "saving": 0}
+
+
+class Parts(CPUAdapter):
+    """Each part of an update takes a second of the host, but `slow` takes four.
+
+    Where that is `device`, steps return at once and are waited for by `synchronize`.
+    """
+
+    def __init__(self, clock, slow):
+        super().__init__()
+        self.clock, self.slow = clock, slow
+
+    def take(self, part):
+        self.clock.now += 4 if part == self.slow else 1
+
+    def transfers(self, move):
+        return EagerAdapter.transfers(self, move)
+
+    def to_device(self, batch):
+        self.take("copy")
+        return batch
+
+    def train_step(self, *args):
+        self.take("compute")
+        return super().train_step(*args)
+
+    def synchronize(self):
+        self.clock.now += 8 * (self.slow == "device")
+
+
+class Host(Hook):
+    def after_train_iter(self, runner):
+        runner.adapter.take("host")
+
+
+@pytest.mark.parametrize("slow", ["data", "copy", "compute", "host", "device"])
+def test_a_line_names_what_most_of_an_update_goes_to(clock, slow):
+    class Data(list):
+        def __getitem__(self, index):
+            runner.adapter.take("data")
+            return super().__getitem__(index)
+
+    runner = make_runner(
+        Host(),
+        IterTimerHook(),
+        TextLoggerHook(interval=2),
+        device=Parts(clock, slow),
+        length=1,
+    )
+    runner.run([DataLoader(Data(samples(8)), batch_size=1)], [("train", 1)])
+    # at a log point the device is waited for: 2 updates of 1 + 8 / 2 seconds
+    bound = "compute 62%" if slow == "device" else f"{slow} 57%"
+    lines = runner.lines.matching(r"^Epoch \[1\]")
+    assert len(lines) == 4, runner.lines.text
+    assert all(f", bound: {bound}" in line for line in lines[1:])

@@ -79,7 +79,10 @@ def test_what_auto_chose_is_kept_by_a_resumed_run(tmp_path):
     again, _ = make(device(graphs="auto"), epochs=2)
     again.resume(path)
     again.prepare()
-    assert (again.adapter._graphed.on, again.adapter._trial.decided) == (chosen, True)
+    assert (again.adapter._graphed.on, again.adapter.update.graph_trial.decided) == (
+        chosen,
+        True,
+    )
     again.close()
 
 

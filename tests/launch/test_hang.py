@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -36,11 +37,18 @@ def test_a_hang_is_started_again(place):
 
 
 @pytest.mark.slow
-def test_a_slow_rank_is_named(place):
+@pytest.mark.parametrize("seconds", [0.2, 0.0])
+def test_a_slow_rank_is_named(place, seconds):
     runner = {"type": "IterBasedRunner", "max_iters": 30}
-    place.write({"type": "SlowRank", "rank": 1, "seconds": 0.2}, runner=runner)
+    place.write({"type": "SlowRank", "rank": 1, "seconds": seconds}, runner=runner)
     status, out, err = place.run()
     assert status == 0, err
+    if not seconds:
+        assert "is the slowest" not in out
+        assert (
+            len(json.loads((place.work_dir / "run.json").read_text())["rank_ms"]) == 2
+        )
+        return
     assert "processes: rank 1 is the slowest: " in out
     page = place.start("report", "work")
     page.communicate(timeout=PATIENCE)

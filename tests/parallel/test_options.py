@@ -111,7 +111,16 @@ def test_what_does_not_fit_is_one_line(section, world, words):
     [
         (
             "parallel: {type: fsdp, static_graph: true}",
-            "static_graph is for type ddp; type fsdp cannot honour it",
+            "parallel.static_graph: is for type ddp; type fsdp cannot honour it",
+        ),
+        ("parallel: {reshard: 1}", "parallel.reshard: must be an int of 2 or more"),
+        (
+            "parallel: {mesh: {shard: 0}}",
+            "parallel.mesh.shard: must be an integer of at least 1, got 0",
+        ),
+        (
+            "custom_hooks: [{type: EMAHook, momentum: 2}]",
+            "custom_hooks.0.momentum: EMAHook: must be above 0 and below 1, got 2",
         ),
         (
             "cpu: {find_unused_parameters: true}",

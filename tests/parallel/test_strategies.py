@@ -30,7 +30,7 @@ def assert_same(found, alone, losses=2e-6, weights=2e-5):
 
 
 @pytest.mark.parametrize(
-    "how", ["plain", "static", "static accumulated", "accumulated"]
+    "how", ["plain", "static", "static accumulated", "accumulated", "pieces"]
 )
 def test_ddp_trains_as_one_process(ranks, alone, how):
     for found in ranks:
@@ -76,8 +76,10 @@ def test_an_update_exchanges_no_more_than_it_must(ranks):
     assert ranks[0]["exchanges"] == {
         "ddp 1": {"allreduce": 1 + 1},
         "ddp 3": {"allreduce": 1 + 2},
+        "ddp pieces": {"allreduce": 1 + 2},
         "fsdp 1": {gathers: 5, scatters: 3, "allreduce": 1 + 1},
         "fsdp 3": {gathers: 15, scatters: 3, "allreduce": 1 + 2},
+        "fsdp pieces": {gathers: 15, scatters: 3, "allreduce": 1 + 2},
     }
 
 
@@ -249,6 +251,7 @@ def test_an_emulated_gaudi_trains_as_the_cpu(ranks, alone):
         assert_same(found["gaudi"]["sequence"], alone)
         assert "fused optimizers; set fused: false" in found["gaudi"]["fused"]
         assert "\n" not in found["gaudi"]["fused"]
+        assert found["gaudi"]["fast"] == "nothing"  # that was in the way
 
 
 @pytest.mark.parametrize(

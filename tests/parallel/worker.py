@@ -116,6 +116,9 @@ def exchanges() -> Any:
             seen = Exchanges()
             train({"type": kind}, accumulate=parts, hooks=[seen], max_epochs=2)
             found[f"{kind} {parts}"] = seen.found[-1]
+        seen, pieces = Exchanges(), {"micro_batch": 2}
+        train({"type": kind}, update=pieces, hooks=[seen], max_epochs=2)
+        found[f"{kind} pieces"] = seen.found[-1]
     return found
 
 
@@ -176,6 +179,7 @@ def ddp() -> Any:
         "static": train({"static_graph": True}),
         "static accumulated": train({"static_graph": True}, accumulate=3),
         "accumulated": train({"type": "ddp", **view}, accumulate=3),
+        "pieces": train(update={"micro_batch": 2}),
         "bf16 sent": train({"compression": "bf16"}),
         "fp16 sent": train({"compression": "fp16"}),
     }
@@ -766,6 +770,9 @@ def gaudi() -> Any:
     return {
         "fused": said(parallel={"type": "fsdp"}, device=device),
         "fsdp": train({"type": "fsdp"}, device=GAUDI),
+        "fast": said(
+            parallel={"type": "fsdp"}, device={**GAUDI, "performance": "fast"}
+        ),
         "sequence": train(SEQUENCE, device=GAUDI),
     }
 

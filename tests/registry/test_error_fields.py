@@ -40,7 +40,7 @@ def test_a_refused_argument_has_its_key_and_place(cfg):
     assert error.place.origin.line == 3
     assert error.subject == "Crate"
     assert error.reason == "width must be 1 or more, got 0"
-    assert str(error) == f"{error.place}Crate: width must be 1 or more, got 0"
+    assert str(error) == f"{error.place}Crate: must be 1 or more, got 0"
 
 
 def test_a_key_is_never_read_from_the_text(cfg):
@@ -66,6 +66,25 @@ def test_a_subject_that_the_place_ends_with_is_not_said_twice():
     assert str(error) == "spare: needs two"
     error.locate(Place(Origin("a.py", 3), ("spare",)))
     assert str(error) == "a.py:3: spare: needs two"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["parts: split takes a list", "parts.split takes a list", "split takes a list"],
+)
+def test_names_that_the_place_ends_with_are_not_said_twice(reason):
+    error = ConfigError(reason, key="split")
+    assert str(error) == reason
+    error.locate(Place(Origin("a.py", 3), ("parts", "split")))
+    assert str(error) == "a.py:3: parts.split: takes a list"
+
+
+def test_a_word_that_only_looks_like_the_key_stays():
+    error = ConfigError("a list has no name", place=Place(Origin("a.py", 3), ("a",)))
+    assert str(error) == "a.py:3: a: a list has no name"
+    error = ConfigError("splitting fails", key="split")
+    error.locate(Place(Origin("a.py", 3), ("parts", "split")))
+    assert str(error) == "a.py:3: parts.split: splitting fails"
 
 
 def test_progress_is_set_not_appended():

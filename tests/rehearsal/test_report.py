@@ -169,11 +169,14 @@ ODD = {
         "samples",
     ),
     "no end": ({"duration_seconds": math.inf, "seconds": {"data": math.nan}}, "time"),
-    "own times of processes": (
-        {"rank_ms": [2.0, 9.5]},
+    "a slow process": (
+        {"slow_rank": {"rank": 1, "ms": 9.5, "median_ms": 2.0, "update_ms": 30}},
         "rank 1 is the slowest: 9.5 ms",
     ),
-    "odd own times": ({"rank_ms": [2.0, "<b>", 10**400], "status": "odd"}, "odd"),
+    "an odd process": (
+        {"slow_rank": {"rank": "<b>", "ms": 10**400}, "status": "odd"},
+        "odd",
+    ),
     "other kinds": (
         {"versions": 3, "device": [1], "utilization": {"words": [1]}, "git": {"a": {}}},
         "revision",

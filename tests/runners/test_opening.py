@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from devrun.hooks import EvalHook
@@ -44,6 +45,18 @@ def test_the_flops_are_those_of_one_update():
     assert f"{total} FLOP in an update, {total / 3:.3g} FLOP a sample" in line
 
 
+def test_an_attempt_that_ran_out_of_memory_is_not_counted():
+    class Short(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            return y if len(x) < 2 else y + torch.empty(2**58)
+
+    policy = {"micro_batch": "auto"}
+    runner = make_runner(model=Short(2, 2), optimizer_config=policy)
+    (line,) = told(runner).matching("^FLOPs")
+    assert f"{2 * 3 * 2 * 2 * 2} FLOP in an update" in line
+
+
 class Counts(nn.Module):
     """Has everything that a second look would change."""
 
@@ -79,6 +92,73 @@ def test_counting_runs_nothing_twice_and_changes_no_bit(monkeypatch):
     assert counted.calls == plain.calls == 3
     for name, value in counted.state_dict().items():
         assert torch.equal(value, plain.state_dict()[name]), name
+
+
+class Compiled(nn.Module):
+    """Has what a second look would change, and maybe what it would not see."""
+
+    def __init__(self, breaks=None):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten()
+        )
+        self.head = nn.Linear(64, 2)
+        self.calls, self.breaks = 0, breaks
+
+    def forward(self, x):
+        self.calls += 1
+        if self.breaks == "print":
+            print("here")
+        if self.breaks == "checkpoint":
+            return checkpoint(self.body, x, use_reentrant=False) @ self.head.weight.T
+        return self.head(self.body(x))
+
+
+def compiled(device="cpu", *, breaks=None, count=True, **policy):
+    torch.compiler.reset()
+    torch.manual_seed(1)
+    net = Compiled(breaks)
+    data = TensorDataset(torch.randn(12, 1, 6, 6), torch.arange(12) % 2)
+    runner = make_runner(
+        model=net, seed=3, length=1, device=device, optimizer_config=policy
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        if not count:
+            patch.setattr("devrun.runners.loops.obstacle", lambda runner: "no")
+        lines = told(runner, DataLoader(data, batch_size=3))
+    return net, lines.matching("^FLOPs")[0], lines.matching("^compile: ")
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's tracer, about its own insides
+@pytest.mark.parametrize("setting", [{}, {"regions": True}])
+def test_the_flops_of_a_compiled_model_are_those_of_the_plain_one(setting):
+    device = {"type": "cpu", "compile": {"backend": "aot_eager", **setting}}
+    plain, said, _ = compiled(cumulative_iters=3)
+    net, traced, compilations = compiled(device, cumulative_iters=3)
+    without, left_out, as_without = compiled(device, cumulative_iters=3, count=False)
+    assert traced == said and "GFLOP" not in said and "kFLOP in an update" in said
+    assert "not counted" in left_out
+    assert net.calls == plain.calls == without.calls == 4
+    assert [line.split(" in ")[0] for line in compilations] == [
+        line.split(" in ")[0] for line in as_without
+    ]
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, without.state_dict()[name]), name
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_be_traced_as_a_whole_is_not_counted():
+    device = {"type": "cpu", "compile": {"backend": "aot_eager"}}
+    for breaks, why in (
+        ("print", "Failed to trace builtin operator"),
+        ("checkpoint", "it has operations that contain others"),
+    ):
+        net, said, _ = compiled(device, breaks=breaks)
+        assert "not counted: the model is compiled, and cannot be traced" in said
+        assert why in said and "\n" not in said and net.calls == 4
+    with torch.compiler.set_stance("force_eager"):
+        net, said, _ = compiled(device)
+    assert "nothing is compiled here" in said and net.calls == 4
 
 
 class Branches(nn.Module):
@@ -125,7 +205,6 @@ def test_what_torch_traces_by_itself_runs_as_without_counting(monkeypatch, kind)
 @pytest.mark.parametrize(
     ("device", "why"),
     [
-        ({"type": "cpu", "compile": {"backend": "eager"}}, "the model is compiled"),
         ({"type": "ipu", "emulate": True}, "the device does not show"),
     ],
 )

@@ -6,7 +6,7 @@ import bisect
 import json
 import pickle
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from devrun.data.seeded import reads_batches
 from devrun.errors import ConfigError, ConfigTypeError, DataError
 from devrun.registry import DATASETS
 
@@ -62,6 +63,13 @@ def built(dataset: Any, default_args: Mapping[str, Any] | None = None) -> Any:
     return dataset
 
 
+def _batches_of(dataset: Any) -> Callable[[list[int]], list[Any]]:
+    if not reads_batches(dataset):
+        raise AttributeError("__getitems__")
+    read: Callable[[list[int]], list[Any]] = dataset.__getitems__
+    return read
+
+
 @DATASETS.register_module()
 class RepeatDataset(Dataset[Any]):
     """`dataset` `times` over: fewer, longer epochs. What it lacks is the inner's."""
@@ -76,6 +84,12 @@ class RepeatDataset(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.dataset[index % len(self.dataset)]
+
+    @property
+    def __getitems__(self) -> Callable[[list[int]], list[Any]]:
+        """Whole batches, where the data set reads those."""
+        read, count = _batches_of(self.dataset), len(self.dataset)
+        return lambda indices: read([index % count for index in indices])
 
     @property
     def targets(self) -> torch.Tensor:
@@ -107,10 +121,32 @@ class ConcatDataset(Dataset[Any]):
         return self.ends[-1]
 
     def __getitem__(self, index: int) -> Any:
+        part, inner = self._place(index)
+        return self.datasets[part][inner]
+
+    @property
+    def __getitems__(self) -> Callable[[list[int]], list[Any]]:
+        """Whole batches, where all of the data sets read those."""
+        reads = [_batches_of(dataset) for dataset in self.datasets]
+
+        def read(indices: list[int]) -> list[Any]:
+            places = [self._place(index) for index in indices]
+            found: list[Any] = [None] * len(indices)
+            for part in sorted({part for part, _ in places}):
+                own = [at for at, (each, _) in enumerate(places) if each == part]
+                samples = reads[part]([places[at][1] for at in own])
+                for at, sample in zip(own, samples, strict=True):
+                    found[at] = sample
+            return found
+
+        return read
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """Which data set a sample is of, and where it is there."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         part = bisect.bisect_right(self.ends, index)
-        return self.datasets[part][index - (self.ends[part - 1] if part else 0)]
+        return part, index - (self.ends[part - 1] if part else 0)
 
     @property
     def targets(self) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,7 @@ from devrun.data.padding import BucketCollate
 from devrun.data.prepared import PreparedLoader
 from devrun.data.sampler import EpochBatchSampler
 from devrun.devices.base import DeviceInfo
+from devrun.devices.captured import capture_updates
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.fast import Switch
 from devrun.devices.frozen import Finding
@@ -22,13 +24,14 @@ from devrun.devices.hpu import environment, sdk
 from devrun.devices.hpu.clipping import fused_clip
 from devrun.devices.hpu.divided import divide_linear_backward, sum_gradients
 from devrun.devices.hpu.frozen import CompiledDraws
-from devrun.devices.hpu.graphs import GraphedForward, GraphTrial
+from devrun.devices.hpu.graphs import Captures, GraphedForward
 from devrun.devices.hpu.lazy import Markers
 from devrun.devices.hpu.optimizer import converted
 from devrun.devices.hpu.options import HPUOptions
 from devrun.devices.hpu.report import Report, ReportHook
 from devrun.devices.options import EagerOptions
 from devrun.devices.placement import compile_in_place, place
+from devrun.devices.trial import GraphTrial
 from devrun.devices.update import Update
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.hooks.base import Hook
@@ -65,7 +68,6 @@ class HPUAdapter(EagerAdapter):
         self._sdk: sdk.SDK | None = None
         self._markers: Markers | None = None
         self._graphed: GraphedForward | None = None
-        self._trial: GraphTrial | None = None
         self._report: Report | None = None
         self._draws: CompiledDraws | None = None
         self._undo = contextlib.ExitStack()
@@ -90,6 +92,8 @@ class HPUAdapter(EagerAdapter):
         self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
     ) -> tuple[Any, Any]:
         self._check_precision(policy.precision)
+        if self._divided and self.options.mode_open:
+            self.options = replace(self.options, mode="eager")
         self._check_division()
         if self.mesh.tensor_size > 1:
             divide_linear_backward()
@@ -103,14 +107,13 @@ class HPUAdapter(EagerAdapter):
     def switches(
         self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
     ) -> list[Switch]:
+        why = "regions become graphs in mode compile"
+        if self._divided:
+            why = "weights are divided over processes, which takes mode eager"
+        mode = None if self._divided else self.options.mode
         return [
             Switch("precision", "bf16", "autocast by the SDK", "bf16 has 3 digits"),
-            Switch(
-                "hpu.mode",
-                self.options.mode,
-                "regions become graphs in mode compile",
-                "last bits",
-            ),
+            Switch("hpu.mode", mode, why, "last bits"),
             Switch(
                 "fused", None, "the SDK's optimizers and clipping are the default here"
             ),
@@ -134,10 +137,7 @@ class HPUAdapter(EagerAdapter):
                 watches.enter_context(self._draws.watching())
             if self._report is not None:
                 watches.enter_context(self._report.watching(batch))
-            outputs = super().train_step(model, batch, optimizer, on_grads)
-        if self._trial is not None:
-            self._trial.after_update()
-        return outputs
+            return super().train_step(model, batch, optimizer, on_grads)
 
     def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
         outputs = super().eval_step(model, batch, mode)
@@ -157,18 +157,6 @@ class HPUAdapter(EagerAdapter):
 
     def synchronize(self) -> None:
         self.sdk.hpu.synchronize()
-
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        if self._trial is not None and self._trial.decided and self._graphed:
-            state["graphs"] = self._graphed.on  # a resumed run keeps what was chosen
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        chosen = state.get("graphs")
-        if chosen is not None and self._trial is not None and self._graphed:
-            self._trial.decided, self._graphed.on = True, bool(chosen)
 
     def rng_state(self) -> dict[str, Any]:
         return {"hpu": self.sdk.hpu.get_rng_state().cpu()}
@@ -211,7 +199,9 @@ class HPUAdapter(EagerAdapter):
             kind,
             self.sdk.hpu.get_device_name(),
             self.sdk.version,
-            self.options.mode,
+            "left to performance: fast"
+            if self.options.mode_open
+            else self.options.mode,
             ", ".join(f"{name}={value}" for name, value in sorted(seen.items())),
         )
 
@@ -225,9 +215,9 @@ class HPUAdapter(EagerAdapter):
             # DDP would split the graph to overlap, which this backend cannot do
             patched = torch._dynamo.config.patch(optimize_ddp=False)
             self._undo.enter_context(patched)
-        elif self.options.mode == "lazy" and self.options.graphs:
+        elif self.options.mode == "lazy" and self.options.graphs in (True, "auto"):
             self._graph(model.module)
-        elif self.options.graphs:
+        elif self.options.graphs == "auto":
             logger.info("hpu graphs: auto has none in mode %s", self.options.mode)
         if self.options.report:
             window = self.options.report_after
@@ -255,8 +245,6 @@ class HPUAdapter(EagerAdapter):
             required=self.options.graphs is True,
         )
         self._undo.callback(self._graphed.remove)
-        if self.options.graphs == "auto" and self._graphed.on:
-            self._trial = GraphTrial(self._graphed, self.synchronize)
 
     def _fused(self, optimizer: Any) -> Any:
         if optimizer is None:
@@ -278,6 +266,12 @@ class HPUAdapter(EagerAdapter):
             update.after_update = self._markers.after_update
             if self._graphed is not None:
                 self._markers.on_micro_batch = self._graphed.set_micro_batch
+                if self.options.graphs == "auto" and self._graphed.on:
+                    trial = GraphTrial(self.name, self._graphed, self.synchronize)
+                    trial.attach(update)
+            if self.options.graphs == "update":
+                capture_updates(Captures(self.sdk), update, model.module, self, True)
+            if self.options.graphs:
                 # graphs hold the gradients' memory, which must stay the same
                 update.zero = _zero_in_place
         return update
@@ -316,16 +310,20 @@ class HPUAdapter(EagerAdapter):
     def pin_memory(self, loader: Any) -> bool | None:
         return True
 
+    @property
+    def _divided(self) -> bool:
+        """Whether weights are spread over processes."""
+        mesh = self.mesh
+        return mesh.type == "fsdp" or mesh.tensor_size * mesh.num_stages > 1
+
     def _check_division(self) -> None:
         """Refuse weights divided over processes where nothing can divide them."""
         reasons = {
             f"mode {self.options.mode}; set mode: eager": self.options.mode != "eager",
             "fused optimizers; set fused: false": bool(self.options.fused),
         }
-        mesh = self.mesh
-        divided = mesh.type == "fsdp" or mesh.tensor_size * mesh.num_stages > 1
         for reason, wrong in reasons.items():
-            if divided and wrong:
+            if self._divided and wrong:
                 raise UnsupportedFeatureError(
                     f"parallel: {self.mesh.describe()} cannot be combined with {reason}"
                     "; type ddp can",

@@ -1,10 +1,10 @@
-"""Replaying captured graphs in training: for which shapes, and whether it pays."""
+"""Graphs of a model that are replayed in training, and captures of whole updates."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
-import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -165,52 +165,23 @@ class GraphedForward:
         logger.warning("hpu: %s runs without graphs: %s", name, said)
 
 
-class GraphTrial:
-    """`graphs: auto`: some updates without graphs, some with, then the faster way.
+class Captures:
+    """The SDK's graphs of whole updates, for `devrun.devices.captured`."""
 
-    The updates are the training's own, and either way gives the same numbers.
-    """
+    waits: str | None = None
+    """Never: the SDK refuses in a capture what waits."""
 
-    WARM, TIMED = 3, 5
+    def __init__(self, sdk: SDK) -> None:
+        self._hpu = sdk.hpu
 
-    def __init__(
-        self, forward: GraphedForward, synchronize: Callable[[], None]
-    ) -> None:
-        self._forward = forward
-        self._synchronize = synchronize
-        self._updates = 0
-        self._began = 0.0
-        self._seconds: list[float] = []
-        self.decided = False
-        forward.on = False
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
-    def after_update(self) -> None:
-        """Call after each update."""
-        if self.decided:
-            return
-        if self._forward.refused:
-            self.decided = True
-            return
-        self._updates += 1
-        if self._updates == self.WARM:
-            self._synchronize()
-            self._began = time.perf_counter()
-        elif self._updates == self.WARM + self.TIMED:
-            self._synchronize()
-            self._seconds.append((time.perf_counter() - self._began) / self.TIMED)
-            self._updates = 0
-            self._next()
+    def capture(self, work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        graph = self._hpu.HPUGraph()
+        with self._hpu.graph(graph):
+            outputs = work()
+        return graph.replay, outputs
 
-    def _next(self) -> None:
-        if len(self._seconds) == 1:
-            self._forward.on = True
-            return
-        plain, graphed = self._seconds
-        self._forward.on = graphed < plain
-        self.decided = True
-        logger.info(
-            "hpu graphs: auto keeps %s (an update took %.1f ms without, %.1f ms with)",
-            "graphs" if self._forward.on else "no graphs",
-            plain * 1e3,
-            graphed * 1e3,
-        )
+    def free(self) -> None:
+        """A graph's memory goes with its object."""

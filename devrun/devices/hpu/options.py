@@ -13,7 +13,7 @@ MODES = ("eager", "compile", "lazy")
 GENERATIONS = ("gaudi", "gaudi2", "gaudi3")
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "mode": (None, *MODES),
-    "graphs": (False, True, "auto"),
+    "graphs": (False, True, "auto", "update"),
     "last_batch": ("keep", "pad", "drop"),
     "generation": (None, *GENERATIONS),
 }
@@ -24,15 +24,19 @@ _LEAST = {"max_graphs": 1, "report_after": 1, "memory_mb": 1}
 class HPUOptions(IndexedOptions):
     """What `hpu` takes besides the options of every eager device."""
 
+    mode_open = False
+    """Whether `mode` was left to `performance: fast`; no option itself."""
+
     emulate: bool = option(False, bool)
     """Run on the emulator of the SDK, on the host's cores."""
     mode: str | None = option(None, str)
     """`eager`, `compile` (torch.compile with the SDK's backend) or `lazy`; None is the
-    first, and with `performance: fast` the second."""
+    first, and with `performance: fast` the second where weights are not divided."""
     fused: bool = option(True, bool)
     """Use the SDK's optimizers and clipping where they give the same numbers."""
     graphs: bool | str = option(False, bool, str)
-    """Replay captured HPU graphs (lazy mode); `auto` times both ways first."""
+    """Replay captured HPU graphs of the model (lazy mode), or of the whole `update`;
+    `auto` times the model's first, with and without."""
     max_graphs: int = option(10, int)
     """Captured shapes at the most; batches of further ones run uncaptured."""
     last_batch: str = option("keep", str)
@@ -56,8 +60,9 @@ class HPUOptions(IndexedOptions):
 
     def __post_init__(self) -> None:
         if self.mode is None:
-            chosen = "compile" if self.performance == "fast" else "eager"
-            object.__setattr__(self, "mode", chosen)
+            fast = self.performance == "fast"
+            object.__setattr__(self, "mode", "compile" if fast else "eager")
+            object.__setattr__(self, "mode_open", fast)
         for name, accepted in _CHOICES.items():
             value = getattr(self, name)
             if value not in accepted:
@@ -79,7 +84,7 @@ class HPUOptions(IndexedOptions):
                 "HABANA_VISIBLE_MODULES says which",
                 key="index",
             )
-        if self.graphs is True and self.mode != "lazy":
+        if self.graphs in (True, "update") and self.mode != "lazy":
             raise refused(
                 "hpu",
                 "graphs",

@@ -264,6 +264,8 @@ def average_over_ranks(runner: Run, n: int) -> None:
     tag = (n, runner.mode, runner.epoch, runner.iter)
     if buffer.tag == tag:
         return
+    if runner.mode == "train":  # the values about to be read wait for it anyway
+        runner.state.clock.settle(runner.adapter.synchronize)
     totals = buffer.totals(n)
     runner.adapter.check_finite()  # the host has just waited for the device anyway
     seconds, count = totals.get("time", (0.0, 0))

@@ -19,6 +19,7 @@ from devrun.text import escape
 
 _FIELDS = ("mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "memory")
 """What the hook itself puts into a record; a log value of that name gets a `_`."""
+_PARTS = {"data": "wait_time", "copy": "copy_time", "compute": "compute_time"}
 _NOT_LISTED = (*_FIELDS, *TIMES, THROUGHPUT)
 
 
@@ -27,16 +28,19 @@ class TextLoggerHook(LoggerHook):
     """Logs lines in MMCV's format and appends `<work_dir>/<timestamp>.log.json`::
 
         Epoch [1][10/16]  lr: 1.000e-01, eta: 0:00:01, time: 0.069, data_time: 0.012,
-                          memory: 512, loss: 2.5837, samples_per_sec: 463.8
+                          memory: 512, loss: 2.5837, samples_per_sec: 463.8,
+                          bound: compute 81%
         Iter [10/100]     lr: ... (the same)
         Epoch(val) [1][5] accuracy: 0.9000
         Iter(val) [5]     accuracy: 0.9000        (5 = batches evaluated)
 
     each on one line with a tab after the brackets. What MMCV does not have comes
-    last: the throughput over all ranks, and `lr_min`, `lr_max` where parameter groups
-    differ (`lr` is the first group's). `memory` is the peak in MiB, on devices that
-    tell. In the file, the first line is the run's `meta`; `step` counts completed
-    updates, which `iter` of a val record does not.
+    last: `lr_min` and `lr_max` where parameter groups differ (`lr` is the first
+    group's), the throughput over all ranks, and what most of an update goes to: `data`
+    (waiting for it), `copy` (to the device), `compute` or `host` (hooks and the loop).
+    `memory` is the peak in MiB, on devices that tell. In the file, the first line is
+    the run's `meta`; `step` counts completed updates, which `iter` of a val record
+    does not.
 
     Args:
         interval_exp_name: iterations between two lines with `meta["exp_name"]`.
@@ -244,7 +248,17 @@ def _extras(record: Mapping[str, Any]) -> list[str]:
     ]
     if THROUGHPUT in record:
         items.append(f"{THROUGHPUT}: {record[THROUGHPUT]:.1f}")
+    if record.keys() >= {"time", *_PARTS.values()}:
+        items.append(f"bound: {_bound(record)}")
     return items
+
+
+def _bound(record: Mapping[str, Any]) -> str:
+    """What most of an update goes to, as `data 63%`; `host` is what is left of it."""
+    parts = {part: record[name] for part, name in _PARTS.items()}
+    parts["host"] = max(record["time"] - sum(parts.values()), 0.0)
+    part = max(parts, key=lambda name: parts[name])
+    return f"{part} {parts[part] / sum(parts.values()):.0%}"
 
 
 def _shown(value: Any) -> str:

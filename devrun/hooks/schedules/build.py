@@ -80,8 +80,8 @@ def _policy(cfg: Any, section: str, suffix: str) -> str:
         )
     policy = cfg["policy"]
     if not isinstance(policy, str):
-        raise ConfigTypeError(
-            f"policy must be a name, got {policy!r}", place=where(cfg, "policy")
+        raise ConfigTypeError.of(
+            "policy", f"must be a name, got {policy!r}", where(cfg, "policy")
         )
     return policy
 

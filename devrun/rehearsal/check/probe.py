@@ -30,6 +30,7 @@ _PROBES: dict[str, tuple[str, ...]] = {
         f"{_HERE}.cuda.compiles:Compiles",
         f"{_HERE}.cuda.layout:Layout",
         f"{_HERE}.cuda.unused:Unused",
+        f"{_HERE}.cuda.graphs:Graphs",  # last: those before it hook themselves in
     ),
     "hpu": (f"{_HERE}.hpu:HPUProbe", f"{_HERE}.batches:BatchShapes"),
     "ipu": (

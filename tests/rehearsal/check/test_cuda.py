@@ -455,6 +455,52 @@ def test_what_would_stop_the_compiler_is_found(plant, check):
     assert named(check(mended)[1]["cuda"]) == set()
 
 
+CAPTURED = """
+import random
+
+@MODELS.register_module()
+class Planted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(16, 4)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1  #! no graph: the forward pass changes Planted.calls
+        #> -
+        x = x * random.random()  #! no graph: the forward pass draws from random
+        #> x = x * torch.rand(())
+        scale = float(x.detach().abs().mean())  #! host sync: float()
+        #> scale = x.detach().abs().mean()
+        return self.net(x) * scale
+"""
+
+
+def test_what_keeps_an_update_out_of_a_graph_is_found(plant, check):
+    graphs = {"device": {"type": "cuda", "graphs": True}}
+    planted = plant(CAPTURED, **graphs)
+    found = check(planted)[1]["cuda"]
+    lines = {line: (kind, what) for kind, what, line in planted.marks}
+    rows = findings(found, "no graph", "host sync")
+    assert {int(row["site"].rpartition(":")[2]) for row in rows} == set(lines)
+    for row in rows:
+        kind, what = lines[int(row["site"].rpartition(":")[2])]
+        assert row["kind"] == kind and row["what"].startswith(what)
+        assert row["severity"] == "breaks"
+    mended = planted.mended()
+    assert named(check(mended)[1]["cuda"]) == set()
+    skips = planted.mended(optimizer_config={"nonfinite": "skip"})
+    (row,) = findings(check(skips)[1]["cuda"])
+    assert row["kind"] == "no graph" and "'skip'" in row["what"]
+
+
+def test_an_option_that_cuda_does_not_have_is_found(plant, check):
+    for options in ({"tf3": True}, {"graphs": "sometimes"}):
+        planted = plant(SYNCS, cuda=options)
+        (row,) = findings(check(planted.mended(), device="cuda")[1]["cuda"], "config")
+        assert row["severity"] == "breaks" and next(iter(options)) in row["what"]
+
+
 IMAGES = """
 @DATASETS.register_module()
 class Images(torch.utils.data.Dataset):

@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from devrun.config.tree import where
+from devrun.devices.cuda import CUDAOptions
+from devrun.devices.options import parse_options
+from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
 from devrun.rehearsal.check.cuda.determinism import Determinism
 from devrun.rehearsal.check.cuda.mismatches import Mismatches, tag_attributes
@@ -18,10 +20,13 @@ from devrun.rehearsal.check.cuda.precision import Precision
 from devrun.rehearsal.check.cuda.syncs import Syncs, clipping
 from devrun.rehearsal.check.cuda.watch import Calls, Judge, Operators
 from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.keys import line_of
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe
 from devrun.rehearsal.check.request import Request
+from devrun.rehearsal.check.workarounds import refusal
 from devrun.run import Run
+from devrun.runners.device_section import option_place
 from devrun.runners.training import Training
 from devrun.tensors import map_tensors
 
@@ -46,15 +51,21 @@ class Steps(Probe):
         self._runner: Any = None
 
     def before(self, cfg: Any) -> None:
-        if asked_of(cfg, self.request.device).get("deterministic"):
+        asked = asked_of(cfg, self.request.device)
+        try:  # the updates run on a CPU, which has other options
+            parse_options(CUDAOptions, asked, self.request.device)
+        except ConfigError as error:
+            error.locate(option_place(cfg, self.request.device, error.key or ""))
+            self.note.found(refusal(error))
+        if asked.get("deterministic"):
             self.judges.append(Determinism())
+        self.syncs.breaks = asked.get("graphs") is True
         clip = (cfg.get("optimizer_config") or {}).get("grad_clip") or {}
         if clip.get("error_if_nonfinite"):
-            origin = where(clip, "error_if_nonfinite").origin
-            self.note.found(clipping(str(origin) if origin else None))
+            key = "optimizer_config.grad_clip.error_if_nonfinite"
+            self.note.found(clipping(line_of(cfg, key)))
         if cfg.get("loss") is not None:
-            origin = where(cfg, "loss").origin
-            self.precision.loss_site = str(origin) if origin else None
+            self.precision.loss_site = line_of(cfg, "loss")
 
     def built(self, training: Training) -> None:
         runner = training.runner

@@ -84,6 +84,8 @@ class Syncs(Judge):
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._seen: dict[tuple[str, str, str], set[int]] = {}
         self._update = 0
+        self.breaks = False
+        """Whether updates are to be captured, which nothing of it can be."""
 
     def begin(self) -> None:
         """The next update."""
@@ -118,11 +120,12 @@ class Syncs(Judge):
             library = sites.is_library(site)
             if library:
                 remedy = "an option of that package, or without what leads there"
+            severity = "advice" if library else "slow"
             yield Finding(
-                severity="advice" if library else "slow",
+                severity="breaks" if self.breaks else severity,
                 kind=KIND,
                 what=label,
-                why=_WHY,
+                why=f"{_WHY}, which a graph cannot" if self.breaks else _WHY,
                 remedy=remedy,
                 site=site,
                 per_step=count / updates,

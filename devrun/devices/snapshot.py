@@ -1,0 +1,33 @@
+"""`Snapshot`: what an attempt changes, to go back to where it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from devrun.data import streams
+
+
+class Snapshot:
+    """Copies of `tensors`, and the states of all random streams.
+
+    Args:
+        adapter: gives and takes back the random state of the device.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor], adapter: Any) -> None:
+        self._tensors = list(tensors)
+        self.values = [tensor.detach().clone() for tensor in self._tensors]
+        self._host, self._device = streams.capture(), adapter.rng_state()
+        self._adapter = adapter
+
+    def put_back(self) -> None:
+        """Make everything as it was."""
+        with torch.no_grad():
+            for tensor, value in zip(self._tensors, self.values, strict=True):
+                tensor.copy_(value)
+        streams.restore(self._host)
+        self._adapter.set_rng_state(self._device)

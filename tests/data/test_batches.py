@@ -1,0 +1,138 @@
+"""Samples that are read a batch at a time, and workers that are there before a step."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+from devrun.data import ConcatDataset, RepeatDataset
+from devrun.errors import DataError
+from tests.data.helpers import Draws, DrawsInBatches, prepared, read
+from tests.support.noisy import runner
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+
+class InBatches(Dataset[int]):
+    """The numbers from `first` on, of which only whole batches can be had."""
+
+    def __init__(self, first: int, count: int) -> None:
+        self.first, self.count, self.batches = first, count, 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        raise AssertionError("one by one")
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        self.batches += 1
+        assert all(0 <= index < self.count for index in indices)
+        return [self.first + index for index in indices]
+
+
+@pytest.mark.parametrize("torchs_own", [False, True])
+def test_data_sets_of_data_sets_read_the_batches_of_theirs(torchs_own: bool) -> None:
+    parts = [InBatches(0, 5), InBatches(5, 3)]
+    both = RepeatDataset(Subset(ConcatDataset(parts), range(1, 8)), 2)
+    if torchs_own:
+        (batch,) = DataLoader(both, batch_size=14)
+    else:
+        (batch,) = read(prepared(both, batch_size=14), 0)
+    assert batch.tolist() == [1, 2, 3, 4, 5, 6, 7] * 2
+    assert [part.batches for part in parts] == [1, 1]
+
+
+def test_data_sets_that_read_samples_are_left_to_it() -> None:
+    mixed = ConcatDataset([Draws(3), DrawsInBatches(3)])
+    for whole in (mixed, RepeatDataset(mixed, 2), RepeatDataset(Subset(mixed, [4]), 2)):
+        assert not hasattr(whole, "__getitems__")
+        indices = [int(sample[0]) for sample in torch.cat(read(prepared(whole), 0))]
+        assert indices == [int(whole[at][0]) for at in range(len(whole))]
+
+
+class OneByOne(TensorDataset):
+    """Is not read at once, as it might do anything."""
+
+
+def tensors(kind: Any) -> Any:
+    torch.manual_seed(0)
+    images = torch.randn(24, 3, 4, 4).to(memory_format=torch.channels_last)
+    return kind(torch.randn(24, 3), torch.arange(24)), kind(images, torch.arange(24))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tensors_are_read_at_once_with_the_same_bits(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = list(range(23, -1, -1))
+    wanted = [
+        read(prepared(Subset(data, chosen), shuffle=True), 1)
+        for data in tensors(OneByOne)
+    ]
+    flat, images = tensors(TensorDataset)
+    options = {"shuffle": True, "num_workers": workers}
+    assert alike(read(prepared(Subset(images, chosen), **options), 1), wanted[1])
+    monkeypatch.setattr(TensorDataset, "__getitem__", None)
+    found = read(prepared(Subset(flat, chosen), **options), 1)
+    assert alike(found, wanted[0])
+    own = read(prepared(Subset(flat, chosen), collate_fn=list, **options), 1)
+    assert [type(sample) for sample in own[0]] == [tuple] * 4
+    assert torch.equal(own[0][1][0], found[0][0][1])
+
+
+def test_a_row_that_is_not_there_is_named() -> None:
+    data = Subset(TensorDataset(torch.ones(4)), [0, 1, 9, 2])
+    with pytest.raises(DataError, match="sample 2, epoch 1: IndexError"):
+        read(prepared(data), 0)
+
+
+def alike(found: list[Any], wanted: list[Any]) -> bool:
+    return all(
+        one.dtype == other.dtype
+        and one.stride() == other.stride()
+        and torch.equal(one, other)
+        for pair in zip(found, wanted, strict=True)
+        for one, other in zip(*pair, strict=True)
+    )
+
+
+class Counted(Dataset[Any]):
+    def __init__(self) -> None:
+        self.read = multiprocessing.get_context("fork").Value("i", 0)
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        with self.read.get_lock():
+            self.read.value += 1
+        return torch.ones(4), index % 2
+
+
+class Compiles(nn.Module):
+    """Its first step takes until the workers have read three batches, or a minute."""
+
+    def __init__(self, data: Counted) -> None:
+        super().__init__()
+        self.net, self.data = nn.Linear(4, 2), data
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        end = time.monotonic() + 60
+        while self.data.read.value < 12 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert self.data.read.value >= 12
+        return self.net(x)
+
+
+def test_workers_read_ahead_while_the_first_step_compiles() -> None:
+    data = Counted()
+    run = runner(False, 1, model=Compiles(data))
+    run.run([DataLoader(data, batch_size=4, num_workers=1)])
+    run.close()
