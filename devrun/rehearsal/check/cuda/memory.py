@@ -42,7 +42,6 @@ class Memory(Probe):
         """Whether devrun makes batches fit by itself."""
         self.batch: Any = None
         """The largest of the rehearsal."""
-        self._largest = -1
 
     def before(self, cfg: Any) -> None:
         self.size = BatchSize.of(cfg)
@@ -51,6 +50,7 @@ class Memory(Probe):
         self.recomputes = bool(cfg.get("gradient_checkpointing"))
 
     def built(self, training: Training) -> None:
+        self._largest = -1
         training.runner.register_hook(self)
 
     def before_train_iter(self, runner: Run) -> None:
