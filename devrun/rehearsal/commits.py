@@ -186,8 +186,7 @@ def _check_config(root: Path, relative: Path, name: str, found: str | None) -> N
         there = (root / relative).is_file()
     else:
         words = "ls-tree", "--name-only", "-z", found, "--", str(relative)
-        listed = _git(root, *words)
-        there = bool(listed)
+        there = bool(_git(root, *words))
     if not there:
         what = "the working tree" if found is None else f"commit {name!r}"
         raise ConfigError(

@@ -208,31 +208,17 @@ def in_child(asked: _Asked, note: Notebook, seconds: float) -> None:
 
 def _ranks(fabric: Fabric, devices: int) -> tuple[Rank, ...]:
     """Those that the fabric and the number admit."""
+    box = min(fabric.box or devices, devices)
+    boxes, left = divmod(devices, box)
     found = [Rank("ddp", devices, 1)]
-    if devices > 1 and "fsdp" in fabric.strategies:
+    if devices > 1:
         found.append(Rank("fsdp", 1, devices))
-    if _hybrid(fabric, devices) and "hybrid" in fabric.strategies:
-        boxes = devices // (fabric.box or 1)
-        found.append(Rank("hybrid", boxes, devices // boxes))
-    if _whole(fabric, devices) and "tensor" in fabric.strategies:
-        box = min(fabric.box or devices, devices)
-        found.append(Rank("tensor", 1, devices // box, box))
-    return tuple(found)
-
-
-def _hybrid(fabric: Fabric, devices: int) -> bool:
-    """Whether whole boxes are shards, and there are several."""
-    box = fabric.box or devices
-    return devices > box > 1 and devices % box == 0
-
-
-def _whole(fabric: Fabric, devices: int) -> bool:
-    """Whether a box, which has fast links, divides matrices; all boxes being full."""
-    return (
-        devices > 1
-        and fabric.box is not None
-        and (devices <= fabric.box or devices % fabric.box == 0)
-    )
+    if boxes > 1 and box > 1 and not left:
+        found.append(Rank("hybrid", boxes, box))
+    if devices > 1 and fabric.box is not None and not left:
+        # matrices are divided in a box, which has fast links
+        found.append(Rank("tensor", 1, boxes, box))
+    return tuple(rank for rank in found if rank.strategy in fabric.strategies)
 
 
 def _fact(notes: Notes, name: str) -> Any:
