@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, StorageError
 
 
 def replace_text(path: str | os.PathLike[str], text: str) -> None:
@@ -56,3 +57,16 @@ def user_path(path: str | os.PathLike[str]) -> Path:
             f"{os.fspath(path)!r} begins in a home directory that is not known here; "
             "write it out"
         ) from None
+
+
+@contextmanager
+def disk_errors(what: str, advice: str = "") -> Iterator[None]:
+    """Within, what the disk refuses is one line: `what: REASON`, and the advice.
+
+    Raises:
+        StorageError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{what}: {error.strerror or error}{advice}") from error

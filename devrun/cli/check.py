@@ -56,7 +56,9 @@ def run(args: argparse.Namespace, session: Session) -> int:
     """
     check_scaling_flags(args, program=is_program(args.config))
     if args.devices is not None:
-        return _of_many(args)
+        forecast = run_scaling(args, *_config(args))
+        _say(forecast, args.json, scaling_words)
+        return FOUND if forecast.nothing_fits else 0
     from devrun.rehearsal.check import SEVERITIES
 
     found = _of_program(args) if is_program(args.config) else _of_config(args)
@@ -64,12 +66,6 @@ def run(args: argparse.Namespace, session: Session) -> int:
     worst = found.worst()
     bad = worst and SEVERITIES.index(worst) <= SEVERITIES.index(args.fail_on)
     return FOUND if bad else 0
-
-
-def _of_many(args: argparse.Namespace) -> int:
-    found = run_scaling(args, *_config(args))
-    _say(found, args.json, scaling_words)
-    return FOUND if found.nothing_fits else 0
 
 
 def _say(found: Any, as_json: bool, words: Callable[[Any], str]) -> None:

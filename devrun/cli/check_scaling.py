@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import re
 from typing import Any
 
 from devrun.cli.parser import LineParser, at_least
 from devrun.errors import ConfigError
-from devrun.text import aligned, size_text
+from devrun.text import PREFIXES, SECONDS, aligned, quantity, size_text
 
-_COMPUTE = re.compile(
-    r"(\d+(?:\.\d*)?(?:e[-+]?\d+)?) *(us|ms|s|[KMGTP]?FLOP/s)", re.IGNORECASE
-)
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_POWERS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
+_SPEEDS = {f"{prefix}flop/s": power for prefix, power in PREFIXES.items()}
 _KINDS = (
-    "weights",
-    "gradients",
-    "optimizer_state",
-    "buckets",
-    "activations",
-    "gathered",
-    "peak",
+    *("weights", "gradients", "optimizer_state", "buckets"),
+    *("activations", "gathered", "peak"),
 )
 
 
@@ -150,12 +140,10 @@ def _count(text: str) -> int:
 
 
 def _speed(text: str) -> tuple[float, str]:
-    match = _COMPUTE.fullmatch(text.strip())
-    if match is None or not 0 < float(match[1]) < float("inf"):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither a time such as 120ms nor a speed such as 400TFLOP/s"
-        )
-    value, unit = float(match[1]), match[2].lower()
-    if unit in _UNITS:
-        return value * _UNITS[unit], "s"
-    return value * _POWERS[unit.removesuffix("flop/s")], "FLOP/s"
+    for units, unit in ((SECONDS, "s"), (_SPEEDS, "FLOP/s")):
+        value = quantity(text, units)
+        if value is not None and 0 < value < float("inf"):
+            return value, unit
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is neither a time such as 120ms nor a speed such as 400TFLOP/s"
+    )

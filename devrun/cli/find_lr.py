@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from devrun.cli.console import say
-from devrun.errors import ConfigError, StorageError
-from devrun.files import replace_file
+from devrun.errors import ConfigError
+from devrun.files import disk_errors, replace_file
 
 STEPS = 100
 NAME = "lr_find"
@@ -54,7 +54,10 @@ def find_lr(cfg: Any, work_dir: Path, *, main: bool, **options: Any) -> None:
     facts = {**vars(curve), "suggestion": curve.suggestion}
     files = {f"{NAME}.json": _as_json(facts), **_shown(curve)}
     for name, content in files.items():
-        _write(work_dir / name, content)
+        path = work_dir / name
+        with disk_errors(f"{str(path)!r} cannot be written", "; give --work-dir"):
+            work_dir.mkdir(parents=True, exist_ok=True)
+            replace_file(path, content)
     shown = ", ".join(str(work_dir / name) for name in files)
     tried = f"{len(curve.lr)} updates from {curve.lr[0]:.3g} to {curve.lr[-1]:.3g}"
     if curve.suggestion is None:
@@ -127,13 +130,3 @@ def _as_text(curve: Any) -> str:
     if curve.suggestion is not None:
         lines.append(f"suggested: {curve.suggestion:.3g}")
     return "\n".join(lines) + "\n"
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content)
-    except OSError as error:
-        raise StorageError(
-            f"{str(path)!r} cannot be written: {error.strerror}; give --work-dir"
-        ) from error

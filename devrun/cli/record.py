@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,20 +75,19 @@ def versions() -> dict[str, str]:
     }
 
 
-def git_revision(directory: str | os.PathLike[str] = ".") -> str | None:
-    """Commit of the working tree that `directory` is in, `-dirty` when changed."""
-    revision = _git(["rev-parse", "HEAD"], directory)
+def git_revision() -> str | None:
+    """Commit of the working tree around the current folder, `-dirty` when changed."""
+    revision = _git("rev-parse", "HEAD")
     if not revision:
         return None
-    changed = _git(["status", "--porcelain", "--untracked-files=no"], directory)
+    changed = _git("status", "--porcelain", "--untracked-files=no")
     return f"{revision}-dirty" if changed else revision
 
 
-def _git(arguments: Sequence[str], directory: str | os.PathLike[str]) -> str | None:
+def _git(*words: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", *arguments],
-            cwd=directory,
+            ["git", *words],
             capture_output=True,
             text=True,
             timeout=5,

@@ -8,8 +8,8 @@ from typing import Any
 
 from devrun.cli.console import say
 from devrun.cli.exits import Session
-from devrun.errors import ConfigError, StorageError
-from devrun.files import replace_text, user_path
+from devrun.errors import ConfigError
+from devrun.files import disk_errors, replace_text, user_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,13 +54,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     from devrun.rehearsal.report import page
 
     output = user_path(args.output)
-    try:
+    with disk_errors(f"cannot write {str(output)!r}", "; choose another place by -o"):
         replace_text(output, page(data))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(
-            f"cannot write {str(output)!r}: {reason}; choose another place by -o"
-        ) from error
     say(str(output))
     return 0
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
+from typing_extensions import Self
+
 from devrun.errors import RunInterrupted
 from devrun.text import one_line
 
@@ -35,7 +37,29 @@ class Stoppable(Protocol):
     def request_stop(self, reason: Any, *, alone: bool = False) -> None: ...
 
 
-class StopSignals:
+class _Watching:
+    """Context manager in which the signals that end a run go to `_handle`."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.Signals[name] for name in WATCHED):
+            # what whoever started us had ignored (nohup, a job in the background)
+            # stays ignored
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        raise NotImplementedError
+
+
+class StopSignals(_Watching):
     """Context manager that watches the signals which end a run.
 
     The handler only sets a flag on the runner given to `attach`: the iteration in
@@ -44,25 +68,12 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.received: signal.Signals | None = None
         self._runner: Stoppable | None = None
-        self._before: dict[int, Any] = {}
         self._pid = os.getpid()
         self.on_leave: list[Callable[[int, str], None]] = []
         """Called with status and message before a second signal ends the process."""
-
-    def __enter__(self) -> StopSignals:
-        for name in WATCHED:
-            number = getattr(signal, name, None)
-            # what whoever started us had ignored (nohup, a job in the background)
-            # stays ignored
-            if number is not None and signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
     def attach(self, runner: Stoppable) -> None:
         """From now on a signal stops `runner`."""
@@ -100,14 +111,13 @@ class StopSignals:
             if self.received is not None:  # the kernel and the shell both send it
                 return
         if self.received is not None:
-            _note(f"{name.name} again: left at once")
-            self._tell_leave(_unsaved(number), f"{name.name} again: left at once")
-            _leave(_unsaved(number))
+            message, status = f"{name.name} again: left at once", _unsaved(number)
+            _note(message)
+            self._tell_leave(status, message)
+            _leave(status)
         self.received = name
         if self._runner is None:
-            raise StartInterrupted(
-                f"stopped by {name.name} before the first iteration", _unsaved(number)
-            )
+            raise _too_early(name)
         self._runner.request_stop(name.name, alone=True)
         _note(f"{name.name}: finishing this iteration; once more leaves at once")
 
@@ -119,36 +129,21 @@ class StopSignals:
                 _note(f"could not record it: {error}")
 
 
-class TakenDown:
+class TakenDown(_Watching):
     """Context manager that keeps what signals came, for processes to be given them.
 
     While there are none, `raising`, a signal raises StartInterrupted at once.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.received: list[signal.Signals] = []
         self.raising = True
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> TakenDown:
-        for name in WATCHED:
-            number = getattr(signal, name)
-            if signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
     def interrupt(self) -> None:
         """Raise if a signal came."""
         if self.received:
-            name = self.received[0].name
-            raise StartInterrupted(
-                f"stopped by {name} before the first iteration",
-                _unsaved(self.received[0]),
-            )
+            raise _too_early(self.received[0])
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number)
@@ -161,6 +156,12 @@ class TakenDown:
             self.interrupt()
 
 
+def _too_early(number: signal.Signals) -> StartInterrupted:
+    return StartInterrupted(
+        f"stopped by {number.name} before the first iteration", _unsaved(number)
+    )
+
+
 def _unsaved(number: int) -> int:
     return 130 if number == signal.SIGINT else 143
 
@@ -169,8 +170,8 @@ def _leave(status: int) -> NoReturn:
     """End this process now; data workers, which would wait for it, are killed."""
     import multiprocessing
 
-    if hasattr(signal, "SIGCHLD"):  # torch's handler raises at the death of a worker
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # torch's handler raises at the death of a worker
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     children = multiprocessing.active_children()
     for child in children:
         child.kill()

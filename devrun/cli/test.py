@@ -32,7 +32,7 @@ from devrun.config.named_sets import named_sets
 from devrun.config.revisions import MODULE
 from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
-from devrun.files import replace_text, user_path
+from devrun.files import disk_errors, replace_text, user_path
 from devrun.launched import join_launcher, take_signals
 from devrun.log.jsonlines import strict_line
 from devrun.text import LINE, escape
@@ -311,9 +311,5 @@ def _write(args: argparse.Namespace, checkpoint: str, found: dict[str, Any]) -> 
         "results": found,
     }
     text = json.dumps(json.loads(strict_line(facts)), indent=2)
-    try:
+    with disk_errors(f"--out {args.out!r} cannot be written"):
         replace_text(args.out, f"{text}\n")
-    except OSError as error:
-        raise StorageError(
-            f"--out {args.out!r} cannot be written: {error.strerror}"
-        ) from error

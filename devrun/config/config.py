@@ -18,8 +18,8 @@ from devrun.config.redact import redacted, remember_secrets
 from devrun.config.schema import KEYS
 from devrun.config.source import LIMITS, extension, read_text
 from devrun.config.tree import ConfigDict, children, guard, origin_of, rehome
-from devrun.errors import ConfigError, ConfigTypeError, StorageError, UnknownNameError
-from devrun.files import replace_text
+from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
+from devrun.files import disk_errors, replace_text
 from devrun.place import COMMAND_LINE, Origin, dotted
 from devrun.text import escape
 from devrun.trust import may_run_code
@@ -156,13 +156,8 @@ class Config:
             return writer.FORMATS[suffix](self._whole())
         path = os.fspath(file)
         text = writer.FORMATS[extension(path)](self._whole())
-        try:
+        with disk_errors(f"{escape(path)}: cannot be written"):
             replace_text(path, text)
-        except OSError as error:
-            shown = escape(path)
-            raise StorageError(
-                f"{shown}: cannot be written: {error.strerror}"
-            ) from None
         return None
 
     def merge_from_dict(

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from devrun.config.tree import where
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, DevrunError
 from devrun.hooks.base import Hook
 from devrun.registry import MODELS
 from devrun.scopes import SCOPES, Scope, within
+from devrun.text import cause_of
 
 __all__ = [
     "attach",
@@ -164,10 +165,21 @@ def init_weights(model: Any) -> None:
 
     Their models are built with torch's own and get theirs in a second step, `init_cfg`
     of each part, which may read files.
+
+    Raises:
+        ConfigError: a file that `init_cfg` names is missing or does not fit.
     """
     home = _home_of(model)
-    if home is not None:
+    if home is None:
+        return
+    try:
         home.init_weights(model)
+    except DevrunError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"the first weights of {type(model).__name__} failed: {cause_of(error)}"
+        ) from error
 
 
 def hooks_of(model: Any) -> list[Hook]:

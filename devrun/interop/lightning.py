@@ -145,8 +145,8 @@ class LightningHook(Hook):
         own = {"_trainer": Trainer(run, self), "log": self._log.log}
         for module in self._modules():  # in place of what asks Lightning's Trainer
             vars(module).update(own, optimizers=lambda *args, **kwargs: run.optimizer)
-        for method, args in (("configure_model", ()), ("setup", (self.stage,))):
-            self._call(method, *args)
+        self._call("configure_model")
+        self._call("setup", self.stage)
 
     def _refuse(self) -> None:
         name = type(self.model).__name__
@@ -266,8 +266,8 @@ class LightningHook(Hook):
 
     def before_run(self, runner: Run) -> None:
         self._place()
-        for name in ("on_fit_start", "on_train_start"):
-            self._call(name)
+        self._call("on_fit_start")
+        self._call("on_train_start")
 
     def before_train_epoch(self, runner: Run) -> None:
         self._call("on_train_epoch_start")
@@ -309,8 +309,8 @@ class LightningHook(Hook):
         self._publish(runner, self._end_validation())
 
     def after_run(self, runner: Run) -> None:
-        for name, args in (("on_train_end", ()), ("on_fit_end", ())):
-            self._call(name, *args)
+        self._call("on_train_end")
+        self._call("on_fit_end")
         self._call("teardown", "fit")
 
     def _begin_validation(self) -> None:

@@ -125,18 +125,15 @@ def install() -> Finder:
         if isinstance(finder, Finder):
             return finder
     if "mmcv" in sys.modules:
+        file = getattr(sys.modules["mmcv"], "__file__", None) or "somewhere"
         raise ConfigError(
-            f"the real mmcv is imported already, from {_origin(sys.modules['mmcv'])}; "
+            f"the real mmcv is imported already, from {file}; "
             "ask for devrun's before anything imports mmcv: import "
             "devrun.interop.mmcv first, or start with python -m devrun.interop.mmcv"
         )
     found = Finder(_installed())
     sys.meta_path.insert(0, found)
     return found
-
-
-def _origin(module: ModuleType) -> str:
-    return getattr(module, "__file__", None) or "somewhere"
 
 
 def _installed() -> Path | None:

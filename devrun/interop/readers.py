@@ -29,6 +29,29 @@ def unless_trusted(safe: Callable[..., Any], own: Callable[..., Any]) -> Any:
     return chosen
 
 
+def put(owner: Any, **safe: Callable[..., Any]) -> None:
+    """In the place of functions of `owner`, by name, others `unless_trusted`."""
+    for name, function in safe.items():
+        setattr(owner, name, unless_trusted(function, getattr(owner, name)))
+
+
+def put_readers(handlers: dict[str, Any], loader: Any, **safe: Any) -> None:
+    """The same of the file handlers and the checkpoint loader of MMCV or MMEngine.
+
+    Args:
+        safe: other methods of the handlers, by name.
+    """
+    endings = {"yaml": yaml_from, "yml": yaml_from, "pkl": arrays_from}
+    for ending, read in {**endings, "pickle": arrays_from}.items():
+        kind = type(handlers[ending])
+        own: Any = type(kind.__name__, (kind,), {})
+        put(own, load_from_fileobj=read, **safe)
+        handlers[ending] = own()
+    for prefix, theirs in list(loader._schemes.items()):
+        reader = not_fetched if prefix else checkpoint_from
+        loader.register_scheme(prefix, unless_trusted(reader, theirs), force=True)
+
+
 def yaml_from(self: Any, file: Any, **kwargs: Any) -> Any:
     """A file handler's method: plain values only."""
     return yaml.safe_load(file)

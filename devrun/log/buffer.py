@@ -39,7 +39,7 @@ class LogBuffer:
         """What the averages in `output` are of; None when it holds none."""
         self._window = window
         self._updates = 0
-        self._sections: dict[str, _Section] = {}
+        self._sections: dict[str, dict[str, _Series]] = {}
         self.select("train")
 
     def update(
@@ -87,7 +87,7 @@ class LogBuffer:
                     known[key].weigh(number)
         self._updates += 1
         if self._updates % PENDING == 0:
-            self._section.settle()
+            _settle(self._series)
 
     def average(self, n: int = 0) -> None:
         """Put the means of the last `n` values (0: all) of each name in `output`.
@@ -114,10 +114,8 @@ class LogBuffer:
 
     def mean_count(self, n: int = 0) -> float:
         """Samples of one update: the largest mean count of any name."""
-        self._section.settle()
-        return max(
-            (s.mean_count(n) for s in self._section.series.values()), default=0.0
-        )
+        _settle(self._series)
+        return max((s.mean_count(n) for s in self._series.values()), default=0.0)
 
     def totals(
         self, n: int = 0, section: str | None = None
@@ -127,23 +125,21 @@ class LogBuffer:
         Raises:
             ConfigError: more values are asked for than were kept.
         """
-        chosen = self._section if section is None else self._sections.get(section)
-        if chosen is None:
-            return {}
-        chosen.settle()
-        return {key: series.totals(key, n) for key, series in chosen.series.items()}
+        chosen = self._series if section is None else self._sections.get(section, {})
+        _settle(chosen)
+        return {key: series.totals(key, n) for key, series in chosen.items()}
 
     def select(self, section: str) -> None:
         """Take the following updates into `section` (`train` at first)."""
-        self._section = self._sections.setdefault(section, _Section(self._window))
-        self._series = self._section.series
+        self._series = self._sections.setdefault(section, {})
 
     def reserve(self, n: int) -> None:
         """Keep at least the last `n` values of each name."""
         if n > self._window:
             self._window = n
             for section in self._sections.values():
-                section.widen(n)
+                for series in section.values():
+                    series.window = n
 
     def clear(self) -> None:
         """Forget all values and the output."""
@@ -154,8 +150,7 @@ class LogBuffer:
 
     def clear_section(self, section: str) -> None:
         """Forget the values of one section."""
-        if section in self._sections:
-            self._sections[section].clear()
+        self._sections.get(section, {}).clear()
 
     def clear_output(self) -> None:
         """Empty `output`; it is not ready any more."""
@@ -166,44 +161,14 @@ class LogBuffer:
     @property
     def val_history(self) -> dict[str, list[float]]:
         """The values kept of each name, oldest first (a copy)."""
-        self._section.settle()
-        return {
-            k: s.values[-s.window :].tolist() for k, s in self._section.series.items()
-        }
+        _settle(self._series)
+        return {k: s.values[-s.window :].tolist() for k, s in self._series.items()}
 
     @property
     def n_history(self) -> dict[str, list[int]]:
         """The counts of `val_history` (a copy)."""
-        self._section.settle()
-        return {
-            k: s.counts[-s.window :].tolist() for k, s in self._section.series.items()
-        }
-
-
-class _Section:
-    """The series of each name."""
-
-    def __init__(self, window: int) -> None:
-        self.window = window
-        self.series: dict[str, _Series] = {}
-
-    def settle(self) -> None:
-        """Bring the totals up to date; the host waits for the device here."""
-        unread = [entry for s in self.series.values() for entry in s.unread]
-        if unread:
-            numbers = _to_host([tensor for _, _, tensor in unread])
-            for (values, index, _), number in zip(unread, numbers, strict=True):
-                values[index] = number
-        for series in self.series.values():
-            series.settle()
-
-    def widen(self, window: int) -> None:
-        self.window = window
-        for series in self.series.values():
-            series.window = window
-
-    def clear(self) -> None:
-        self.series.clear()
+        _settle(self._series)
+        return {k: s.counts[-s.window :].tolist() for k, s in self._series.items()}
 
 
 class _Series:
@@ -284,6 +249,17 @@ class _Series:
         return sum(counts) / len(counts)
 
 
+def _settle(section: Mapping[str, _Series]) -> None:
+    """Bring the totals up to date; the host waits for the device here."""
+    unread = [entry for series in section.values() for entry in series.unread]
+    if unread:
+        numbers = _to_host([tensor for _, _, tensor in unread])
+        for (values, index, _), number in zip(unread, numbers, strict=True):
+            values[index] = number
+    for series in section.values():
+        series.settle()
+
+
 def mean_of(total: float, count: float) -> float:
     """Their quotient; nan where nothing was counted."""
     return total / count if count else math.nan
@@ -314,7 +290,8 @@ def _checked(key: str, value: Any) -> Any:
         # One that was written in place before may be again: keep its value of now.
         return value.clone() if not value.is_inference() and value._version else value
     try:
-        if not isinstance(value, (str, bytes, complex)) and not _dimensions(value):
+        shape = getattr(value, "shape", None)  # of a numpy array; () for its scalars
+        if not isinstance(value, (str, bytes, complex)) and not shape:
             return float(value)
         raise TypeError
     except (TypeError, ValueError):
@@ -322,10 +299,6 @@ def _checked(key: str, value: Any) -> Any:
             f"log value {key!r} must be a number or a 0-d tensor, got "
             f"{type(value).__name__}"
         ) from None
-
-
-def _dimensions(value: Any) -> Any:
-    return getattr(value, "shape", None)  # of a numpy array; () for its scalars
 
 
 def _to_host(tensors: list[Any]) -> list[float]:

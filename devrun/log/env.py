@@ -5,23 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping
 
 import devrun
 
 
-def collect_env(
-    devices: Mapping[str, Iterable[str] | str] | None = None,
-) -> dict[str, str]:
-    """Facts about this process, by name; nothing is probed.
-
-    Args:
-        devices: adapter name -> its devices, or why it has none; taken as given.
-    """
+def collect_env() -> dict[str, str]:
+    """Facts about this process, by name; no device is probed."""
     import numpy
     import torch
 
-    facts = {
+    return {
         "sys.platform": sys.platform,
         "OS": platform.platform(),
         "Python": " ".join(sys.version.split()),
@@ -29,10 +22,6 @@ def collect_env(
         "NumPy": numpy.__version__,
         "CPU threads": f"{torch.get_num_threads()} of {os.cpu_count()}",
     }
-    for name, listed in (devices or {}).items():
-        shown = listed if isinstance(listed, str) else ", ".join(listed)
-        facts[f"Device {name}"] = shown or "none"
-    return facts
 
 
 def brief() -> str:
@@ -49,6 +38,6 @@ def brief() -> str:
     )
 
 
-def env_text(devices: Mapping[str, Iterable[str] | str] | None = None) -> str:
+def env_text() -> str:
     """`collect_env` as lines of `name: value`."""
-    return "\n".join(f"{name}: {value}" for name, value in collect_env(devices).items())
+    return "\n".join(f"{name}: {value}" for name, value in collect_env().items())

@@ -8,7 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from devrun.errors import ConfigError, StorageError
+from devrun.errors import ConfigError
+from devrun.files import disk_errors
 from devrun.redact import MASK, is_secret_key, redact
 
 DIGITS = 5
@@ -32,13 +33,9 @@ class JsonLines:
         Raises:
             StorageError: the disk is full or gone.
         """
-        try:
+        with disk_errors(f"cannot write {self.path!r}"):
             self._file.write(strict_line(record) + "\n")
             self._file.flush()
-        except OSError as error:
-            raise StorageError(
-                f"cannot write {self.path!r}: {error.strerror}"
-            ) from error
 
     def close(self) -> None:
         """Close the file; safe twice."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from devrun.data.batch import batch_size_of
 from devrun.errors import DevrunError, UnsupportedFeatureError
 from devrun.models.calls import Wrapped
-from devrun.models.steps import check_gradient
+from devrun.models.steps import check_gradient, detached
 from devrun.scopes import SCOPES
 
 
@@ -83,25 +83,15 @@ def _step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     if isinstance(batch, Stacked):
         return _of_stacked(step, batch, mode)
     _place(model)
-    count = _count(batch)
+    result: dict[str, Any] = {
+        "loss": None, "log_vars": {}, "num_samples": _count(batch)
+    }  # fmt: skip
     if mode != "train":
-        return {
-            "loss": None,
-            "log_vars": {},
-            "num_samples": count,
-            "predictions": model.val_step(batch),
-        }
+        return {**result, "predictions": model.val_step(batch)}
     update = _Update(step.model_name)
-    log_vars = model.train_step(batch, update)
+    log_vars = detached(model.train_step(batch, update))
     check_gradient(step, update.loss)
-    return {
-        "loss": update.loss,
-        "log_vars": {
-            name: value.detach() if isinstance(value, Tensor) else value
-            for name, value in log_vars.items()
-        },
-        "num_samples": count,
-    }
+    return {**result, "loss": update.loss, "log_vars": log_vars}
 
 
 @dataclass
@@ -190,8 +180,7 @@ def _of_stacked(step: Wrapped, batch: Stacked, mode: str) -> dict[str, Any]:
         return result
     loss, log_vars = model.parse_losses(model._run_forward(data, mode="loss"))
     check_gradient(step, loss)
-    values = {name: value.detach() for name, value in log_vars.items()}
-    return {**result, "loss": loss, "log_vars": values}
+    return {**result, "loss": loss, "log_vars": detached(log_vars)}
 
 
 def _place(model: Any) -> None:

@@ -39,14 +39,11 @@ def not_finite(model: nn.Module) -> str | None:
 def _first_bad(named: list[tuple[str, Tensor]]) -> str | None:
     # a sum is finite only if all of it is, and takes one pass; it may overflow, though
     # (one transfer for all of them: each .item() would wait for the device)
-    sums = [_real(value).sum(dtype=torch.float32) for _, value in named]
+    real = (torch.view_as_real(v) if v.is_complex() else v for _, v in named)
+    sums = [value.sum(dtype=torch.float32) for value in real]
     if torch.isfinite(torch.stack(sums)).all():
         return None
     good = torch.stack([torch.isfinite(value).all() for _, value in named]).tolist()
     return next(
         (name for (name, _), ok in zip(named, good, strict=True) if not ok), None
     )
-
-
-def _real(value: Tensor) -> Tensor:
-    return torch.view_as_real(value) if value.is_complex() else value

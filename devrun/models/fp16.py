@@ -40,22 +40,9 @@ def auto_fp16(
     Raises:
         ConfigTypeError: (a TypeError, at the call) the method of another class.
     """
-
-    def decorate(function: F) -> F:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not _enabled(args, supported_types, "auto_fp16"):
-                return function(*args, **kwargs)
-            device = _device_type(args[0], (args[1:], kwargs))
-            low = _low_precision(device)
-            args, kwargs = _cast(function, args, kwargs, apply_to, torch.float32, low)
-            with torch.autocast(device, dtype=low):
-                output = function(*args, **kwargs)
-            return cast_tensor_type(output, low, torch.float32) if out_fp32 else output
-
-        return wrapper  # type: ignore[return-value]
-
-    return decorate
+    return functools.partial(
+        _decorated, "auto_fp16", supported_types, apply_to, lower=True, back=out_fp32
+    )
 
 
 def force_fp32(
@@ -72,22 +59,9 @@ def force_fp32(
     Raises:
         ConfigTypeError: (a TypeError, at the call) not a method of a module.
     """
-
-    def decorate(function: F) -> F:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not _enabled(args, (nn.Module,), "force_fp32"):
-                return function(*args, **kwargs)
-            device = _device_type(args[0], (args[1:], kwargs))
-            low = _low_precision(device)
-            args, kwargs = _cast(function, args, kwargs, apply_to, low, torch.float32)
-            with torch.autocast(device, enabled=False):
-                output = function(*args, **kwargs)
-            return cast_tensor_type(output, torch.float32, low) if out_fp16 else output
-
-        return wrapper  # type: ignore[return-value]
-
-    return decorate
+    return functools.partial(
+        _decorated, "force_fp32", (nn.Module,), apply_to, lower=False, back=out_fp16
+    )
 
 
 def wrap_fp16_model(model: nn.Module) -> None:
@@ -100,6 +74,30 @@ def wrap_fp16_model(model: nn.Module) -> None:
 def cast_tensor_type(inputs: Any, src_type: torch.dtype, dst_type: torch.dtype) -> Any:
     """`inputs` with its tensors of `src_type` in `dst_type`; others as they are."""
     return map_tensors(lambda t: t.to(dst_type) if t.dtype == src_type else t, inputs)
+
+
+def _decorated(
+    name: str,
+    kinds: tuple[type, ...],
+    apply_to: Iterable[str] | None,
+    function: F,
+    *,
+    lower: bool,
+    back: bool,
+) -> F:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not _enabled(args, kinds, name):
+            return function(*args, **kwargs)
+        device = _device_type(args[0], (args[1:], kwargs))
+        low, full = _low_precision(device), torch.float32
+        source, wanted = (full, low) if lower else (low, full)
+        args, kwargs = _cast(function, args, kwargs, apply_to, source, wanted)
+        with torch.autocast(device, dtype=low if lower else None, enabled=lower):
+            output = function(*args, **kwargs)
+        return cast_tensor_type(output, wanted, source) if back else output
+
+    return wrapper  # type: ignore[return-value]
 
 
 def _enabled(args: tuple[Any, ...], kinds: tuple[type, ...], name: str) -> bool:
@@ -126,14 +124,12 @@ def _cast(
         if parameter.kind is not parameter.VAR_POSITIONAL
     ]
     wanted = set(names) if apply_to is None else set(apply_to)
-    positional = [
-        cast_tensor_type(value, src_type, dst_type) if name in wanted else value
-        for name, value in zip(names, args, strict=False)
-    ]
-    named = {
-        name: cast_tensor_type(value, src_type, dst_type) if name in wanted else value
-        for name, value in kwargs.items()
-    }
+
+    def cast(name: str, value: Any) -> Any:
+        return cast_tensor_type(value, src_type, dst_type) if name in wanted else value
+
+    positional = list(map(cast, names, args))
+    named = {name: cast(name, value) for name, value in kwargs.items()}
     return (*positional, *args[len(positional) :]), named
 
 

@@ -143,6 +143,14 @@ def check_gradient(step: Wrapped, loss: Tensor | None) -> None:
         )
 
 
+def detached(log_vars: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without their graphs."""
+    return {
+        name: value.detach() if isinstance(value, Tensor) else value
+        for name, value in log_vars.items()
+    }
+
+
 def _mmcv_result(step: Wrapped, output: Any, batch: Any, source: str) -> dict[str, Any]:
     if not isinstance(output, dict):
         raise ConfigTypeError(
@@ -153,12 +161,8 @@ def _mmcv_result(step: Wrapped, output: Any, batch: Any, source: str) -> dict[st
     loss = result.get("loss")
     if loss is not None:
         loss = _scalar(step, loss, f"the loss of {source}")
-    log_vars = {
-        name: value.detach() if isinstance(value, Tensor) else value
-        for name, value in (result.get("log_vars") or {}).items()
-    }
     result["loss"] = loss
-    result["log_vars"] = log_vars
+    result["log_vars"] = detached(result.get("log_vars") or {})
     if result.get("num_samples") is None:
         result["num_samples"] = batch_size_of(batch)
     return result

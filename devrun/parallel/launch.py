@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import WorkerSpec
@@ -70,31 +70,25 @@ def launch(
     """
     silence("torch.distributed.elastic")  # what follows says it in one line
     folder = Path(tempfile.mkdtemp(prefix="devrun-ranks-"))
+    # the first process of a machine speaks for all; what others say goes to files
+    apart = dict.fromkeys(range(1, how.processes), Std.ALL)
     agent = None
     try:
         with _environment(how):
             with _met(how):
-                agent = Agent(
-                    _spec(words, how),
-                    DefaultLogsSpecs(str(folder), redirects=_redirects(how)),
-                    signals,
-                    on_restart,
-                )
+                logs = DefaultLogsSpecs(str(folder), redirects=apart)
+                agent = Agent(_spec(words, how), logs, signals, on_restart)
             with _met(how):
                 agent.run()
-        if agent.failure is not None:
-            _end(agent.failure)
+        if (failure := agent.failure) is not None:
+            if failure.exit_code in STOPPED:
+                raise RunInterrupted(str(failure), failure.exit_code)
+            raise failure
     finally:
         if agent is not None:
             agent.close()
         if agent is None or agent.failure is None or not agent.failure.keeps_output:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _end(failure: RankError) -> NoReturn:
-    if failure.exit_code in STOPPED:
-        raise RunInterrupted(str(failure), failure.exit_code)
-    raise failure
 
 
 def _spec(words: Sequence[str], how: Launch) -> WorkerSpec:
@@ -122,11 +116,6 @@ def _spec(words: Sequence[str], how: Launch) -> WorkerSpec:
         monitor_interval=0.1,
         local_addr="localhost" if alone else None,
     )
-
-
-def _redirects(how: Launch) -> dict[int, Std]:
-    """The first process of a machine speaks for all; what others say goes to files."""
-    return dict.fromkeys(range(1, how.processes), Std.ALL)
 
 
 @contextmanager

@@ -13,8 +13,7 @@ from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 
 TYPES = ("ddp", "fsdp", "none")
 DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")
-SCHEDULES = ("1f1b", "gpipe")
-COMPRESSIONS = ("bf16", "fp16")
+_CHOICES = {"schedule": ("1f1b", "gpipe"), "compression": ("bf16", "fp16")}
 SEQUENCE_STYLES = ("split", "sequence", "gather")
 STYLES = ("colwise", "rowwise", "qkv", *SEQUENCE_STYLES)
 _OF = {
@@ -45,14 +44,6 @@ _ABSENT = {
     "gradient_checkpointing keeps fewer activations",
 }
 """Dimensions that are elsewhere, and what there is here."""
-_FLAGS = (
-    "static_graph",
-    "gradient_as_bucket_view",
-    "find_unused_parameters",
-    "broadcast_buffers",
-    "offload",
-    "sequence",
-)
 
 
 @dataclass(frozen=True)
@@ -129,6 +120,11 @@ class ParallelOptions:
             options._check_type(options.type, section)
         return options
 
+    def given(self) -> list[str]:
+        """The options that are not what they are by default."""
+        usual = vars(ParallelOptions())
+        return [name for name, value in vars(self).items() if value != usual[name]]
+
     def fitted(self, world: int) -> tuple[str, dict[str, int]]:
         """The type, and the size of every dimension, for `world` processes.
 
@@ -191,8 +187,8 @@ class ParallelOptions:
     def _check_pipeline(self, kind: str, sizes: Mapping[str, int]) -> None:
         """Refuse what does not go together with stages, or needs them."""
         if sizes["pipeline"] == 1:
-            for name in ("split", "schedule"):
-                if getattr(self, name) != getattr(type(self)(), name):
+            for name in self.given():
+                if name in ("split", "schedule"):
                     raise ConfigError(
                         f"parallel: {name} is for the stages of a pipeline: add mesh: "
                         "{pipeline: N}, or leave it out",
@@ -213,11 +209,7 @@ class ParallelOptions:
         if stages > 1:
             return "none" if stages == world else "ddp"
         divides = self.mesh.get("shard", 1) > 1 or self.mesh.get("tensor", 1) > 1
-        if divides or any(
-            getattr(self, name) != getattr(type(self)(), name)
-            for name, types in _OF.items()
-            if types[0] == "fsdp"
-        ):
+        if divides or any(_OF.get(name, ("",))[0] == "fsdp" for name in self.given()):
             alone = self.mesh.get("tensor", 1) == world
             return "none" if alone else "fsdp"
         return "ddp" if world > 1 else "none"
@@ -242,16 +234,22 @@ class ParallelOptions:
 
     def _check_type(self, kind: str, section: Mapping[str, Any]) -> None:
         """Refuse an option that `kind` would not honour."""
-        usual = ParallelOptions()
+        given = self.given()
         for name, types in _OF.items():
-            given = getattr(self, name) != getattr(usual, name)
-            if given and kind not in types and kind != "none":
+            if name in given and kind not in types and kind != "none":
                 raise ConfigError(
                     f"parallel: {name} is for type {' or '.join(types)}; type {kind} "
                     "cannot honour it: leave it out",
                     key=name,
                     place=where(section, name),
                 )
+
+
+_FLAGS = [
+    each.name
+    for each in dataclasses.fields(ParallelOptions)
+    if each.type in ("bool", "bool | None")
+]
 
 
 def _check(key: str, value: Any) -> None:
@@ -269,14 +267,9 @@ def _check(key: str, value: Any) -> None:
         )
     if key == "bucket_cap_mb":
         whole_number("parallel.bucket_cap_mb", value, key=key)
-    if key == "compression" and value not in COMPRESSIONS:
-        raise ConfigError(
-            f"parallel: compression must be bf16 or fp16, got {value!r}", key=key
-        )
-    if key == "schedule" and value not in SCHEDULES:
-        raise ConfigError(
-            f"parallel: schedule must be 1f1b or gpipe, got {value!r}", key=key
-        )
+    if key in _CHOICES and value not in _CHOICES[key]:
+        known = " or ".join(_CHOICES[key])
+        raise ConfigError(f"parallel: {key} must be {known}, got {value!r}", key=key)
     if key == "split" and value != "auto" and not isinstance(value, (list, tuple)):
         raise ConfigTypeError(
             f"parallel: split takes auto, or a list of layers, got {value!r}", key=key
@@ -317,20 +310,14 @@ def _check_each(key: str, value: Mapping[str, Any]) -> None:
 
 
 def _check_wrap(value: Any) -> None:
-    if isinstance(value, Mapping):
-        if set(value) != {"min_params"}:
-            raise ConfigError(
-                f"parallel: wrap takes class names or {{min_params: N}}, got "
-                f"{dict(value)!r}",
-                key="wrap",
-            )
+    if isinstance(value, Mapping) and set(value) == {"min_params"}:
         whole_number("parallel.wrap.min_params", value["min_params"], key="wrap")
         return
     names = [value] if isinstance(value, str) else value
-    if not (isinstance(names, (list, tuple)) and names) or not all(
-        isinstance(name, str) for name in names
-    ):
+    listed = isinstance(names, (list, tuple)) and names
+    if not listed or not all(isinstance(name, str) for name in names):
+        given = dict(value) if isinstance(value, Mapping) else value
         raise ConfigTypeError(
-            f"parallel: wrap takes class names or {{min_params: N}}, got {value!r}",
+            f"parallel: wrap takes class names or {{min_params: N}}, got {given!r}",
             key="wrap",
         )

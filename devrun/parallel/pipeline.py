@@ -7,7 +7,6 @@ The micro-batches of a pipeline are those of the update.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import logging
@@ -22,7 +21,6 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from devrun.dist import allreduce_grads
 from devrun.parallel import sharding
 from devrun.parallel.homes import Homes, forget_others
-from devrun.parallel.options import ParallelOptions
 from devrun.parallel.passes import Passes, Plan
 from devrun.parallel.stages import describe, stages_by_name, starts_of
 from devrun.parallel.strategy import (
@@ -54,12 +52,7 @@ class Pipeline(Strategy):
     _user: nn.Module
 
     def check(self, policy: UpdatePolicy, model: Any, optimizer: Any) -> None:
-        usual = ParallelOptions()
-        others = [
-            name
-            for name in (field.name for field in dataclasses.fields(usual))
-            if name not in _OURS and getattr(self.options, name) != getattr(usual, name)
-        ]
+        others = [name for name in self.options.given() if name not in _OURS]
         step = model
         inside = {id(param) for param in step.module.parameters()}
         reasons = {

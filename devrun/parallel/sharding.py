@@ -19,10 +19,6 @@ from devrun.dist import is_main
 from devrun.step import UpdatePolicy
 from devrun.tensors import local_of
 
-Orders = Mapping[str, Tensor]
-"""Of some parameters, by name: which rows of the whole one come first, second, ...,
-where the processes have them in another order than the model's own."""
-
 
 def whole(value: Any, order: Tensor | None = None) -> Any:
     """`value` as one process would have it, on the host of rank 0.

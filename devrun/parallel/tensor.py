@@ -124,23 +124,19 @@ def styles_of(model: nn.Module, options: ParallelOptions) -> dict[str, str]:
             "plan: {PATTERN: colwise, PATTERN: rowwise}",
             key="plan",
         )
-    modules = dict(model.named_modules())
-    names = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
-    found: list[tuple[str, list[str]]] = []
+    named = model.named_modules()
+    names = [name for name, module in named if isinstance(module, nn.Linear)]
+    styles: dict[str, str] = {}
     for pattern, style in given.items():
         if is_of_sequence(style):
-            inner = matching_modules("plan", pattern, model)
-            found.append((pattern, [name for name, _ in inner]))
+            those = [name for name, _ in matching_modules("plan", pattern, model)]
         else:
-            matches = matching("plan", pattern, names)[pattern]
-            found.append((pattern, list(filter(matches, names))))
-    styles: dict[str, str] = {}
-    for pattern, those in found:
+            those = list(filter(matching("plan", pattern, names)[pattern], names))
         for name in those:
-            if styles.setdefault(name, given[pattern]) != given[pattern]:
+            if styles.setdefault(name, style) != style:
                 raise ConfigError(
-                    f"parallel: plan has {styles[name]} and {given[pattern]} for "
-                    f"{name}: give patterns that do not overlap",
+                    f"parallel: plan has {styles[name]} and {style} for {name}: give "
+                    "patterns that do not overlap",
                     key="plan",
                 )
     return styles
@@ -151,14 +147,13 @@ def _check(model: nn.Module, styles: Mapping[str, str], size: int) -> None:
     for name, style in styles.items():
         module: Any = model.get_submodule(name)
         row = style == "rowwise"
+        what = "inputs" if row else "outputs"
         width = module.in_features if row else module.out_features
         if style == "qkv" and width % _PARTS == 0:
             width //= _PARTS
         parent = model.get_submodule(name.rpartition(".")[0])
-        heads = next(
-            (getattr(parent, key) for key in _HEADS if hasattr(parent, key)), 0
-        )
-        what = "inputs" if row else "outputs"
+        found = (getattr(parent, key) for key in _HEADS if hasattr(parent, key))
+        heads = next(found, 0)
         for count, noun in ((heads, "heads"), (width, what)):
             if count % size:
                 raise ConfigError(

@@ -23,15 +23,7 @@ from devrun.hooks.base import Hook
 from devrun.hooks.logger.hook import THROUGHPUT, TIMES, LoggerHook
 from devrun.rehearsal.compare import Comparison, Side, compared
 from devrun.rehearsal.recorded import Curve, RecordedRun, flat, read_run
-from devrun.rehearsal.recording import (
-    MOVES,
-    Key,
-    Recording,
-    kept,
-    move_weights,
-    noise,
-    short,
-)
+from devrun.rehearsal.recording import Key, Recording, kept, move_weights, short
 from devrun.run import Run
 
 LOGGED, FAR = 5, 100
@@ -39,9 +31,7 @@ LOGGED, FAR = 5, 100
 (where it takes more to the first one, so many)."""
 SAVED = 3
 """Checkpoints that are compared at most."""
-OF_THE_MACHINE = (
-    *TIMES, THROUGHPUT, "memory",
-)  # fmt: skip
+OF_THE_MACHINE = (*TIMES, THROUGHPUT, "memory")
 """Logged values that no training repeats."""
 RATES = ("lr", "momentum")
 NOT_COMPARED = ("work_dir", "resume_from", "auto_resume", "seed", "launcher")
@@ -102,7 +92,7 @@ class Recorded(Side):
     def __init__(self, run: RecordedRun) -> None:
         self.run, self.label = run, str(run.path)
 
-    def record(self, steps: int) -> Recording:
+    def record(self, steps: int, rounding: float = 0.0, move: int = 0) -> Recording:
         return _recording(self.run, self.label, steps)
 
 
@@ -116,14 +106,7 @@ class Again(Side):
     facts: dict[str, Any] = field(default_factory=dict)
     """Of this training, as `run.json` has them."""
 
-    def record(self, steps: int) -> Recording:
-        return self._trained(steps, 0.0, 0)
-
-    def measure(self, recording: Recording, steps: int) -> None:
-        for move in range(MOVES):
-            noise(recording, self._trained(steps, recording.epsilon, move))
-
-    def _trained(self, steps: int, rounding: float, move: int) -> Recording:
+    def record(self, steps: int, rounding: float = 0.0, move: int = 0) -> Recording:
         interval = min((int(c.steps[0]) for c in _logged(self.run)), default=1)
         saved = {s.step for s in self.run.checkpoints if s.step <= steps}
         with short(self.cfg, steps) as training:
@@ -132,8 +115,7 @@ class Again(Side):
                 if isinstance(hook, LoggerHook):
                     hook.interval = interval  # a dry run's is 1
             runner.register_hook(_Save(saved))
-            if rounding:
-                move_weights(runner.model, rounding, move)
+            move_weights(runner.model, rounding, move)
             training.run()
             adapter = runner.adapter
             self.facts = {
@@ -215,11 +197,9 @@ def differences(
             old, new = (dict(flat(side[key], key)) for side in (facts, now))
             found.update(_unequal(old, new))
     if run.config:
-        new = dict(flat(to_plain(cfg)))
-        names = {k for k in {*run.config, *new} if k.split(".")[0] not in NOT_COMPARED}
-        old = {k: v for k, v in run.config.items() if k in names}
-        new = {k: v for k, v in new.items() if k in names}
-        found.update({f"config {k}": v for k, v in _unequal(old, new).items()})
+        changed = _unequal(run.config, dict(flat(to_plain(cfg))))
+        told = {k: v for k, v in changed.items() if k.split(".")[0] not in NOT_COMPARED}
+        found.update({f"config {k}": pair for k, pair in told.items()})
     return found
 
 

@@ -71,7 +71,7 @@ class Commit(Side):
             "path": [str(self._inside(Path(p))) if p else p for p in sys.path],
         }  # fmt: skip
 
-    def record(self, steps: int) -> Recording:
+    def record(self, steps: int, rounding: float = 0.0, move: int = 0) -> Recording:
         self._ask(self._begin)
         self._ask({"what": "record", "steps": steps})
         return read(self._file)
@@ -186,8 +186,7 @@ def _check_config(root: Path, relative: Path, name: str, found: str | None) -> N
         there = (root / relative).is_file()
     else:
         words = "ls-tree", "--name-only", "-z", found, "--", str(relative)
-        listed = _git(root, *words)
-        there = bool(listed)
+        there = bool(_git(root, *words))
     if not there:
         what = "the working tree" if found is None else f"commit {name!r}"
         raise ConfigError(

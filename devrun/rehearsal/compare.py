@@ -23,7 +23,6 @@ from devrun.errors import ConfigError
 from devrun.rehearsal.operators import Operator, first_parting, recorded_operators
 from devrun.rehearsal.recording import (
     MOVES,
-    PRECISIONS,
     Key,
     Recording,
     distance,
@@ -31,6 +30,7 @@ from devrun.rehearsal.recording import (
     record,
 )
 from devrun.rehearsal.ulps import ulps
+from devrun.rehearsal.workloads import DTYPES
 
 SCHEMA = "devrun.compare/1"
 SLACK = 4.0
@@ -117,12 +117,19 @@ class Side:
     measures = True
     """Whether it can be run again, for its noise and its operators."""
 
-    def record(self, steps: int) -> Recording:
-        """Its first `steps` updates."""
+    def record(self, steps: int, rounding: float = 0.0, move: int = 0) -> Recording:
+        """Its first `steps` updates.
+
+        Args:
+            rounding: relative size of random changes of the first weights.
+            move: the seed of those changes.
+        """
         raise NotImplementedError
 
     def measure(self, recording: Recording, steps: int) -> None:
         """Fill `noise` of what `record` gave."""
+        for move in range(MOVES):
+            noise(recording, self.record(steps, recording.epsilon, move))
 
     def operators(self, step: int, name: str, rounding: float = 0.0) -> list[Operator]:
         """Those of a module in an update; of "" those of model and loss."""
@@ -136,14 +143,8 @@ class Trained(Side):
     cfg: Mapping[str, Any]
     label: str
 
-    def record(self, steps: int) -> Recording:
-        return record(self.cfg, self.label, steps=steps)
-
-    def measure(self, recording: Recording, steps: int) -> None:
-        for move in range(MOVES):
-            size = recording.epsilon
-            moved = record(self.cfg, "moved", steps=steps, rounding=size, move=move)
-            noise(recording, moved)
+    def record(self, steps: int, rounding: float = 0.0, move: int = 0) -> Recording:
+        return record(self.cfg, self.label, steps, rounding, move)
 
     def operators(self, step: int, name: str, rounding: float = 0.0) -> list[Operator]:
         return recorded_operators(self.cfg, step, name, rounding=rounding)
@@ -159,7 +160,7 @@ class Kept(Side):
         self.steps = max((key.step for key in recording.records), default=1)
         """Updates that it has."""
 
-    def record(self, steps: int) -> Recording:
+    def record(self, steps: int, rounding: float = 0.0, move: int = 0) -> Recording:
         early = {k: v for k, v in self.recording.records.items() if k.step <= steps}
         return replace(self.recording, records=early)
 
@@ -198,10 +199,8 @@ def compared(one: Side, two: Side, *, steps: int) -> Comparison:
     if not coarser.noise:
         side.measure(coarser, steps)
     found = laid_over(sides[0][0], sides[1][0], coarser)
-    part = found.parting
-    if part is None or part.kind not in ("activation", "loss"):
-        return found
-    if not (one.measures and two.measures):
+    part, shown = found.parting, one.measures and two.measures
+    if part is None or part.kind not in ("activation", "loss") or not shown:
         return found
     where = (part.step, "" if part.kind == "loss" else part.name.partition(" ")[0])
     operator = first_parting(
@@ -258,7 +257,7 @@ def _parting(
 ) -> Parting:
     same = a.shape == b.shape
     worst = float((a - b).abs().max() / a.abs().max()) if same else math.inf
-    units = ulps(a, b, PRECISIONS[precision]) if same else math.inf
+    units = ulps(a, b, DTYPES[precision]) if same else math.inf
     return Parting(
         step=key.step,
         kind=key.kind,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from devrun.hooks.base import Hook
@@ -74,7 +74,7 @@ class _Watch(Hook):
         if runner.iter + 1 != self.step:
             return
         if not self.name:  # the loss is computed around the model
-            self._listing.__enter__()
+            self._enter()
             return
         module = runner.model.get_submodule(self.name)
         self._handles = [
@@ -84,17 +84,17 @@ class _Watch(Hook):
 
     def after_backward(self, runner: Run) -> None:
         if not self.name and runner.iter + 1 == self.step:
-            self._listing.__exit__(None, None, None)
+            self._leave()
 
     def after_train_iter(self, runner: Run) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
-    def _enter(self, module: nn.Module, given: Any) -> None:
+    def _enter(self, *_: Any) -> None:
         self._listing.__enter__()
 
-    def _leave(self, module: nn.Module, given: Any, out: Any) -> None:
+    def _leave(self, *_: Any) -> None:
         self._listing.__exit__(None, None, None)
 
 
@@ -113,8 +113,7 @@ def recorded_operators(
         if not shows_steps(training):
             return found
         training.runner.register_hook(_Watch(step, name, found))
-        if rounding:
-            move_weights(training.runner.model, rounding, 0)
+        move_weights(training.runner.model, rounding, 0)
         without_dropout(training.runner.model)
         training.run()
     return found

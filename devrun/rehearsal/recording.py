@@ -23,9 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from devrun.checkpoint import fileops, strict_json, tensorfile
-from devrun.errors import ConfigError, StorageError
-from devrun.files import replace_file
+from devrun.errors import ConfigError
+from devrun.files import disk_errors, replace_file
 from devrun.hooks.base import Hook
+from devrun.rehearsal.workloads import DTYPES
 from devrun.run import Run
 from devrun.runners.training import Training, build_training
 from devrun.step import Capability
@@ -37,8 +38,6 @@ KEPT = 1 << 18
 """Values of a tensor that are compared at most, spread over it evenly."""
 MOVES = 3
 """Measurements of what one rounding does; the largest effect counts."""
-PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32,
-              "bf16": torch.bfloat16, "fp16": torch.float16}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Recording:
     @property
     def epsilon(self) -> float:
         """The relative distance of two neighbouring numbers of its precision."""
-        return torch.finfo(PRECISIONS.get(self.precision, torch.float32)).eps
+        return torch.finfo(DTYPES.get(self.precision, torch.float32)).eps
 
 
 class UpdateRecorder(Hook):
@@ -204,20 +203,11 @@ def shows_steps(training: Training) -> bool:
 
 
 def record(
-    cfg: Mapping[str, Any],
-    label: str,
-    *,
-    steps: int,
-    rounding: float = 0.0,
-    move: int = 0,
+    cfg: Mapping[str, Any], label: str, steps: int, rounding: float, move: int
 ) -> Recording:
-    """Train for `steps` updates, write nothing, and keep what every step did.
+    """Train `cfg`, which has a seed, and keep what every step did.
 
-    Args:
-        cfg: a checked config with a seed.
-        label: the training's name in what is said.
-        rounding: relative size of random changes of the first weights.
-        move: the seed of those changes.
+    See `compare.Side.record`.
 
     Raises:
         DevrunError: as the training would.
@@ -226,8 +216,7 @@ def record(
     with short(cfg, steps) as training:
         recorder = Recorder if shows_steps(training) else UpdateRecorder
         training.runner.register_hook(recorder(recording))
-        if rounding:
-            move_weights(training.runner.model, rounding, move)
+        move_weights(training.runner.model, rounding, move)
         without_dropout(training.runner.model)
         training.run()
         recording.precision = training.runner.session.policy.precision
@@ -235,7 +224,9 @@ def record(
 
 
 def move_weights(module: nn.Module, size: float, seed: int) -> None:
-    """Change each weight by `size` of itself, up or down by chance."""
+    """Change each weight by `size` of itself, up or down by chance; not by 0."""
+    if not size:
+        return
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -300,7 +291,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
     about, tensors = read_tensors(path)
     try:
         found = Recording(str(about["label"]), str(about["precision"]))
-        if found.precision not in PRECISIONS:
+        if found.precision not in DTYPES:
             raise ValueError(f"a precision {found.precision!r}")
         carried = tensors["noise"].tolist()
         for index, (step, kind, name, call) in enumerate(about["keys"]):
@@ -325,13 +316,8 @@ def write_tensors(
     """
     text = bytearray(json.dumps({"schema": SCHEMA, **about}).encode())
     held = {**tensors, "about": torch.frombuffer(text, dtype=torch.uint8)}
-    try:
+    with disk_errors(f"cannot write {os.fspath(path)!r}", "; choose another place"):
         replace_file(path, b"".join(map(bytes, tensorfile.pieces(held))))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(
-            f"cannot write {os.fspath(path)!r}: {reason}; choose another place"
-        ) from error
 
 
 def read_tensors(

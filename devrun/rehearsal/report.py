@@ -182,7 +182,9 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 def _body(data: Mapping[str, Any]) -> Iterator[str]:
     runs = data["runs"]
-    yield from _problems(runs)
+    for run in runs:
+        for problem in run["problems"]:
+            yield f'<p class="warn">{_text(run["name"])}: {_text(problem)}</p>'
     yield "<h2>Runs</h2>" + _table(
         ["", *(run["name"] for run in runs)],
         [[title, *(_fact(run, key) for run in runs)] for key, title in _FACTS.items()]
@@ -214,12 +216,6 @@ def _body(data: Mapping[str, Any]) -> Iterator[str]:
         yield "<p>None is known.</p>"
     if len(runs) == 1 and rows:
         yield "</details>"
-
-
-def _problems(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    for run in runs:
-        for problem in run["problems"]:
-            yield f'<p class="warn">{_text(run["name"])}: {_text(problem)}</p>'
 
 
 def _warnings(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:

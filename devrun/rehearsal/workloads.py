@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +14,8 @@ import torch.nn.functional as F
 
 from devrun.text import joined
 
-DTYPES = {
-    "fp64": torch.float64,
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-}
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32,
+          "bf16": torch.bfloat16, "fp16": torch.float16}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -161,16 +158,12 @@ def _products(
         a = _random(*lead, m, k, device=device, dtype=dtype)
         b = _random(*lead, k, n, device=device, dtype=dtype)
         work = 2.0 * batch * m * k * n
-        run = _call(torch.matmul, a, b)
+        run = partial(torch.matmul, a, b)
         found.append(Case("matmul", name, words, work, "GFLOP/s", run))
         if tf32:
             quick = _as_tf32(run)
             found.append(Case("matmul", "tf32", words, work, "GFLOP/s", quick))
     return found
-
-
-def _call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], Any]:
-    return lambda: function(*args, **kwargs)
 
 
 def _as_tf32(run: Callable[[], Any]) -> Callable[[], Any]:
@@ -200,7 +193,7 @@ def _convolutions(
         for layout, form in (("", None), (", channels last", torch.channels_last)):
             if form is not None:
                 x, w = x.to(memory_format=form), w.to(memory_format=form)
-            run = _call(F.conv2d, x, w, **one.options())
+            run = partial(F.conv2d, x, w, **one.options())
             words = one.words() + layout
             found.append(Case("conv", name, words, work, "GFLOP/s", run))
     return found
@@ -214,7 +207,7 @@ def _attention(device: torch.device, name: str, dtype: torch.dtype) -> Case:
     )
     # two products, of which the mask leaves half
     work = 2.0 * batch * heads * length * length * width
-    run = _call(F.scaled_dot_product_attention, q, k, v, is_causal=True)
+    run = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
     words = f"causal, {heads} heads of {width}, {length} tokens, batch {batch}"
     return Case("attention", name, words, work, "GFLOP/s", run)
 
@@ -227,7 +220,7 @@ def _narrow(device: torch.device) -> list[Case]:
         a = _random(side, side, device=device, dtype=torch.float8_e4m3fn)
         b = _random(side, side, device=device, dtype=torch.float8_e4m3fn).t()
         scales = (one, scaling, one, scaling)
-        run = _call(F.scaled_mm, a, b, *scales, output_dtype=torch.bfloat16)
+        run = partial(F.scaled_mm, a, b, *scales, output_dtype=torch.bfloat16)
         words = f"{side}x{side} by {side}x{side}"
         found.append(Case("matmul", "fp8", words, 2.0 * side**3, "GFLOP/s", run))
     return found
@@ -237,14 +230,14 @@ def _memory(device: torch.device, large: bool) -> list[Case]:
     """The STREAM triad, a = b + s c: bytes as STREAM counts them, 3 a value."""
     count = 1 << (28 if large else 25)  # far more than the caches hold
     a, b, c = (torch.rand(count, device=device) for _ in range(3))
-    run = _call(torch.add, b, c, alpha=3.0, out=a)
+    run = partial(torch.add, b, c, alpha=3.0, out=a)
     words = f"triad over {count * 4 >> 20} MiB arrays"
     return [Case("memory", "fp32", words, 12.0 * count, "GB/s", run)]
 
 
 def _launch(device: torch.device) -> Case:
     one = torch.ones(1, device=device)
-    run = _call(torch.add, one, one, out=torch.empty_like(one))
+    run = partial(torch.add, one, one, out=torch.empty_like(one))
     return Case("launch", "fp32", "one addition", 1.0, "us", run)
 
 
@@ -260,7 +253,7 @@ def _copies(device: torch.device) -> list[Case]:
             here = torch.rand(count, pin_memory=pinned)
         except RuntimeError:  # a device whose host memory cannot be pinned
             continue
-        run = _call(there.copy_, here, non_blocking=pinned)
+        run = partial(there.copy_, here, non_blocking=pinned)
         found.append(Case("copy", "fp32", words, 4.0 * count, "GB/s", run))
     return found
 
@@ -273,7 +266,7 @@ def _reductions(device: torch.device) -> list[Case]:
         values = torch.rand(count, device=device)
         work = 4.0 * count * 2 * (world - 1) / world
         words = f"{count * 4 >> 20} MiB over {world} processes"
-        run = _call(dist.all_reduce, values)
+        run = partial(dist.all_reduce, values)
         found.append(Case("all_reduce", "fp32", words, work, "GB/s", run))
     return found
 

@@ -148,11 +148,10 @@ def test_print_log_goes_where_it_is_told(name, capsys):
         print_log("x", 3)
 
 
-def test_collect_env_has_versions_and_the_devices_it_was_told():
-    facts = collect_env({"cuda": ["A", "B"], "ipu": "no SDK"})
+def test_collect_env_has_versions():
+    facts = collect_env()
     assert facts["Python"].startswith(sys.version.split()[0])
-    assert facts["Device cuda"] == "A, B"
-    assert "Device ipu: no SDK" in env_text({"ipu": "no SDK"}).splitlines()
+    assert f"Python: {facts['Python']}" in env_text().splitlines()
 
 
 def test_escape_shortens_what_is_too_long():

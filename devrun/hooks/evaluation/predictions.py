@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Any
 
 from devrun.dist import gather_objects
-from devrun.errors import ConfigError, DataError, StorageError
-from devrun.files import replace_file, user_path
+from devrun.errors import ConfigError, DataError
+from devrun.files import disk_errors, replace_file, user_path
 from devrun.hooks.evaluation.loop import Steps, length_of, per_sample
 from devrun.log.jsonlines import json_number
 from devrun.run import Run
@@ -112,10 +112,8 @@ def write_predictions(
         for name, rows in sets.items()
     }
     for target, (content, _) in encoded.items():
-        try:
+        with disk_errors(f"cannot write {target!r}"):
             replace_file(target, content)
-        except OSError as error:
-            raise StorageError(f"cannot write {target!r}: {error.strerror}") from error
     return {target: count for target, (_, count) in encoded.items()}
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from devrun.errors import ConfigError, DevrunError
-from devrun.text import cause_of
-
 if TYPE_CHECKING:
     from devrun.hooks.base import Hook
     from devrun.interop.mmengine.scope import EngineScope
@@ -26,20 +23,8 @@ def attach(name: str) -> EngineScope:
 
 
 def init_weights(model: Any) -> None:
-    """Give `model` the first weights that its own rules say.
-
-    Raises:
-        ConfigError: a file that `init_cfg` names is missing or does not fit.
-    """
-    try:
-        model.init_weights()
-    except DevrunError:
-        raise
-    except Exception as error:
-        name = type(model).__name__
-        raise ConfigError(
-            f"the first weights of {name} failed: {cause_of(error)}"
-        ) from error
+    """Give `model` the first weights that its own rules say."""
+    model.init_weights()
 
 
 def hooks_of(model: Any) -> list[Hook]:

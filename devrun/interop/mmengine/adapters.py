@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import import_module
 from itertools import zip_longest
 from typing import Any
@@ -70,15 +71,7 @@ def _number(value: Any) -> Any:
     return str(value.tolist() if hasattr(value, "tolist") else value)
 
 
-def _metric(kind: Any) -> Buildable:
-    return _standing_for(kind, EngineMetric)
-
-
-def _hook(kind: Any) -> Buildable:
-    return _standing_for(kind, EngineHook)
-
-
-def _standing_for(kind: Any, base: type) -> type:
+def _standing_for(base: type, kind: Any) -> type:
     """A class called as `kind` is, whose objects hold one of it in `base`."""
 
     def init(self: Any, **arguments: Any) -> None:
@@ -105,8 +98,8 @@ def _constructor(kind: Any) -> Buildable:
 
 
 ADAPTERS: dict[str, Callable[[Any], Buildable]] = {
-    "hook": _hook,
-    "metric": _metric,
+    "hook": partial(_standing_for, EngineHook),
+    "metric": partial(_standing_for, EngineMetric),
     "optimizer constructor": _constructor,
 }
 OWN: dict[tuple[str, str], Buildable] = {

@@ -33,12 +33,11 @@ from devrun.errors import ConfigError, DataError
 from devrun.interop.openmmlab import guard
 from devrun.interop.readers import (
     arrays_from,
-    checkpoint_from,
     is_there,
     not_downloaded,
-    not_fetched,
+    put,
+    put_readers,
     unless_trusted,
-    yaml_from,
 )
 from devrun.scopes import SCOPES
 from devrun.trust import may_run_code
@@ -105,23 +104,12 @@ def _harden_mmengine() -> None:
         registry.get_object_from_string, "a dotted path is no type for a part"
     )
     registry.import_module = _registry_module
-    handlers: Any = import_module("mmengine.fileio.handlers").file_handlers
-    for endings, read in (
-        (("yaml", "yml"), yaml_from),
-        (("pkl", "pickle"), arrays_from),
-    ):
-        for ending in endings:
-            kind: Any = type(handlers[ending])
-            methods = {
-                "load_from_fileobj": unless_trusted(read, kind.load_from_fileobj)
-            }
-            for name in ("dump_to_fileobj", "dump_to_str"):
-                methods[name] = unless_trusted(_no_dump, getattr(kind, name))
-            handlers[ending] = type(kind.__name__, (kind,), methods)()
-    loader: Any = import_module("mmengine.runner").CheckpointLoader
-    for prefix, own in list(loader._schemes.items()):
-        reader = checkpoint_from if prefix == "" else not_fetched
-        loader.register_scheme(prefix, unless_trusted(reader, own), force=True)
+    put_readers(
+        import_module("mmengine.fileio.handlers").file_handlers,
+        import_module("mmengine.runner").CheckpointLoader,
+        dump_to_fileobj=_no_dump,
+        dump_to_str=_no_dump,
+    )
     backends: Any = import_module("mmengine.fileio.backends")
     for table, kept in (
         (backends.backends, "local"),
@@ -162,15 +150,12 @@ def _no_backend(*args: Any, **kwargs: Any) -> Any:
 @functools.cache
 def _harden_mmpretrain() -> None:
     cifar: Any = import_module("mmpretrain.datasets.cifar")
-    mnist: Any = import_module("mmpretrain.datasets.mnist")
-    transforms: Any = import_module("mmpretrain.datasets.transforms.processing")
     cifar.pickle = SimpleNamespace(loads=unless_trusted(_array_bytes, pickle.loads))
-    cifar.check_md5 = unless_trusted(is_there, cifar.check_md5)
-    for module in (cifar, mnist):
-        own = module.download_and_extract_archive
-        module.download_and_extract_archive = unless_trusted(not_downloaded, own)
-    own = transforms._str_to_torch_dtype
-    transforms._str_to_torch_dtype = unless_trusted(_dtype, own)
+    put(cifar, check_md5=is_there, download_and_extract_archive=not_downloaded)
+    mnist = import_module("mmpretrain.datasets.mnist")
+    put(mnist, download_and_extract_archive=not_downloaded)
+    transforms = import_module("mmpretrain.datasets.transforms.processing")
+    put(transforms, _str_to_torch_dtype=_dtype)
 
 
 def _array_bytes(content: bytes, **_: Any) -> Any:

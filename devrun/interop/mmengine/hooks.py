@@ -95,9 +95,9 @@ def _logger(work: Translation, hook: Section) -> None:
     place(shown[0], "type", "TextLoggerHook", hook.origin)
     hook.move("ignore_last", shown[0])
     place(log, "hooks", shown, hook.origin)
-    for key in ("priority", "interval_exp_name", "log_metric_by_epoch", "keep_local"):
-        hook.pop(key)
-    _not_remote(hook, "out_dir", "out_suffix", "file_client_args", "backend_args")
+    hook.drop("priority", "interval_exp_name", "log_metric_by_epoch", "keep_local")
+    hook.drop("out_dir", "out_suffix")
+    _not_remote(hook)
     hook.done()
 
 
@@ -105,16 +105,11 @@ def _checkpoint(work: Translation, hook: Section) -> None:
     saved = work.within("checkpoint_config", hook.origin)
     if not work.by_epoch and "by_epoch" not in hook.node:
         place(saved, "by_epoch", False, hook.origin)
-    for key in ("interval", "by_epoch", "save_optimizer", "out_dir"):
-        hook.move(key, saved)
-    for key in ("max_keep_ckpts", "save_last"):
-        hook.move(key, saved)
-    if hook.node.get("save_begin"):
-        refuse_value(hook.node, "save_begin", "checkpoints are saved from the start")
-    _not_remote(hook, "file_client_args", "backend_args")
-    for key in ("save_begin", "save_param_scheduler", "published_keys", "priority"):
-        hook.pop(key)
-    hook.pop("filename_tmpl")
+    hook.move_all(("interval", "by_epoch", "save_optimizer", "out_dir"), saved)
+    hook.move_all(("max_keep_ckpts", "save_last"), saved)
+    hook.without("save_begin", "checkpoints are saved from the start")
+    _not_remote(hook)
+    hook.drop("save_param_scheduler", "published_keys", "priority", "filename_tmpl")
     best = hook.node.get("save_best")
     if isinstance(best, (list, tuple)):
         if len(best) != 1:
@@ -122,14 +117,12 @@ def _checkpoint(work: Translation, hook: Section) -> None:
         place(hook.node, "save_best", best[0], origin_of(hook.node, "save_best"))
     if hook.node.get("save_best"):
         evaluation = work.within("evaluation", hook.origin)
-        for key in ("save_best", "greater_keys", "less_keys"):
-            hook.move(key, evaluation)
+        hook.move_all(("save_best", "greater_keys", "less_keys"), evaluation)
         rule = hook.node.get("rule")
         if isinstance(rule, (list, tuple)) and len(rule) == 1:
             place(hook.node, "rule", rule[0], origin_of(hook.node, "rule"))
         hook.move("rule", evaluation)
-    for key in ("save_best", "rule", "greater_keys", "less_keys"):
-        hook.pop(key)
+    hook.drop("save_best", "rule", "greater_keys", "less_keys")
     hook.done()
 
 
@@ -138,14 +131,9 @@ def _ema(work: Translation, hook: Section) -> None:
     kind = hook.node.get("ema_type", "ExponentialMovingAverage")
     if kind != "ExponentialMovingAverage":
         refuse_value(hook.node, "ema_type", "ExponentialMovingAverage is known")
-    if hook.node.get("begin_epoch"):
-        refuse_value(hook.node, "begin_epoch", "give begin_iter")
-    ours = new(hook.origin, ("custom_hooks",))
-    place(ours, "type", "devrun.EMAHook", hook.origin)
-    place(ours, "warm_up", 1, hook.origin)
-    place(ours, "begin_iter", 0, hook.origin)
-    for key in ("momentum", "interval", "begin_iter", "priority"):
-        hook.move(key, ours)
+    hook.without("begin_epoch", "give begin_iter")
+    ours = _ours(hook, type="devrun.EMAHook", warm_up=1, begin_iter=0)
+    hook.move_all(("momentum", "interval", "begin_iter", "priority"), ours)
     # theirs is the momentum of one averaging, and one for each batch
     counts = work.out.get("optimizer_config", {}).get("cumulative_iters", 1)
     times = counts / ours.get("interval", 1)
@@ -155,32 +143,33 @@ def _ema(work: Translation, hook: Section) -> None:
     place(ours, "begin_iter", ours["begin_iter"] // counts, hook.origin)
     if hook.pop("update_buffers"):
         place(ours, "buffers", "average", hook.origin)
-    for key in ("evaluate_on_origin", "strict_load", "begin_epoch", "ema_type"):
-        if hook.pop(key) and key == "evaluate_on_origin":
-            work.unused.append(f"EMAHook.{key} ({hook.origin})")
-    hook.pop("evaluate_on_ema")
+    if hook.pop("evaluate_on_origin"):
+        work.unused.append(f"EMAHook.evaluate_on_origin ({hook.origin})")
+    hook.drop("strict_load", "ema_type", "evaluate_on_ema")
     hook.done()
     _add(work, ours, hook)
 
 
 def _early(work: Translation, hook: Section) -> None:
-    ours = new(hook.origin, ("custom_hooks",))
-    place(ours, "type", "devrun.EarlyStoppingHook", hook.origin)
-    place(ours, "min_delta", 0.1, hook.origin)
-    for key in ("monitor", "rule", "min_delta", "patience"):
-        hook.move(key, ours)
+    ours = _ours(hook, type="devrun.EarlyStoppingHook", min_delta=0.1)
+    hook.move_all(("monitor", "rule", "min_delta", "patience"), ours)
     hook.move("stopping_threshold", ours, "threshold")
-    for key in ("strict", "check_finite", "priority"):
-        hook.pop(key)
+    hook.drop("strict", "check_finite", "priority")
     hook.done()
     _add(work, ours, hook)
 
 
-def _not_remote(hook: Section, *keys: str) -> None:
-    for key in keys:
-        if hook.node.get(key) and key not in ("out_dir", "out_suffix"):
-            refuse_value(hook.node, key, "files are local here")
-        hook.pop(key)
+def _ours(hook: Section, **usual: Any) -> ConfigDict:
+    """The section of the hook that stands for theirs, with what is usual there."""
+    made = new(hook.origin, ("custom_hooks",))
+    for key, value in usual.items():
+        place(made, key, value, hook.origin)
+    return made
+
+
+def _not_remote(hook: Section) -> None:
+    for key in ("file_client_args", "backend_args"):
+        hook.without(key, "files are local here")
 
 
 _TRANSLATED: dict[str, Callable[[Translation, Section], None]] = {

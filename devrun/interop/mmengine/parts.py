@@ -18,18 +18,12 @@ _LOOPS = {"EpochBasedTrainLoop": True, "IterBasedTrainLoop": False}
 _LOADER = {
     "batch_size": "samples_per_gpu",
     "num_workers": "workers_per_gpu",
-    **{
-        name: name
-        for name in (
-            "drop_last",
-            "persistent_workers",
-            "pin_memory",
-            "prefetch_factor",
-            "timeout",
-            "multiprocessing_context",
-        )
-    },
 }
+_SAME = (
+    *("drop_last", "persistent_workers", "pin_memory", "prefetch_factor", "timeout"),
+    "multiprocessing_context",
+)
+"""Options of a loader with one name in both."""
 _SAMPLERS = ("DefaultSampler", "InfiniteSampler")
 _PRECISIONS = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 _TORCH_OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta")
@@ -53,9 +47,7 @@ def train_cfg(work: Translation) -> None:
         refuse(section.node, word, "is needed: how long the training lasts")
     section.move(word, runner)
     work.put("runner", runner, section.origin)
-    if section.node.get("dynamic_intervals"):
-        refuse_value(section.node, "dynamic_intervals", "give one val_interval")
-    section.pop("dynamic_intervals")
+    section.without("dynamic_intervals", "give one val_interval")
     _when(work, section, runner[word])
     section.done()
 
@@ -63,8 +55,7 @@ def train_cfg(work: Translation) -> None:
 def _when(work: Translation, section: Section, last: Any) -> None:
     """At multiples of the interval from `val_begin` on, and at the end."""
     if work.tree.get("val_dataloader") is None:
-        section.pop("val_interval")
-        section.pop("val_begin")
+        section.drop("val_interval", "val_begin")
         return
     evaluation = work.within("evaluation", section.origin)
     if not work.by_epoch and "val_interval" not in section.node:
@@ -97,12 +88,8 @@ def val_cfg(work: Translation) -> None:
                     "MMPretrain's tools/test.py"
                 )
             refuse_value(section.node, "type", reason)
-        if section.node.get("fp16"):
-            refuse_value(
-                section.node, "fp16", "optimizer_config.precision holds for both"
-            )
+        section.without("fp16", "optimizer_config.precision holds for both")
         section.pop("type")
-        section.pop("fp16")
         section.done()
 
 
@@ -115,16 +102,15 @@ def loaders(work: Translation) -> None:
         data = work.within("data", section.origin)
         if "dataset" not in section.node:
             refuse(section.node, "dataset", "is needed: what is read")
-        if section.node.get("num_batch_per_epoch"):
-            refuse_value(section.node, "num_batch_per_epoch", "an epoch is all data")
+        section.without("num_batch_per_epoch", "an epoch is all data")
         work.scoped(section.node["dataset"])
         section.move("dataset", data, mode)
         options = new(section.origin, ("data", f"{mode}_dataloader"))
         for name, ours in _LOADER.items():
             section.move(name, options, ours)
+        section.move_all(_SAME, options)
         _sampler(work, section, options, mode)
         _collate(work, section, options)
-        section.pop("num_batch_per_epoch")
         section.done()
         place(data, f"{mode}_dataloader", options, section.origin)
 
@@ -132,10 +118,8 @@ def loaders(work: Translation) -> None:
 def _sampler(
     work: Translation, section: Section, options: ConfigDict, mode: str
 ) -> None:
-    if section.node.get("batch_sampler"):
-        reason = "give data.train_dataloader its sampler or buckets in devrun's words"
-        refuse_value(section.node, "batch_sampler", reason)
-    section.pop("batch_sampler")
+    reason = "give data.train_dataloader its sampler or buckets in devrun's words"
+    section.without("batch_sampler", reason)
     origin, sampler = origin_of(section.node, "sampler"), section.pop("sampler")
     if not isinstance(sampler, ConfigDict):
         return
@@ -232,10 +216,8 @@ def evaluators(work: Translation) -> None:
         evaluator = Section(chosen, origin)
         if _bare(evaluator.pop("type", "Evaluator")) != "Evaluator":
             refuse(chosen, None, "an evaluator of another type is not translated")
-        origin, chosen = (
-            origin_of(chosen, "metrics") or origin,
-            evaluator.pop("metrics"),
-        )
+        origin = origin_of(chosen, "metrics") or origin
+        chosen = evaluator.pop("metrics")
         evaluator.done()
     metrics = chosen if isinstance(chosen, (list, tuple)) else [chosen]
     seen: list[Any] = []

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-import re
 import warnings
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 from devrun.construct import Buildable, call, check_call, where
-from devrun.errors import ConfigError, DevrunError, UnknownNameError, nearest
-from devrun.importing import import_for_config
+from devrun.errors import DevrunError, UnknownNameError, nearest
+from devrun.interop.loading import imported
 from devrun.interop.mmengine.adapters import ADAPTERS, OWN
 from devrun.interop.mmengine.guard import check_section, harden
 from devrun.interop.operators import numpy2, stand_in
 from devrun.interop.sections import in_dicts, place_of
-from devrun.text import cause_of
 
 _REGISTRIES = {
     "model": "MODELS",
@@ -173,31 +171,16 @@ def attach(name: str) -> EngineScope:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that are no longer maintained
         for module in ("mmengine", "mmengine.registry", f"{name}.registry"):
-            _imported(name, module)
+            imported(name, module, _HINTS)
         logger: Any = import_module("mmengine.logging").MMLogger
         if not logger.check_instance_created("mmengine"):
             logger.get_instance("mmengine", log_level="WARNING")
-        _imported(name, "mmengine.model")
+        imported(name, "mmengine.model", _HINTS)
         stand_in()
         if name != "mmengine":
             for part in ("models", "datasets"):
-                _imported(name, f"{name}.{part}")
+                imported(name, f"{name}.{part}", _HINTS)
         harden(name)
         numpy2.mend(name)
     logging.getLogger("mmengine").setLevel(logging.WARNING)
     return EngineScope(name)
-
-
-def _imported(scope: str, module: str) -> None:
-    try:
-        import_for_config(module)
-    except ConfigError:
-        raise
-    except Exception as error:
-        text = str(error)
-        found = ((re.search(p, text), said) for p, said in _HINTS)
-        hint = next((match.expand(said) for match, said in found if match), "")
-        raise ConfigError(
-            f"the scope {scope!r}: importing {module} failed: {cause_of(error)}"
-            f"{'; ' if hint else ''}{hint}"
-        ) from error

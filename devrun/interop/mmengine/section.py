@@ -26,12 +26,28 @@ class Section:
         self.known.append(key)
         return self.node.pop(key, default)
 
+    def drop(self, *keys: str) -> None:
+        """Leave out what means nothing here."""
+        for key in keys:
+            self.pop(key)
+
+    def without(self, key: str, why: str) -> None:
+        """Leave `key` out where it asks for nothing; else devrun has no word for it."""
+        if self.node.get(key):
+            refuse_value(self.node, key, why)
+        self.pop(key)
+
     def move(self, key: str, into: ConfigDict, name: str | None = None) -> None:
         """Put the value, if there is one, into `into`, with where it was written."""
         self.known.append(key)
         if key in self.node:
             origin = origin_of(self.node, key)
             place(into, name or key, self.node.pop(key), origin)
+
+    def move_all(self, keys: Iterable[str], into: ConfigDict) -> None:
+        """The same of several, which keep their names."""
+        for key in keys:
+            self.move(key, into)
 
     def section(self, key: str) -> Section | None:
         """The dict at `key`; None if there is none."""

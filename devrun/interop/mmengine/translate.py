@@ -102,13 +102,12 @@ def _process(work: Translation) -> None:
     """`env_cfg`, `randomness`, `resume` and the kinds of run there are not."""
     if env := work.section("env_cfg"):
         env.move("cudnn_benchmark", work.out)
-        env.pop("resource_limit")
-        env.pop("mp_cfg")
+        env.drop("resource_limit", "mp_cfg")
         env.move("dist_cfg", work.out, "dist_params")
         env.done()
     if randomness := work.section("randomness"):
-        for key, name in (("deterministic",) * 2, ("diff_rank_seed", "diff_seed")):
-            randomness.move(key, work.out, name)
+        randomness.move("deterministic", work.out)
+        randomness.move("diff_rank_seed", work.out, "diff_seed")
         if randomness.node.get("seed") is not None:
             randomness.move("seed", work.out)
         randomness.pop("seed")

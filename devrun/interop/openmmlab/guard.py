@@ -39,12 +39,11 @@ from devrun.construct import where
 from devrun.errors import ConfigError, DataError
 from devrun.interop.readers import (
     arrays_from,
-    checkpoint_from,
     is_there,
     not_downloaded,
-    not_fetched,
+    put,
+    put_readers,
     unless_trusted,
-    yaml_from,
 )
 from devrun.trust import check_arguments, may_run_code
 
@@ -136,22 +135,8 @@ def _refusal(key: str, value: Any) -> str:
 @functools.cache
 def _harden_mmcv() -> None:
     mmcv: Any = sys.modules["mmcv"]
-    io: Any = import_module("mmcv.fileio.io")
-    for ending, read in (
-        ("yaml", yaml_from),
-        ("yml", yaml_from),
-        ("pkl", arrays_from),
-        ("pickle", arrays_from),
-    ):
-        kind: Any = type(io.file_handlers[ending])
-        method = unless_trusted(read, kind.load_from_fileobj)
-        io.file_handlers[ending] = type(
-            kind.__name__, (kind,), {"load_from_fileobj": method}
-        )()
-    loader: Any = import_module("mmcv.runner").CheckpointLoader
-    for prefix, own in list(loader._schemes.items()):
-        reader = checkpoint_from if prefix == "" else not_fetched
-        loader.register_scheme(prefix, unless_trusted(reader, own), force=True)
+    handlers = import_module("mmcv.fileio.io").file_handlers
+    put_readers(handlers, import_module("mmcv.runner").CheckpointLoader)
     client: Any = mmcv.FileClient
     client.__new__ = staticmethod(_local_client(client.__new__))
     config: Any = mmcv.Config
@@ -188,19 +173,17 @@ def _not_executed(read: Callable[..., Any]) -> Callable[..., Any]:
 @functools.cache
 def _harden_mmcls() -> None:
     cifar: Any = import_module("mmcls.datasets.cifar")
-    mnist: Any = import_module("mmcls.datasets.mnist")
     arrays = functools.partial(arrays_from, None)
     cifar.pickle = SimpleNamespace(load=unless_trusted(arrays, pickle.load))
-    cifar.check_integrity = unless_trusted(is_there, cifar.check_integrity)
-    for module in (cifar, mnist):
-        own = module.download_and_extract_archive
-        module.download_and_extract_archive = unless_trusted(not_downloaded, own)
+    put(cifar, check_integrity=is_there, download_and_extract_archive=not_downloaded)
+    mnist = import_module("mmcls.datasets.mnist")
+    put(mnist, download_and_extract_archive=not_downloaded)
 
 
 @functools.cache
 def _harden_mmdet() -> None:
     sets: Any = import_module("mmdet.datasets.openimages")
-    sets.np = _Without(sets.np, load=unless_trusted(_array_file, sets.np.load))
+    sets.np = _without(sets.np, load=_array_file)
 
 
 def _array_file(
@@ -228,27 +211,21 @@ def _harden_mmpose() -> None:
     for name, module in list(sys.modules.items()):
         if not name.startswith("mmpose.datasets"):
             continue
-        reader: Any = getattr(module, "json", None)
+        part: Any = module
+        reader = getattr(module, "json", None)
         if getattr(reader, "__name__", "") == "json_tricks":
-            part: Any = module
-            part.json = _Without(
-                reader,
-                load=unless_trusted(json.load, reader.load),
-                loads=unless_trusted(json.loads, reader.loads),
-            )
+            part.json = _without(reader, load=json.load, loads=json.loads)
         if getattr(module, "pickle", None) is pickle:
-            part = module
-            arrays = functools.partial(arrays_from, None)
-            part.pickle = _Without(pickle, load=unless_trusted(arrays, pickle.load))
+            part.pickle = _without(pickle, load=functools.partial(arrays_from, None))
     gesture: Any = import_module("mmpose.datasets.datasets.gesture.nvgesture_dataset")
     gesture.eval = unless_trusted(ast.literal_eval, eval)
 
 
-class _Without(SimpleNamespace):
-    """A module with other functions in the place of some."""
-
-    def __init__(self, module: Any, **others: Any) -> None:
-        super().__init__(**{**vars(module), **others})
+def _without(module: Any, **safe: Any) -> SimpleNamespace:
+    """What a module has, with safe functions in the place of some."""
+    made = SimpleNamespace(**vars(module))
+    put(made, **safe)
+    return made
 
 
 _CHANGES: dict[str, Callable[[], None]] = {

@@ -12,18 +12,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from devrun.errors import ConfigError, DevrunError
 from devrun.interop.openmmlab.guard import guarded
-from devrun.text import cause_of
 
 
 def init_weights(model: Any) -> None:
-    """Call the model's `init_weights`, which draws from torch's stream only.
-
-    Raises:
-        ConfigError: a file that `init_cfg` names is missing or does not fit.
-    """
-    name = type(model).__name__
+    """Call the model's `init_weights`, which draws from torch's stream only."""
     quiet = logging.getLogger("mmcv")
     level = quiet.level
     quiet.setLevel(logging.ERROR)  # a line for each parameter
@@ -31,12 +24,6 @@ def init_weights(model: Any) -> None:
         with guarded(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.init_weights()
-    except DevrunError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"the first weights of {name} failed: {cause_of(error)}"
-        ) from error
     finally:
         quiet.setLevel(level)
 
@@ -84,11 +71,8 @@ def _accuracy(
     found = accuracy(pred, target.where(counted, -1), topk, thresh)
     eps = torch.finfo(torch.float32).eps  # theirs, against no pixels at all
     share = (target.numel() + eps) / (counted.sum() + eps)
-    return (
-        [value * share for value in found]
-        if isinstance(found, list)
-        else (found * share)
-    )
+    several = isinstance(found, list)
+    return [value * share for value in found] if several else found * share
 
 
 def move_augments(model: Any, loaders: Iterable[Any]) -> None:

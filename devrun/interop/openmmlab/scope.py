@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Any
 
 from devrun.construct import Buildable, call, check_call, where
-from devrun.errors import ConfigError, DevrunError, UnknownNameError, nearest
-from devrun.importing import import_for_config
+from devrun.errors import DevrunError, UnknownNameError, nearest
+from devrun.interop.loading import imported
 from devrun.interop.openmmlab import config, hooks
 from devrun.interop.openmmlab.data import collate, ignore_others, packed_masks
 from devrun.interop.openmmlab.guard import check_section, guarded, harden
@@ -22,7 +22,6 @@ from devrun.interop.openmmlab.pose import importable, split_predictions
 from devrun.interop.operators import numpy2, stand_in
 from devrun.interop.sections import in_dicts, place_of
 from devrun.registry import HOOKS, OPTIMIZER_BUILDERS, RUNNER_BUILDERS, RUNNERS
-from devrun.text import cause_of
 
 _MODULES = {
     "mmcv": ("mmcv.cnn", "mmcv.runner"),
@@ -57,8 +56,7 @@ for _name, _home in (("mmseg", "core.builder"), ("mmdet", "core.optimizers.build
     _own = f"{_name}.{_home}:OPTIMIZER_BUILDERS"
     _REGISTRIES[_name]["optimizer constructor"] = _own
 """Scope -> registry of devrun's -> module and name of theirs."""
-_BUILD = {"dataset": "{}.datasets.builder:build_dataset"}
-"""Registries that are built by another function than their own `build`."""
+
 _NESTED = ("model", "loss", "dataset", "transform")
 """Registries whose sections have parts with a `type` of their own."""
 _OURS = {
@@ -85,6 +83,8 @@ _HINTS = (
     ),
 )
 """What an import says -> what to do."""
+_KINDS = {"models": "model", "pipeline": "transform", "dataset": "dataset"}
+"""Group of a registry of theirs -> kind of ours."""
 _UNKNOWN = re.compile(r"(\w+) is not in the (\w+) registry")
 
 
@@ -104,10 +104,9 @@ class MmcvScope:
         return own or self._theirs(kind, name)
 
     def names(self, kind: str) -> Iterable[str]:
-        registry = self._registries.get(kind)
-        if kind == "hook" or registry is None:
-            return sorted(hooks.OWN) if kind == "hook" else ()
-        return sorted(registry.module_dict)
+        if kind == "hook":
+            return sorted(hooks.OWN)
+        return sorted(getattr(self._registries.get(kind), "module_dict", ()))
 
     def build(
         self,
@@ -153,14 +152,12 @@ class MmcvScope:
 
     def _theirs(self, kind: str, name: str) -> Buildable | None:
         registry = self._registries.get(kind)
-        found = None if registry is None else registry.get(name)
-        return found
+        return None if registry is None else registry.get(name)
 
     def _builder(self, kind: str) -> Callable[[Any], Any]:
-        if kind in _BUILD and self.name != "mmcv":
-            made: Callable[[Any], Any] = _named(_BUILD[kind].format(self.name))
-            return made
         build: Callable[[Any], Any] = self._registries[kind].build
+        if kind == "dataset" and self.name != "mmcv":
+            build = _named(f"{self.name}.datasets.builder:build_dataset")
         return build
 
     def _explained(
@@ -171,7 +168,7 @@ class MmcvScope:
         if found is None:
             return error
         name, group = found.groups()
-        registry = self._registries.get(_kind_named(group, kind))
+        registry = self._registries.get(_KINDS.get(group, kind))
         known = registry.module_dict if registry is not None else ()
         told = UnknownNameError(
             f"{name!r} is not in the {group} registry of {self.name}; "
@@ -189,10 +186,12 @@ def attach(name: str) -> MmcvScope:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that are no longer maintained
-        _imported(name, "mmcv")
+        imported(name, "mmcv", _HINTS)
+        if name not in _WITHOUT_OPERATORS:
+            stand_in()
         with importable() if name == "mmpose" else nullcontext():
             for module in _MODULES[name]:
-                _imported(name, module)
+                imported(name, module, _HINTS)
         mend(name)
         harden(name)
         numpy2.mend(name)
@@ -201,35 +200,6 @@ def attach(name: str) -> MmcvScope:
     return MmcvScope(name)
 
 
-def _imported(name: str, module: str) -> None:
-    try:
-        import_for_config(module)
-        if name not in _WITHOUT_OPERATORS:
-            stand_in()
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"the scope {name!r}: importing {module} failed: {cause_of(error)}"
-            f"{_advice(error)}"
-        ) from error
-
-
-def _advice(error: Exception) -> str:
-    for pattern, advice in _HINTS:
-        found = re.search(pattern, str(error))
-        if found is not None:
-            return f"; {found.expand(advice)}"
-    return ""
-
-
 def _named(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
-
-
-def _kind_named(group: str, kind: str) -> str:
-    """Our name for a registry of theirs, such as `pipeline`."""
-    return {"models": "model", "pipeline": "transform", "dataset": "dataset"}.get(
-        group, kind
-    )

@@ -28,12 +28,17 @@ def refusal(name: str) -> UnsupportedFeatureError:
 
 
 def _gradients(
-    make: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor
-) -> tuple[Tensor, ...]:
-    """Gradients of `make(*inputs)`, which is computed again."""
+    make: Callable[..., Tensor],
+    inputs: tuple[Tensor, ...],
+    grad: Tensor,
+    results: tuple[Tensor, ...],
+) -> None:
+    """Write gradients of `make(*inputs)`, which is computed again, to `results`."""
     with torch.enable_grad():
         inputs = tuple(value.detach().requires_grad_() for value in inputs)
-        return torch.autograd.grad(make(*inputs), inputs, grad)
+        found = torch.autograd.grad(make(*inputs), inputs, grad)
+    for result, gradient in zip(results, found, strict=True):
+        result.copy_(gradient)
 
 
 def _align_options(options: dict[str, Any]) -> tuple[Any, ...]:
@@ -54,8 +59,7 @@ def roi_align_backward(
     grad: Tensor, rois: Tensor, y: Tensor, x: Tensor, result: Tensor, **options: Any
 ) -> None:
     given = _align_options(options)  # linear: the values of the features do not count
-    (found,) = _gradients(lambda f: aligned(f, rois, *given), (result,), grad)
-    result.copy_(found)
+    _gradients(lambda f: aligned(f, rois, *given), (result,), grad, (result,))
 
 
 def roi_pool_forward(
@@ -101,14 +105,10 @@ def roi_pool_backward(
 def _steps(options: dict[str, Any]) -> tuple[Any, ...]:
     """Stride, padding, dilation, groups, groups of offsets, by either's names."""
     long = "stride_h" in options
-    names = (
-        ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w")
-        if long
-        else ("dH", "dW", "padH", "padW", "dilationH", "dilationW")
-    )
-    sizes = [options[name] for name in names]
-    groups = options.get("group", 1), options.get("deformable_group", 1)
-    return (*zip(sizes[::2], sizes[1::2], strict=True), *groups)
+    words = ("stride_", "pad_", "dilation_") if long else ("d", "pad", "dilation")
+    high, wide = "hw" if long else "HW"
+    sizes = ((options[word + high], options[word + wide]) for word in words)
+    return (*sizes, options.get("group", 1), options.get("deformable_group", 1))
 
 
 def deform_conv_forward(
@@ -132,13 +132,12 @@ def deform_conv_backward_input(
     *_: Tensor,
     **options: Any,
 ) -> None:
-    found = _gradients(
+    _gradients(
         lambda f, o: deformed(f, o, None, weight, *_steps(options)),
         (features, offset),
         grad,
+        (of_features, of_offset),
     )
-    of_features.copy_(found[0])
-    of_offset.copy_(found[1])
 
 
 def deform_conv_backward_parameters(
@@ -150,9 +149,10 @@ def deform_conv_backward_parameters(
     scale: float,
     **options: Any,
 ) -> None:
-    blank = torch.zeros_like(of_weight)  # linear
-    (found,) = _gradients(
-        lambda w: deformed(features, offset, None, w, *_steps(options)), (blank,), grad
+    found = torch.zeros_like(of_weight)  # at 0, as it is linear
+    steps = _steps(options)
+    _gradients(
+        lambda w: deformed(features, offset, None, w, *steps), (found,), grad, (found,)
     )
     of_weight.add_(found, alpha=scale)
 
@@ -192,14 +192,12 @@ def modulated_deform_conv_backward(
     with_bias: bool,
     **options: Any,
 ) -> None:
-    found = _gradients(
+    _gradients(
         lambda f, o, m, w: deformed(f, o, m, w, *_steps(options)),
         (features, offset, mask, weight),
         grad,
+        (of_features, of_offset, of_mask, of_weight),
     )
-    results = (of_features, of_offset, of_mask, of_weight)
-    for result, value in zip(results, found, strict=True):
-        result.copy_(value)
     if with_bias:
         of_bias.copy_(grad.sum((0, 2, 3)))
 
@@ -213,12 +211,10 @@ def sigmoid_focal_loss_forward(
 def sigmoid_focal_loss_backward(
     logits: Tensor, target: Tensor, weight: Tensor, result: Tensor, **options: float
 ) -> None:
-    (found,) = _gradients(
-        lambda v: focal(v, target, weight, **options),
-        (logits,),
-        torch.ones_like(logits),
+    ones = torch.ones_like(logits)
+    _gradients(
+        lambda v: focal(v, target, weight, **options), (logits,), ones, (result,)
     )
-    result.copy_(found)
 
 
 def _attended(value: Tensor, shapes: Tensor, places: Tensor, weights: Tensor) -> Tensor:
@@ -248,11 +244,8 @@ def ms_deform_attn_backward(
     *results: Tensor,
     **_: Any,
 ) -> None:
-    found = _gradients(
-        lambda v, p, w: _attended(v, shapes, p, w), (value, places, weights), grad
-    )
-    for result, gradient in zip(results, found, strict=True):
-        result.copy_(gradient)
+    given = (value, places, weights)
+    _gradients(lambda v, p, w: _attended(v, shapes, p, w), given, grad, results)
 
 
 OPERATORS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +12,7 @@ from devrun.devices.ipu.batch import Flat, ShapesError, differing, flatten
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.keys import inside, line_of, pasted
 from devrun.rehearsal.check.probe import Probe
-from devrun.rehearsal.check.sites import defined
+from devrun.rehearsal.check.sites import maker_of
 from devrun.runners.training import Training
 
 FEW = 8
@@ -28,9 +28,9 @@ class BatchShapes(Probe):
         self._line = line_of(cfg, "data.buckets", "data.train")
         self._buckets = inside(cfg, "data.buckets")
 
-    def after(self, training: Training) -> None:
+    def after(self, training: Training) -> Iterable[Finding]:
         if inside(self._buckets, "sizes") != "longest" and self._buckets is not None:
-            return  # they are few
+            return ()  # they are few
         loader = training.loaders[0]
         state = host_rng_state()
         try:
@@ -39,30 +39,27 @@ class BatchShapes(Probe):
             set_host_rng_state(state)
         shapes = {flat.shapes: flat for flat in flats}
         self.note.fact("shapes of batches", f"{len(shapes)} in {len(flats)}")
-        if len(shapes) + _unseen(flats, _length(loader)) > FEW and len(shapes) > 1:
-            self._tell(list(shapes.values()), len(flats), loader)
+        if len(shapes) < 2 or len(shapes) + _unseen(flats, _length(loader)) <= FEW:
+            return ()
+        return [self._finding(list(shapes.values()), len(flats), loader)]
 
-    def _tell(self, shapes: list[Flat], count: int, loader: Any) -> None:
+    def _finding(self, shapes: list[Flat], count: int, loader: Any) -> Finding:
         first = shapes[0]
         alike = [one for one in shapes[1:] if one.names == first.names]
         different = {each.name: each for one in alike for each in differing(one, first)}
         fix = self._fix(ShapesError("", list(different.values())).fix)
-        collate = getattr(loader, "collate_fn", None)
-        data = type(getattr(loader, "dataset", None))
-        own = defined(collate) or defined(getattr(data, "__getitem__", None))
-        self.note.found(
-            Finding(
-                severity="slow",
-                kind="changing shapes",
-                what="batch",
-                why=f"{len(shapes)} shapes in {count} batches, as {_sizes(different)}: "
-                "graphs are compiled again for each new one",
-                remedy=f"{pasted(fix)} makes few of them (docs/bucketing.md)"
-                if fix
-                else "resize or pad the samples to few sizes (data set, or collate_fn)",
-                site=own or self._line,
-                fix=fix,
-            )
+
+        return Finding(
+            severity="slow",
+            kind="changing shapes",
+            what="batch",
+            why=f"{len(shapes)} shapes in {count} batches, as {_sizes(different)}: "
+            "graphs are compiled again for each new one",
+            remedy=f"{pasted(fix)} makes few of them (docs/bucketing.md)"
+            if fix
+            else "resize or pad the samples to few sizes (data set, or collate_fn)",
+            site=maker_of(loader) or self._line,
+            fix=fix,
         )
 
     def _fix(self, one_shape: dict[str, Any] | None) -> dict[str, Any] | None:

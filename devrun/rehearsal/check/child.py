@@ -36,8 +36,8 @@ def main(
     place, seconds = Path(folder), max(until - monotonic(), 1.0)
     end_safe_path()
     end_with_parent(place)
-    if hasattr(signal, "SIGHUP"):  # the parent ends of it, and this one with it
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # the parent ends of it, and this one with it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     output = os.open(place / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(output, stream)

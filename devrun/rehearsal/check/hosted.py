@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from devrun.rehearsal.check import sites
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.notebook import Notebook
+from devrun.tensors import map_tensors, tensors_in
 from devrun.text import joined
 
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
@@ -84,7 +83,7 @@ class Hosted(TorchFunctionMode):
             raise
 
     def _ways(self, func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
-        places = {tensor.device.type for tensor in _tensors((args, kwargs))}
+        places = {tensor.device.type for tensor in tensors_in((args, kwargs))}
         if self._device in places and len(places) > 1:
             yield "two devices", self._moved
         # what changes its operand would change a copy of it
@@ -113,17 +112,8 @@ class Hosted(TorchFunctionMode):
         )
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
-
-
 def _to(device: str, value: Any) -> Any:
-    def move(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor) and leaf.device.type != device:
-            return leaf.to(device)
-        return leaf
-
-    return pytree.tree_map(move, value)
+    return map_tensors(lambda tensor: tensor.to(device), value)
 
 
 def _name(func: Any) -> str:

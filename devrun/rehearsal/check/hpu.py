@@ -21,7 +21,6 @@ from devrun.devices.hpu.report import (
 )
 from devrun.devices.hpu.sdk import SDK
 from devrun.devices.hpu.watch import LOADER
-from devrun.hooks.base import Hook
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.hosted import Hosted
 from devrun.rehearsal.check.probe import Probe
@@ -54,8 +53,19 @@ class HPUProbe(Probe):
 
     def built(self, training: Training) -> None:
         self._evaluated: Counter[Any] = Counter()
-        training.runner.register_hook(_Batches(self))
+        self._weighed = False
+        training.runner.register_hook(self)
         training.runner.eval_contexts.append(self._evaluating)
+
+    def before_train_iter(self, runner: Run) -> None:
+        """Note the bytes of a batch by the dtypes that a Gaudi stores otherwise."""
+        if self._weighed:
+            return
+        self._weighed = True
+        tensors = list(tensors_in(runner.data_batch))
+        for dtype in (torch.int64, torch.float64):
+            size = sum(t.nbytes for t in tensors if t.dtype is dtype)
+            self.note.fact(f"{str(dtype)[6:]} bytes a batch", size)
 
     @contextmanager
     def _evaluating(self, runner: Any) -> Iterator[None]:
@@ -69,14 +79,13 @@ class HPUProbe(Probe):
             return Hosted("hpu", self.note)
         return super().getting_past()
 
-    def after(self, training: Training) -> None:
+    def after(self, training: Training) -> Iterator[Finding]:
         runner = training.runner
         hooks = (hook for hook in runner.hooks if isinstance(hook, ReportHook))
         report = next((hook.report for hook in hooks), None)
         if report is None or not report.updates:
             return
-        for finding in _findings(report, self._evaluated):
-            self.note.found(finding)
+        yield from _findings(report, self._evaluated)
         self.note.fact("graphs compiled", report.compilations)
         self.note.fact("launches an update", report.launches)
         stats = runner.adapter.memory_stats()
@@ -110,21 +119,3 @@ def _findings(report: Report, evaluated: Mapping[Any, int]) -> Iterator[Finding]
             site=str(row.site) if row.site.line else None,
             per_step=round(times / report.updates, 2) if often else None,
         )
-
-
-class _Batches(Hook):
-    """Notes the bytes of a batch by the dtypes that a Gaudi stores otherwise."""
-
-    def __init__(self, probe: HPUProbe) -> None:
-        self._note = probe.note
-        self._done = False
-
-    def before_train_iter(self, runner: Run) -> None:
-        if self._done:
-            return
-        self._done = True
-        for dtype in (torch.int64, torch.float64):
-            sizes = [
-                t.nbytes for t in tensors_in(runner.data_batch) if t.dtype is dtype
-            ]
-            self._note.fact(f"{str(dtype)[6:]} bytes a batch", sum(sizes))

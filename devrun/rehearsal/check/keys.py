@@ -9,6 +9,9 @@ import yaml
 
 from devrun.config.tree import where
 
+BATCHES = ("samples_per_gpu", "batch_size", "imgs_per_gpu")
+"""Keys of the samples of a batch, in `data` or in the section of a loader."""
+
 
 def line_of(cfg: Any, *keys: str) -> str | None:
     """`file:line` of the first of the dotted keys that the config has."""

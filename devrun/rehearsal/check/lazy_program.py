@@ -58,46 +58,41 @@ class LazyProgram:
             often = one.count / updates
             if kind == SYNC and (often < _OFTEN or one.count < 2):
                 continue  # once in a while, as at log points
-            self._found(kind, one.what, one.site, often)
-        self._compilations(report.findings)
-
-    def _found(self, kind: str, what: str, site: Any, often: float | None) -> None:
-        self._note.found(
-            Finding(
-                severity="slow",
-                kind=kind,
-                what=what,
-                why=WHY[kind],
-                remedy=remedy_for(kind, what),
-                site=str(site) if site.line else None,
-                per_step=None if often is None else round(often, 2),
+            self._note.found(
+                Finding(
+                    severity="slow",
+                    kind=kind,
+                    what=one.what,
+                    why=WHY[kind],
+                    remedy=remedy_for(kind, one.what),
+                    site=str(one.site) if one.site.line else None,
+                    per_step=round(often, 2),
+                )
             )
-        )
+        self._compilations(report.findings)
 
     def _compilations(self, findings: Any) -> None:
         """Lines where graphs are compiled again and again."""
-        times: dict[Any, list[Any]] = defaultdict(list)
+        updates, times = self._updates, defaultdict(list)
         for one in findings:
             if one.kind == "compilation":
                 times[one.site].append(one)
         for site, found in times.items():
+            count = sum(one.count for one in found)
+            if count <= _SETTLED:
+                continue
             shapes = [one for one in found if one.what.startswith("shape")]
-            if sum(one.count for one in found) > _SETTLED:
-                most = max(shapes or found, key=lambda one: one.count)
-                count = sum(one.count for one in found)
-                self._note.found(
-                    Finding(
-                        severity="slow",
-                        kind=RECOMPILATION,
-                        what=most.what,
-                        why=f"{count} graphs were compiled there in {self._updates} "
-                        "updates",
-                        remedy=remedy_for(
-                            RECOMPILATION, "batch" if shapes else most.what
-                        ),
-                        site=str(site) if site.line else None,
-                    )
+            what = max(shapes or found, key=lambda one: one.count).what
+            self._note.found(
+                Finding(
+                    severity="slow",
+                    kind=RECOMPILATION,
+                    what=what,
+                    why=f"{count} graphs were compiled there in {updates} updates",
+                    remedy=remedy_for(RECOMPILATION, "batch" if shapes else what),
+                    site=str(site) if site.line else None,
                 )
+            )
 
     def _stepped(self, *_: Any) -> None:
         self._updates += 1

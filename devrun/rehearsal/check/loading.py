@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import os
+from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import Any
 
 from devrun.checkpoint import host_rng_state, set_host_rng_state
 from devrun.data.counting import spare_cores
 from devrun.data.timing import transforms_of, watched
-from devrun.hooks.base import Hook, Priority
+from devrun.hooks.base import Priority
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.probe import Probe
-from devrun.rehearsal.check.sites import user_line
+from devrun.rehearsal.check.sites import defined
 from devrun.run import Run
 from devrun.runners.training import Training
 
@@ -24,6 +24,8 @@ _LEAST = 0.005
 _SAMPLES, _SECONDS = 64, 1.0
 """Samples and seconds that are read at the most."""
 _NAMED = 3
+_WORK = ("__call__", "__getitem__", "forward")
+"""Methods that do the work of a transform or a data set."""
 
 
 class LoadingProbe(Probe):
@@ -31,6 +33,8 @@ class LoadingProbe(Probe):
 
     The update's time is that of this machine: it is compared where no emulator runs it.
     """
+
+    priority = Priority.HIGHEST
 
     def before(self, cfg: Any) -> None:
         data = cfg.get("data") or {}
@@ -40,24 +44,35 @@ class LoadingProbe(Probe):
         self._workers = spare_cores() if given == "auto" else given
 
     def built(self, training: Training) -> None:
-        self._clock = _Clock()
-        training.runner.register_hook(self._clock)
+        self._seconds, self._samples, self._updates = 0.0, 0, 0
+        training.runner.register_hook(self)
 
-    def after(self, training: Training) -> None:
+    def before_train_iter(self, runner: Run) -> None:
+        self._start = perf_counter()  # once the batch is there
+
+    def after_train_iter(self, runner: Run) -> None:
+        if runner.iter:  # the first takes longer
+            self._seconds += perf_counter() - self._start
+            self._samples += int(runner.outputs["num_samples"])
+            self._updates += 1
+
+    def after(self, training: Training) -> Iterable[Finding]:
         dataset = getattr(training.loaders[0], "dataset", None)
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-            return
+            return ()
         each, shares = _sample_time(dataset)
         if not each:
-            return
+            return ()
         self.note.fact("samples a second, one process", round(1 / each, 1))
         self.note.fact("slowest transforms, share of a sample", shares)
-        if not self.request.emulated and self._clock.updates:
-            self._judge(each, shares, dataset)
+        judged = not self.request.emulated and self._updates
+        return self._judged(each, shares, dataset) if judged else ()
 
-    def _judge(self, each: float, shares: dict[str, float], dataset: Any) -> None:
-        update = self._clock.seconds / self._clock.updates
-        needed = each * self._clock.samples / self._clock.updates
+    def _judged(
+        self, each: float, shares: dict[str, float], dataset: Any
+    ) -> Iterator[Finding]:
+        update = self._seconds / self._updates
+        needed = each * self._samples / self._updates
         wait = needed / max(self._workers, 1)
         if wait < _LEAST or wait < _SHARE * update:
             return
@@ -71,18 +86,17 @@ class LoadingProbe(Probe):
         kinds = {_name(one): type(one) for one in transforms_of(dataset)}
         slowest, share = next(iter(shares.items()), ("", 1.0))
         kind = kinds.get(slowest, type(dataset))
-        self.note.found(
-            Finding(
-                severity="slow",
-                kind="data",
-                what=kind.__name__,
-                why=f"the samples of an update take {needed * 1e3:.0f} ms of one "
-                f"process, the update {update * 1e3:.0f} ms here; {kind.__name__} "
-                f"takes {share:.0%} of a sample",
-                remedy=remedy,
-                site=_defined(kind),
-                fix=fix,
-            )
+        work = (getattr(kind, name, None) for name in _WORK)
+        yield Finding(
+            severity="slow",
+            kind="data",
+            what=kind.__name__,
+            why=f"the samples of an update take {needed * 1e3:.0f} ms of one process, "
+            f"the update {update * 1e3:.0f} ms here; {kind.__name__} takes "
+            f"{share:.0%} of a sample",
+            remedy=remedy,
+            site=next(filter(None, map(defined, work)), None),
+            fix=fix,
         )
 
 
@@ -112,33 +126,3 @@ def _sample_time(dataset: Any) -> tuple[float, dict[str, float]]:
 
 def _name(transform: Any) -> str:
     return str(getattr(transform, "__name__", type(transform).__name__))
-
-
-class _Clock(Hook):
-    """Seconds and samples of the updates, their data apart; the first is left out."""
-
-    priority = Priority.HIGHEST
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.samples = 0
-        self.updates = 0
-        self._start = 0.0
-
-    def before_train_iter(self, runner: Run) -> None:
-        self._start = perf_counter()
-
-    def after_train_iter(self, runner: Run) -> None:
-        if runner.iter:
-            self.seconds += perf_counter() - self._start
-            self.samples += int(runner.outputs["num_samples"])
-            self.updates += 1
-
-
-def _defined(kind: type) -> str | None:
-    """The line of the user's class that does the work."""
-    for name in ("__call__", "__getitem__", "forward"):
-        code = getattr(inspect.unwrap(getattr(kind, name, kind)), "__code__", None)
-        if code is not None:
-            return user_line([(code.co_filename, code.co_firstlineno)])
-    return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
+from devrun.hooks.base import Hook
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.request import Request
@@ -42,8 +43,12 @@ _PROBES: dict[str, tuple[str, ...]] = {
 """Device -> `module:Class` of its probes; the empty name has those of every device."""
 
 
-class Probe:
-    """All methods do nothing by default; each may note findings and facts."""
+class Probe(Hook):
+    """All methods do nothing by default; each may note findings and facts.
+
+    One that looks at updates overrides stages of a hook, and registers itself in
+    `built`.
+    """
 
     def __init__(self, request: Request, note: Notebook) -> None:
         self.request = request
@@ -82,8 +87,14 @@ class Probe:
         """
         return None
 
-    def after(self, training: Training) -> None:
-        """The run is over, or broke."""
+    def after(self, training: Training) -> Iterable[Finding]:
+        """What it found, once the run is over, or broke."""
+        return ()
+
+    def finish(self, training: Training) -> None:
+        """Note what `after` gives, as far as it gets."""
+        for finding in self.after(training):
+            self.note.found(finding)
 
 
 def probes(request: Request, note: Notebook) -> list[Probe]:

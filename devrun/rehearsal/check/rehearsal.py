@@ -128,7 +128,7 @@ def _trained(
                         watches.enter_context(probe.watching())
                     training.run()
                 for probe in probing:
-                    safely(note, probe.after, training)
+                    safely(note, probe.finish, training)
                 note.fact("seconds of a save", round(updates.saving, 3))
                 return request, updates
         except TooSlowError:
@@ -142,7 +142,7 @@ def _trained(
         except Exception as error:  # noqa: BLE001 - the user's own too: a finding
             if training is not None:
                 for probe in probing:
-                    safely(note, probe.after, training)
+                    safely(note, probe.finish, training)
             changes = _around(error, cfg, note, probing)
             if changes is None:
                 return request, None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import math
 import signal
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import torch
 
 from devrun.hooks.base import Hook, Priority
 from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.sites import defined
 from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.tensors import tensors_in
@@ -84,9 +84,8 @@ class Updates(Hook):
 
     def _wait(self, seconds: float) -> None:
         """Raise in so many seconds, in the middle of the update; 0 for never."""
-        if hasattr(signal, "setitimer"):  # Windows has none
-            signal.signal(signal.SIGALRM, _late)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.signal(signal.SIGALRM, _late)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def _save(self, runner: Run) -> None:
         start = perf_counter()
@@ -120,7 +119,6 @@ def differences(
 
 
 def _finding(number: int, one: Update, two: Update, training: Training) -> Finding:
-    site = None
     if one.batch != two.batch:
         what = "data"
         why = (
@@ -131,8 +129,7 @@ def _finding(number: int, one: Update, two: Update, training: Training) -> Findi
             "draw in __getitem__ from random, numpy.random or torch, which are seeded "
             "for each sample, or from a generator made of the sample's index"
         )
-        data = getattr(training.loaders[0], "dataset", None)
-        site = _source(type(data), "__getitem__")
+        owner, method = getattr(training.loaders[0], "dataset", None), "__getitem__"
     elif one.weights != two.weights:
         what = "weights"
         why = (
@@ -140,7 +137,7 @@ def _finding(number: int, one: Update, two: Update, training: Training) -> Findi
             "saved: something is changed when the model is built or loaded"
         )
         remedy = "keep such values in parameters or persistent buffers of the model"
-        site = _source(type(training.runner.model), "__init__")
+        owner, method = training.runner.model, "__init__"
     else:
         what = "update"
         why = (
@@ -151,14 +148,6 @@ def _finding(number: int, one: Update, two: Update, training: Training) -> Findi
             "keep it in a buffer (register_buffer) of the model, or in state_dict and "
             "load_state_dict of the hook"
         )
-        site = _source(type(training.runner.model), "forward")
+        owner, method = training.runner.model, "forward"
+    site = defined(getattr(type(owner), method, None))
     return Finding("differs", "resume", what, why, remedy, site)
-
-
-def _source(kind: type, method: str) -> str | None:
-    """Where the class defines the method, if it is Python code."""
-    try:
-        code = inspect.unwrap(getattr(kind, method)).__code__
-    except AttributeError:
-        return None
-    return f"{code.co_filename}:{code.co_firstlineno}"

@@ -6,8 +6,9 @@ import inspect
 import re
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from devrun.devices.hpu.watch import calls_model, is_foreign, is_own
@@ -37,7 +38,7 @@ def user_line(places: Iterable[tuple[str, int]]) -> str | None:
 
 def here(depth: int = 1) -> str | None:
     """The user's line that led to the caller."""
-    return user_line(_frames(sys._getframe(depth)))
+    return user_line(_places(traceback.walk_stack(sys._getframe(depth))))
 
 
 def of_error(error: BaseException) -> str | None:
@@ -50,29 +51,31 @@ def of_error(error: BaseException) -> str | None:
     for each in reversed(chain):
         # torch.compile tells the lines of what it traces in its text alone
         told = [(file, int(line)) for file, line in _CALL.findall(str(each))]
-        traced = list(_traced(each.__traceback__))
+        traced = list(_places(traceback.walk_tb(each.__traceback__)))
         site = user_line(reversed(told)) or user_line(reversed(traced))
         if site is not None:
             return site
     return None
 
 
-def defined(function: Any) -> str | None:
-    """`file:line` of a function or method of the user's; None for any other."""
-    code = getattr(inspect.unwrap(function), "__code__", None) if function else None
-    return code and user_line([(code.co_filename, code.co_firstlineno)])
+def defined(made: Any) -> str | None:
+    """`file:line` of a class, function or method of the user's; None for any other."""
+    try:
+        file, (_, line) = inspect.getsourcefile(made), inspect.getsourcelines(made)
+    except (OSError, TypeError):
+        return None
+    return user_line([(str(file), line)])
 
 
-def _frames(frame: FrameType | None) -> Iterator[tuple[str, int]]:
-    while frame is not None:
-        yield frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
+def maker_of(loader: Any) -> str | None:
+    """The user's code that makes batches: the collate function, or the data set."""
+    data = type(getattr(loader, "dataset", None))
+    collate = defined(getattr(loader, "collate_fn", None))
+    return collate or defined(getattr(data, "__getitem__", None))
 
 
-def _traced(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
-    while trace is not None:
-        yield trace.tb_frame.f_code.co_filename, trace.tb_lineno
-        trace = trace.tb_next
+def _places(calls: Iterable[tuple[FrameType, int]]) -> Iterator[tuple[str, int]]:
+    return ((frame.f_code.co_filename, line) for frame, line in calls)
 
 
 def is_library(site: str) -> bool:

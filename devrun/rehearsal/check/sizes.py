@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from devrun.rehearsal.check.keys import BATCHES, inside
 from devrun.rehearsal.check.request import Request
 
-_BATCHES = ("samples_per_gpu", "batch_size", "imgs_per_gpu")
-_LOADERS = ("", "train_dataloader", "val_dataloader")
-_MOST_ACCUMULATED = 2
-_MOST_REPLICAS = 2
+_LOADERS = ("data.train_dataloader", "data.val_dataloader")
+_MOST = 2
+"""Batches of an update, and replicas."""
 
 
 def rehearsed(cfg: Any, request: Request, folder: str) -> dict[str, Any]:
@@ -43,9 +43,9 @@ def rehearsed(cfg: Any, request: Request, folder: str) -> dict[str, Any]:
     own = cfg.get(request.device)
     if request.mode and isinstance(own, Mapping) and "mode" in own:
         changes[f"{request.device}.mode"] = request.mode
-    for loader in _LOADERS[1:]:
-        if "workers_per_gpu" in ((cfg.get("data") or {}).get(loader) or {}):
-            changes[f"data.{loader}.workers_per_gpu"] = 0
+    for loader in _LOADERS:
+        if "workers_per_gpu" in (inside(cfg, loader) or {}):
+            changes[f"{loader}.workers_per_gpu"] = 0
     for key, extra in (
         ("checkpoint_config", {"out_dir": None}),
         ("evaluation", {"start": None}),
@@ -61,19 +61,15 @@ def rehearsed(cfg: Any, request: Request, folder: str) -> dict[str, Any]:
 
 def smaller(cfg: Any, request: Request) -> Iterator[tuple[str, int, int]]:
     """(key, size, reduced size) of what would take too long as it is."""
-    data = cfg.get("data") or {}
-    for loader in _LOADERS:
-        section = data if not loader else data.get(loader) or {}
-        for name in _BATCHES:
-            size = section.get(name) if isinstance(section, Mapping) else None
-            if isinstance(size, int) and size > request.samples:
-                key = ".".join(filter(None, ("data", loader, name)))
-                yield key, size, request.samples
-    replicas = 1 if request.least else _MOST_REPLICAS
-    most = {"cumulative_iters": _MOST_ACCUMULATED, "replicas": replicas}
-    for section_name in ("optimizer_config", "device", "ipu"):
-        section = cfg.get(section_name)
-        for name, limit in most.items():
-            size = section.get(name) if isinstance(section, Mapping) else None
-            if isinstance(size, int) and size > limit:
-                yield f"{section_name}.{name}", size, limit
+    limits = {
+        f"{at}.{name}": request.samples
+        for at in ("data", *_LOADERS)
+        for name in BATCHES
+    }
+    for at in ("optimizer_config", "device", "ipu"):
+        limits[f"{at}.cumulative_iters"] = _MOST
+        limits[f"{at}.replicas"] = 1 if request.least else _MOST
+    for key, limit in limits.items():
+        size = inside(cfg, key)
+        if isinstance(size, int) and size > limit:
+            yield key, size, limit

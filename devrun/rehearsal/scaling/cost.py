@@ -237,28 +237,28 @@ def _fsdp(
         line.sent += 4 * _sent(size, tensor)
         return 2 * fabric.reduce(size, tensor)
 
-    now = 0.0
-    for number in range(work.micro_batches):
-        last = number == work.micro_batches - 1
-        now = max(now, gather(now, work.rest))
-        ready = [gather(now, part) for part in work.blocks[:1]]
-        for index, part in enumerate(work.blocks):
-            now = max(now, ready[index])
-            if index + 1 < len(work.blocks):
-                ready.append(gather(now, work.blocks[index + 1]))
-                now = line.after(now, ready[-1])
-            now += part.share * work.forward + summed(part)
-        now += work.rest.share * (work.forward + work.backward)
-        order = tuple(reversed(work.blocks))
+    def through(
+        now: float, order: tuple[Part, ...], seconds: float, *, scatters: bool
+    ) -> float:
+        """A pass over the blocks, the next of which is gathered meanwhile."""
         ready = [gather(now, part) for part in order[:1]]
         for index, part in enumerate(order):
             now = max(now, ready[index])
             if index + 1 < len(order):
                 ready.append(gather(now, order[index + 1]))
                 now = line.after(now, ready[-1])
-            now += part.share * work.backward + summed(part)
-            if last:
+            now += part.share * seconds + summed(part)
+            if scatters:
                 now = line.after(now, scatter(now, part))
+        return now
+
+    now = 0.0
+    for number in range(work.micro_batches):
+        last = number == work.micro_batches - 1
+        now = max(now, gather(now, work.rest))
+        now = through(now, work.blocks, work.forward, scatters=False)
+        now += work.rest.share * (work.forward + work.backward)
+        now = through(now, work.blocks[::-1], work.backward, scatters=last)
     now = max(now, scatter(now, work.rest))
     return now + work.optimizer / shards / tensor
 

@@ -18,8 +18,8 @@ from devrun.rehearsal.check.notebook import Notebook, Notes
 from devrun.rehearsal.check.parent import TIMEOUT, refusal_of, side_by_side
 from devrun.rehearsal.check.request import Grants, Request
 from devrun.rehearsal.peaks import Peaks, load
-from devrun.rehearsal.scaling.cost import Part, Prediction, Work, predict
-from devrun.rehearsal.scaling.links import Fabric, fabric_of, fitted, named
+from devrun.rehearsal.scaling.cost import Prediction, Work, predict
+from devrun.rehearsal.scaling.links import Fabric, fabric_of, fitted
 from devrun.rehearsal.scaling.published import FABRICS, USUAL
 from devrun.rehearsal.scaling.ranks import (
     MEMORY,
@@ -147,15 +147,13 @@ def scaling(
     facts, sums = _fact(notes, WORK), _fact(notes, MEMORY)
     whole = _compute(facts, compute, peaks, notes.facts.get(SECONDS))
     work = _work(facts, whole)
-    memories = [
-        _memory(rank, sums[rank.strategy], memory)
-        for rank in ranks
-        if "refused" not in sums[rank.strategy]
-    ]
+    refused = {n: one["refused"] for n, one in sums.items() if "refused" in one}
+    able = [rank for rank in ranks if rank.strategy not in refused]
+    memories = [_memory(rank, sums[rank.strategy], memory) for rank in able]
     counts = [1 << n for n in range(devices.bit_length()) if 1 << n < devices]
     predictions = [
         predict(work, fabric, strategy, count)
-        for strategy in (name for name, one in sums.items() if "refused" not in one)
+        for strategy in (rank.strategy for rank in able)
         for count in [*counts, devices]
         if strategy in [rank.strategy for rank in _ranks(fabric, count)]
     ]
@@ -170,9 +168,7 @@ def scaling(
         predictions=predictions,
         memory=memories,
         advice=_advice(memories, predictions, memory),
-        left_out={
-            name: one["refused"] for name, one in sums.items() if "refused" in one
-        },
+        left_out=refused,
     )
 
 
@@ -212,31 +208,17 @@ def in_child(asked: _Asked, note: Notebook, seconds: float) -> None:
 
 def _ranks(fabric: Fabric, devices: int) -> tuple[Rank, ...]:
     """Those that the fabric and the number admit."""
+    box = min(fabric.box or devices, devices)
+    boxes, left = divmod(devices, box)
     found = [Rank("ddp", devices, 1)]
-    if devices > 1 and "fsdp" in fabric.strategies:
+    if devices > 1:
         found.append(Rank("fsdp", 1, devices))
-    if _hybrid(fabric, devices) and "hybrid" in fabric.strategies:
-        boxes = devices // (fabric.box or 1)
-        found.append(Rank("hybrid", boxes, devices // boxes))
-    if _whole(fabric, devices) and "tensor" in fabric.strategies:
-        box = min(fabric.box or devices, devices)
-        found.append(Rank("tensor", 1, devices // box, box))
-    return tuple(found)
-
-
-def _hybrid(fabric: Fabric, devices: int) -> bool:
-    """Whether whole boxes are shards, and there are several."""
-    box = fabric.box or devices
-    return devices > box > 1 and devices % box == 0
-
-
-def _whole(fabric: Fabric, devices: int) -> bool:
-    """Whether a box, which has fast links, divides matrices; all boxes being full."""
-    return (
-        devices > 1
-        and fabric.box is not None
-        and (devices <= fabric.box or devices % fabric.box == 0)
-    )
+    if boxes > 1 and box > 1 and not left:
+        found.append(Rank("hybrid", boxes, box))
+    if devices > 1 and fabric.box is not None and not left:
+        # matrices are divided in a box, which has fast links
+        found.append(Rank("tensor", 1, boxes, box))
+    return tuple(rank for rank in found if rank.strategy in fabric.strategies)
 
 
 def _fact(notes: Notes, name: str) -> Any:
@@ -274,7 +256,7 @@ def _measured(peaks: Peaks | None) -> Fabric | None:
     if len(times) < 2:
         return None
     source = f"all-reduce over {ranks} processes, kept by devrun devices --bench"
-    return named(Fabric("", fitted(times, ranks)), "measured", source)
+    return Fabric("measured", fitted(times, ranks), source=source)
 
 
 def _compute(
@@ -309,12 +291,11 @@ def _work(facts: Any, compute: Compute) -> Work:
     forward, backward = facts["forward flops"], facts["backward flops"]
     share = forward / (forward + backward) if forward + backward else 1 / 3
     each = compute.seconds / facts["micro batches"]
-    blocks: Sequence[Part] = [part_of(block) for block in facts["blocks"]]
     return Work(
         forward=each * share,
         backward=each * (1 - share),
         optimizer=0.0,
-        blocks=tuple(blocks),
+        blocks=tuple(map(part_of, facts["blocks"])),
         rest=part_of(facts["rest"]),
         micro_batches=facts["micro batches"],
         gathered=1.0 if facts["precision"] == "fp32" else 0.5,
@@ -323,11 +304,8 @@ def _work(facts: Any, compute: Compute) -> Work:
 
 def _memory(rank: Rank, sums: Any, memory: int | None) -> RankMemory:
     return RankMemory(
-        strategy=rank.strategy,
+        **asdict(rank),
         devices=rank.devices,
-        replicate=rank.replicate,
-        shard=rank.shard,
-        tensor=rank.tensor,
         weights=sums["weights"],
         gradients=sums["gradients"],
         optimizer_state=sums["optimizer state"],

@@ -7,18 +7,21 @@ is less: measure it where the devices are.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import numpy as np
 
 from devrun.errors import ConfigError, UnknownNameError, nearest
+from devrun.text import PREFIXES, SECONDS, quantity
 
 STRATEGIES = ("ddp", "fsdp", "hybrid", "tensor")
-_NUMBER = r"(\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
-_TIME = re.compile(_NUMBER + r" *(ns|us|ms|s)", re.IGNORECASE)
-_RATE = re.compile(_NUMBER + r" *([KMGT]?)(B|bit)(?:/s)?", re.IGNORECASE)
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-_POWERS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_RATES = {
+    f"{prefix}{unit}{each}": power / bits
+    for prefix, power in PREFIXES.items()
+    for unit, bits in (("b", 1), ("bit", 8))
+    for each in ("", "/s")
+}
 
 
 @dataclass(frozen=True)
@@ -122,18 +125,13 @@ def fabric_of(text: str, known: Mapping[str, Fabric]) -> Fabric:
             f"--link: no link {text!r}; {nearest(text, known)}; or latency,bandwidth "
             "such as 5us,50GB/s"
         )
-    time, rate = _TIME.fullmatch(latency.strip()), _RATE.fullmatch(bandwidth.strip())
-    seconds = float(time[1]) * _SECONDS[time[2].lower()] if time else -1.0
-    each = 0.0
-    if rate:
-        each = float(rate[1]) * _POWERS[rate[2].lower()]
-        each /= 8 if rate[3].lower() == "bit" else 1
-    if not (0 <= seconds < math.inf and 0 < each < math.inf):
+    seconds, rate = quantity(latency, SECONDS), quantity(bandwidth, _RATES)
+    if seconds is None or not (seconds < math.inf and 0 < (rate or 0) < math.inf):
         raise ConfigError(
             f"--link: {text!r} is not a latency of 0 or more and a bandwidth above 0, "
             "such as 5us,50GB/s or 1ms,1Gbit/s"
         )
-    return Fabric("given", Link(seconds, each))
+    return Fabric("given", Link(seconds, rate or 0))
 
 
 def fitted(times: Sequence[tuple[float, float]], among: int) -> Link:
@@ -146,19 +144,9 @@ def fitted(times: Sequence[tuple[float, float]], among: int) -> Link:
     """
     if among < 2 or len({size for size, _ in times}) < 2:
         raise ValueError("a link is fitted to two sizes over two ranks, or more")
-    weights = [1 / (took * took) for _, took in times]
-    total = sum(weights)
-    mean = sum(w * s for w, (s, _) in zip(weights, times, strict=True)) / total
-    middle = sum(w * t for w, (_, t) in zip(weights, times, strict=True)) / total
-    rows = list(zip(weights, times, strict=True))
-    spread = sum(w * (s - mean) ** 2 for w, (s, _) in rows)
-    slope = sum(w * (s - mean) * (t - middle) for w, (s, t) in rows) / spread
-    slope = max(slope, 1e-15)  # noise: the larger took no longer
+    sizes, took = np.array(times).T
+    slope, latency = map(float, np.polyfit(sizes, took, 1, w=1 / took))
+    if slope < 1e-15:  # noise: the larger took no longer
+        slope, latency = 1e-15, float(np.average(took, weights=took**-2.0))
     hops = 2 * (among - 1)
-    latency = max((middle - slope * mean) / hops, 0.0)
-    return Link(latency, hops / among / slope)
-
-
-def named(fabric: Fabric, name: str, source: str) -> Fabric:
-    """`fabric` under another name."""
-    return replace(fabric, name=name, source=source)
+    return Link(max(latency / hops, 0.0), hops / among / slope)

@@ -34,7 +34,7 @@ from devrun.parallel.options import ParallelOptions
 from devrun.parallel.strategy import Strategy, optimizers_in, strategy_for
 from devrun.parallel.wrapping import units_of
 from devrun.rehearsal.check.aside import aside
-from devrun.rehearsal.check.cuda.trial import resized
+from devrun.rehearsal.check.cuda.trial import as_on_gpu, resized
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.parent import refusal_of
 from devrun.rehearsal.check.request import Request
@@ -176,14 +176,10 @@ def _memory(
     model, optimizer = session.step_module, _only(session.optimizer)
     # by names of classes, which `fully_shard` changes
     units = units_of(session.model, session.adapter.parallel.wrap)
-    whole = rank.tensor == 1  # torch's loops over lists take tensors of one kind
-    for group in optimizer.param_groups if whole else ():
-        if group.get("foreach", 0) is None and not group.get("fused"):
-            group["foreach"] = True  # as on a GPU, with its temporaries
+    if rank.tensor == 1:  # torch's loops over lists take tensors of one kind
+        as_on_gpu(optimizer)
     autocast = autocast_for(session.policy.precision, "cpu")
-    if rank.strategy == "ddp":
-        tracker = _tracker(session, optimizer, batch)
-    else:
+    if rank.strategy != "ddp":
         strategy = _strategy(rank, training)
         strategy.check(session.policy, model, optimizer)
         autocast = None if strategy.casts else autocast
@@ -194,7 +190,7 @@ def _memory(
         for module in model.modules():
             if isinstance(module, nn.Linear):
                 module.training = False  # one divided would draw a seed, a value
-        tracker = _tracker(session, optimizer, batch)
+    tracker = _tracker(session, optimizer, batch)
     kept: dict[str, int] = {}
     largest = sorted((_bytes(unit.parameters()) for unit in units), reverse=True)
     for _ in range(2):  # the optimizer has its state from the second on

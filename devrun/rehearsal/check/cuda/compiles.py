@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from devrun.rehearsal.check import sites
-from devrun.rehearsal.check.aside import aside
+from devrun.rehearsal.check.cuda.called import Called
 from devrun.rehearsal.check.cuda.options import asked_of
 from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.notebook import Notebook
-from devrun.rehearsal.check.probe import Probe
-from devrun.rehearsal.check.request import Request
 from devrun.runners.training import Training
-from devrun.tensors import tensors_in
 from devrun.text import joined
 
-_MOST_CALLS = 6
 _FACT = "torch.compile"
 _ONCE_MORE = 1
 """Compilations beside the first that are none too many: one for all lengths."""
@@ -36,89 +32,53 @@ class Tried:
     """Why a frame was compiled again, each time."""
 
 
-class Compiles(Probe):
+class Compiles(Called):
     """Compiles the model as the first updates called it, without making code."""
 
-    def __init__(self, request: Request, note: Notebook) -> None:
-        super().__init__(request, note)
-        self._calls: dict[Any, tuple[Any, Any]] = {}
-        self._setting: Any = None
-        self._handle: Any = None
+    most = 6
+    _setting: Any = None
 
     def before(self, cfg: Any) -> None:
         self._setting = asked_of(cfg, self.request.device).get("compile")
 
-    def built(self, training: Training) -> None:
-        self._calls = {}
-        model = training.runner.model
-
-        def called(model: nn.Module, args: Any, kwargs: Any) -> None:
-            self._called(model, args, kwargs)  # a method would be copied with the model
-
-        self._handle = model.register_forward_pre_hook(called, with_kwargs=True)
-
-    def _called(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        if model.training and len(self._calls) < _MOST_CALLS:
-            shapes = tuple(tuple(one.shape) for one in tensors_in((args, kwargs)))
-            self._calls.setdefault(shapes, (args, kwargs))
-
-    def after(self, training: Training) -> None:
-        self._handle.remove()
-        if not self._calls:
-            return
+    def tried(self, training: Training) -> Iterator[Finding]:
         given = self._setting if isinstance(self._setting, dict) else {}
-        dynamic = given.get("dynamic")
-        adapter: Any = training.runner.adapter
-        context = adapter.update.autocast or nullcontext()
-        model, calls = training.runner.model, list(self._calls.values())
-
-        def work() -> Tried:
-            with context:
-                return tried(model, calls, dynamic)
-
+        model, calls = training.runner.model, list(self.calls.values())
+        work = partial(compiled, model, calls, given.get("dynamic"))
         try:
-            found: Tried = aside(self.request, work)
+            found: Tried = self.aside(training, work)
         except RuntimeError as error:
             self.note.fact(_FACT, {"not tried": str(error)})
             if not self._setting:
                 return  # nobody asked
             raise
-        self.note.fact(
-            _FACT,
-            {"graph breaks": len(found.breaks), "compiled again": len(found.again)},
-        )
-        self._note(found, type(model).__name__)
-
-    def _note(self, found: Tried, model: str) -> None:
+        counts = {"graph breaks": len(found.breaks), "compiled again": len(found.again)}
+        self.note.fact(_FACT, counts)
         severity = "slow" if self._setting else "advice"
         for reason, remedy, site in found.breaks:
             # of a library's code, only who compiles it wants to know
             if self._setting or (site and not sites.is_library(site)):
-                self.note.found(
-                    Finding(
-                        severity=severity,
-                        kind="graph break",
-                        what=reason,
-                        why="torch.compile ends its graph here, and begins another",
-                        remedy=remedy,
-                        site=site,
-                    )
+                yield Finding(
+                    severity=severity,
+                    kind="graph break",
+                    what=reason,
+                    why="torch.compile ends its graph here, and begins another",
+                    remedy=remedy,
+                    site=site,
                 )
         if self._setting and len(found.again) > _ONCE_MORE:
-            self.note.found(
-                Finding(
-                    severity=severity,
-                    kind="compiled again",
-                    what=model,
-                    why=f"{len(found.again)} times in {len(self._calls)} shapes of "
-                    f"batch: {'; '.join(dict.fromkeys(found.again))}",
-                    remedy="pad to a few lengths (bucket_sampler), or "
-                    "device: {type: cuda, compile: {dynamic: true}}",
-                )
+            yield Finding(
+                severity=severity,
+                kind="compiled again",
+                what=type(model).__name__,
+                why=f"{len(found.again)} times in {len(calls)} shapes of batch: "
+                f"{'; '.join(dict.fromkeys(found.again))}",
+                remedy="pad to a few lengths (bucket_sampler), or "
+                "device: {type: cuda, compile: {dynamic: true}}",
             )
 
 
-def tried(model: nn.Module, calls: list[tuple[Any, Any]], dynamic: Any) -> Tried:
+def compiled(model: nn.Module, calls: list[tuple[Any, Any]], dynamic: Any) -> Tried:
     """Compile `model` for each call, in a process of which nothing else is wanted."""
     import torch._dynamo as dynamo
 
@@ -135,9 +95,9 @@ def tried(model: nn.Module, calls: list[tuple[Any, Any]], dynamic: Any) -> Tried
             found.breaks.append(row)
     dynamo.reset()
     dynamo.utils.clear_compilation_metrics()
-    compiled: Any = torch.compile(model, backend="eager", dynamic=dynamic)
+    quick: Any = torch.compile(model, backend="eager", dynamic=dynamic)
     for args, kwargs in calls:
-        compiled(*args, **kwargs)
+        quick(*args, **kwargs)
     for metrics in dynamo.utils.get_compilation_metrics():
         if metrics.recompile_reason:
             reason = joined(metrics.recompile_reason).partition(": ")[2]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from torch import Tensor
-
 from devrun.rehearsal.check.cuda.frames import line_asking
-from devrun.rehearsal.check.cuda.watch import Op
+from devrun.rehearsal.check.cuda.watch import Judge, Op
 from devrun.rehearsal.check.findings import Finding
 
 _POOL = "a pooling of fixed windows: torch.nn.functional.avg_pool2d or max_pool2d"
@@ -47,45 +46,40 @@ _FORWARD = {
 Both tables are the second list of `torch.use_deterministic_algorithms`, by the names
 that are dispatched. Bilinear and trilinear interpolation are on that list, but have
 had another way since (`torch.nn.functional.interpolate`)."""
-_ENDING = "_backward"
+_OTHERWISE = "leave deterministic out, or compute it another way"
 
 
-class Determinism:
+class Determinism(Judge):
     """Notes those operators; a run on the CPU raises for none of them."""
 
     def __init__(self) -> None:
         self._sites: dict[str, str | None] = {}
-        self._found: dict[str, int] = {}
+        self._found: Counter[str] = Counter()
 
     def operator(self, op: Op) -> None:
         name = op.name
-        if name.endswith(_ENDING) and name.removesuffix(_ENDING) in _BACKWARD:
-            self._count(name.removesuffix(_ENDING))
+        forward = name.removesuffix("_backward")
+        if forward != name and forward in _BACKWARD:
+            self._found[forward] += 1
         elif name in _BACKWARD:
             self._sites.setdefault(name, line_asking())
         elif _raises(op):
             self._sites.setdefault(name, line_asking())
-            self._count(name)
-
-    def leaves(self, call: str, tensor: Tensor) -> None: ...
+            self._found[name] += 1
 
     def findings(self, updates: int) -> Iterator[Finding]:
         for name, count in self._found.items():
             back = name in _BACKWARD
-            remedy = _BACKWARD[name] if back else _remedy(name)
             yield Finding(
                 severity="breaks",
                 kind="not deterministic",
                 what=name.strip("_"),
                 why=f"deterministic: true, and its {'backward' if back else 'kernel'} "
                 "has no such algorithm on CUDA: a RuntimeError",
-                remedy=remedy,
+                remedy=_BACKWARD.get(name) or _FORWARD.get(name, _OTHERWISE),
                 site=self._sites.get(name),
                 per_step=count / updates,
             )
-
-    def _count(self, name: str) -> None:
-        self._found[name] = self._found.get(name, 0) + 1
 
 
 def _raises(op: Op) -> bool:
@@ -100,7 +94,3 @@ def _raises(op: Op) -> bool:
     if op.name in ("scatter_reduce", "scatter_reduce_"):
         return "prod" in op.args
     return op.name in _FORWARD
-
-
-def _remedy(name: str) -> str:
-    return _FORWARD.get(name, "leave deterministic out, or compute it another way")

@@ -50,12 +50,12 @@ class Graphs(Probe):
 
         adapter.train_step = watched
 
-    def after(self, training: Training) -> None:
+    def after(self, training: Training) -> Iterator[Finding]:
         if self._watch is None:
             return
         severity = "breaks" if self._asked is True else "advice"
         for what, why, remedy, site in self._reasons(training):
-            self.note.found(Finding(severity, "no graph", what, why, remedy, site))
+            yield Finding(severity, "no graph", what, why, remedy, site)
 
     def _reasons(
         self, training: Training

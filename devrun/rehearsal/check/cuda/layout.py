@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devrun.rehearsal.check.aside import aside
+from devrun.rehearsal.check.cuda.called import Called
 from devrun.rehearsal.check.cuda.frames import line_asking
 from devrun.rehearsal.check.cuda.options import asked_of
 from devrun.rehearsal.check.cuda.origins import flat_tensors
 from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.notebook import Notebook
-from devrun.rehearsal.check.probe import Probe
-from devrun.rehearsal.check.request import Request
 from devrun.runners.training import Training
 from devrun.tensors import map_tensors
 
@@ -26,69 +24,39 @@ _MOST = 0.5
 """Of the convolutions: below this share a model is not one of convolutions."""
 
 
-class Layout(Probe):
+class Layout(Called):
     """Advises `channels_last`, and names what in the forward pass loses it."""
 
-    def __init__(self, request: Request, note: Notebook) -> None:
-        super().__init__(request, note)
-        self._asked = False
-        self._call: tuple[Any, Any] | None = None
-        self._handle: Any = None
+    _asked = False
 
     def before(self, cfg: Any) -> None:
         self._asked = bool(asked_of(cfg, self.request.device).get("channels_last"))
 
-    def built(self, training: Training) -> None:
-        model = training.runner.model
-
-        def called(model: nn.Module, args: Any, kwargs: Any) -> None:
-            self._called(model, args, kwargs)  # a method would be copied with the model
-
-        self._handle = model.register_forward_pre_hook(called, with_kwargs=True)
-
-    def _called(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        if model.training and self._call is None:
-            self._call = args, kwargs
-
-    def after(self, training: Training) -> None:
-        self._handle.remove()
+    def tried(self, training: Training) -> Iterator[Finding]:
         runner = training.runner
-        if self._call is None or not (self._asked or _suits(runner)):
+        if not (self._asked or _suits(runner)):
             return
-        args, kwargs = self._call
-        adapter: Any = runner.adapter
-
-        def work() -> list[tuple[str, str | None]]:
-            with adapter.update.autocast or nullcontext():
-                return losses(runner.model, args, kwargs)
-
-        lost = aside(self.request, work)
+        (call,) = self.calls.values()
+        lost = self.aside(training, partial(losses, runner.model, *call))
         if not self._asked:
-            self._note("channels_last", _names(lost), runner)
-        for name, site in lost:
-            self.note.found(
-                Finding(
-                    severity="advice",
-                    kind="channels-last lost",
-                    what=name,
-                    why="its result is contiguous, and the next convolution copies it",
-                    remedy="x.contiguous(memory_format=torch.channels_last) behind it, "
-                    "or an operator that keeps the format",
-                    site=site,
-                )
-            )
-
-    def _note(self, what: str, lost: str, runner: Any) -> None:
-        self.note.found(
-            Finding(
+            yield Finding(
                 severity="advice",
                 kind="channels-last",
-                what=what,
+                what="channels_last",
                 why=f"{runner.policy.precision} convolutions run on tensor cores in "
-                f"this memory format, and the others are converted{lost}",
+                f"this memory format, and the others are converted{_names(lost)}",
                 remedy="device: {type: cuda, channels_last: true}",
             )
-        )
+        for name, site in lost:
+            yield Finding(
+                severity="advice",
+                kind="channels-last lost",
+                what=name,
+                why="its result is contiguous, and the next convolution copies it",
+                remedy="x.contiguous(memory_format=torch.channels_last) behind it, or "
+                "an operator that keeps the format",
+                site=site,
+            )
 
 
 def _names(lost: list[tuple[str, str | None]]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
-from devrun.hooks.base import Hook, Priority
+from devrun.hooks.base import Priority
 from devrun.parallel.strategy import optimizers_in
 from devrun.rehearsal.check.aside import aside
 from devrun.rehearsal.check.cuda.options import BatchSize
@@ -32,12 +33,15 @@ _FACT = "memory in MiB"
 class Memory(Probe):
     """Weights, gradients, optimizer state and activations of the config's own batch."""
 
+    priority = Priority.HIGHEST
+
     def __init__(self, request: Request, note: Notebook) -> None:
         super().__init__(request, note)
         self.size: BatchSize | None = None
         self.splits = False
         """Whether devrun makes batches fit by itself."""
         self.batch: Any = None
+        """The largest of the rehearsal."""
 
     def before(self, cfg: Any) -> None:
         self.size = BatchSize.of(cfg)
@@ -46,17 +50,23 @@ class Memory(Probe):
         self.recomputes = bool(cfg.get("gradient_checkpointing"))
 
     def built(self, training: Training) -> None:
-        training.runner.register_hook(_Batches(self))
+        self._largest = -1
+        training.runner.register_hook(self)
 
-    def after(self, training: Training) -> None:
-        if self.batch is None or self.size is None:
+    def before_train_iter(self, runner: Run) -> None:
+        given = runner.data_batch
+        for batch in given if isinstance(given, MicroBatches) else [given]:
+            size = sum(tensor.nbytes for tensor in tensors_in(batch))
+            if size > self._largest:
+                self.batch, self._largest = batch, size
+
+    def after(self, training: Training) -> Iterator[Finding]:
+        size, adapter = self.size, cast(Any, training.runner.adapter)
+        if self.batch is None or size is None:
             return
-        if not optimizers_in(training.runner.optimizer):
+        # one with a closure calls the model by itself
+        if not optimizers_in(training.runner.optimizer) or adapter.update.closure:
             return
-        size = self.size
-        adapter: Any = training.runner.adapter
-        if adapter.update.closure:
-            return  # an optimizer that calls the model by itself
         try:
             use, how = self._use(training, size.samples, size.accumulate)
         except RuntimeError as error:
@@ -78,7 +88,7 @@ class Memory(Probe):
         )
         limit = self.request.memory
         if limit is not None and needed(use.peak) > limit and not self.splits:
-            self.note.found(self._finding(training, size, use, limit))
+            yield self._finding(training, size, use, limit)
 
     def _use(
         self,
@@ -200,19 +210,3 @@ def needed(peak: float) -> int:
 
 def _yaml(value: Any) -> str:
     return "true" if value is True else str(value)
-
-
-class _Batches(Hook):
-    """Keeps the largest batch of the rehearsal."""
-
-    priority = Priority.HIGHEST
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory, self._size = memory, -1
-
-    def before_train_iter(self, runner: Run) -> None:
-        given = runner.data_batch
-        for batch in given if isinstance(given, MicroBatches) else [given]:
-            size = sum(tensor.nbytes for tensor in tensors_in(batch))
-            if size > self._size:
-                self._memory.batch, self._size = batch, size

@@ -6,13 +6,14 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor, nn
 
 from devrun.rehearsal.check.cuda.frames import line_asking
 from devrun.rehearsal.check.cuda.origins import Host, Origins, storage_of
-from devrun.rehearsal.check.cuda.watch import Op
+from devrun.rehearsal.check.cuda.watch import Judge, Op
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.sources import assigned
 from devrun.tensors import tensors_in
@@ -25,10 +26,9 @@ _MIXED = frozenset(
     ]
 )
 """Operators that take both."""
-_INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
 
 
-class Mismatches:
+class Mismatches(Judge):
     """Notes each tensor of the host that an operator on the device is given."""
 
     def __init__(self, updating: Callable[[], bool]) -> None:
@@ -40,7 +40,7 @@ class Mismatches:
     def operator(self, op: Op) -> None:
         if not op.hosts or op.name in _MIXED or op.name.startswith(("_foreach", "_fu")):
             return
-        indexes = _indexes(op)
+        indexes = op.indexes
         for tensor, host in op.hosts:
             if tensor.dim() and not any(tensor is one for one in indexes):
                 site = line_asking()
@@ -48,14 +48,11 @@ class Mismatches:
                     self._met.setdefault(host, (op.call.strip("_") or op.name, site))
                     self._counts[host] += self._updating()
 
-    def leaves(self, call: str, tensor: Tensor) -> None:
-        if call not in ("numpy", "__array__"):
-            return
-        site = line_asking()
+    def leaves(self, call: str) -> None:
+        site = line_asking() if call in ("numpy", "__array__") else None
         if site is not None:
-            self._numpy[".numpy()" if call == "numpy" else "numpy", site] += (
-                self._updating()
-            )
+            what = ".numpy()" if call == "numpy" else "numpy"
+            self._numpy[what, site] += self._updating()
 
     def findings(self, updates: int) -> Iterator[Finding]:
         for host, (name, site) in self._met.items():
@@ -79,13 +76,6 @@ class Mismatches:
                 site=site,
                 per_step=count / updates or None,
             )
-
-
-def _indexes(op: Op) -> list[Tensor]:
-    """Arguments that may be on the host: an index of what is on the device."""
-    if op.name not in _INDEXES:
-        return []
-    return [one for one in op.args[1] if one is not None]
 
 
 def tag_attributes(model: nn.Module, origins: Origins) -> None:
@@ -135,9 +125,7 @@ def _plain(value: Any) -> list[Tensor]:
 def _as_buffer(line: str, name: str) -> str:
     """The assignment `line` as the registration of a buffer."""
     value = "..."
-    try:
+    with suppress(SyntaxError, ValueError, AttributeError):
         (statement,) = ast.parse(line).body
         value = ast.unparse(statement.value)  # type: ignore[attr-defined]
-    except (SyntaxError, ValueError, AttributeError):
-        pass
     return f'self.register_buffer("{name}", {value}, persistent=False)'

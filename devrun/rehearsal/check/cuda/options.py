@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from devrun.config.tree import where
+from devrun.rehearsal.check.keys import BATCHES, inside, line_of
 
-_FLAGS = ("deterministic",)
-_BATCHES = ("samples_per_gpu", "batch_size", "imgs_per_gpu")
+_SIZES = [f"{at}.{n}" for at in ("data.train_dataloader", "data") for n in BATCHES]
 
 
 def asked_of(cfg: Mapping[str, Any], device: str) -> dict[str, Any]:
     """The options that `device` would be given."""
-    found = {name: True for name in _FLAGS if cfg.get(name)}
+    found: dict[str, Any] = {"deterministic": True} if cfg.get("deterministic") else {}
     for section in (cfg.get(device), cfg.get("device")):
         if isinstance(section, Mapping):
             kind = str(section.get("type", device)).partition(":")[0]
@@ -41,20 +40,12 @@ class BatchSize:
     @classmethod
     def of(cls, cfg: Mapping[str, Any]) -> BatchSize | None:
         """That of the training; None where no key says it."""
-        data = cfg.get("data") or {}
+        key = next((key for key in _SIZES if isinstance(inside(cfg, key), int)), None)
+        if key is None:
+            return None
         update = cfg.get("optimizer_config") or {}
-        accumulate = update.get("cumulative_iters") or 1
-        for prefix, section in (
-            ("data.train_dataloader", data.get("train_dataloader")),
-            ("data", data),
-        ):
-            for name in _BATCHES:
-                size = section.get(name) if isinstance(section, Mapping) else None
-                if isinstance(size, int):
-                    origin = where(section, name).origin
-                    site = None if origin is None else str(origin)
-                    pieces = update.get("micro_batch")
-                    if isinstance(pieces, int):
-                        size = min(size, pieces)
-                    return cls(size, f"{prefix}.{name}", accumulate, site)
-        return None
+        accumulate, pieces = update.get("cumulative_iters"), update.get("micro_batch")
+        samples = inside(cfg, key)
+        if isinstance(pieces, int):
+            samples = min(samples, pieces)
+        return cls(samples, key, accumulate or 1, line_of(cfg, key))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from torch import Tensor
-
 from devrun.rehearsal.check.cuda.frames import line_asking
-from devrun.rehearsal.check.cuda.watch import Op
+from devrun.rehearsal.check.cuda.watch import Judge, Op
 from devrun.rehearsal.check.findings import Finding
 
 _REFUSED = "binary_cross_entropy"
@@ -15,20 +14,17 @@ _REFUSED = "binary_cross_entropy"
 _LOGITS = "torch.nn.functional.binary_cross_entropy_with_logits(logits, target)"
 
 
-class Precision:
+class Precision(Judge):
     """Notes a binary cross entropy of probabilities, which half precision rounds."""
 
     def __init__(self) -> None:
         self.loss_site: str | None = None
         """Where the config names its loss."""
-        self._counts: dict[str | None, int] = {}
+        self._counts: Counter[str | None] = Counter()
 
     def operator(self, op: Op) -> None:
         if op.name == _REFUSED and op.autocast:
-            site = line_asking()
-            self._counts[site] = self._counts.get(site, 0) + 1
-
-    def leaves(self, call: str, tensor: Tensor) -> None: ...
+            self._counts[line_asking()] += 1
 
     def findings(self, updates: int) -> Iterator[Finding]:
         for site, count in self._counts.items():

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from devrun.config.tree import where
 from devrun.devices.cuda import CUDAOptions
 from devrun.devices.options import parse_options
 from devrun.errors import ConfigError
@@ -20,6 +19,8 @@ from devrun.rehearsal.check.cuda.origins import DEVICE, Origins
 from devrun.rehearsal.check.cuda.precision import Precision
 from devrun.rehearsal.check.cuda.syncs import Syncs, clipping
 from devrun.rehearsal.check.cuda.watch import Calls, Judge, Operators
+from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.keys import line_of
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe
 from devrun.rehearsal.check.request import Request
@@ -33,13 +34,17 @@ from devrun.tensors import map_tensors
 class Steps(Probe):
     """What each operator of an update would meet on CUDA, as the judges see it."""
 
+    priority = Priority.HIGHEST
+
     def __init__(self, request: Request, note: Notebook) -> None:
         super().__init__(request, note)
         self.origins = Origins()
         self.syncs = Syncs(self.origins, self.updating)
-        self.mismatches = Mismatches(self.updating)
-        self.determinism, self.precision = Determinism(), Precision()
-        self.judges: list[Judge] = [self.syncs, self.mismatches, self.precision]
+
+        self.precision = Precision()
+        self.judges: list[Judge] = [
+            self.syncs, Mismatches(self.updating), self.precision
+        ]  # fmt: skip
         self.updates = 0
         self.active = False
         """Whether an update is being done, with the hooks before and after it."""
@@ -53,15 +58,14 @@ class Steps(Probe):
             error.locate(option_place(cfg, self.request.device, error.key or ""))
             self.note.found(refusal(error))
         if asked.get("deterministic"):
-            self.judges.append(self.determinism)
+            self.judges.append(Determinism())
         self.syncs.breaks = asked.get("graphs") is True
         clip = (cfg.get("optimizer_config") or {}).get("grad_clip") or {}
         if clip.get("error_if_nonfinite"):
-            origin = where(clip, "error_if_nonfinite").origin
-            self.note.found(clipping(str(origin) if origin else None))
+            key = "optimizer_config.grad_clip.error_if_nonfinite"
+            self.note.found(clipping(line_of(cfg, key)))
         if cfg.get("loss") is not None:
-            origin = where(cfg, "loss").origin
-            self.precision.loss_site = str(origin) if origin else None
+            self.precision.loss_site = line_of(cfg, "loss")
 
     def built(self, training: Training) -> None:
         runner = training.runner
@@ -72,7 +76,7 @@ class Steps(Probe):
         adapter.host_shared = False
         move = adapter.to_device
         adapter.to_device = lambda batch: self.copied(move(batch))
-        runner.register_hook(_Begins(self))
+        runner.register_hook(self)
         runner.register_hook(_Ends(self))
 
     @contextmanager
@@ -81,16 +85,9 @@ class Steps(Probe):
         with Operators(self.origins, calls, self.judges), calls:
             yield
 
-    def after(self, training: Training) -> None:
-        if not self.updates:
-            return
-        for finding in (
-            *self.syncs.findings(),
-            *self.mismatches.findings(self.updates),
-            *self.determinism.findings(self.updates),
-            *self.precision.findings(self.updates),
-        ):
-            self.note.found(finding)
+    def after(self, training: Training) -> Iterator[Finding]:
+        for judge in self.judges if self.updates else ():
+            yield from judge.findings(self.updates)
 
     def copied(self, batch: Any) -> Any:
         """`batch` as the copy to the device would give it: other tensors, tagged."""
@@ -106,28 +103,20 @@ class Steps(Probe):
         """Whether an update is done, and no evaluation that may read what it likes."""
         return self.active and self._runner.session.wrapped.training
 
-    def begin(self, run: Run) -> None:
+    def before_train_iter(self, runner: Run) -> None:
         self.active = True
         self.updates += 1
         self._runner.count_flops = False  # by a mode below which nothing is seen
         self.origins.sweep()
-        for tensor in (*run.model.parameters(), *run.model.buffers()):
+        for tensor in (*runner.model.parameters(), *runner.model.buffers()):
             self.origins.tag(tensor, DEVICE)
-        run.data_batch = self.copied(run.data_batch)
+        runner.data_batch = self.copied(runner.data_batch)
         self.syncs.begin()
 
 
-class _Begins(Hook):
-    priority = Priority.HIGHEST
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
-
-    def before_train_iter(self, runner: Run) -> None:
-        self._steps.begin(runner)
-
-
 class _Ends(Hook):
+    """Behind all other hooks, which are part of an update too."""
+
     priority = Priority.LOWEST
 
     def __init__(self, steps: Steps) -> None:

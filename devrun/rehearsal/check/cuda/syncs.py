@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from devrun.rehearsal.check import sites
 from devrun.rehearsal.check.cuda.frames import line_asking
 from devrun.rehearsal.check.cuda.origins import Host, Origins
-from devrun.rehearsal.check.cuda.watch import Op
+from devrun.rehearsal.check.cuda.watch import Judge, Op
 from devrun.rehearsal.check.findings import Finding
 
 _READ = (
@@ -60,9 +59,6 @@ _READS = frozenset(
         "_linalg_check_errors",
     ]
 )
-_INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
-
-
 KIND = "host sync"
 _WHY = "the host waits here until the GPU has done all that was queued"
 
@@ -80,7 +76,7 @@ def clipping(site: str | None) -> Finding:
     )
 
 
-class Syncs:
+class Syncs(Judge):
     """Counts what of the user's makes the host wait, while an update is done."""
 
     def __init__(self, origins: Origins, updating: Callable[[], bool]) -> None:
@@ -101,7 +97,7 @@ class Syncs:
 
     def _words(self, op: Op) -> tuple[str, str]:
         usual = (op.call.strip("_") or op.name, _REMEDIES.get(op.name, _UNIQUE))
-        if op.name in _INDEXES:
+        if op.indexes:
             return "x[mask]", usual[1]
         if op.name == "_local_scalar_dense":
             usual = (usual[0], _READ)
@@ -111,19 +107,20 @@ class Syncs:
             return op.name, usual[1]
         return _LABELS.get(op.call, usual)
 
-    def leaves(self, call: str, tensor: Tensor) -> None:
+    def leaves(self, call: str) -> None:
         if self._updating() and call not in ("numpy", "__array__"):
             self._note(*_LABELS[call])
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self, updates: int) -> Iterator[Finding]:
         """Of the lines that waited in most of the updates, not at their first only."""
         for key, count in self._counts.items():
             label, remedy, site = key
-            if len(self._seen[key]) * 2 <= self._update:
+            if len(self._seen[key]) * 2 <= updates:
                 continue
-            if sites.is_library(site):
+            library = sites.is_library(site)
+            if library:
                 remedy = "an option of that package, or without what leads there"
-            severity = "advice" if sites.is_library(site) else "slow"
+            severity = "advice" if library else "slow"
             yield Finding(
                 severity="breaks" if self.breaks else severity,
                 kind=KIND,
@@ -131,7 +128,7 @@ class Syncs:
                 why=f"{_WHY}, which a graph cannot" if self.breaks else _WHY,
                 remedy=remedy,
                 site=site,
-                per_step=count / self._update,
+                per_step=count / updates,
             )
 
     def _note(self, label: str, remedy: str) -> None:
@@ -143,26 +140,21 @@ class Syncs:
         self._seen.setdefault(key, set()).add(self._update)
 
     def _waits(self, op: Op) -> bool:
-        first = op.inputs[0]
-        if op.name in _INDEXES:
-            masks = [one for one in op.args[1] if one is not None]
+        if op.indexes:
             kinds = (torch.bool, torch.uint8)
             masked = any(
                 one.dtype in kinds and not isinstance(self._origins.of(one), Host)
-                for one in masks
+                for one in op.indexes
             )
             return masked and not self._fills(op)
         if op.name == "repeat_interleave":
             return op.kwargs.get("output_size") is None
         if op.name == "histc":
             return op.args[2:4] in ((), (0, 0))
-        return op.name in _READS and self._origins.on_device(first)
+        return op.name in _READS and self._origins.on_device(op.inputs[0])
 
     def _fills(self, op: Op) -> bool:
         """Whether one number from the host is put under the mask: no index is made."""
         value: Any = op.args[2] if op.name != "index" else None
-        return (
-            value is not None
-            and value.numel() == 1
-            and not self._origins.on_device(value)
-        )
+        one = value is not None and value.numel() == 1
+        return one and not self._origins.on_device(value)

@@ -77,15 +77,14 @@ def use_of(
     accounts = Accounts()
     if recompute:
         checkpoint_blocks(runner.model, True)
-    mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext()
-    if isinstance(mode, FakeTensorMode):
+    mode: Any = nullcontext()
+    if fake:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
         _make_fake(model, optimizer, mode)
     for each in optimizers_in(optimizer):
         each.state.clear()
         each.zero_grad()
-        for group in each.param_groups:
-            if group.get("foreach", 0) is None and not group.get("fused"):
-                group["foreach"] = True  # as on CUDA, with its temporaries
+        as_on_gpu(each)
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(
@@ -99,10 +98,17 @@ def use_of(
         batches = [resized(batch, samples, fake=fake) for _ in range(2 * accumulate)]
         accounts.book(tensors_in(batches), "batches")
         parts = batches[: min(accumulate, 2)]
-        _update(model, optimizer, adapter.update.autocast, parts, accounts)
-        accounts.begin()
-        _update(model, optimizer, adapter.update.autocast, parts, accounts)
+        for _ in range(2):
+            accounts.begin()
+            _update(model, optimizer, adapter.update.autocast, parts, accounts)
     return Use({part: dict(sizes) for part, sizes in accounts.peaks.items()})
+
+
+def as_on_gpu(optimizer: Any) -> None:
+    """Have it update lists of tensors at a time, which takes temporaries."""
+    for group in optimizer.param_groups:
+        if group.get("foreach", 0) is None and not group.get("fused"):
+            group["foreach"] = True
 
 
 def _update(

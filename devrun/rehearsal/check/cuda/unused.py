@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
 
-from devrun.hooks.base import Hook, Priority
+from devrun.hooks.base import Priority
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe
@@ -20,11 +22,13 @@ _SHOWN = 3
 
 
 class Unused(Probe):
-    """Looks at the gradients after each update."""
+    """Looks at the gradients after each update, until the next of which they stay."""
+
+    priority = Priority.VERY_HIGH
 
     def __init__(self, request: Request, note: Notebook) -> None:
         super().__init__(request, note)
-        self.by_name: dict[str, int] = {}
+        self.by_name: Counter[str] = Counter()
         """Parameter -> updates in which it had no gradient."""
         self.updates = 0
         self._finds = False
@@ -35,10 +39,21 @@ class Unused(Probe):
         self._finds = any(asked.get(name) for name in finds)
 
     def built(self, training: Training) -> None:
-        self.by_name, self.updates = {}, 0
-        training.runner.register_hook(_Looks(self))
+        self.by_name, self.updates = Counter(), 0
+        training.runner.register_hook(self)
 
-    def after(self, training: Training) -> None:
+    def after_train_iter(self, runner: Run) -> None:
+        self.updates += 1
+        without = [
+            name
+            for name, parameter in runner.model.named_parameters()
+            if parameter.requires_grad and parameter.grad is None
+        ]
+        trained = sum(one.requires_grad for one in runner.model.parameters())
+        if len(without) < trained:  # else the whole update was left out
+            self.by_name.update(without)
+
+    def after(self, training: Training) -> Iterator[Finding]:
         if not self.by_name or self._finds or training.runner.optimizer is None:
             return
         names = list(self.by_name)
@@ -48,19 +63,16 @@ class Unused(Probe):
         always = all(count == self.updates for count in self.by_name.values())
         when = "any" if always else "every"
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        self.note.found(
-            Finding(
-                severity="differs",
-                kind="unused parameters",
-                what=", ".join(names[:_SHOWN]) + more,
-                why=f"the loss does not reach {'them' if names[1:] else 'it'} in "
-                f"{when} update: with several GPUs, DistributedDataParallel raises at "
-                "the next",
-                remedy="find_unused_parameters: true, or requires_grad_(False) where "
-                "no update needs them",
-                site=_site(training.runner.model, names[0]),
-                fix={"find_unused_parameters": True},
-            )
+        yield Finding(
+            severity="differs",
+            kind="unused parameters",
+            what=", ".join(names[:_SHOWN]) + more,
+            why=f"the loss does not reach {'them' if names[1:] else 'it'} in {when} "
+            "update: with several GPUs, DistributedDataParallel raises at the next",
+            remedy="find_unused_parameters: true, or requires_grad_(False) where no "
+            "update needs them",
+            site=_site(training.runner.model, names[0]),
+            fix={"find_unused_parameters": True},
         )
 
 
@@ -73,25 +85,3 @@ def _site(model: nn.Module, name: str) -> str | None:
         if site is not None and not type(owner).__module__.startswith("torch."):
             return site
     return None
-
-
-class _Looks(Hook):
-    """After the optimizer, which leaves the gradients until the next update."""
-
-    priority = Priority.VERY_HIGH
-
-    def __init__(self, unused: Unused) -> None:
-        self._unused = unused
-
-    def after_train_iter(self, runner: Run) -> None:
-        self._unused.updates += 1
-        counts = self._unused.by_name
-        without = [
-            name
-            for name, parameter in runner.model.named_parameters()
-            if parameter.requires_grad and parameter.grad is None
-        ]
-        trained = sum(one.requires_grad for one in runner.model.parameters())
-        if len(without) < trained:  # else the whole update was left out
-            for name in without:
-                counts[name] = counts.get(name, 0) + 1

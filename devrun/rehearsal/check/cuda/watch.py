@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from devrun.rehearsal.check.cuda.births import birth_of
 from devrun.rehearsal.check.cuda.origins import DEVICE, Host, Origins, flat_tensors
+from devrun.rehearsal.check.findings import Finding
 
 _SHOWN = ("__repr__", "__str__", "__format__")
 _LEAVE = ("cpu", "numpy", "__array__", "tolist", *_SHOWN)
@@ -21,6 +23,7 @@ _MOVES = ("to", "cuda")
 """Methods whose result is where they were asked to put it."""
 _COPIES = ("to", "cpu")
 """Those of `_LEAVE` whose result is a tensor on the host."""
+_INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
 _HOST = "cpu"
 _FOLLOWS = ("type_as", "new_tensor")
 """Calls whose result is where a tensor is that they were given."""
@@ -48,13 +51,25 @@ class Op:
     hosts: list[tuple[Tensor, Host]]
     autocast: bool
 
+    @property
+    def indexes(self) -> list[Tensor]:
+        """What it indexes by, which may be on the host; empty of other operators."""
+        given = self.args[1] if self.name in _INDEXES else ()
+        return [one for one in given if one is not None]
 
-class Judge(Protocol):
+
+class Judge(ABC):
     """Looks at operators and at calls; both before they are done."""
 
+    @abstractmethod
     def operator(self, op: Op) -> None: ...
-    def leaves(self, call: str, tensor: Tensor) -> None:
-        """`call` reads the whole of a `tensor` that would be on the device."""
+
+    def leaves(self, call: str) -> None:
+        """`call` reads the whole of a tensor that would be on the device."""
+
+    @abstractmethod
+    def findings(self, updates: int) -> Iterator[Finding]:
+        """What came of so many updates."""
 
 
 class Calls(TorchFunctionMode):
@@ -105,7 +120,7 @@ class Calls(TorchFunctionMode):
         for part in flat_tensors(parts):
             if self._origins.on_device(part):
                 for judge in self._judges:
-                    judge.leaves("tensor", part)
+                    judge.leaves("tensor")
                 self.quiet = True
                 return
 
@@ -114,7 +129,7 @@ class Calls(TorchFunctionMode):
         leaves = self._origins.on_device(tensor)
         if leaves and not self.quiet:
             for judge in self._judges:
-                judge.leaves(name, tensor)
+                judge.leaves(name)
         self.quiet = True
         made = func(*args, **kwargs)
         if leaves and name in _COPIES:

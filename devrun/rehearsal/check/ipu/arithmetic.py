@@ -12,17 +12,15 @@ from devrun.devices.ipu.setters import MOST_IPUS, nested
 from devrun.devices.ipu.settings import IPUSettings
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.ipu.options import key_of, settings_of
-from devrun.rehearsal.check.keys import given, line_of, pasted
+from devrun.rehearsal.check.keys import BATCHES, given, line_of, pasted
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe
 from devrun.rehearsal.check.request import Request
 from devrun.runners.training import Training
 
-_NAMES = ("samples_per_gpu", "batch_size", "imgs_per_gpu")
 _MICRO = (
-    *(f"data.train_dataloader.{name}" for name in _NAMES),
-    *(f"data.{name}" for name in _NAMES[:0:-1]),
-    "data.samples_per_gpu",
+    *(f"data.train_dataloader.{name}" for name in BATCHES),
+    *(f"data.{name}" for name in reversed(BATCHES)),
 )
 _ACCUMULATION = "optimizer_config.cumulative_iters"
 

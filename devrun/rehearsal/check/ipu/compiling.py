@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -28,14 +29,14 @@ class Compiling(Probe):
             self._refusals = load(True).emulation.refusals()
             self._found = self._refusals.__enter__()
 
-    def after(self, training: Training) -> None:
+    def after(self, training: Training) -> Iterator[Finding]:
         found = self._found or []
         trained = {one.stack[:1] for one in found if one.training}
         for one in sorted(found, key=lambda one: not one.training):
             if one.training:
-                self.note.found(finding_of(one))
+                yield finding_of(one)
             elif one.stack[:1] not in trained:
-                self.note.found(finding_of(one, fix=self._on_the_host()))
+                yield finding_of(one, fix=self._on_the_host())
 
     def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
         """An evaluation that cannot be compiled is left to the host."""

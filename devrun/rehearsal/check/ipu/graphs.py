@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from devrun.hooks.base import Hook, Priority
+from devrun.hooks.base import Priority
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.ipu.arithmetic import Sizes
 from devrun.rehearsal.check.ipu.memory import Divided, Memory, divided
@@ -19,16 +20,24 @@ from devrun.run import Run
 from devrun.runners.training import Training
 
 _ONCE = "Python code of forward runs only while the graph is captured"
+_CHANGES = (
+    "it is no tensor and changes from batch to batch; the graph keeps its first value"
+)
+_TENSOR = "make it a tensor in the data set or its collate_fn"
 
 
 class Graphs(Probe):
     """Looks at the model before its first update and at the graphs after it."""
+
+    priority = Priority.LOWEST
 
     def __init__(self, request: Request, note: Notebook) -> None:
         super().__init__(request, note)
         self._sizes: Sizes | None = None
         self._cfg: Any = None
         self._divided: Divided | None = None
+        self._seen: set[str] = set()
+        """Which sides of an update of this run were looked at."""
 
     def before(self, cfg: Any) -> None:
         settings = settings_of(cfg, self.request)
@@ -37,7 +46,19 @@ class Graphs(Probe):
         self._cfg = cfg
 
     def built(self, training: Training) -> None:
-        training.runner.register_hook(_FirstUpdate(self))
+        self._seen = set()
+        training.runner.register_hook(self)
+
+    def before_train_iter(self, runner: Run) -> None:
+        self._once(self._look_before, runner)
+
+    def after_train_iter(self, runner: Run) -> None:
+        self._once(self._look_after, runner)
+
+    def _once(self, look: Callable[[Any], None], runner: Run) -> None:
+        if look.__name__ not in self._seen:
+            self._seen.add(look.__name__)
+            safely(self.note, look, runner)
 
     def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
         """A split that names what is not there is left to devrun."""
@@ -51,16 +72,13 @@ class Graphs(Probe):
         if key == "train_split_edges":
             fix |= {"ipu.split": "auto", "ipu.num_ipus": ipus}
         reason = str(getattr(error, "reason", error))
-        hint = "give the name of a layer that forward calls; or"
+        remedy = f"give the name of a layer that forward calls; or {pasted(fix)}"
         site = line_of(cfg, f"ipu.{key}", f"device.{key}")
-        self.note.found(
-            Finding(
-                "breaks", "split", key, reason, f"{hint} {pasted(fix)}", site, fix=fix
-            )
-        )
+        found = Finding("breaks", "split", key, reason, remedy, site, fix=fix)
+        self.note.found(found)
         return fix
 
-    def before_update(self, runner: Any) -> None:
+    def _look_before(self, runner: Any) -> None:
         """While the model is still as the user wrote it."""
         sizes = self._sizes
         if sizes is None:
@@ -74,7 +92,7 @@ class Graphs(Probe):
         limit = self.request.memory
         self._divided = divided(step, flat, sizes.micro, states, limit)
 
-    def after_update(self, runner: Any) -> None:
+    def _look_after(self, runner: Any) -> None:
         executors = runner.adapter.executors
         if self._sizes is not None and self.request.emulated:
             memory = Memory(runner.adapter, self._sizes, self.request.memory)
@@ -86,49 +104,17 @@ class Graphs(Probe):
         for each in (executors.trainer, *executors.evaluators):
             for one in each.call.frozen:
                 if one.site not in seen:  # the graph of the evaluation does it too
-                    self.note.found(
-                        Finding(
-                            "differs", "once", one.what, _ONCE, one.remedy, one.site
-                        )
-                    )
+                    once = "differs", "once", one.what, _ONCE, one.remedy, one.site
+                    self.note.found(Finding(*once))
                 seen.add(one.site)
 
-    def after(self, training: Training) -> None:
+    def after(self, training: Training) -> Iterator[Finding]:
         executors = getattr(training.runner.adapter, "executors", None)
-        for each in (
-            () if executors is None else (executors.trainer, *executors.evaluators)
-        ):
-            for path in sorted(each.changing) if each is not None else ():
-                self.note.found(
-                    Finding(
-                        "differs",
-                        "once",
-                        path,
-                        "it is no tensor and changes from batch to batch; the graph "
-                        "keeps its first value",
-                        "make it a tensor in the data set or its collate_fn",
-                    )
-                )
-
-
-class _FirstUpdate(Hook):
-    """Calls the probe around the first update of a run."""
-
-    priority = Priority.LOWEST
-
-    def __init__(self, probe: Graphs) -> None:
-        self._probe = probe
-        self._before = self._after = False
-
-    def before_train_iter(self, runner: Run) -> None:
-        if not self._before:
-            self._before = True
-            safely(self._probe.note, self._probe.before_update, runner)
-
-    def after_train_iter(self, runner: Run) -> None:
-        if not self._after:
-            self._after = True
-            safely(self._probe.note, self._probe.after_update, runner)
+        if executors is None:
+            return
+        for each in filter(None, (executors.trainer, *executors.evaluators)):
+            for path in sorted(each.changing):
+                yield Finding("differs", "once", path, _CHANGES, _TENSOR)
 
 
 def _states(optimizer: Any) -> int:

@@ -8,7 +8,7 @@ from devrun.devices.ipu.batch import ShapesError
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.keys import line_of, pasted
 from devrun.rehearsal.check.probe import Probe
-from devrun.rehearsal.check.sites import defined
+from devrun.rehearsal.check.sites import maker_of
 from devrun.runners.training import Training
 
 
@@ -31,14 +31,8 @@ class Shapes(Probe):
                 what="a batch",
                 why=reason,
                 remedy=pasted(fix) if fix else "resize or pad the samples to one size",
-                site=self._source() or line_of(cfg, "data.buckets", "data.train"),
+                site=maker_of(self._data) or line_of(cfg, "data.buckets", "data.train"),
                 fix=fix,
             )
         )
         return fix
-
-    def _source(self) -> str | None:
-        """The user's code that makes batches: the collate function, or the data set."""
-        collate = getattr(self._data, "collate_fn", None)
-        data = type(getattr(self._data, "dataset", None))
-        return defined(collate) or defined(getattr(data, "__getitem__", None))
