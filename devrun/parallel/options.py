@@ -123,7 +123,7 @@ class ParallelOptions:
     def given(self) -> list[str]:
         """The options that are not what they are by default."""
         usual = vars(ParallelOptions())
-        return [name for name, value in vars(self).items() if value != usual[name]]
+        return [name for name, value in usual.items() if getattr(self, name) != value]
 
     def fitted(self, world: int) -> tuple[str, dict[str, int]]:
         """The type, and the size of every dimension, for `world` processes.
