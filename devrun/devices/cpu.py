@@ -20,7 +20,7 @@ from devrun.devices.trial import Trial, numeric_trial
 from devrun.dist import get_dist_info
 from devrun.step import UpdatePolicy
 
-CPUINFO = Path("/proc/cpuinfo")
+CPUINFO, MAPS = Path("/proc/cpuinfo"), Path("/proc/self/maps")
 _INSTRUCTIONS = {
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
     "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
@@ -83,6 +83,7 @@ class CPUAdapter(EagerAdapter):
             *super().switches(model, optimizer, policy),
             Switch("compile", None, "was no faster on a CPU, and takes minutes"),
             Switch("omp_num_threads", None, _thread_advice()),
+            Switch("LD_PRELOAD", None, _allocator()),
         ]
 
     def state_dict(self) -> dict[str, Any]:
@@ -138,6 +139,18 @@ def _thread_advice() -> str:
     threads = torch.get_num_threads()
     said = f"{threads} threads, {cores} cores for this process"
     return said if threads <= cores else f"{said} wait for each other: set {cores}"
+
+
+def _allocator() -> str:
+    """Whose memory allocator this process has, as far as the kernel tells."""
+    try:
+        loaded = MAPS.read_text(encoding="utf-8")
+    except OSError:  # not Linux
+        return "which allocator this process has is not known"
+    for name in ("tcmalloc", "jemalloc", "mimalloc"):
+        if name in loaded:
+            return f"{name} is there"
+    return "the C library's allocator; tcmalloc may be faster, see docs/speed.md"
 
 
 def _known(field: str) -> str:

@@ -403,7 +403,15 @@ def test_secrets_are_in_no_file_of_the_run(config, train):
 @pytest.mark.parametrize(
     ("device", "lines"),
     [
-        (["cpu"], ["performance: fast on cpu", "fused: on: ", "[last bits of an up"]),
+        (
+            ["cpu"],
+            [
+                "performance: fast on cpu",
+                "fused: on: ",
+                "LD_PRELOAD: unchanged: ",
+                "[last bits of an up",
+            ],
+        ),
         (["ipu", "--emulate"], ["performance: fast changes nothing on an IPU: "]),
     ],
 )
