@@ -15,14 +15,16 @@ class Snapshot:
     """Copies of `tensors`, and the states of all random streams.
 
     Args:
-        adapter: gives and takes back the random state of the device.
+        adapter: gives and takes back the random state of the device; None leaves that
+            to what makes the attempt.
     """
 
-    def __init__(self, tensors: Iterable[Tensor], adapter: Any) -> None:
+    def __init__(self, tensors: Iterable[Tensor], adapter: Any = None) -> None:
         self._tensors = list(tensors)
         self.values = [tensor.detach().clone() for tensor in self._tensors]
-        self._host, self._device = streams.capture(), adapter.rng_state()
         self._adapter = adapter
+        self._host = streams.capture()
+        self._device = None if adapter is None else adapter.rng_state()
 
     def put_back(self) -> None:
         """Make everything as it was."""
@@ -30,4 +32,5 @@ class Snapshot:
             for tensor, value in zip(self._tensors, self.values, strict=True):
                 tensor.copy_(value)
         streams.restore(self._host)
-        self._adapter.set_rng_state(self._device)
+        if self._device is not None:
+            self._adapter.set_rng_state(self._device)

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from devrun.data import streams
 from devrun.devices.frozen import CaptureWatch, Finding
 from devrun.devices.hpu.lazy import cached_forward
 from devrun.devices.hpu.sdk import SDK
+from devrun.devices.snapshot import Snapshot
 from devrun.errors import DevrunError, UnsupportedFeatureError, is_out_of_memory
 from devrun.tensors import tensors_in
 from devrun.text import joined
@@ -117,17 +117,13 @@ class GraphedForward:
         return types.MethodType(type(self._module).forward, module)
 
     def _capture(self, shapes: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
-        kept = [(b, b.detach().clone()) for b in self._module.buffers()]
-        drawn = streams.capture()
+        before = Snapshot(self._module.buffers())
         try:
             outputs = self._watch(self._replay, args, kwargs)
         except (RuntimeError, AssertionError) as error:
             if isinstance(error, DevrunError) or is_out_of_memory(error):
                 raise
-            with torch.no_grad():
-                for buffer, value in kept:
-                    buffer.copy_(value)
-            streams.restore(drawn)
+            before.put_back()
             self._refuse(str(error), error)
             return self._plain(*args, **kwargs)
         self._types[shapes] = kinds
