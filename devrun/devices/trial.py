@@ -126,21 +126,14 @@ class GraphTrial:
 
     def attach(self, update: Update) -> None:
         """Follow the updates of `update`, after what follows them already."""
-        already = update.after_update
+        self._update, self._already = update, update.after_update
+        update.after_update, update.graph_trial = self._after_update, self
 
-        def after() -> None:
-            if already is not None:
-                already()
-            self.after_update()
-
-        update.after_update, update.graph_trial = after, self
-
-    def after_update(self) -> None:
-        """Call after each update."""
-        if self.decided:
-            return
+    def _after_update(self) -> None:
+        if self._already is not None:
+            self._already()
         if self._graphed.refused:
-            self.decided = True
+            self._decide(self._graphed.on)
             return
         self._updates += 1
         if self._updates == self.WARM:
@@ -157,14 +150,19 @@ class GraphTrial:
         return {"on": self._graphed.on} if self.decided else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.decided, self._graphed.on = True, bool(state["on"])
+        self._decide(bool(state["on"]))
+
+    def _decide(self, on: bool) -> None:
+        """Keep that, and follow no more updates."""
+        self.decided, self._graphed.on = True, on
+        self._update.after_update = self._already
 
     def _next(self) -> None:
         if len(self._seconds) == 1:
             self._graphed.on = True
             return
         plain, graphed = self._seconds
-        self.decided, self._graphed.on = True, graphed < plain
+        self._decide(graphed < plain)
         logger.info(
             "%s graphs: auto keeps %s (an update took %.1f ms without, %.1f ms with)",
             self._device,
