@@ -111,6 +111,11 @@ def _load(name: str) -> type[Probe]:
     return found
 
 
+def is_ours(hook: Hook) -> bool:
+    """Whether it is here for the rehearsal alone."""
+    return type(hook).__module__.startswith(str(_HERE))
+
+
 def safely(note: Notebook, call: Callable[..., Any], *args: Any) -> Any:
     """What `call` returns; a probe that fails is noted, and the rest goes on."""
     try:

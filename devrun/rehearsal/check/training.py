@@ -9,7 +9,7 @@ from time import perf_counter
 
 from devrun.hooks.base import Hook, Priority
 from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.probe import Probe
+from devrun.rehearsal.check.probe import Probe, is_ours
 from devrun.rehearsal.check.sites import defined
 from devrun.run import Run
 from devrun.runners.checkpointer import CHECKPOINTS
@@ -21,8 +21,6 @@ _STAGES = ("before_train_iter", "after_backward", "after_train_iter")
 _SHARE, _LEAST = 0.2, 0.002
 """Of an update's time, and seconds, from which a hook is worth a word."""
 _NAMED = 3
-_CHECK = str(__package__)
-"""Whose hooks are here for the rehearsal alone."""
 
 
 class HooksProbe(Probe):
@@ -35,7 +33,7 @@ class HooksProbe(Probe):
         self._seconds, self._intervals, self._updates = 0.0, 0, 0
         self._last: float | None = None
         for hook in training.runner.hooks:
-            if type(hook).__module__.startswith(_CHECK):
+            if is_ours(hook):
                 continue
             for stage in set(_STAGES) & set(hook.get_triggered_stages()):
                 setattr(hook, stage, self._timed(hook, getattr(hook, stage)))

@@ -7,11 +7,10 @@ from typing import Any
 
 from devrun.devices.captured import obstacle
 from devrun.devices.frozen import CaptureWatch
-from devrun.hooks.base import Hook
 from devrun.rehearsal.check.cuda.options import asked_of
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.notebook import Notebook
-from devrun.rehearsal.check.probe import Probe
+from devrun.rehearsal.check.probe import Probe, is_ours
 from devrun.rehearsal.check.request import Request
 from devrun.runners.training import Training
 
@@ -54,22 +53,18 @@ class Graphs(Probe):
         if self._watch is None:
             return
         severity = "breaks" if self._asked is True else "advice"
-        for what, why, remedy, site in self._reasons(training):
-            yield Finding(severity, "no graph", what, why, remedy, site)
+        for what, remedy, site in self._reasons(training):
+            yield Finding(severity, "no graph", what, _WHY, remedy, site)
 
-    def _reasons(
-        self, training: Training
-    ) -> Iterator[tuple[str, str, str, str | None]]:
+    def _reasons(self, training: Training) -> Iterator[tuple[str, str, str | None]]:
+        """(what, remedy, `file:line`) of each."""
         runner = training.runner
         adapter: Any = runner.adapter
         for hook in runner.hooks:
-            kind = type(hook)
-            looks = kind.after_backward is not Hook.after_backward
-            if looks and not kind.__module__.startswith("devrun.rehearsal."):
-                yield f"{kind.__name__} overrides after_backward", _WHY, _REMEDY, None
+            if not is_ours(hook) and "after_backward" in hook.get_triggered_stages():
+                yield f"{type(hook).__name__} overrides after_backward", _REMEDY, None
         why = obstacle(adapter.update, runner.model, runner.optimizer)
         if why is not None:
-            yield why, _WHY, _REMEDY, None
+            yield why, _REMEDY, None
         for finding in self._watch.findings if self._watch else ():
-            said = f"the forward pass {finding.what}"
-            yield said, _WHY, finding.remedy, finding.site
+            yield f"the forward pass {finding.what}", finding.remedy, finding.site
