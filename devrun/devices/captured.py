@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from devrun.devices.frozen import CaptureWatch
-from devrun.devices.held import PLAIN, Held, Rates, hooks_of
+from devrun.devices.held import PLAIN, Held, Rates, hooks_of, label
 from devrun.devices.snapshot import Snapshot
 from devrun.devices.trial import GraphTrial
 from devrun.devices.update import Update
@@ -315,8 +315,7 @@ def obstacle(
         return "there are several optimizers"
     for name, part in module.named_modules():
         if any(hooks_of(part)):
-            shown = f"{type(part).__name__} {name}".strip()
-            return f"{shown} has hooks, which are Python"
+            return f"{label(name, part)} has hooks, which are Python"
     return None
 
 

@@ -84,7 +84,7 @@ class Held:
     def __init__(self, module: nn.Module, optimizer: Any) -> None:
         self._tensors = [*module.named_parameters(), *module.named_buffers()]
         self._plain: list[tuple[str, dict[str, Any], str]] = [
-            (f"{type(part).__name__} {name}".strip(), vars(part), key)
+            (label(name, part), vars(part), key)
             for name, part in module.named_modules()
             for key, value in vars(part).items()
             if isinstance(value, PLAIN)
@@ -132,6 +132,11 @@ class Held:
     def _now(self) -> tuple[list[Any], list[Any]]:
         values = [owner.get(key) for _, owner, key in self._plain]
         return values, [(t.data_ptr(), t.requires_grad) for _, t in self._tensors]
+
+
+def label(name: str, module: nn.Module) -> str:
+    """A module for a reader: its class, and its name in the model."""
+    return f"{type(module).__name__} {name}".strip()
 
 
 def hooks_of(module: nn.Module) -> list[Any]:
