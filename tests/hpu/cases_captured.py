@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import torch
 from torch import nn
@@ -36,11 +37,24 @@ def adamw(params):
     return torch.optim.AdamW(params, lr=0.01, capturable=True)
 
 
-def both(same=True, hook=None, data=loader, **options):
-    """(messages, replays) of the run from graphs, which had the bits of the other."""
+IN_GRAPH = {
+    "optimizer": adamw,
+    "fused": False,
+    "model": partial(net, 0.2),
+    "same": False,
+    "within": 1e-6,
+}
+"""Rates are fp32 there, and numbers of Python in the other run."""
+
+
+def both(
+    same=True, hook=None, data=loader, model=normed, within=1e-5, fused=True, **options
+):
+    """(messages, replays) of the run from graphs, which had the bits of the other, or
+    ended `within` that of it."""
     runs = []
     for graphs in (False, "update"):
-        runner, losses = make(device(graphs=graphs), normed(), **options)
+        runner, losses = make(device(graphs=graphs, fused=fused), model(), **options)
         if hook is not None:
             runner.register_hook(hook())
         before = replays()
@@ -48,7 +62,7 @@ def both(same=True, hook=None, data=loader, **options):
             runner.run([data()], [("train", 1)])
         runs.append((runner, losses.values))
         runner.close()
-    close(*runs)
+    close(*runs, within)
     if same:
         assert runs[0][1] == runs[1][1]
         mine, theirs = (weights(run) for run, _ in runs)
@@ -80,13 +94,7 @@ def test_an_update_from_a_graph_has_the_bits_of_one_without():
 
 
 def test_the_step_of_an_optimizer_that_can_be_captured_is_in_the_graph():
-    runs = []
-    for graphs in (False, "update"):
-        before = replays()
-        where = device(graphs=graphs, fused=False)
-        runs.append(train(where, model=net(0.2), optimizer=adamw, lr_config=POLY))
-    assert replays() - before >= 20
-    close(*runs, 1e-6)  # rates are fp32 in the graph
+    assert both(**IN_GRAPH, lr_config=POLY)[1] >= 20
 
 
 def test_what_a_schedule_changes_at_each_update_leaves_the_step_out():
@@ -95,19 +103,10 @@ def test_what_a_schedule_changes_at_each_update_leaves_the_step_out():
             (group,) = runner.optimizer.param_groups
             group["betas"] = (group["betas"][0] * 0.999, 0.999)
 
-    runs = []
-    for graphs in (False, "update"):
-        options = {"optimizer": adamw, "epochs": 3}
-        runner, losses = make(device(graphs=graphs, fused=False), net(0.2), **options)
-        runner.register_hook(Momentum())
-        before = replays()
-        with Lines() as log:
-            runner.run([loader()], [("train", 1)])
-        runs.append((runner, losses.values))
-        runner.close()
-    assert replays() - before >= 30 - 4
-    assert "betas was" in log.text and "without graphs" not in log.text
-    close(*runs, 1e-6)
+    messages, found = both(**IN_GRAPH, hook=Momentum, epochs=3)
+    assert found >= 30 - 4
+    said = "\n".join(messages)
+    assert "betas was" in said and "without graphs" not in said
 
 
 def test_a_shape_has_a_graph_of_its_own():
