@@ -8,7 +8,6 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
-import statistics
 import textwrap
 
 import pytest
@@ -242,14 +241,10 @@ def length(node):
     return node.end_lineno - node.lineno + 1 - skipped
 
 
-def test_no_module_is_over_400_lines(modules):
-    long = [f"{m.path}: {n}" for m in modules if (n := len(m.text.splitlines())) > 400]
+def test_no_module_is_over_500_lines(modules):
+    """Room for one coherent thing: a file of 450 beats three that only it uses."""
+    long = [f"{m.path}: {n}" for m in modules if (n := len(m.text.splitlines())) > 500]
     assert not long, "\n".join(long)
-
-
-def test_half_of_the_modules_are_about_130_lines_or_less(modules):
-    sizes = [len(m.text.splitlines()) for m in modules if not m.is_package]
-    assert statistics.median(sizes) <= 145
 
 
 def test_no_function_is_over_60_lines(modules):
