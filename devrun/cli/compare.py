@@ -1,18 +1,20 @@
-"""`devrun compare`: where two devices, precisions, configs, commits or runs part."""
+"""`devrun compare`: where two devices, precisions, configs or runs part."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from devrun.cli.compare_side import load_modules, side, side_config
 from devrun.cli.console import say
 from devrun.cli.exits import Session
-from devrun.cli.flags import add_trust_flags, trusted
+from devrun.cli.flags import add_trust_flags, import_modules, read_config, trusted
+from devrun.config import check_config
 from devrun.config.options import DictAction
+from devrun.devices.resolve import FACTS
 from devrun.errors import ConfigError
 from devrun.files import user_path
 
@@ -20,7 +22,6 @@ PARTED = 10
 """Exit status of trainings that part."""
 STEPS = 5
 _PLURALS = {"loss": "loss", "logged": "logged values"}
-_CHILD = "from devrun.cli.compare_commit import main; exit(main())"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--devices", metavar="A,B", help="compare these devices, such as cpu,hpu")
     add("--device", help="for both, where two others are compared (auto)")
     add("--precisions", metavar="P,Q", help="compare these, such as fp32,bf16")
-    add("--commits", metavar="A,B", help="compare these of git; . is the files now")
     add("--against", metavar="RUN", help="a run's work_dir, or the file of --record")
     add("--record", metavar="FILE", help="write the one training, for --against")
     add("--steps", type=int, help=f"updates ({STEPS}; of a run some logged values)")
@@ -49,8 +49,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     chosen = _chosen(args)
     if chosen == "record":
         return _record(args)
-    compared = {"against": _against, "commits": _commits}.get(chosen, _both)
-    found = compared(args)
+    found = _against(args) if chosen else _both(args)
     from devrun.rehearsal.report import plain
 
     say(json.dumps(plain(found.as_dict()), indent=2) if args.json else _words(found))
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
 def _chosen(args: argparse.Namespace) -> str:
     """Which of the comparisons is asked for, of which only these go together."""
     two = len(args.configs) == 2
-    given = [n for n in ("against", "commits", "record") if getattr(args, n)]
+    given = [n for n in ("against", "record") if getattr(args, n)]
     pairs = [n for n in ("devices", "precisions") if getattr(args, n) is not None]
     if not given:
         if not args.configs:
@@ -89,7 +88,7 @@ def _both(args: argparse.Namespace) -> Any:
     precisions = _pair("precisions", args.precisions)
     files = args.configs[0], args.configs[-1]
     cfgs = [
-        side_config(args, *each)
+        _side_config(args, *each)
         for each in zip(files, devices, precisions, strict=True)
     ]
     pairs = (devices, precisions) if args.devices else (precisions,)
@@ -97,11 +96,11 @@ def _both(args: argparse.Namespace) -> Any:
     if labels[0] == labels[1]:
         raise ConfigError(
             "nothing to compare: give two CONFIGs, --devices A,B, --precisions P,Q, "
-            "--commits A,B or --against RUN"
+            "or --against RUN"
         )
     with trusted(args):
         for config, cfg in zip(args.configs, cfgs, strict=False):
-            load_modules(args, config, cfg)
+            _load_modules(args, config, cfg)
         from devrun.rehearsal.compare import compare
 
         steps = args.steps or STEPS
@@ -110,7 +109,7 @@ def _both(args: argparse.Namespace) -> Any:
 
 def _record(args: argparse.Namespace) -> int:
     label = f"{args.configs[0]} {args.device or ''}".strip()
-    with side(args, args.configs[0], label, args.device) as trained:
+    with _side(args, args.configs[0], label, args.device) as trained:
         from devrun.rehearsal.recording import write
 
         found = trained.record(args.steps or STEPS)
@@ -129,11 +128,11 @@ def _against(args: argparse.Namespace) -> Any:
     recorded = read_run(place)
     config = args.configs[0] if args.configs else str(place / "config.yaml")
     seed = recorded.facts.get("seed")
-    cfg = side_config(
+    cfg = _side_config(
         args, config, args.device, seed=seed if type(seed) is int else None
     )
     with trusted(args):
-        load_modules(args, config, cfg)
+        _load_modules(args, config, cfg)
         from devrun.cli.record import git_revision, versions
         from devrun.rehearsal.against import against
 
@@ -148,22 +147,8 @@ def _against_file(args: argparse.Namespace, file: str) -> Any:
     kept = Kept(read(file))
     if not args.configs:
         raise ConfigError(f"--against {args.against}: give the CONFIG to compare with")
-    with side(args, args.configs[0], "now", args.device) as trained:
+    with _side(args, args.configs[0], "now", args.device) as trained:
         return compared(kept, trained, steps=args.steps or kept.steps)
-
-
-def _commits(args: argparse.Namespace) -> Any:
-    from devrun.rehearsal.commits import commits
-    from devrun.rehearsal.compare import compared
-
-    pair = _pair("commits", args.commits)
-    told = {"args": {**vars(args), "configs": [], "commits": None}}
-    # by itself `python -c` looks into the current folder first: for json.py too
-    child = f"import sys; sys.path[:] = {sys.path!r}; {_CHILD}"
-    # -B: a module of the working tree leaves nothing beside it
-    command = [sys.executable, "-B", "-c", child]
-    with commits(args.configs[0], pair, command, told) as sides:
-        return compared(*sides, steps=args.steps or STEPS)
 
 
 def _pair(flag: str, text: str | None) -> tuple[Any, Any]:
@@ -206,3 +191,58 @@ def _words(found: Any) -> str:
     )
     lines.append(f"  usual cause: {part.cause}")
     return "\n".join(lines)
+
+
+def _side_config(
+    args: argparse.Namespace,
+    config: str,
+    device: str | None = None,
+    precision: str | None = None,
+    seed: int | None = None,
+) -> Any:
+    """The checked config of one side.
+
+    Args:
+        seed: takes the place of that of the config, unless the flags have one.
+    """
+    named = argparse.Namespace(**{**vars(args), "config": config})
+    cfg: Any = read_config(named)
+    changes: dict[str, Any] = {"resume_from": None}
+    given = args.seed if args.seed is not None else seed
+    if given is not None or cfg.get("seed") is None:
+        changes["seed"] = given or 0
+    if device is not None:
+        changes["device"] = _device(device, args.emulate)
+    if precision is not None:
+        changes["optimizer_config.precision"] = precision
+    cfg.merge_from_dict(changes)
+    check_config(cfg)
+    return cfg
+
+
+def _load_modules(args: argparse.Namespace, config: str, cfg: Any) -> None:
+    """What the side's model and data are registered by."""
+    import_modules(argparse.Namespace(**{**vars(args), "config": config}), cfg)
+    from devrun.log.logger import get_logger
+
+    get_logger("devrun", log_level="ERROR")  # five trainings would say much
+
+
+@contextmanager
+def _side(
+    args: argparse.Namespace, config: str, label: str, device: str | None
+) -> Iterator[Any]:
+    """A single side, ready to train within the context."""
+    cfg = _side_config(args, config, device)
+    with trusted(args):
+        _load_modules(args, config, cfg)
+        from devrun.rehearsal.compare import Trained
+
+        yield Trained(cfg, label)
+
+
+def _device(name: str, emulate: bool) -> Any:
+    facts = FACTS.get(name)
+    if not (emulate and facts is not None and facts.has_emulator):
+        return name
+    return {"type": name, "emulate": True, "_delete_": True}

@@ -28,12 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--price-per-hour", type=float, metavar="P", help="price of the machine"
     )
-    parser.add_argument(
-        "--serve", action="store_true", help="follow runs in progress in a browser"
-    )
-    parser.add_argument(
-        "--port", type=int, default=8080, help="of --serve, on this machine (8080)"
-    )
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -43,10 +37,6 @@ def run(args: argparse.Namespace, session: Session) -> int:
         if value is not None and not 0 <= value < float("inf"):
             name = flag.replace("_", "-")
             raise ConfigError(f"--{name} must be a number from 0 on, got {value}")
-    if args.serve:
-        from devrun.rehearsal.serving import serve
-
-        return serve(lambda: _data(args), args.port, say)
     data = _data(args)
     if args.json:
         say(json.dumps(data, allow_nan=False))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -15,11 +14,9 @@ from devrun.rehearsal.recording import (
     distance,
     kept,
     move_weights,
-    read_tensors,
     short,
     shows_steps,
     without_dropout,
-    write_tensors,
 )
 from devrun.run import Run
 from devrun.tensors import tensors_in
@@ -117,24 +114,6 @@ def recorded_operators(
         without_dropout(training.runner.model)
         training.run()
     return found
-
-
-def write_operators(found: Sequence[Operator], path: str | Path) -> None:
-    """Keep them in a file; see `recording.write_tensors`."""
-    tensors = {
-        f"{i}.{j}": t for i, o in enumerate(found) for j, t in enumerate(o.outputs)
-    }
-    about = {"operators": [[o.name, len(o.outputs)] for o in found]}
-    write_tensors(path, about, tensors)
-
-
-def read_operators(path: str | Path) -> list[Operator]:
-    """What `write_operators` wrote."""
-    about, tensors = read_tensors(path)
-    return [
-        Operator(name, tuple(tensors[f"{i}.{j}"] for j in range(count)))
-        for i, (name, count) in enumerate(about["operators"])
-    ]
 
 
 def first_parting(

@@ -1,7 +1,7 @@
 """What the first updates of a training do, recorded: outputs, loss, gradients, weights.
 
-A recording can be written to a file, so that trainings of two machines, or of two
-commits, can be laid over each other. The file is one of safetensors: reading it runs
+A recording can be written to a file, so that trainings of two machines
+can be laid over each other. The file is one of safetensors: reading it runs
 nothing.
 """
 

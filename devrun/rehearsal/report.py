@@ -80,26 +80,17 @@ def report_data(
     }
 
 
-def page(data: Mapping[str, Any], *, version: str = "", follow: float = 0.0) -> str:
-    """The page of `report_data`, whole: HTML that opens from a file.
-
-    Args:
-        data: what `report_data` gave.
-        version: of the data, compared with what a server answers under `version`.
-        follow: seconds between two such questions; 0 asks nothing.
-    """
+def page(data: Mapping[str, Any]) -> str:
+    """The page of `report_data`, whole: HTML that opens from a file."""
     program = [_asset("uPlot.iife.min.js"), _asset("report.js")]
     sheets = _asset("uPlot.min.css") + _asset("report.css")
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in program)
-    asks = " connect-src 'self';" if follow else ""
     policy = (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline';"
-        f"{asks} img-src data:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        f"img-src data:; base-uri 'none'; form-action 'none'"
     )
     curves = {
         "runs": [{"name": r["name"], "curves": r["curves"]} for r in data["runs"]],
-        "version": version,
-        "follow": follow,
     }
     # no `<` in it: nothing in a log ends the element
     held = json.dumps(curves, separators=(",", ":")).replace("<", "\\u003c")

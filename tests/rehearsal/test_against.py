@@ -131,7 +131,6 @@ def test_bad_input_is_one_line(trained, compare, tmp_path, change, words, said):
         (("--against", "nowhere"), "'nowhere' is not there"),
         (("--against", "."), "has no log of a run"),
         ((), "nothing to compare"),
-        (("--commits", "A,B"), "--commits needs the CONFIG"),
     ],
 )
 def test_nothing_to_compare_is_one_line(compare, words, said):

@@ -8,9 +8,6 @@ import math
 import os
 import re
 import shutil
-import signal
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pytest
@@ -18,7 +15,6 @@ import pytest
 from devrun.cli.main import main
 from devrun.rehearsal.recorded import read_run
 from devrun.rehearsal.thinning import thinned
-from tests.support import zygote
 from tests.support.observe import records
 
 OTHER = {"type": "SGD", "lr": 0.05}
@@ -247,7 +243,6 @@ def test_neither_depth_nor_size_nor_pipes_nor_links_stop_a_report(
         (("run", "-o", "no/such/page.html"), "choose another place by -o"),
         (("run", "--watts", "-1"), "--watts must be a number from 0 on, got -1"),
         (("run", "--price-per-hour", "nan"), "--price-per-hour must be a number"),
-        (("run", "--serve", "--port", "70000"), "--port 70000 cannot be used"),
     ],
 )
 def test_bad_input_is_one_line(trained, report, tmp_path, monkeypatch, words, said):
@@ -278,38 +273,6 @@ def test_thinning_keeps_every_spike_and_every_kind_of_odd_value():
     assert np.nanmax(means) < 10  # a spike is one of some fifty values
     few = thinned(np.arange(3), np.array([1.0, np.inf, 2.0]), 3)
     assert few[1].tolist() == [1.0, np.inf, 2.0] and np.isnan(few[2][1])
-
-
-def test_a_run_in_progress_is_served_until_ctrl_c(trained, tmp_path):
-    work_dir = copied(trained, tmp_path)
-    process = zygote.start(
-        ["-m", "devrun", "report", work_dir, "--serve", "--port", "0"]
-    )
-    url = process.stdout.readline().split()[0]
-    first = urllib.request.urlopen(f"{url}version", timeout=20).read()
-    log = log_of(work_dir)
-    log.write_text(log.read_text() + '{"mode": "train", "step": 9, "loss": 1.0}\n')
-    assert urllib.request.urlopen(f"{url}version", timeout=20).read() != first
-    page = urllib.request.urlopen(url, timeout=20).read().decode()
-    assert "connect-src 'self'" in page and "Where the time went" in page
-    for host in (
-        "evil.example",
-        "evil.example:8080",
-        "127.0.0.1.evil.example",
-        "[",
-        "",
-    ):
-        rebound = urllib.request.Request(url, headers={"Host": host})
-        with pytest.raises(urllib.error.HTTPError, match="421"):
-            urllib.request.urlopen(rebound, timeout=20)
-    tunnel = urllib.request.Request(url, headers={"Host": "localhost:9000"})
-    assert urllib.request.urlopen(tunnel, timeout=20).status == 200
-    log.rename(work_dir / "elsewhere")
-    with pytest.raises(urllib.error.HTTPError, match="503"):
-        urllib.request.urlopen(url, timeout=20)
-    process.send_signal(signal.SIGINT)
-    process.communicate(20)
-    assert process.returncode == 0
 
 
 def test_the_end_of_a_training_names_the_bound_and_the_report(

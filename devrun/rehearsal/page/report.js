@@ -200,8 +200,4 @@
   addEventListener("beforeprint", () =>
     document.querySelectorAll("details").forEach((entry) => { entry.open = true; }));
   draw();
-  if (report.follow) setInterval(async () => {
-    const answer = await fetch("version", { cache: "no-store" }).catch(() => null);
-    if (answer && answer.ok && (await answer.text()) !== report.version) location.reload();
-  }, report.follow * 1000);
 })();

@@ -1,108 +1,83 @@
-"""`Compiles`: where `torch.compile` would break the graph, or compile again."""
+"""`Compiles`: where `torch.compile` would break the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
 from devrun.rehearsal.check import sites
-from devrun.rehearsal.check.cuda.called import Called
+from devrun.rehearsal.check.aside import aside
 from devrun.rehearsal.check.cuda.options import asked_of
 from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.probe import Probe
 from devrun.runners.training import Training
-from devrun.text import joined
 
 _FACT = "torch.compile"
-_ONCE_MORE = 1
-"""Compilations beside the first that are none too many: one for all lengths."""
 
 
-@dataclass
-class Tried:
-    """What the compiler did with the calls."""
+class Compiles(Probe):
+    """Has Dynamo explain the first call of the model, where the config compiles it."""
 
-    breaks: list[tuple[str, str, str | None]] = field(default_factory=list)
-    """Reason, remedy and line of each."""
-    again: list[str] = field(default_factory=list)
-    """Why a frame was compiled again, each time."""
-
-
-class Compiles(Called):
-    """Compiles the model as the first updates called it, without making code."""
-
-    most = 6
-    _setting: Any = None
+    _asked: Any = None
+    _call: tuple[Any, Any] | None = None
 
     def before(self, cfg: Any) -> None:
-        self._setting = asked_of(cfg, self.request.device).get("compile")
+        self._asked = asked_of(cfg, self.request.device).get("compile")
 
-    def tried(self, training: Training) -> Iterator[Finding]:
-        given = self._setting if isinstance(self._setting, dict) else {}
-        model, calls = training.runner.model, list(self.calls.values())
-        work = partial(compiled, model, calls, given.get("dynamic"))
-        try:
-            found: Tried = self.aside(training, work)
-        except RuntimeError as error:
-            self.note.fact(_FACT, {"not tried": str(error)})
-            if not self._setting:
-                return  # nobody asked
-            raise
-        counts = {"graph breaks": len(found.breaks), "compiled again": len(found.again)}
-        self.note.fact(_FACT, counts)
-        severity = "slow" if self._setting else "advice"
-        for reason, remedy, site in found.breaks:
-            # of a library's code, only who compiles it wants to know
-            if self._setting or (site and not sites.is_library(site)):
-                yield Finding(
-                    severity=severity,
-                    kind="graph break",
-                    what=reason,
-                    why="torch.compile ends its graph here, and begins another",
-                    remedy=remedy,
-                    site=site,
-                )
-        if self._setting and len(found.again) > _ONCE_MORE:
+    def built(self, training: Training) -> None:
+        self._call = None
+        if not self._asked:
+            return
+
+        def called(model: nn.Module, args: Any, kwargs: Any) -> None:
+            if self._call is None:
+                self._call = args, kwargs
+
+        model = training.runner.model
+        self._handle = model.register_forward_pre_hook(called, with_kwargs=True)
+
+    def after(self, training: Training) -> Iterable[Finding]:
+        if not self._asked:
+            return ()
+        self._handle.remove()
+        return self._breaks(training) if self._call else ()
+
+    def _breaks(self, training: Training) -> Iterator[Finding]:
+        adapter: Any = training.runner.adapter
+        work = partial(explained, training.runner.model, self._call, adapter)
+        breaks = aside(self.request, work)
+        self.note.fact(_FACT, {"graph breaks": len(breaks)})
+        for reason, remedy, site in breaks:
             yield Finding(
-                severity=severity,
-                kind="compiled again",
-                what=type(model).__name__,
-                why=f"{len(found.again)} times in {len(calls)} shapes of batch: "
-                f"{'; '.join(dict.fromkeys(found.again))}",
-                remedy="pad to a few lengths (bucket_sampler), or "
-                "device: {type: cuda, compile: {dynamic: true}}",
+                severity="slow",
+                kind="graph break",
+                what=reason,
+                why="torch.compile ends its graph here, and begins another",
+                remedy=remedy,
+                site=site,
             )
 
 
-def compiled(model: nn.Module, calls: list[tuple[Any, Any]], dynamic: Any) -> Tried:
-    """Compile `model` for each call, in a process of which nothing else is wanted."""
+def explained(
+    model: nn.Module, call: Any, adapter: Any
+) -> list[tuple[str, str, str | None]]:
+    """(reason, remedy, `file:line`) of each break, in a process of its own."""
     import torch._dynamo as dynamo
 
-    found = Tried()
     dynamo.reset()
-    args, kwargs = calls[0]
-    for each in dynamo.explain(model)(*args, **kwargs).break_reasons:
-        if not each.graph_break:
-            continue
-        stack = [(frame.filename, frame.lineno) for frame in each.user_stack]
-        reason, remedy = _words(each.reason)
-        row = reason, remedy, sites.user_line(reversed(stack))
-        if row not in found.breaks:
-            found.breaks.append(row)
-    dynamo.reset()
-    dynamo.utils.clear_compilation_metrics()
-    quick: Any = torch.compile(model, backend="eager", dynamic=dynamic)
-    for args, kwargs in calls:
-        quick(*args, **kwargs)
-    for metrics in dynamo.utils.get_compilation_metrics():
-        if metrics.recompile_reason:
-            reason = joined(metrics.recompile_reason).partition(": ")[2]
-            found.again.append(reason.partition("  # ")[0].partition(" # ")[0])
-    return found
+    args, kwargs = call
+    found: dict[tuple[str, str, str | None], None] = {}
+    with adapter.update.autocast or nullcontext():
+        for each in dynamo.explain(model)(*args, **kwargs).break_reasons:
+            if each.graph_break:
+                stack = [(frame.filename, frame.lineno) for frame in each.user_stack]
+                reason, remedy = _words(each.reason)
+                found[reason, remedy, sites.user_line(reversed(stack))] = None
+    return list(found)
 
 
 def _words(reason: str) -> tuple[str, str]:

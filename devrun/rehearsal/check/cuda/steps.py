@@ -12,7 +12,6 @@ from devrun.devices.cuda import CUDAOptions
 from devrun.devices.options import parse_options
 from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
-from devrun.rehearsal.check.cuda.determinism import Determinism
 from devrun.rehearsal.check.cuda.mismatches import Mismatches, tag_attributes
 from devrun.rehearsal.check.cuda.options import asked_of
 from devrun.rehearsal.check.cuda.origins import DEVICE, Origins
@@ -57,8 +56,6 @@ class Steps(Probe):
         except ConfigError as error:
             error.locate(option_place(cfg, self.request.device, error.key or ""))
             self.note.found(refusal(error))
-        if asked.get("deterministic"):
-            self.judges.append(Determinism())
         self.syncs.breaks = asked.get("graphs") is True
         clip = (cfg.get("optimizer_config") or {}).get("grad_clip") or {}
         if clip.get("error_if_nonfinite"):
