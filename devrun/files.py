@@ -1,14 +1,17 @@
-"""Files that are whole or as they were."""
+"""Files that are whole or as they were, and files that have an end."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from devrun.errors import ConfigError, StorageError
+from devrun.errors import ConfigError, DataError, StorageError
 
 
 def replace_text(path: str | os.PathLike[str], text: str) -> None:
@@ -42,6 +45,44 @@ def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
         with suppress(OSError):
             os.unlink(aside)
         raise
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """`path` open for reading, if it has an end and nobody has to wait for it.
+
+    Raises:
+        OSError: it is a folder, a pipe or a device, or cannot be opened.
+    """
+    at_once = getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer would wait
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | at_once)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def regular_bytes(path: str | os.PathLike[str], most: int | None = None) -> bytes:
+    """What a file of data holds, or its first `most` bytes; no more than its size.
+
+    Raises:
+        DataError: it is no regular file, or cannot be read.
+    """
+    try:
+        with open_regular(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            return stream.read(size if most is None else min(size, most))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def check_regular(paths: Iterable[str | os.PathLike[str]]) -> None:
+    """Refuse what another package would wait for, or read without end.
+
+    Raises:
+        DataError: one is no regular file, or cannot be read.
+    """
+    for path in paths:
+        regular_bytes(path, 0)
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from devrun.data import streams
 from devrun.errors import ConfigError, DataError
-from devrun.files import user_path
+from devrun.files import check_regular, user_path
 
 _FILES = 5  # salt
 
@@ -236,6 +236,7 @@ class FileShards(IterableDataset[Any]):
             self._file = self._sample = 0
         self._goes_on = False
         for path in self._order()[self._file :]:
+            check_regular([path])
             for sample in islice(self.read(Path(path)), self._sample, None):
                 self._sample += 1
                 yield sample

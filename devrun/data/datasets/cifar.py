@@ -15,6 +15,7 @@ import torch
 
 from devrun.data.datasets.images import TensorImages
 from devrun.errors import DataError
+from devrun.files import regular_bytes
 from devrun.registry import DATASETS
 
 CLASSES = (
@@ -72,7 +73,7 @@ class CIFAR10(TensorImages):
             path = folder / (f"{part}.bin" if binary else part)
             if not path.is_file():
                 raise DataError(f"CIFAR-10 is not complete: no file {path}")
-            content = path.read_bytes()
+            content = regular_bytes(path)
             if binary:
                 records.append(_from_binary(content, path))
             else:

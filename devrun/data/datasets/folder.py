@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from devrun.data.datasets.images import decoded_image
 from devrun.data.transforms import build_pipeline
 from devrun.errors import ConfigError, DataError, nearest
+from devrun.files import regular_bytes
 from devrun.registry import DATASETS
 from devrun.text import joined
 
@@ -103,13 +104,8 @@ def _scan(
     for label, name in enumerate(names):
         if name not in found:
             raise DataError(f"no folder of class {name!r}; {nearest(name, found)}")
-        files = [
-            os.path.relpath(os.path.join(folder, file), root)
-            for folder, _, entries in os.walk(root / name, followlinks=True)
-            for file in entries
-            if file.lower().endswith(IMAGE_SUFFIXES)
-        ]
-        paths += sorted(files)
+        files = sorted(_images_below(root / name, root))
+        paths += files
         labels += [label] * len(files)
     if not paths:
         raise DataError(
@@ -117,6 +113,20 @@ def _scan(
             f"({len(names)} folders, looked for {' '.join(IMAGE_SUFFIXES)})"
         )
     return names, paths, labels
+
+
+def _images_below(folder: Path, root: Path) -> Iterator[str]:
+    """Their paths below `root`; each folder once, as links may lead in circles."""
+    seen = set()
+    for place, inner, files in os.walk(folder, followlinks=True):
+        facts = os.stat(place)
+        if (facts.st_dev, facts.st_ino) in seen:
+            inner.clear()
+            continue
+        seen.add((facts.st_dev, facts.st_ino))
+        for file in files:
+            if file.lower().endswith(IMAGE_SUFFIXES):
+                yield os.path.relpath(os.path.join(place, file), root)
 
 
 def _listed(
@@ -128,7 +138,8 @@ def _listed(
     numbers = {name: label for label, name in enumerate(classes or ())}
     paths: list[str] = []
     labels: list[int] = []
-    for line_number, line in enumerate(ann_file.read_text().splitlines(), 1):
+    lines = regular_bytes(ann_file).decode().splitlines()
+    for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         path, _, label = line.strip().rpartition(" ")

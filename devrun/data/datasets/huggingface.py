@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from devrun.data.datasets.images import decoded_image
 from devrun.errors import ConfigError, ConfigTypeError, DataError, nearest
+from devrun.files import check_regular
 from devrun.registry import DATASETS, Registry
 from devrun.text import cause_of
 
@@ -202,9 +203,12 @@ def _quiet() -> Any:
 def _read(datasets: Any, path: Any, split: str | None, cache_dir: str | None) -> Any:
     try:
         if isinstance(path, str) and Path(path).is_dir():
-            found = datasets.load_from_disk(str(Path(path).absolute()))
+            folder = Path(path).absolute()
+            check_regular(each for each in folder.rglob("*") if not each.is_dir())
+            found = datasets.load_from_disk(str(folder))
         else:
             reader, files = _files(path)
+            check_regular(files)
             found = getattr(datasets.Dataset, reader)(files, cache_dir=cache_dir)
     except (DataError, ConfigError):
         raise

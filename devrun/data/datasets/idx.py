@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import os
 import struct
+import zlib
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 import torch
 
 from devrun.data.datasets.images import TensorImages, existing
 from devrun.errors import DataError
+from devrun.files import regular_bytes
 from devrun.registry import DATASETS
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_DENSEST = 200
+"""Bytes for each one of a gzip-compressed file, beyond 64 MiB; MNIST has 5."""
 
 
 def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
@@ -29,16 +34,20 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
         DataError: not such a file, or shorter or longer than its header says.
     """
     path = Path(path)
+    content = io.BytesIO(regular_bytes(path))
+    packed = content.read(2) == b"\x1f\x8b"
+    content.seek(0)
+    size = len(content.getbuffer())
     try:
-        with path.open("rb") as plain:
-            packed = plain.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as file:
-            return _read(file, path)  # type: ignore[arg-type]
-    except (EOFError, gzip.BadGzipFile) as error:
+        if packed:
+            return _read(gzip.open(content), path, most=max(_DENSEST * size, 1 << 26))
+        return _read(content, path, most=size)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: the compressed file is damaged: {error}") from error
 
 
-def _read(file: BinaryIO, path: Path) -> np.ndarray:
+def _read(file: IO[bytes] | gzip.GzipFile, path: Path, most: int) -> np.ndarray:
+    """The array; its header may claim any size, but `most` bytes are read."""
     head = file.read(4)
     if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _TYPES or head[3] == 0:
         raise DataError(
@@ -50,9 +59,9 @@ def _read(file: BinaryIO, path: Path) -> np.ndarray:
         raise DataError(f"{path}: ends within its header of {ndim} dimensions")
     shape = struct.unpack(f">{ndim}I", sizes)
     wanted = math.prod(shape) * dtype.itemsize
-    data = bytearray()  # by pieces: a header may claim any size
-    while len(data) <= wanted and (piece := file.read(1 << 20)):
-        data += piece
+    data = file.read(min(wanted, most) + 1)
+    if most < len(data) <= wanted:
+        raise DataError(f"{path}: it unpacks to more than {most} bytes")
     if len(data) != wanted:
         there = "more" if len(data) > wanted else len(data)
         raise DataError(

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 from devrun.data.transforms import build_pipeline
 from devrun.errors import DataError
+from devrun.files import open_regular
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Those that Pillow decodes by itself: others are programs that it has run, as EPS."""
@@ -67,10 +68,9 @@ def decoded_image(source: Any) -> Any:
     """
     from PIL import Image
 
-    if isinstance(source, (str, os.PathLike)) and not os.path.isfile(source):
-        if os.path.lexists(source):
-            raise OSError("it is no regular file")
-        raise FileNotFoundError("no such file")
+    if isinstance(source, (str, os.PathLike)):
+        with open_regular(source) as stream:
+            return decoded_image(stream)
     try:
         with Image.open(source, formats=FORMATS) as image:
             return image.convert("RGB")

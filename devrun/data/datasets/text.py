@@ -8,6 +8,7 @@ import re
 import sysconfig
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,13 @@ import torch
 from torch.utils.data import Dataset
 
 from devrun.errors import ConfigError, DataError
+from devrun.files import regular_bytes
 from devrun.registry import DATASETS
 
 STDLIB = "stdlib"
 _PARAGRAPH = re.compile(rb"(?:[^\n\0]+\n?)+")
+_MOST_FILES = 1_000_000
+"""Of a pattern, whose folders may lead in circles by links."""
 _NOT_SOURCE = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3")
 
 
@@ -131,7 +135,7 @@ def _text_of(
         raise ConfigError.of("val_fraction", f"must be within 0 and 1: {val_fraction}")
     found = _find(files)
     if len(found) == 1:
-        content = found[0][1].read_bytes()
+        content = regular_bytes(found[0][1])
         cut = round(len(content) * (1 - val_fraction))
         parts = {"train": content[:cut], "val": content[cut:], "all": content}
         return parts[split][:max_bytes]
@@ -150,7 +154,8 @@ def _in_val(name: str, fraction: float) -> bool:
 def _join(paths: Sequence[Path], max_bytes: int | None) -> bytes:
     text = bytearray()
     for path in paths:
-        text += path.read_bytes() + b"\0"
+        left = None if max_bytes is None else max_bytes - len(text)
+        text += regular_bytes(path, left) + b"\0"
         if max_bytes is not None and len(text) >= max_bytes:
             return bytes(text[:max_bytes])
     return bytes(text)
@@ -189,7 +194,8 @@ def _expand(entry: str) -> list[tuple[str, Path]]:
         if not inside:
             raise DataError(f"no .txt, .md or .py file in the folder {path}")
         return inside
-    matches = [entry] if path.is_file() else glob.glob(entry, recursive=True)
+    found = glob.iglob(entry, recursive=True)
+    matches = [entry] if path.is_file() else list(islice(found, _MOST_FILES))
     if not matches:
         raise DataError(f"no text file matches {entry!r}")
     return [(Path(match).name, Path(match)) for match in matches]
