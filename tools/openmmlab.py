@@ -159,8 +159,9 @@ def write(
 @functools.cache
 def commit() -> str:
     """The one that is checked out where this file is."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    from devrun.cli.record import git_revision
+
+    return (git_revision(Path(__file__).parent) or "")[:7]
 
 
 def work(stage: str, results: Path) -> None:

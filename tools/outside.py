@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 COLUMNS = ("passed", "failed", "errors", "skipped")
 TORCHVISION = """
 import sys
@@ -241,9 +242,10 @@ def _words(counts: Counter[str]) -> str:
 
 def _commit(folder: Path) -> str:
     """The commit of a checkout, with a word where it has changes."""
-    git = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
-    found = subprocess.run(git, capture_output=True, text=True)
-    return f"commit {found.stdout.strip()}" if found.returncode == 0 else str(folder)
+    from devrun.cli.record import git_revision
+
+    found = git_revision(folder)
+    return f"commit {found}" if found else str(folder)
 
 
 if __name__ == "__main__":

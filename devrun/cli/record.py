@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,24 +77,53 @@ def versions() -> dict[str, str]:
     }
 
 
-def git_revision() -> str | None:
-    """Commit of the working tree around the current folder, `-dirty` when changed."""
-    revision = _git("rev-parse", "HEAD")
-    if not revision:
+def git_revision(folder: str | Path = ".") -> str | None:
+    """Commit of the working tree around `folder`, `-dirty` when changed.
+
+    The repository may be anybody's, and git runs programs that a repository's own
+    settings name: a file monitor, filters, hooks. So the working tree is compared from
+    a git directory without settings, made for the purpose, which borrows the objects
+    and the index of the repository.
+    """
+    asked = ("HEAD", "--show-toplevel", "--git-path", "objects", "--git-path", "index")
+    found = _git(folder, "rev-parse", *asked)
+    if found is None:
         return None
-    changed = _git("status", "--porcelain", "--untracked-files=no")
+    revision, top, *paths = found.splitlines()
+    objects, index = (str(Path(folder, path).absolute()) for path in paths)
+    with tempfile.TemporaryDirectory(prefix="devrun-") as bare:
+        Path(bare, "HEAD").write_text(f"{revision}\n", "utf-8")
+        Path(bare, "refs").mkdir()
+        borrowed = {
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_DIR": bare,
+            "GIT_WORK_TREE": top,
+            "GIT_OBJECT_DIRECTORY": objects,
+            "GIT_INDEX_FILE": index,
+        }
+        words = ("status", "--porcelain", "--untracked-files=no")
+        changed = _git(top, *words, "--ignore-submodules=all", **borrowed)
     return f"{revision}-dirty" if changed else revision
 
 
-def _git(*words: str) -> str | None:
+def _git(folder: str | Path, *words: str, **variables: str) -> str | None:
+    """What git prints; None where it fails. It writes nothing and asks nobody."""
+    alone = {
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_ALLOW_PROTOCOL": "none",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
     try:
         done = subprocess.run(
-            ["git", *words],
+            ["git", "--no-pager", *words],
+            cwd=folder,
+            env={**os.environ, **alone, **variables},
             capture_output=True,
             text=True,
             timeout=5,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
