@@ -27,6 +27,7 @@ from devrun.place import Place
 from devrun.redact import redact
 from devrun.text import joined
 from devrun.trust import (
+    built_from_config,
     check_arguments,
     fixed_arguments,
     import_path,
@@ -44,7 +45,8 @@ def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any
     name = target.__name__
     check_call(target, args, cfg)
     try:
-        return target(**args)
+        with built_from_config():
+            return target(**args)
     except DevrunError as error:
         error.locate(where_key(cfg, error.key), name)
         raise

@@ -21,7 +21,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.importing import import_for_config, is_installed
+from devrun.network import network_closed
 from devrun.place import Place
 from devrun.reviewed import (
     ANY,
@@ -76,6 +77,13 @@ def granted(paths: Iterable[str] = (), *, everything: bool = False) -> Iterator[
 def may_run_code() -> bool:
     """Whether the config at hand is as good as a program: `--trust-config`."""
     return _granted.get()[1]
+
+
+@contextmanager
+def built_from_config() -> Iterator[None]:
+    """Within, what a config names is built: without the network, unless allowed."""
+    with nullcontext() if may_run_code() else network_closed():
+        yield
 
 
 class Found(NamedTuple):

@@ -106,7 +106,7 @@ def add_weights_flags(group: argparse._ActionsContainer) -> None:
     add(
         "--allow-download",
         action="store_true",
-        help="let http(s):// and open-mmlab:// weights be downloaded",
+        help="let weights and what the config builds be downloaded",
     )
 
 

@@ -46,6 +46,7 @@ from devrun.runners.scaling import scale_lr
 from devrun.runners.tuning import check_targets, tune
 from devrun.scopes import VAL_PHASE
 from devrun.step import Capability
+from devrun.trust import built_from_config
 
 logger = logging.getLogger("devrun")
 
@@ -148,7 +149,7 @@ def build_training(
             scratch = tempfile.TemporaryDirectory(prefix="devrun-dry-")
             undo.callback(scratch.cleanup)
         limit = limit_batches if scratch is None else dry_batches
-        with opened(cfg) as own:
+        with opened(cfg) as own, built_from_config():
             training = _built(
                 own,
                 adapter,

@@ -13,7 +13,7 @@ from devrun.cli.main import main
 from devrun.config import Config
 from devrun.errors import ConfigError
 from devrun.models.build import build_model
-from devrun.registry import TRANSFORMS
+from devrun.registry import DATASETS, TRANSFORMS
 from tests.registry.scanning import let_torchvision_load
 
 ROOT = Path(__file__).parents[2]
@@ -133,3 +133,26 @@ def test_what_timm_has_not_is_one_line(timm, given, message):
     with pytest.raises(ConfigError, match=message) as error:
         TRANSFORMS.build({"type": "TimmTransform", **given})
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "timm.create_model", "model_name": "resnet18", "pretrained": True},
+        {"type": "timm.create_model", "model_name": "hf-hub:timm/resnet18.a1_in1k"},
+        {"type": "torchvision.models.resnet18", "weights": "DEFAULT"},
+    ],
+)
+def test_weights_of_a_package_come_from_the_network_with_the_flag_only(
+    tmp_path, monkeypatch, timm, model
+):
+    for name in ("TORCH_HOME", "HF_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    with pytest.raises(ConfigError, match="on the network: give --allow-download"):
+        build_model(model)
+
+
+def test_a_data_set_is_downloaded_with_the_flag_only(tmp_path):
+    data = {"type": "torchvision.datasets.MNIST", "root": str(tmp_path)}
+    with pytest.raises(ConfigError, match="on the network: give --allow-download"):
+        DATASETS.build({**data, "download": True})
