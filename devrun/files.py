@@ -1,35 +1,114 @@
-"""Files that are whole or as they were, and files that have an end."""
+"""Files that are whole or as they were, and files whose folders others prepared."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from devrun.errors import ConfigError, DataError, StorageError
 
+SMALL = 1 << 20
+"""Bytes that a JSON file with the facts of a run may have."""
 
-def replace_text(path: str | os.PathLike[str], text: str) -> None:
+
+def unfollowed(path: str, flags: int) -> int:
+    """An `opener` of `open` for the files of a run: it follows no link.
+
+    Whoever prepared a work_dir may have put a link there, or a pipe that waits for
+    ever. What is written must also have no other name elsewhere.
+
+    Raises:
+        OSError: something else than such a file stands there.
+    """
+    safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    in_the_way = OSError(errno.ELOOP, "a link, or no regular file, stands there", path)
+    try:
+        fd = os.open(path, flags & ~os.O_TRUNC | safe, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise in_the_way from None
+        raise
+    try:
+        status, reads = os.fstat(fd), flags & os.O_ACCMODE == os.O_RDONLY
+        if not stat.S_ISREG(status.st_mode) or (status.st_nlink > 1 and not reads):
+            raise in_the_way
+        if flags & os.O_TRUNC:
+            os.ftruncate(fd, 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def read_json(path: str | os.PathLike[str], limit: int = SMALL) -> Any:
+    """What a small JSON file of a run holds.
+
+    Raises:
+        OSError: a link, no regular file, or not readable.
+        ValueError: more than `limit` bytes, no JSON, or nested too deeply.
+    """
+    with open(path, "rb", opener=unfollowed) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"more than {limit} bytes")
+    return parse_json(data)
+
+
+def parse_json(data: bytes) -> Any:
+    """The value of JSON that anybody may have written.
+
+    Raises:
+        ValueError: no JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def own_folder(work_dir: str | os.PathLike[str], name: str) -> Path:
+    """The folder `name` of a run in its work_dir, which may not be there yet.
+
+    Raises:
+        ConfigError: a link stands there, which could lead anywhere.
+    """
+    place = Path(work_dir) / name
+    if place.is_symlink():
+        raise ConfigError(
+            f"{str(place)!r} is a link, which devrun does not follow: remove it, or "
+            "name the folder that it leads to in the config (out_dir, log_dir)"
+        )
+    return place
+
+
+def replace_text(
+    path: str | os.PathLike[str], text: str, *, follow: bool = True
+) -> None:
     """`replace_file` with `text` in UTF-8."""
-    replace_file(path, text.encode("utf-8"))
+    replace_file(path, text.encode("utf-8"), follow=follow)
 
 
-def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
+def replace_file(
+    path: str | os.PathLike[str], content: bytes, *, follow: bool = True
+) -> None:
     """Put `content` in the place of what the file holds, or change nothing.
 
-    It is written beside the file and renamed. A link stays one; what is no regular
-    file, such as `/dev/stdout`, is written as it is.
+    It is written beside the file and renamed. With `follow`, for a path that the user
+    named, a link stays one, and what is no regular file, such as `/dev/stdout`, is
+    written as it is; else the new file takes the place of either.
 
     Raises:
         OSError: the disk refused; the file is as it was.
     """
-    path = os.path.realpath(path)
-    if os.path.exists(path) and not os.path.isfile(path):
+    path = os.path.realpath(path) if follow else os.fspath(path)
+    if follow and os.path.exists(path) and not os.path.isfile(path):
         with open(path, "wb") as stream:
             stream.write(content)
         return

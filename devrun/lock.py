@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from devrun.errors import ConfigError
+from devrun.files import parse_json, unfollowed
 
 LOCK = "run.lock"
 
@@ -50,7 +51,7 @@ def lock_directory(
 
     Raises:
         ConfigError: another run has it; names its process.
-        OSError: the file cannot be made.
+        OSError: the file cannot be made, or a link stands there.
     """
     place = Path(directory).resolve()
     with _threads:
@@ -79,8 +80,7 @@ def unlock_directory(
 
 def _locked(place: Path, directory: str | os.PathLike[str]) -> int:
     """A descriptor with the lock of the kernel."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(place / LOCK, flags, 0o666)
+    fd = unfollowed(str(place / LOCK), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -110,7 +110,7 @@ def _in_use(directory: str | os.PathLike[str], holder: str) -> ConfigError:
 def _holder(fd: int) -> str:
     """The owner of the lock according to the file."""
     try:
-        facts = json.loads(os.pread(fd, 4096, 0))
+        facts = parse_json(os.pread(fd, 4096, 0))
         return f", pid {int(facts['pid'])} on {str(facts['host'])[:64]!r}"
     except (OSError, ValueError, TypeError, KeyError):
         return ""

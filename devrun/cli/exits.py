@@ -24,6 +24,7 @@ from devrun.errors import (
     StorageError,
     is_out_of_memory,
 )
+from devrun.files import unfollowed
 from devrun.launched import tell_launcher
 from devrun.peers import LostPeerError, lost_peer
 from devrun.redact import is_secret_key, remember
@@ -210,7 +211,7 @@ def _write_traceback(session: Session, error: BaseException) -> Path:
 
 
 def _append(path: Path, text: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8", opener=unfollowed) as file:
         file.write(text)
 
 

@@ -57,7 +57,7 @@ def find_lr(cfg: Any, work_dir: Path, *, main: bool, **options: Any) -> None:
         path = work_dir / name
         with disk_errors(f"{str(path)!r} cannot be written", "; give --work-dir"):
             work_dir.mkdir(parents=True, exist_ok=True)
-            replace_file(path, content)
+            replace_file(path, content, follow=False)
     shown = ", ".join(str(work_dir / name) for name in files)
     tried = f"{len(curve.lr)} updates from {curve.lr[0]:.3g} to {curve.lr[-1]:.3g}"
     if curve.suggestion is None:

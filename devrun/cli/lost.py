@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
-import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from typing import Any
 
 from devrun.cli.record import write_facts
 from devrun.errors import ConfigError
+from devrun.files import disk_errors, read_json, unfollowed
 from devrun.lock import lock_directory, unlock_directory
 
 _TAIL = 1 << 16
@@ -30,7 +31,9 @@ def crash_stacks(log_file: Path | None) -> Iterator[None]:
             faulthandler.enable(sys.__stderr__)
         yield
         return
-    with log_file.open("a", encoding="utf-8") as file:
+    with disk_errors(f"cannot write {str(log_file)!r}", "; choose another work_dir"):
+        file = open(log_file, "a", encoding="utf-8", opener=unfollowed)  # noqa: SIM115
+    with file:
         faulthandler.enable(file)  # it keeps the descriptor
         try:
             yield
@@ -90,8 +93,7 @@ def mark_lost_siblings(work_dir: Path) -> list[str]:
 
 def _facts(path: Path) -> dict[str, Any] | None:
     try:
-        with path.open(encoding="utf-8") as file:
-            facts = json.loads(file.read(1 << 20))
+        facts = read_json(path)
     except (OSError, ValueError):  # of no run, or not ours
         return None
     return facts if isinstance(facts, dict) else None
@@ -99,8 +101,8 @@ def _facts(path: Path) -> dict[str, Any] | None:
 
 def _tail(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
+        with open(path, "rb", opener=unfollowed) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
             return file.read(_TAIL).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -63,7 +63,7 @@ class RunRecord:
 def write_facts(path: Path, facts: Mapping[str, Any]) -> None:
     """Write a `run.json` whole: a reader finds the one before or this."""
     strict = json.loads(strict_line(facts))
-    replace_text(path, json.dumps(strict, indent=2) + "\n")
+    replace_text(path, json.dumps(strict, indent=2) + "\n", follow=False)
 
 
 def versions() -> dict[str, str]:

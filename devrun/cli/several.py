@@ -15,6 +15,7 @@ from devrun.cli.console import complain
 from devrun.cli.parser import at_least
 from devrun.cli.signals import TakenDown
 from devrun.errors import ConfigError
+from devrun.files import unfollowed
 from devrun.launched import launcher
 from devrun.text import escape_lines
 
@@ -143,7 +144,10 @@ def _keep_stacks(stacks: str, work_dir: str | None) -> None:
     """Add the stacks of all processes to the log, which has those of the first."""
     logs = sorted(Path(work_dir).glob("[0-9]*_[0-9]*.log")) if work_dir else []
     if stacks and logs:
-        with suppress(OSError), logs[-1].open("a", encoding="utf-8") as file:
+        with (
+            suppress(OSError),
+            open(logs[-1], "a", encoding="utf-8", opener=unfollowed) as file,
+        ):
             file.write(escape_lines(stacks) + "\n")
 
 

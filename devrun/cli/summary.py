@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from devrun.config.redact import redacted
+from devrun.files import unfollowed
 from devrun.redact import MASK, is_secret_key
 from devrun.rehearsal.shares import bound_of, shares_of, slowest_rank
 
@@ -90,7 +91,7 @@ def last_validation(log: Path) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {}
     at = None
-    with log.open(encoding="utf-8") as lines:
+    with open(log, encoding="utf-8", opener=unfollowed) as lines:
         for line in lines:
             record = json.loads(line)
             if record.get("mode") == "val":

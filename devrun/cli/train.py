@@ -179,7 +179,8 @@ def _prepare_files(args: argparse.Namespace, plan: Plan, session: Session) -> No
     session.work_dir = plan.work_dir
     session.log_file = plan.work_dir / f"{plan.timestamp}.log"
     new = plan.work_dir / ".config.yaml"
-    plan.cfg.dump(new)  # before the old one makes way: the disk may be full
+    # before the old one makes way: the disk may be full
+    plan.cfg.dump(new, follow=False)
     for name in ("config.yaml", "run.json"):
         keep_aside(plan.work_dir / name)
     new.replace(plan.work_dir / "config.yaml")

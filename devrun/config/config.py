@@ -141,11 +141,14 @@ class Config:
         """The tree as Python that loads back equal; secrets are masked."""
         return writer.to_python(self._whole(), strict=False)
 
-    def dump(self, file: str | os.PathLike[str] | None = None) -> str | None:
+    def dump(
+        self, file: str | os.PathLike[str] | None = None, *, follow: bool = True
+    ) -> str | None:
         """Write the tree to `file`, in the format of its extension.
 
         Without a file the text is returned, in the format of `filename` (Python
         where there is none). Secrets are masked, `${env:...}` stays as written.
+        `follow`: as of `devrun.files.replace_file`.
 
         Raises:
             ConfigError: an unknown extension, or a value with no text form.
@@ -157,7 +160,7 @@ class Config:
         path = os.fspath(file)
         text = writer.FORMATS[extension(path)](self._whole())
         with disk_errors(f"{escape(path)}: cannot be written"):
-            replace_text(path, text)
+            replace_text(path, text, follow=follow)
         return None
 
     def merge_from_dict(

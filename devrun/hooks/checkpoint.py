@@ -26,7 +26,7 @@ from devrun.errors import (
     UnsupportedFeatureError,
     nearest,
 )
-from devrun.files import user_path
+from devrun.files import own_folder, user_path
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.timer import exclude_time
 from devrun.lock import lock_directory, unlock_directory
@@ -184,7 +184,7 @@ class CheckpointHook(Hook):
                     "CheckpointHook has nowhere to save: give the runner a work_dir, "
                     "or the hook an out_dir"
                 )
-            return str(Path(work_dir) / "checkpoints")
+            return str(own_folder(work_dir, "checkpoints"))
         if work_dir is None or self._placed:
             return self.out_dir
         return str(user_path(self.out_dir).absolute() / Path(work_dir).name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import profiler
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.config.numbers import whole_number
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
+from devrun.files import own_folder
 from devrun.hooks.base import Hook
 from devrun.registry import HOOKS
 from devrun.run import Run
@@ -41,7 +43,8 @@ class ProfilerHook(Hook):
             of `torch.profiler.tensorboard_trace_handler`. By default the trace is
             written to `<work_dir>/<timestamp>_trace.json`.
         json_trace_path: where to write the trace (Chrome's format) instead, or as
-            well when there is an `on_trace_ready`.
+            well when there is an `on_trace_ready`: a `.json` or `.json.gz`. A file
+            that is there stays, and the trace gets a number, as `trace_2.json`.
         record_shapes, profile_memory, with_stack, with_flops: as torch.profiler's.
 
     Raises:
@@ -68,6 +71,11 @@ class ProfilerHook(Hook):
         self.activities = activities
         self.schedule = _schedule(schedule)
         self.on_trace_ready = _checked_handler(on_trace_ready, json_trace_path)
+        if not str(json_trace_path or ".json").endswith((".json", ".json.gz")):
+            raise ConfigError.of(
+                "json_trace_path",
+                f"must end in .json or .json.gz, got {json_trace_path!r}",
+            )
         self.json_trace_path = json_trace_path
         self.options: dict[str, Any] = {
             "record_shapes": record_shapes,
@@ -79,7 +87,6 @@ class ProfilerHook(Hook):
             _named(activities)
         self.profiler: profiler.profile | None = None
         self._left = 0
-        self._written = 0
 
     def prepare_dry_run(self) -> bool:
         self.profile_iters = 1  # it has few iterations
@@ -204,9 +211,7 @@ class ProfilerHook(Hook):
         check_writable(path.parent)
 
         def write(running: profiler.profile) -> None:
-            self._written += 1
-            again = f"_{self._written}" if self._written > 1 else ""
-            target = path.with_name(f"{path.stem}{again}{path.suffix}")
+            target = _free(path)
             running.export_chrome_trace(str(target))
             runner.logger.info("profile written to %s", target)
 
@@ -264,7 +269,10 @@ def _configured(given: Mapping[str, Any], runner: Run) -> Handler:
             "tb_trace has nowhere to write: the run has no work_dir; give an absolute "
             "dir_name"
         )
-    folder = Path(runner.work_dir or "") / folder
+    if not folder.is_absolute():
+        folder = own_folder(str(runner.work_dir), str(folder))
+    if os.path.basename(worker := str(options.get("worker_name", ""))) != worker:
+        raise ConfigError.of("worker_name", f"must be a plain name, got {worker!r}")
     check_writable(folder)
     try:
         handler: Handler = profiler.tensorboard_trace_handler(str(folder), **options)
@@ -273,6 +281,16 @@ def _configured(given: Mapping[str, Any], runner: Run) -> Handler:
             f"on_trace_ready {dict(given)} is refused: {error}"
         ) from error
     return handler
+
+
+def _free(path: Path) -> Path:
+    """`path`, with a number where something of that name is there."""
+    number, found = 1, path
+    while os.path.lexists(found):
+        number += 1
+        head, dot, tail = path.name.rpartition(".json")
+        found = path.with_name(f"{head}_{number}{dot}{tail}")
+    return found
 
 
 def _named(names: Any) -> list[Any]:

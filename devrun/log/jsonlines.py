@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from devrun.errors import ConfigError
-from devrun.files import disk_errors
+from devrun.files import disk_errors, unfollowed
 from devrun.redact import MASK, is_secret_key, redact
 
 DIGITS = 5
@@ -21,7 +21,9 @@ class JsonLines:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - kept open
+            self._file = open(  # noqa: SIM115 - kept open
+                path, "a", encoding="utf-8", opener=unfollowed
+            )
         except OSError as error:
             raise ConfigError(
                 f"cannot write {path!r}: {error.strerror}; choose another work_dir"

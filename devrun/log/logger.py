@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from devrun.dist import is_main
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
+from devrun.files import unfollowed
 from devrun.redact import redact
 from devrun.text import escape_controls, escape_lines
 
@@ -65,6 +67,12 @@ class LogFile(logging.FileHandler):
     """A log file whose disk may fill up: one warning, and the run continues."""
 
     failed = False
+
+    def _open(self) -> TextIOWrapper:
+        file = open(  # noqa: SIM115 - FileHandler closes it
+            self.baseFilename, self.mode, encoding="utf-8", opener=unfollowed
+        )
+        return cast(TextIOWrapper, file)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         error = sys.exc_info()[1]

@@ -19,6 +19,7 @@ from devrun.checkpoint import (
 )
 from devrun.config.redact import redacted
 from devrun.errors import CheckpointError, ConfigError, ConfigTypeError
+from devrun.files import own_folder
 from devrun.hooks.checkpoint import CheckpointHook, saves_full
 from devrun.hooks.dispatch import HookTable
 from devrun.parallel.copies import divided_alike
@@ -79,7 +80,7 @@ class Checkpointer:
                 "there is no work_dir to keep checkpoints in; give the runner one, "
                 "or pass out_dir"
             )
-        return Path(self._run.work_dir) / CHECKPOINTS
+        return own_folder(self._run.work_dir, CHECKPOINTS)
 
     def save(
         self,

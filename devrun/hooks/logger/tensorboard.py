@@ -7,6 +7,7 @@ from typing import Any
 
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.errors import ConfigError
+from devrun.files import own_folder
 from devrun.hooks.logger.extra import import_extra
 from devrun.hooks.logger.hook import LoggerHook
 from devrun.redact import redact
@@ -54,7 +55,7 @@ class TensorboardLoggerHook(LoggerHook):
             return
         if self.log_dir is None and runner.work_dir is None:
             raise ConfigError("TensorboardLoggerHook needs log_dir, or a work_dir")
-        where = self.log_dir or os.path.join(str(runner.work_dir), "tf_logs")
+        where = self.log_dir or own_folder(str(runner.work_dir), "tf_logs")
         check_writable(where)
         self.writer = self._writer_class(os.fspath(where))
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from devrun.checkpoint.storage import check_possible, check_writable
-from devrun.errors import ConfigError, StorageError, UnsupportedFeatureError
+from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.files import disk_errors, unfollowed
+from devrun.hooks.logger.extra import CONFIG, own_logs
 from devrun.hooks.logger.hook import THROUGHPUT, TIMES, LoggerHook, plain_number
 from devrun.log.jsonlines import JsonLines
 from devrun.registry import HOOKS
@@ -21,6 +24,8 @@ _FIELDS = ("mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "memory")
 """What the hook itself puts into a record; a log value of that name gets a `_`."""
 _PARTS = {"data": "wait_time", "copy": "copy_time", "compute": "compute_time"}
 _NOT_LISTED = (*_FIELDS, *TIMES, THROUGHPUT)
+_COPIED = re.compile(r"\d{8}_\d{6}.*\.log(\.json)?|config(-\d{8}_\d{6})?\.yaml")
+"""Names of logs that earlier runs copied to the same place."""
 
 
 @HOOKS.register_module()
@@ -44,9 +49,11 @@ class TextLoggerHook(LoggerHook):
 
     Args:
         interval_exp_name: iterations between two lines with `meta["exp_name"]`.
-        out_dir: copy the logs to `out_dir/<name of work_dir>` at the end.
-        out_suffix: endings of the files of `work_dir` that are logs.
-        keep_local: whether they stay in `work_dir` too.
+        out_dir: copy the logs of this run, and its config, to
+            `out_dir/<name of work_dir>` at the end: a new or empty folder, or one with
+            nothing but such logs.
+        out_suffix: endings of the names of those that are copied.
+        keep_local: whether the logs stay in `work_dir` too; the config does.
         file_client_args: of MMCV's remote storage; must be None.
     """
 
@@ -98,7 +105,7 @@ class TextLoggerHook(LoggerHook):
         if runner.work_dir is None or runner.rank != 0:
             return
         if (target := self._target(runner)) is not None:
-            check_writable(target)
+            _check_target(target)
         name = f"{runner.timestamp}.log.json"
         self.json_log_path = os.path.join(runner.work_dir, name)
         self._json = JsonLines(self.json_log_path)
@@ -127,7 +134,7 @@ class TextLoggerHook(LoggerHook):
         self._close()
         target = self._target(runner)
         if target is not None and runner.rank == 0:
-            self._copy_logs(runner, Path(str(runner.work_dir)), target)
+            self._copy_logs(runner, target)
 
     def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._close()
@@ -213,21 +220,34 @@ class TextLoggerHook(LoggerHook):
             if at_end or self.every_n_iters(runner, self.interval_exp_name):
                 runner.logger.info("Exp name: %s", escape(runner.meta["exp_name"]))
 
-    def _copy_logs(self, runner: Run, work_dir: Path, target: Path) -> None:
-        logs = [
-            p for p in sorted(work_dir.iterdir()) if p.name.endswith(self.out_suffix)
-        ]
-        try:
-            target.mkdir(parents=True, exist_ok=True)
+    def _copy_logs(self, runner: Run, target: Path) -> None:
+        logs = own_logs(runner, self.out_suffix)
+        with disk_errors(f"cannot copy the logs to {str(target)!r}"):
             for path in logs:
-                shutil.copy2(path, target / path.name)
-                if not self.keep_local:
+                copy = target / path.name
+                if path.name == CONFIG and copy.exists():  # an earlier run's
+                    copy = target / f"config-{runner.timestamp}.yaml"
+                with (
+                    open(path, "rb", opener=unfollowed) as source,
+                    open(copy, "xb", opener=unfollowed) as file,
+                ):
+                    shutil.copyfileobj(source, file)
+                if not self.keep_local and path.name != CONFIG:
                     path.unlink()
-        except (OSError, shutil.SameFileError) as error:
-            raise StorageError(
-                f"cannot copy the logs to {str(target)!r}: {error}"
-            ) from error
         runner.logger.info("%d log files were copied to %s", len(logs), escape(target))
+
+
+def _check_target(target: Path) -> None:
+    """Refuse a folder in which others keep files."""
+    names = os.listdir(target) if target.is_dir() else []
+    foreign = sorted(name for name in names if not _COPIED.fullmatch(name))
+    if foreign:
+        raise ConfigError.of(
+            "out_dir",
+            f"{str(target)!r} holds {foreign[0]!r}, which is no log: name a folder in "
+            "which there is nothing of that name yet",
+        )
+    check_writable(target)
 
 
 def _learning_rates(runner: Run) -> dict[str, Any]:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from devrun.config.redact import redacted
-from devrun.hooks.logger.extra import import_extra
+from devrun.errors import ConfigError, ConfigTypeError, nearest
+from devrun.files import own_folder
+from devrun.hooks.logger.extra import import_extra, own_logs
 from devrun.hooks.logger.hook import LoggerHook
 from devrun.registry import HOOKS
 from devrun.run import Run
+
+INIT = (
+    "entity", "project", "name", "notes", "tags", "group", "job_type", "id",
+    "resume", "mode", "dir", "config", "allow_val_change",
+)  # fmt: skip
+"""Arguments of `wandb.init` that a config may give: none of them runs code, or
+uploads files that the run did not write."""
 
 
 @HOOKS.register_module()
@@ -18,18 +26,19 @@ class WandbLoggerHook(LoggerHook):
     """Sends the tags of `get_loggable_tags` to wandb.
 
     Args:
-        init_kwargs: for `wandb.init`.
+        init_kwargs: for `wandb.init`, as far as they say what is recorded and where
+            it is shown: see `INIT`. For more, call `wandb.init` before the run.
         commit: False leaves every row open until the next `wandb.log` of the user.
         with_step: whether the axis is the number of completed updates; otherwise that
             number is logged as `global_step`. With it a row is closed by the next
             step, not at once: wandb drops what comes for a step that was closed, and
             an evaluation has the step of the training record before it.
-        log_artifact: whether the logs in `work_dir` are uploaded at the end.
-        out_suffix: endings of the files that are logs.
+        log_artifact: whether the logs of this run are uploaded at the end.
+        out_suffix: endings of the names of those logs.
         define_metric_cfg: metric name -> `summary` of `wandb.define_metric`.
 
     Raises:
-        ConfigError: wandb is not installed.
+        ConfigError: wandb is not installed, or an unknown argument of `init_kwargs`.
     """
 
     def __init__(
@@ -47,7 +56,7 @@ class WandbLoggerHook(LoggerHook):
     ) -> None:
         super().__init__(interval, ignore_last, reset_flag, by_epoch)
         self.wandb = import_extra("wandb", "WandbLoggerHook", "wandb")
-        self.init_kwargs = dict(init_kwargs or {})
+        self.init_kwargs = _checked(init_kwargs)
         self.commit = commit
         self.with_step = with_step
         self.log_artifact = log_artifact
@@ -66,6 +75,7 @@ class WandbLoggerHook(LoggerHook):
             return
         kwargs = dict(self.init_kwargs)
         if runner.work_dir is not None:
+            own_folder(runner.work_dir, "wandb")
             kwargs.setdefault("dir", runner.work_dir)
         for name in {"config", "notes", "tags"} & kwargs.keys():  # what it shows
             kwargs[name] = redacted(kwargs[name])
@@ -89,9 +99,8 @@ class WandbLoggerHook(LoggerHook):
             return
         if self.log_artifact and runner.work_dir is not None:
             artifact = self.wandb.Artifact(name="artifacts", type="model")
-            for path in sorted(Path(runner.work_dir).iterdir()):
-                if path.name.endswith(self.out_suffix):
-                    artifact.add_file(str(path))
+            for path in own_logs(runner, self.out_suffix):
+                artifact.add_file(str(path))
             self.run.log_artifact(artifact)
         self._finish(0)
 
@@ -102,3 +111,17 @@ class WandbLoggerHook(LoggerHook):
         if self.run is not None:
             self.run.finish(exit_code=exit_code)
             self.run = None
+
+
+def _checked(init_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not isinstance(init_kwargs, (Mapping, type(None))):
+        raise ConfigTypeError.of("init_kwargs", f"must be a dict, got {init_kwargs!r}")
+    kwargs = dict(init_kwargs or {})
+    for name in kwargs:
+        if name not in INIT:
+            raise ConfigError.of(
+                "init_kwargs", f"takes no {name!r} from a config; {nearest(name, INIT)}"
+            )
+    if not isinstance(kwargs.get("config", {}), Mapping):  # else the path of a file
+        raise ConfigTypeError.of("init_kwargs", "takes a dict as `config`")
+    return kwargs

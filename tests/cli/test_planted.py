@@ -1,0 +1,154 @@
+"""What a config names, or a work_dir holds, leads the files of a run nowhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import datetime, timedelta
+
+import pytest
+
+from devrun.errors import ConfigError
+from devrun.hooks.logger import WandbLoggerHook
+
+MINE = "mine, and of no run\n"
+
+
+@pytest.fixture
+def victim(tmp_path):
+    file = tmp_path / "home" / "settings.json"
+    file.parent.mkdir()
+    file.write_text(MINE)
+    return file
+
+
+@pytest.fixture
+def work_dir(tmp_path):
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+def soon(suffix):
+    """Names of the logs of a run that starts within a minute."""
+    now = datetime.now()
+    seconds = (now + timedelta(seconds=s) for s in range(60))
+    return [f"{second:%Y%m%d_%H%M%S}{suffix}" for second in seconds]
+
+
+PLACES = {
+    "the lock": lambda: ["run.lock"],
+    "the log": lambda: soon(".log"),
+    "the log of values": lambda: soon(".log.json"),
+    "the record": lambda: ["run.json"],
+    "the config": lambda: ["config.yaml"],
+    "the new config": lambda: [".config.yaml"],
+}
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_link_in_a_work_dir_is_not_written_through(
+    config, train, victim, work_dir, place, link
+):
+    for name in PLACES[place]():
+        link(victim, work_dir / name)
+    status, _, said = train(config(), "--work-dir", work_dir)
+    assert victim.read_text() == MINE
+    assert "Traceback" not in said
+    if status:
+        assert status in (2, 8)
+        assert "a link, or no regular file, stands there" in said.splitlines()[-1]
+    else:
+        assert json.loads((work_dir / "run.json").read_text())["status"] == "done"
+        assert not (work_dir / "config.yaml").is_symlink()
+
+
+def test_a_link_to_a_folder_takes_no_checkpoints(config, train, victim, work_dir):
+    (work_dir / "checkpoints").symlink_to(victim.parent)
+    status, _, said = train(config(), "--work-dir", work_dir, "--resume-from", "auto")
+    assert status == 2
+    assert "is a link, which devrun does not follow" in said.splitlines()[-1]
+    assert [file.name for file in victim.parent.iterdir()] == [victim.name]
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a pipe by a link", "brackets", "size"])
+def test_a_record_that_cannot_be_read_keeps_no_run_from_going_on(
+    config, train, work_dir, kind
+):
+    record = work_dir / "run.json"
+    if kind == "brackets":
+        record.write_text("[" * 200_000)
+    elif kind == "size":
+        record.write_text(json.dumps({"status": "running", "x": " " * (1 << 20)}))
+    else:
+        pipe = work_dir / "pipe" if "link" in kind else record
+        os.mkfifo(pipe)
+        if pipe != record:
+            record.symlink_to(pipe)
+    status, _, said = train(config(), "--work-dir", work_dir, "--resume-from", "auto")
+    assert (status, "Traceback" in said) == (0, False)
+    assert json.loads(record.read_text())["status"] == "done"
+
+
+def logged(out_dir, **options):
+    hook = {"type": "TextLoggerHook", "out_dir": str(out_dir), **options}
+    return {"log_config": {"interval": 2, "hooks": [hook]}}
+
+
+def test_only_the_logs_of_the_run_are_copied(config, train, tmp_path, work_dir):
+    others = {
+        name: work_dir / name
+        for name in ("usercustomize.py", "20200101_000000.log", "notes.yaml")
+    }
+    for file in others.values():
+        file.write_text(MINE)
+    options = logged(tmp_path / "out", out_suffix="", keep_local=False)
+    status, _, said = train(config(**options), "--work-dir", work_dir)
+    assert status == 0, said
+    copied = sorted(p.name for p in (tmp_path / "out" / "work").iterdir())
+    assert [name.partition(".")[2] for name in copied] == ["log", "log.json", "yaml"]
+    assert {file.read_text() for file in others.values()} == {MINE}
+    assert {"run.lock", "run.json", "config.yaml"} <= {
+        p.name for p in work_dir.iterdir()
+    }
+
+    time.sleep(1)  # names of logs have seconds
+    status, _, said = train(config(**options), "--work-dir", work_dir, "--overwrite")
+    assert status == 0, said
+    assert len(list((tmp_path / "out" / "work").glob("config*.yaml"))) == 2
+
+
+def test_logs_go_into_no_folder_of_the_users(config, train, victim, work_dir):
+    (victim.parent / "work").mkdir()
+    (victim.parent / "work" / "site.py").write_text(MINE)
+    options = logged(victim.parent)
+    status, _, said = train(config(**options), "--work-dir", work_dir)
+    assert status == 2
+    assert "holds 'site.py', which is no log" in said.splitlines()[-1]
+    assert [p.name for p in (victim.parent / "work").iterdir()] == ["site.py"]
+
+
+def test_a_profile_takes_the_place_of_no_file(config, train, victim, tmp_path):
+    hook = {"type": "ProfilerHook", "json_trace_path": str(victim)}
+    status, _, said = train(config(custom_hooks=[hook]))
+    assert status == 0, said
+    assert victim.read_text() == MINE
+    assert "traceEvents" in (victim.parent / "settings_2.json").read_text()
+    for wrong in (
+        {"json_trace_path": str(tmp_path / "home" / "profile")},
+        {"on_trace_ready": {"type": "tb_trace", "worker_name": "../up"}},
+    ):
+        hook = {"type": "ProfilerHook", **wrong}
+        status, _, said = train(config(custom_hooks=[hook]), "--overwrite")
+        assert (status, "must " in said.splitlines()[-1]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "init", [{"settings": {}}, {"save_code": True}, {"config": "/etc/passwd"}, []]
+)
+def test_a_config_tells_wandb_only_what_to_record(monkeypatch, init):
+    monkeypatch.setitem(sys.modules, "wandb", pytest)  # it is not asked for anything
+    with pytest.raises(ConfigError, match="init_kwargs"):
+        WandbLoggerHook(init_kwargs=init)
