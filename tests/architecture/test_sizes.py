@@ -218,7 +218,7 @@ FLAGS = {
         "-m",
     ],
 }
-"""Adding a flag means adding it here, in the README's table and in the docs."""
+"""Adding a flag means adding it here, in the table of docs/commands.md."""
 
 
 def functions(tree):

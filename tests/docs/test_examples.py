@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import shlex
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 
 from devrun.cli.main import COMMANDS, main, parser_of
 from devrun.config import Config, check_config
-from tests.docs.blocks import ROOT, all_blocks, blocks
+from tests.docs.blocks import ROOT, all_blocks, blocks, text_of
 
 
 @pytest.mark.parametrize("block", all_blocks("python"), ids=str)
@@ -35,11 +36,12 @@ def test_the_whole_config_of_the_readme_trains(tmp_path, capsys):
     assert [p.name for p in tmp_path.iterdir()] == ["whole.yaml"]
 
 
-def test_the_hook_of_the_readme_logs_in_a_run(tmp_path, monkeypatch):
+def test_the_hook_of_the_page_logs_in_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     pytest.importorskip("sklearn")
-    (hook,) = [b for b in blocks("README.md", "python") if "WeightNormHook" in b.text]
-    (use,) = [b for b in blocks("README.md", "yaml") if "WeightNormHook" in b.text]
+    page = "docs/hooks.md"
+    (hook,) = [b for b in blocks(page, "python") if "WeightNormHook" in b.text]
+    (use,) = [b for b in blocks(page, "yaml") if "WeightNormHook" in b.text]
     (whole,) = [b for b in blocks("README.md", "yaml") if "runner:" in b.text]
     (tmp_path / "my_hooks.py").write_text(hook.text)
     (tmp_path / "run.yaml").write_text(whole.text + use.text)
@@ -48,6 +50,21 @@ def test_the_hook_of_the_readme_logs_in_a_run(tmp_path, monkeypatch):
     assert main(words.split()) == 0
     (log,) = tmp_path.glob("work_dirs/run/*.log.json")
     assert '"weight_norm"' in log.read_text()
+
+
+def test_the_own_model_of_the_readme_trains(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    pytest.importorskip("sklearn")
+    (model,) = [b for b in blocks("README.md", "python") if "TwoLayers" in b.text]
+    (whole,) = blocks("README.md", "yaml")
+    assert "`model: {type: TwoLayers, hidden: 64}`" in text_of("README.md")
+    (tmp_path / "my_model.py").write_text(model.text)
+    line = next(line for line in whole.text.splitlines() if line.startswith("model:"))
+    own = whole.text.replace(line, "model: {type: TwoLayers, hidden: 64}")
+    (tmp_path / "run.yaml").write_text(own)
+    assert main("train run.yaml --device cpu --import my_model".split()) == 0
+    facts = json.loads((tmp_path / "work_dirs" / "run" / "run.json").read_text())
+    assert facts["best"]["score"] > 0.5  # of ten digits a guess is right in 0.1
 
 
 def command_lines():
@@ -80,7 +97,8 @@ def test_a_command_of_the_documents_is_one_that_exists(line):
 
 
 def test_the_library_example_is_short():
-    (example,) = [b for b in blocks("README.md", "python") if "runner.run(" in b.text]
+    page = "docs/tutorial.md"
+    (example,) = [b for b in blocks(page, "python") if "runner.run(" in b.text]
     lines = [line for line in example.text.splitlines() if line.strip()]
     assert len(lines) <= 24
 

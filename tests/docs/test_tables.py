@@ -20,11 +20,12 @@ from devrun.registry import DATASETS, METRICS, MODELS, RUNNERS, TRANSFORMS
 from devrun.step import Capability
 from tests.docs.blocks import ROOT, blocks, codes, items, table, text_of
 
+COMMANDS_PAGE = "docs/commands.md"
 HELP = {"-h", "--help"}
 
 
 def written_flag(action):
-    """A flag as the README writes it."""
+    """A flag as the page of commands writes it."""
     if action.nargs == 0:
         return action.option_strings[0]
     metavar = action.metavar or "L"
@@ -41,24 +42,24 @@ def test_the_flag_table_has_every_flag_as_the_parser_takes_it():
         if a.option_strings and not HELP & set(a.option_strings)
     ]
     assert [
-        codes(row[0])[0] for row in table("README.md", "flag", "meaning")
+        codes(row[0])[0] for row in table(COMMANDS_PAGE, "flag", "meaning")
     ] == expected
 
 
-def test_every_spelling_of_a_flag_is_in_the_readme():
-    readme = text_of("README.md")
+def test_every_spelling_of_a_flag_is_in_the_page():
+    page = text_of(COMMANDS_PAGE)
     for flag in set(flags_of(parser_of("train"))) - HELP:
-        assert f"`{flag}" in readme
+        assert f"`{flag}" in page
 
 
 def test_the_launchers_are_named():
     (action,) = [a for a in parser_of("train")._actions if a.dest == "launcher"]
-    (row,) = [r for r in table("README.md", "flag", "meaning") if "launcher" in r[0]]
+    (row,) = [r for r in table(COMMANDS_PAGE, "flag", "meaning") if "launcher" in r[0]]
     assert set(codes(row[1])) == set(action.choices)
 
 
 def test_the_exit_statuses_are_those_of_the_command():
-    assert dict(table("README.md", "status", "meaning")) == STATUSES
+    assert dict(table(COMMANDS_PAGE, "status", "meaning")) == STATUSES
 
 
 def test_the_extras_are_those_of_the_package():
@@ -66,15 +67,17 @@ def test_the_extras_are_those_of_the_package():
     section = text.split("[project.optional-dependencies]")[1].split("\n[")[0]
     declared = set(re.findall(r"^(\w+) = \[", section, re.MULTILINE))
     named = {
-        name for row in table("README.md", "extra", "brings") for name in codes(row[0])
+        name
+        for row in table("docs/install.md", "extra", "brings")
+        for name in codes(row[0])
     }
     assert named == declared
 
 
-def test_the_version_of_the_status_section_is_this_one():
+def test_the_version_of_the_page_on_maturity_is_this_one():
     import devrun
 
-    assert f"devrun {devrun.__version__} is" in text_of("README.md")
+    assert f"devrun {devrun.__version__} is" in text_of("docs/maturity.md")
     assert f"{devrun.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
