@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from devrun.blame import cause_of
 from devrun.errors import (
     ConfigError,
     ConfigTypeError,
@@ -25,7 +26,6 @@ from devrun.errors import (
 )
 from devrun.place import Place
 from devrun.redact import redact
-from devrun.text import joined
 from devrun.trust import (
     built_from_config,
     check_arguments,
@@ -58,11 +58,9 @@ def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any
             kind = ConfigTypeError
         elif isinstance(error, KeyError):
             kind = UnknownNameError
-        cause = joined(error)
-        cause += _listing(error, target)
-        reason = f"{name} failed: {type(error).__name__}: {cause}{_texts(error, args)}"
-        failure = kind(reason)
-        failure.locate(where_key(cfg, _argument_named(reason, cfg)))
+        more = f"{_listing(error, target)}{_texts(error, args)}"
+        failure = kind(f"{name} failed: {cause_of(error)}{more}")
+        failure.locate(where_key(cfg, _argument_named(f"{name} {error}{more}", cfg)))
         raise failure from error
 
 

@@ -53,11 +53,6 @@ def joined(text: object) -> str:
     return " ".join(str(text).split())
 
 
-def cause_of(error: BaseException) -> str:
-    """The class and the message of `error`, as `joined`."""
-    return joined(f"{type(error).__name__}: {error}")
-
-
 def size_text(size: float) -> str:
     """Bytes as `1.5 GiB` or `20 MiB`."""
     return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"

@@ -27,6 +27,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from devrun.blame import cause_of
 from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.importing import import_for_config, is_installed
 from devrun.network import network_closed
@@ -45,7 +46,6 @@ from devrun.reviewed import (
     REFUSED_IN_REVIEWED,
     REVIEWED,
 )
-from devrun.text import cause_of
 
 _allowed: set[Any] = set()
 _granted: ContextVar[tuple[frozenset[str], bool]] = ContextVar(

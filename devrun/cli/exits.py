@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from devrun.blame import cause_of, users_line
 from devrun.cli.console import complain
 from devrun.cli.signals import StartInterrupted
 from devrun.cli.summary import masked
@@ -106,7 +107,10 @@ def guarded(run: Callable[[Session], int], argv: Sequence[str]) -> int:
         return _fail(session, stop.exit_code, str(stop), "interrupted")
     except DevrunError as error:
         lost = isinstance(error, LostPeerError)
-        return _fail(session, error.exit_code, str(error), lost=lost)
+        said = str(error)
+        if users_line(error.__cause__) is not None:
+            said += f" (traceback: {_write_traceback(session, error)})"
+        return _fail(session, error.exit_code, said, lost=lost)
     except SystemExit as stop:
         if not session.parsed:
             raise
@@ -161,7 +165,7 @@ def _unexpected(session: Session, error: BaseException) -> int:
     if (lost := lost_peer(error)) is not None:
         return _fail(session, lost.exit_code, str(lost), lost=True)
     status = status_of(error, session.work_dir)
-    what = f"{type(error).__name__}: {error}"
+    what = cause_of(error)
     if status == 8:
         return _fail(session, status, f"{what}; free the disk or change --work-dir")
     if status == 6:

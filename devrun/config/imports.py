@@ -9,11 +9,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from devrun.blame import cause_of
 from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.tree import ConfigDict, origin_of
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.importing import import_for_config, import_for_user
-from devrun.text import cause_of
 
 _KEY = "custom_imports"
 
@@ -96,8 +96,8 @@ def _import(
         reason = (
             str(error)
             if isinstance(error, ConfigError)
-            else f"importing {name!r} failed: {type(error).__name__}: {error}; install "
-            "it, or put its directory on PYTHONPATH"
+            else f"importing {name!r} failed: {cause_of(error)}; install it, or put "
+            "its directory on PYTHONPATH"
         )
         problem = config_error(reason, origin_of(wish, "imports"), [_KEY, "imports"])
         if not allow:

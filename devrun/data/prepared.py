@@ -26,10 +26,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from devrun.blame import cause_of
 from devrun.data import streams, workers
 from devrun.data.counting import WorkerCount
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
-from devrun.data.seeded import Fetched, SampleError, SeededDataset, summary
+from devrun.data.seeded import Fetched, SampleError, SeededDataset
 from devrun.data.spec import LoaderSpec
 from devrun.data.streaming import StreamPosition, engine_for
 from devrun.data.timing import Clock
@@ -343,11 +344,11 @@ class PreparedLoader:
             return explained
         if isinstance(error, SampleError):
             # from a worker the text is a traceback that ends with the message
-            line = summary(error).rpartition("SampleError: ")[2]
+            line = str(error).rpartition("SampleError: ")[2].strip()
             return DataError(f"data loading failed at {line}")
         if isinstance(error, DevrunError):
             return error
-        return DataError(f"data loading failed: {summary(error)}")
+        return DataError(f"data loading failed: {cause_of(error)}")
 
     def _open(self, fetched: Fetched) -> Any:
         if fetched["watched"]:

@@ -15,6 +15,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from devrun.blame import cause_of
 from devrun.data import streams
 from devrun.data.sampler import SampleKey
 from devrun.data.timing import EVERY, transforms_of, watched
@@ -122,12 +123,12 @@ class SeededDataset(Dataset[Any]):
             except Exception as error:
                 if self.on_error != "skip":
                     raise _failed(key, error) from error
-                samples.skipped.append((key.index, summary(error)))
+                samples.skipped.append((key.index, cause_of(error)))
                 last = error
         if not samples:
             raise SampleError(
                 f"all {len(keys)} samples of a batch failed, the last with "
-                f"{summary(last)}"
+                f"{cause_of(last)}"
             ) from last
         return samples
 
@@ -202,7 +203,7 @@ class SeededCollate:
         except Exception as error:
             raise SampleError(
                 f"the batch that starts with sample {samples.key.index}{_where()}: "
-                f"it cannot be put together: {summary(error)}{_remedy(error)}"
+                f"it cannot be put together: {cause_of(error)}{_remedy(error)}"
             ) from error
         if samples.skipped or samples.watched:
             about = {"skipped": samples.skipped, "watched": samples.watched}
@@ -216,16 +217,9 @@ def _remedy(error: Exception) -> str:
     return "; samples that differ in size are padded by data.buckets or a collate_fn"
 
 
-def summary(error: BaseException) -> str:
-    """An exception as the last line of its traceback."""
-    lines = str(error).strip().splitlines()
-    name = type(error).__name__
-    return f"{name}: {lines[-1].strip()}" if lines else name
-
-
 def _failed(key: SampleKey | None, error: Exception) -> SampleError:
     what = "a batch" if key is None else f"sample {key.index}, epoch {key.epoch + 1}"
-    return SampleError(f"{what}{_where()}: {summary(error)}")
+    return SampleError(f"{what}{_where()}: {cause_of(error)}")
 
 
 def _where() -> str:

@@ -25,6 +25,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from devrun.blame import cause_of
 from devrun.data import workers
 from devrun.data.finishing import Finish
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
@@ -32,7 +33,6 @@ from devrun.data.seeded import SeededCollate, SeededDataset
 from devrun.data.streaming import divided
 from devrun.dist import get_dist_info
 from devrun.errors import ConfigError, DataError
-from devrun.text import cause_of
 
 ERROR_POLICIES = ("stop", "skip")
 _WORKERS = (

@@ -15,12 +15,12 @@ from importlib import import_module, util
 from pathlib import Path
 from typing import Any
 
+from devrun.blame import cause_of
 from devrun.config.tree import where
 from devrun.errors import ConfigError, DevrunError
 from devrun.hooks.base import Hook
 from devrun.registry import MODELS
 from devrun.scopes import SCOPES, Scope, within
-from devrun.text import cause_of
 
 __all__ = [
     "attach",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from devrun.blame import cause_of
 from devrun.errors import ConfigError
 from devrun.importing import import_for_config
-from devrun.text import cause_of
 
 
 def imported(scope: str, module: str, hints: Iterable[tuple[str, str]]) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import nn
 
+from devrun.blame import cause_of
 from devrun.config.revisions import revisions
 from devrun.construct import where
 from devrun.errors import ConfigError
 from devrun.registry import Registry
-from devrun.text import cause_of
 
 
 def _config_class() -> type:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from devrun.blame import cause_of
 from devrun.models.step_module import StepModule
-from devrun.text import cause_of
 
 NAME = "traced_step"
 """The function that the tracer is given, by which its records are told apart."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from devrun.blame import cause_of
 from devrun.config.numbers import is_seed, whole_number
 from devrun.config.origin import describe
 from devrun.errors import ConfigError, ConfigTypeError, DataError, DevrunError
 from devrun.files import user_path
-from devrun.text import cause_of
 
 
 def check_arguments(

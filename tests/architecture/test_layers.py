@@ -17,6 +17,7 @@ LAYERS = {
     "network": 0,
     "place": 0,
     "text": 0,
+    "blame": 0,
     "importing": 1,
     "reviewed": 1,
     "trust": 1,

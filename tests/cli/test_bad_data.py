@@ -114,7 +114,8 @@ def test_a_length_that_fails_is_status_4_with_its_place(config, train):
     last = err.splitlines()[-1]
     assert "data.train: " in last
     assert path in last
-    assert "the length of the data set Labelled failed: ValueError: the index" in last
+    assert "the length of the data set Labelled failed: " in last
+    assert " in __len__: ValueError: the index is damaged" in last
 
 
 def test_so_it_is_for_a_stream(config, train):

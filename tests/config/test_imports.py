@@ -34,7 +34,7 @@ def test_importing_can_be_left_to_later(modules):
     [
         (
             "dict(imports=['dr_bad'])",
-            "importing 'dr_bad' failed: ZeroDivisionError: division by zero",
+            "importing 'dr_bad' failed: dr_bad.py:1 in <module>: ZeroDivisionError",
         ),
         (
             "dict(imports=['dr_none.x'])",

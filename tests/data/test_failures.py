@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 from typing import Any
 
@@ -31,8 +32,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning
 def test_a_failing_sample_is_named_and_its_error_chained() -> None:
     with pytest.raises(DataError) as caught:
         read(prepared(Failing((6,))), 2)
-    assert str(caught.value) == (
-        "data loading failed at sample 6, epoch 3: ValueError: sample file 6 is torn"
+    assert re.fullmatch(
+        r"data loading failed at sample 6, epoch 3: .*helpers\.py:\d+ in __getitem__: "
+        "ValueError: first line sample file 6 is torn",
+        str(caught.value),
     )
     cause = caught.value.__cause__
     assert cause is not None
@@ -42,9 +45,10 @@ def test_a_failing_sample_is_named_and_its_error_chained() -> None:
 def test_a_failing_sample_in_a_worker_names_the_worker_too() -> None:
     with pytest.raises(DataError) as caught:
         read(prepared(Failing((6,)), num_workers=2), 0)
-    assert str(caught.value) == (
-        "data loading failed at sample 6, epoch 1 (worker 1): "
-        "ValueError: sample file 6 is torn"
+    assert re.fullmatch(
+        r"data loading failed at sample 6, epoch 1 \(worker 1\): .*helpers\.py:\d+ in "
+        "__getitem__: ValueError: first line sample file 6 is torn",
+        str(caught.value),
     )
     assert "in __getitem__" in str(caught.value.__cause__)
 
@@ -74,7 +78,7 @@ def test_a_failing_iterable_is_told_in_one_line() -> None:
             raise OSError("the tape tore")
 
     loader = PreparedLoader(LoaderSpec.of(DataLoader(Torn(3)), seed=0))
-    with pytest.raises(DataError, match="data loading failed: OSError: the tape tore"):
+    with pytest.raises(DataError, match="data loading failed: .*OSError: the tape"):
         list(loader)
 
 
@@ -91,7 +95,7 @@ def test_skip_leaves_the_sample_out_counts_it_and_says_so(
     assert [len(batch) for batch in batches] == [4, 3, 4, 3, 4]
     assert torch.cat(again).tolist() == [i for i in range(20) if i not in (6, 13)]
     assert list(loader.skipped) == [6, 13]
-    assert "sample 6 left out (1 so far): ValueError" in caplog.text
+    assert re.search(r"sample 6 left out \(1 so far\): .*: ValueError", caplog.text)
     assert caplog.text.count("left out") == 2
 
 

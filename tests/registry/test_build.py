@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import re
 from collections import OrderedDict
 
 import pytest
@@ -163,14 +164,17 @@ def test_any_keyword_is_passed_to_a_constructor_that_takes_any():
 def test_a_failing_constructor_is_one_line_with_its_cause():
     with pytest.raises(ConfigError) as caught:
         SHAPES.build({"type": "Box", "width": 0})
-    assert str(caught.value) == "Box failed: ZeroDivisionError: no width at all"
+    assert re.fullmatch(
+        r"Box failed: .*test_build\.py:\d+ in __init__: ZeroDivisionError: no width .*",
+        str(caught.value),
+    )
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_type_and_key_errors_of_a_constructor_stay_what_they_are_for_except():
-    with pytest.raises(TypeError, match="Box failed: TypeError"):
+    with pytest.raises(TypeError, match="Box failed: .*TypeError"):
         SHAPES.build({"type": "Box", "width": "wide"})
-    with pytest.raises(KeyError, match="Box failed: KeyError: 'depth'"):
+    with pytest.raises(KeyError, match="Box failed: .*KeyError: 'depth'"):
         SHAPES.build({"type": "Box", "width": "key"})
 
 
@@ -213,7 +217,7 @@ def test_messages_begin_with_the_place_in_the_config():
     with pytest.raises(ConfigError) as caught:
         SHAPES.build(cfg)
     # the reason names the key: that is the line to look at
-    assert str(caught.value).startswith("cfg.yaml:8: model.width: Box failed: Zero")
+    assert str(caught.value).startswith("cfg.yaml:8: model.width: Box failed: ")
 
 
 def test_a_nested_failure_has_the_inner_place_only():

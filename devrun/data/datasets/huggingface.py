@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from devrun.blame import cause_of
 from devrun.data.datasets.images import decoded_image
 from devrun.errors import ConfigError, ConfigTypeError, DataError, nearest
 from devrun.files import check_regular
 from devrun.registry import DATASETS, Registry
-from devrun.text import cause_of
 
 READERS = {
     ".csv": "from_csv",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from devrun.blame import cause_of
 from devrun.errors import ConfigError, nearest
 from devrun.registry import TRANSFORMS
-from devrun.text import cause_of
 
 
 @TRANSFORMS.register_module()

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from devrun.blame import cause_of
 from devrun.data.facts import data_facts
 from devrun.dist import gather_objects
 from devrun.errors import (
@@ -21,7 +22,6 @@ from devrun.metrics.build import build_metrics
 from devrun.metrics.kinds import StatefulMetric
 from devrun.ranks import require_same
 from devrun.scopes import SCOPES
-from devrun.text import cause_of
 
 
 def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:

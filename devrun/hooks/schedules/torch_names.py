@@ -9,10 +9,10 @@ from typing import Any
 from torch.optim import Optimizer, lr_scheduler
 
 from devrun import trust
+from devrun.blame import cause_of
 from devrun.construct import check_call, where
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.registry import LR_SCHEDULERS
-from devrun.text import cause_of
 
 Scheduler = lr_scheduler.LRScheduler
 _OURS = {"optimizer", "last_epoch"}

@@ -7,6 +7,7 @@ import re
 from importlib import import_module
 from typing import Any
 
+from devrun.blame import cause_of
 from devrun.config import Config
 from devrun.config.engine import is_engine_style
 from devrun.config.tree import ConfigDict, rehome
@@ -15,7 +16,7 @@ from devrun.importing import import_for_config
 from devrun.interop.mmengine.scope import attach
 from devrun.place import Origin
 from devrun.scopes import SCOPES
-from devrun.text import cause_of, escape
+from devrun.text import escape
 from devrun.trust import granted, import_path
 
 

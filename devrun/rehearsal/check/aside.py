@@ -7,9 +7,9 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from devrun.blame import cause_of
 from devrun.rehearsal.check.lifetime import end_with_parent
 from devrun.rehearsal.check.request import Request
-from devrun.text import cause_of
 
 SECONDS = 120.0
 

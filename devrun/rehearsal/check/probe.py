@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
+from devrun.blame import cause_of
 from devrun.hooks.base import Hook
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.request import Request
 from devrun.runners.training import Training
-from devrun.text import cause_of
 
 _HERE = __package__
 _ALWAYS = (f"{_HERE}.substitutes:HardWired",)

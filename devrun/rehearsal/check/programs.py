@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from devrun.blame import cause_of
 from devrun.devices.resolve import FACTS
 from devrun.errors import ConfigError
 from devrun.rehearsal.check.findings import Finding
@@ -20,7 +21,6 @@ from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import safely
 from devrun.rehearsal.check.sites import of_error
 from devrun.rehearsal.programs import devices_of
-from devrun.text import cause_of
 
 _WATCHES: dict[str, Callable[[Notebook, int | None], Any]] = {
     "ipu": IPUProgram,

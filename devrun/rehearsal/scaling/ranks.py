@@ -26,6 +26,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.flop_counter import FlopCounterMode
 
+from devrun.blame import cause_of
 from devrun.data.batch import batch_size_of
 from devrun.devices.precision import autocast_for
 from devrun.errors import DevrunError, UnsupportedFeatureError
@@ -42,7 +43,6 @@ from devrun.rehearsal.scaling.cost import Part, Weight
 from devrun.runners.session import Session
 from devrun.runners.training import Training, build_training
 from devrun.tensors import local_of, tensors_in
-from devrun.text import cause_of
 
 MEMORY, WORK = "memory", "work"
 _NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
