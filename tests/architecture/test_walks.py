@@ -10,9 +10,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import devrun
 from devrun.models.step_module import StepModule
 from devrun.runners import EpochBasedRunner
 
+PACKAGE = Path(devrun.__file__).parent
 WALK = [
     ("loops.py", "run_iter"),
     ("eager.py", "train_step"),
@@ -42,8 +44,8 @@ class MmcvLinear(Linear):
 def calls_after(name):
     stack = traceback.extract_stack()
     loop = max(i for i, frame in enumerate(stack) if frame.name == name)
-    ours = [frame for frame in stack[loop + 1 :] if "devrun" in frame.filename]
-    return [(Path(f.filename).name, f.name) for f in ours if f.name != "calls_after"]
+    calls = [(Path(frame.filename), frame.name) for frame in stack[loop + 1 :]]
+    return [(file.name, name) for file, name in calls if PACKAGE in file.parents]
 
 
 @pytest.mark.parametrize("cumulative", [1, 2])

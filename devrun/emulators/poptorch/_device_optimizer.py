@@ -68,7 +68,7 @@ class DeviceOptimizer:
                     if weight.requires_grad:
                         self.names[id(weight)] = name
                         self.rows.append((weight, index))
-        self.groups = hyperparameters(optimizer)
+        self._take(optimizer)
         self.keeps_momentum = bool(self.groups[0].get("momentum"))
         if self.family == "SGD":
             marked = getattr(optimizer, "variable_attrs", None)
@@ -136,29 +136,38 @@ class DeviceOptimizer:
                 f"The optimizer can't change from {self.family} to {kind} after "
                 "compilation"
             )
-        self.groups = hyperparameters(optimizer)
+        self._take(optimizer)
         self.written = {}
 
+    def _take(self, optimizer: Any) -> None:
+        self.groups = hyperparameters(optimizer)
+        self.held = [self._device_values(group) for group in self.groups]
+        """What the device has of each group, by PopART's names."""
+
+    def _device_values(self, group: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """In float32, as a saved state has them: a resume goes on with the same."""
+        lr, decay = float(group["lr"]), float(group.get("weight_decay") or 0.0)
+        found = {"learningRate": lr, "weightDecay": decay}
+        if self.family == "SGD":
+            rate = lr * (1 - float(group.get("dampening") or 0.0))
+            found["scaledLearningRate0"] = rate / self.loss_scaling()
+            found["weightDecayScaleFactor0"] = 1 - rate * decay
+        return {kind: torch.tensor(value) for kind, value in found.items()}
+
     def _settings(self, weight: torch.Tensor, index: int) -> dict[str, Any]:
-        """The group's values for one weight, with those that were loaded."""
-        group = self.groups[index]
-        if not self.written:
-            return group
-        name = self.names[id(weight)]
-
-        def loaded(kind: str) -> float | None:
-            value = self.written.get(f"{kind}___specific___{name}")
-            return None if value is None else float(value)
-
-        changed = {"lr": loaded("learningRate"), "weight_decay": loaded("weightDecay")}
+        """The group's values for one weight: the device's, or those that were loaded."""
+        group, name = self.groups[index], self.names[id(weight)]
+        values = {
+            kind: float(self.written.get(f"{kind}___specific___{name}", value))
+            for kind, value in self.held[index].items()
+        }
+        lr, decay = values["learningRate"], values["weightDecay"]
         keep = 1 - float(group.get("dampening") or 0.0)
-        rate = loaded("scaledLearningRate0")
-        if rate is not None:
-            changed["lr"] = rate * self.loss_scaling() / keep
-        factor, lr = loaded("weightDecayScaleFactor0"), changed["lr"] or group["lr"]
-        if factor is not None and lr:
-            changed["weight_decay"] = (1 - factor) / (lr * keep)
-        return {**group, **{k: v for k, v in changed.items() if v is not None}}
+        if self.family == "SGD" and keep:
+            lr = values["scaledLearningRate0"] * self.loss_scaling() / keep
+            if lr:
+                decay = (1 - values["weightDecayScaleFactor0"]) / (lr * keep)
+        return {**group, "lr": lr, "weight_decay": decay}
 
     def step(self) -> None:
         """Clip and update once, from the gradients in `.grad`."""
@@ -240,19 +249,13 @@ class DeviceOptimizer:
 
     def read_params(self) -> dict[str, torch.Tensor]:
         """The hyper-parameters as the device holds them, one per weight."""
-        found: dict[str, float] = {}
-        for weight, index in self.rows:
-            group, name = self.groups[index], self.names[id(weight)]
-            lr, decay = float(group["lr"]), float(group.get("weight_decay") or 0.0)
-            if self.family == "SGD":
-                rate = lr * (1 - float(group.get("dampening") or 0.0))
-                scaled = rate / self.loss_scaling()
-                found[f"scaledLearningRate0___specific___{name}"] = scaled
-                found[f"weightDecayScaleFactor0___specific___{name}"] = 1 - rate * decay
-            found[f"learningRate___specific___{name}"] = lr
-            found[f"weightDecay___specific___{name}"] = decay
-        found["lossScaling_FLOAT"] = self.loss_scaling()
-        return {**{k: torch.tensor(v) for k, v in found.items()}, **self.written}
+        found = {
+            f"{kind}___specific___{self.names[id(weight)]}": value.clone()
+            for weight, index in self.rows
+            for kind, value in self.held[index].items()
+        }
+        found["lossScaling_FLOAT"] = torch.tensor(self.loss_scaling())
+        return {**found, **self.written}
 
     def write_params(self, params: dict[str, torch.Tensor]) -> None:
         """Take over loaded hyper-parameters; what is not named stays."""

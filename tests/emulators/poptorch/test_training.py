@@ -202,25 +202,37 @@ def test_a_constant_cannot_change_after_compilation(make, data):
         sgd.variable_attrs.markAsVariable("speed")
 
 
-def test_optimizer_state_resumes_exactly(make, data):
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("Adam", {"lr": 0.01}),
+        ("AdamW", {"lr": 0.003, "weight_decay": 0.01}),
+        ("SGD", {"lr": 0.01, "momentum": 0.9, "weight_decay": 3e-4}),
+        ("SGD", {"lr": 0.01, "momentum": 0.9, "dampening": 0.1, "loss_scaling": 3.0}),
+        ("RMSprop", {"lr": 0.001, "weight_decay": 0.01}),
+        ("LAMB", {"lr": 0.01, "weight_decay": 0.01}),
+    ],
+)
+def test_optimizer_state_resumes_exactly(make, data, kind, settings):
+    """None of these rates is a float32: the device has all of them rounded."""
     x, y = data(4)
     whole, first, second = make(), make(), make()
 
     def wrapped(model):
-        adam = poptorch.optim.Adam(model.parameters(), lr=0.01)
-        return adam, poptorch.trainingModel(model, optimizer=adam)
+        optimizer = getattr(poptorch.optim, kind)(model.parameters(), **settings)
+        return optimizer, poptorch.trainingModel(model, optimizer=optimizer)
 
     _, training = wrapped(whole)
     for _ in range(4):
         training(x, y)
-    adam, training = wrapped(first)
+    optimizer, training = wrapped(first)
     for _ in range(2):
         training(x, y)
-    state = adam.state_dict()
+    state = optimizer.state_dict()
     assert "Accl1___first.weight" in state["ipu_state"]
     second.load_state_dict(first.state_dict())
-    adam, training = wrapped(second)
-    adam.load_state_dict(state)
+    optimizer, training = wrapped(second)
+    optimizer.load_state_dict(state)
     for _ in range(2):
         training(x, y)
     for a, b in zip(second.parameters(), whole.parameters(), strict=True):
