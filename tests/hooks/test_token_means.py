@@ -14,7 +14,8 @@ from devrun.hooks import EvalHook
 from devrun.models.gpt import GPT
 from devrun.runners import EpochBasedRunner
 from devrun.step import MicroBatches
-from tests.support.cpu import Prepared, same, weights
+from tests.support.cpu import Prepared, weights
+from tests.support.near import assert_near
 
 LENGTHS = (1, 12, 2, 11, 3, 10, 1, 9)
 VOCABULARY, LONGEST = 7, 12
@@ -88,7 +89,7 @@ def test_an_evaluation_does_not_depend_on_the_batch_size(kind):
     alone = evaluated(kind, 1)
     for batch_size in (2, 3, 8):
         assert evaluated(kind, batch_size) == pytest.approx(alone, rel=1e-5)
-    assert alone["perplexity"] == pytest.approx(math.exp(alone["loss"]), rel=1e-6)
+    assert_near(alone["perplexity"], math.exp(alone["loss"]))
 
 
 def test_accuracy_of_a_causal_model_compares_with_the_next_token():
@@ -115,13 +116,10 @@ def test_an_update_in_micro_batches_is_that_of_all_its_tokens(kind):
     for _ in range(3):
         expected = whole.step(collated(data))
         for outputs in (parts.step(MicroBatches(pieces)), split.step(collated(data))):
-            assert float(outputs.loss) == pytest.approx(float(expected.loss), rel=1e-5)
-            assert float(outputs["num_items"]) == pytest.approx(
-                float(expected["num_items"])
-            )
+            assert_near(outputs.loss, expected.loss)
+            assert float(outputs["num_items"]) == float(expected["num_items"])
     for run in (parts, split):
-        for one, other in zip(weights(whole.module), weights(run.module), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+        assert_near(weights(run.module), weights(whole.module))
 
 
 def test_a_micro_batch_without_a_valid_token_changes_nothing():
@@ -131,8 +129,8 @@ def test_a_micro_batch_without_a_valid_token_changes_nothing():
     both = Prepared(OwnMean(), loss=None, accumulate=2)
     first = alone.step(collated(data))
     second = both.step(MicroBatches([empty, collated(data)]))
-    assert float(first.loss) == pytest.approx(float(second.loss))
-    assert same(weights(alone.module), weights(both.module))
+    assert_near(second.loss, first.loss)
+    assert_near(weights(both.module), weights(alone.module))
 
 
 def test_by_option_samples_count():

@@ -17,6 +17,7 @@ from devrun.devices.resolve import resolve_device
 from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
 from devrun.runners.training import build_training
 from tests.ipu.harness import ipu, loader, make, net, train
+from tests.support.near import assert_near
 
 CONFIG = {
     "model": {"type": "MLP", "in_features": 12, "hidden": [8], "num_classes": 3},
@@ -87,7 +88,7 @@ def test_2_the_best_checkpoint_loads_and_scores_what_it_scored(tmp_path):
     evaluation = next(h for h in other.hooks if isinstance(h, EvalHook))
     evaluation.save_best = None
     evaluation._do_evaluate(other)
-    assert other.log_buffer.output["accuracy"] == pytest.approx(score, abs=1e-6)
+    assert_near(other.log_buffer.output["accuracy"], score)
     other.close()
 
 

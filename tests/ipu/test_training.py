@@ -12,6 +12,7 @@ from devrun.hooks import EMAHook, EvalHook, Hook
 from devrun.models import ResNet
 from devrun.step import Capability
 from tests.ipu.harness import assert_same_state, ipu, loader, make, net, train
+from tests.support.near import assert_near
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 GLOBAL = 16
@@ -294,7 +295,8 @@ class Thawing(Hook):
     "build",
     [
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-        lambda p: torch.optim.AdamW(p, lr=0.01),
+        # the gradient of a bias before a norm is rounding, which a small eps blows up
+        lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3),
     ],
     ids=["sgd", "adamw"],
 )
@@ -309,7 +311,7 @@ def test_layers_that_are_freed_later_train_from_then_on(build, emulation, capsys
         found[str(device)] = (model, losses.values)
     (expected, losses), (mine, values) = found.values()
     assert values == pytest.approx(losses, rel=1e-4)
-    assert_same_state(mine, expected, **CLOSE)
+    assert_near(mine.state_dict(), expected.state_dict())
     assert emulation.counts["compile"] == 2
     assert capsys.readouterr().err.count("compiling anew") == 1
 

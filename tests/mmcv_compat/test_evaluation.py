@@ -7,6 +7,7 @@ import torch
 
 from devrun.hooks import EvalHook
 from tests.mmcv_compat.mmcv_style import Classifier, Samples, loader, runner_of
+from tests.support.near import assert_near
 
 
 class AllInKwargs(Classifier):
@@ -38,17 +39,17 @@ def predictions_of(model_class):
 
 def test_predictions_come_from_forward_with_return_loss_false():
     got, expected = predictions_of(Classifier)
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert_near(got, expected)
 
 
 def test_return_loss_may_hide_in_kwargs():
     got, expected = predictions_of(AllInKwargs)
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert_near(got, expected)
 
 
 def test_a_model_without_val_step_can_be_evaluated():
     got, expected = predictions_of(OnlyTrains)
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert_near(got, expected)
 
 
 def test_whatever_test_fn_returns_goes_to_the_data_set():

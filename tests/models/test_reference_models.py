@@ -19,6 +19,7 @@ from devrun.models import (
     build_loss,
     build_model,
 )
+from tests.support.near import assert_near
 
 TINY_RESNET = {"stage_blocks": (1, 1, 1), "base_channels": 8, "stem": "cifar"}
 TINY_VIT = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
@@ -95,9 +96,7 @@ def test_evaluation_is_repeatable_and_per_sample(name):
             part = {key: value[:3] for key, value in batch.items()}
         else:
             part = tuple(value[:3] for value in batch)
-        assert torch.allclose(
-            step(part, "predict")["predictions"], everything[:3], atol=1e-5
-        )
+        assert_near(step(part, "predict")["predictions"], everything[:3])
 
 
 def test_resnet_stems_and_stages_shrink_the_image_as_published():
@@ -151,7 +150,7 @@ def test_vit_attention_is_softmax_of_scaled_products():
     )
     weights = (query @ key.transpose(-1, -2) / 8**0.5).softmax(-1)
     expected = attention.proj((weights @ value).transpose(1, 2).reshape(2, 5, 16))
-    assert torch.allclose(attention(x), expected, atol=1e-6)
+    assert_near(attention(x), expected)
 
 
 def test_vit_starts_as_the_authors_code_does():
@@ -215,7 +214,7 @@ def test_gpt_loss_compares_with_the_next_token_and_skips_minus_100():
         if labels[row, at + 1] != -100
     ]
     assert len(terms) == 9
-    assert output["loss"].item() == pytest.approx(torch.stack(terms).mean().item())
+    assert_near(output["loss"], torch.stack(terms).mean())
     assert model(tokens)["loss"] is None
 
 

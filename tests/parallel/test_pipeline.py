@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.parallel.staged import FedStack, Stack, fit, frozen, stepped, taken_up
+from tests.parallel.test_strategies import assert_same
 from tests.parallel.worker import convolutions, gpt, train
+from tests.support.near import assert_near
 from tests.support.ranks import found_by
 
 SCRIPT = Path(__file__).with_name("worker.py")
@@ -39,12 +41,7 @@ def test_four_processes_train_as_one(ranks, alone, how):
         update = {"nonfinite": "skip", "grad_clip": None}
         wanted = train(model=gpt(n_layer=4), update=update)
     for rank in ranks:
-        found = rank["many"][how]
-        assert found["losses"] == pytest.approx(wanted["losses"], abs=2e-6)
-        for name, values in wanted["weights"].items():
-            if found["weights"][name] is not None:
-                known = pytest.approx(values, abs=2e-5)
-                assert found["weights"][name] == known, name
+        assert_same(rank["many"][how], wanted)
 
 
 def test_stages_leave_out_units_and_agree_on_the_loss(ranks, alone):
@@ -56,20 +53,20 @@ def test_stages_leave_out_units_and_agree_on_the_loss(ranks, alone):
 def test_batch_norms_and_train_steps_are_those_of_one_process(ranks):
     found = ranks[0]["many"]
     norms = convolutions(accumulate=2)
-    assert found["norms"]["losses"] == pytest.approx(norms["losses"], abs=2e-6)
-    assert found["norms"]["mean"] == pytest.approx(norms["mean"], abs=1e-6)
+    assert_near(found["norms"]["losses"], norms["losses"])
+    assert_near(found["norms"]["mean"], norms["mean"])
     assert found["norms"]["seen"] == norms["seen"]
-    assert found["steps"] == pytest.approx(stepped(None), abs=2e-6)
+    assert_near(found["steps"], stepped(None))
 
 
 def test_split_edges_frozen_stages_and_uneven_micro_batches_train(ranks):
     found = ranks[3]["many"]
-    assert found["edges"] == pytest.approx(fit(Stack(), None), abs=2e-6)
-    assert found["fed"] == pytest.approx(fit(FedStack(), None), abs=2e-6)
-    assert found["frozen"] == pytest.approx(fit(frozen(), None), abs=2e-6)
+    assert_near(found["edges"], fit(Stack(), None))
+    assert_near(found["fed"], fit(FedStack(), None))
+    assert_near(found["frozen"], fit(frozen(), None))
     update = {"cumulative_iters": 2}
     alone = fit(Stack(), None, 14, optimizer_config=update)
-    assert found["uneven"] == pytest.approx(alone, abs=2e-6)
+    assert_near(found["uneven"], alone)
 
 
 @pytest.mark.parametrize("full", ["False", "True"])
