@@ -155,7 +155,7 @@ class DeviceOptimizer:
         return {kind: torch.tensor(value) for kind, value in found.items()}
 
     def _settings(self, weight: torch.Tensor, index: int) -> dict[str, Any]:
-        """The group's values for one weight: the device's, or those that were loaded."""
+        """The values for one weight: the device's, or those that were loaded."""
         group, name = self.groups[index], self.names[id(weight)]
         values = {
             kind: float(self.written.get(f"{kind}___specific___{name}", value))
