@@ -164,6 +164,18 @@ def check_regular(paths: Iterable[str | os.PathLike[str]]) -> None:
         regular_bytes(path, 0)
 
 
+def checkpoints_near(path: Path) -> list[str]:
+    """What could have been meant by the path of a checkpoint that is not there: those
+    in its folder, and in the `checkpoints` of that."""
+    found = [
+        str(entry)
+        for folder in (path.parent, path.parent / "checkpoints")
+        for pattern in ("*/MANIFEST.json", "*.pth", "*.safetensors")
+        for entry in folder.glob(pattern)
+    ]
+    return [name.removesuffix("/MANIFEST.json") for name in found]
+
+
 def user_path(path: str | os.PathLike[str]) -> Path:
     """`path` with the home directory in the place of its `~`.
 

@@ -3,6 +3,7 @@
 from devrun.checkpoint.background import BackgroundWriter
 from devrun.checkpoint.catalog import (
     CheckpointInfo,
+    checkpoint_at,
     find_latest,
     list_checkpoints,
     read_latest,
@@ -61,6 +62,7 @@ __all__ = [
     "MmcvCheckpoint",
     "_load_checkpoint",
     "_load_checkpoint_with_prefix",
+    "checkpoint_at",
     "decode_tree",
     "encode_tree",
     "environment",

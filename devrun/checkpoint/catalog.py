@@ -29,6 +29,7 @@ from devrun.checkpoint.reader import (
 )
 from devrun.checkpoint.storage import clear_directory, storage_errors
 from devrun.errors import CheckpointError
+from devrun.files import user_path
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 
@@ -129,6 +130,28 @@ def _first_whole(
             + "; ".join(problems)
         )
     return None
+
+
+def checkpoint_at(path: str | os.PathLike[str]) -> Path:
+    """The checkpoint that a path means: itself, of a work_dir, or the `checkpoints` in
+    one, the newest whole one, of `best.json` or `latest.json` what it points at.
+
+    Raises:
+        CheckpointError: there are checkpoints and none is whole, or a pointer without
+            what it points at.
+    """
+    path = user_path(path)
+    if path.name in ("best.json", "latest.json") and path.is_file():
+        name = read_pointer(path.parent, path.stem)
+        if name is None or not (path.parent / name).exists():
+            raise CheckpointError(
+                f"{str(path)!r} points at no checkpoint that is there; name one by "
+                "its path"
+            )
+        return path.parent / name
+    if path.is_dir() and not (path / MANIFEST).exists():
+        return find_latest(path / "checkpoints", path) or path
+    return path
 
 
 def read_pointer(root: str | os.PathLike[str], pointer: str) -> str | None:

@@ -79,6 +79,9 @@ class Snapshot:
         files: dict[str, Content] = {}
         for part, tree in parts.items():
             encoded = encode_tree(tree, check_part(part), to_host)
+            if not isinstance(tree, dict):
+                kind = type(tree).__name__
+                raise CheckpointError(f"part {part!r} must be a dict, got {kind}")
             if encoded.tensors:
                 files[f"{part}.safetensors"] = encoded.tensors
             files[f"{part}.json"] = strict_json.dumps(encoded.tree)

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from devrun.checkpoint import fileops, tensorfile
-from devrun.checkpoint.catalog import read_pointer
+from devrun.checkpoint.catalog import checkpoint_at
 from devrun.checkpoint.download import fetched, is_downloadable
 from devrun.checkpoint.pickled import load_pickled
 from devrun.checkpoint.reader import (
@@ -180,13 +180,11 @@ def _with_versions(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _load_local(path: Path, map_location: Any, allow_pickle: bool) -> Any:
+    path = checkpoint_at(path)
     if path.is_dir():
         return _from_directory(path, map_location)
     if not path.exists():
         raise MissingCheckpointError(missing_message(path))
-    named = path.name in ("best.json", "latest.json")
-    if named and (name := read_pointer(path.parent, path.stem)):
-        return _load_local(path.parent / name, map_location, allow_pickle)
     if path.suffix == ".safetensors":
         return _from_safetensors(path, map_location)
     return load_pickled(path, map_location, allow_pickle=allow_pickle)

@@ -239,10 +239,13 @@ def export_weights(
             )
         weights = {**weights, **kept}
     trainer = found.get("trainer", {})
-    cfg = trainer.get("config") or {}
-    if not isinstance(cfg, Mapping):
-        kind = type(cfg).__name__
-        raise CheckpointError(f"the config in {str(source)!r} is no dict but {kind}")
+    cfg, meta = trainer.get("config") or {}, trainer.get("meta") or {}
+    for name, value in (("config", cfg), ("meta", meta)):
+        if not isinstance(value, Mapping):
+            kind = type(value).__name__
+            raise CheckpointError(
+                f"the {name} in {str(source)!r} is no dict but {kind}"
+            )
     merged = merge is not None and cfg.get("peft")
     if merge is not None and merged:
         weights = merge(cfg, weights)
@@ -260,4 +263,4 @@ def export_weights(
     optimizer: Any = None
     if "optimizer" in found and not (averaged or merged or layout is not None):
         optimizer = positional_optimizer_state(found["optimizer"])
-    write_mmcv_checkpoint(target, weights, optimizer, trainer.get("meta", {}))
+    write_mmcv_checkpoint(target, weights, optimizer, meta)

@@ -23,6 +23,7 @@ from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST
 from devrun.checkpoint.sharded_index import Like
 from devrun.errors import CheckpointError, nearest
+from devrun.files import checkpoints_near
 from devrun.place import Place
 from devrun.ranks import together
 
@@ -141,7 +142,11 @@ def _decode(part: str, data: dict[str, Any]) -> Any:
         raise CheckpointError(f"part {part!r} has no {error.args[0]}") from error
     except ValueError as error:
         raise CheckpointError(f"part {part!r} is damaged: {error}") from error
-    return decode_tree(tree, tensors, f"part {part!r}")
+    found = decode_tree(tree, tensors, f"part {part!r}")
+    if not isinstance(found, dict):
+        kind = "null" if found is None else type(found).__name__
+        raise CheckpointError(f"part {part!r} is malformed: {kind} in place of a dict")
+    return found
 
 
 @contextmanager
@@ -162,7 +167,10 @@ def _opened(path: Path) -> Iterator[tuple[int, Manifest]]:
             ) from error
         raise MissingCheckpointError(missing_message(path)) from error
     except NotADirectoryError as error:
-        raise CheckpointError(f"{str(path)!r} is a file, not a checkpoint") from error
+        raise CheckpointError(
+            f"{str(path)!r} is a file, no checkpoint directory of devrun: load_from "
+            "(--load-from) takes the weights of a file, resume_from also a .pth of MMCV"
+        ) from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointError(f"{str(path)!r} cannot be read: {reason}") from error
@@ -240,9 +248,5 @@ def missing_message(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"no checkpoint {str(path)!r}: there is no directory {str(folder)!r}"
-    try:
-        beside = [entry.name for entry in folder.iterdir() if entry.name[0] != "."]
-    except OSError:
-        beside = []
-    hint = nearest(path.name, beside) or "the directory is empty"
+    hint = nearest(str(path), checkpoints_near(path)) or "no checkpoint is near there"
     return f"no checkpoint {path.name!r} in {str(folder)!r}; {hint}"

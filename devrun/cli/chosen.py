@@ -22,7 +22,7 @@ def chosen_checkpoint(text: str, places: tuple[Path, ...] = ()) -> str:
     Raises:
         CheckpointError: there is none.
     """
-    from devrun.checkpoint import find_latest, list_checkpoints, read_pointer
+    from devrun.checkpoint import checkpoint_at, find_latest, read_pointer
 
     path = user_path(text)
     if text in WORDS and not path.exists():
@@ -38,18 +38,8 @@ def chosen_checkpoint(text: str, places: tuple[Path, ...] = ()) -> str:
                 "the run by work_dir"
             )
         return str(found)
-    if path.name in [f"{word}.json" for word in WORDS] and path.is_file():
-        name = read_pointer(path.parent, path.stem)
-        if name is None or not (path.parent / name).exists():
-            raise CheckpointError(
-                f"{text!r} points at no checkpoint that is there; name one by its path"
-            )
-        return str(path.parent / name)
-    if path.is_dir() and not (path / "MANIFEST.json").exists():
-        roots = [path / "checkpoints", path]
-        if any(list_checkpoints(root) for root in roots):
-            return str(find_latest(*roots))
-    return text
+    found = checkpoint_at(path)
+    return text if found == path else str(found)
 
 
 def places_of(cfg: Mapping[str, Any], work_dir: Path) -> tuple[Path, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from devrun.cli.console import complain
 from devrun.cli.lost import mark_lost, mark_lost_siblings
 from devrun.errors import CheckpointError, ConfigError, nearest
-from devrun.files import user_path
+from devrun.files import checkpoints_near, user_path
 from devrun.lock import lock_directory
 
 DEFAULT_ROOT = "work_dirs"
@@ -80,37 +80,24 @@ def check_checkpoint(key: str, path: str) -> None:
         path: its value; `auto` and addresses with a scheme are not looked at.
 
     Raises:
-        CheckpointError: nothing is there, or the work_dir of a run.
+        CheckpointError: nothing is there.
     """
     place = user_path(path)
     if path == "auto" or "://" in path:
         return
-    if holds_run(place) and not (place / "MANIFEST.json").exists():
-        raise CheckpointError(
-            f"{key}: {path!r} is the work_dir of a run: name one of its checkpoints, "
-            f"or go on with the newest by --work-dir {path} --resume-from auto"
-        )
     if not os.path.lexists(place):
-        folders = (place.parent, place.parent / "checkpoints")
-        names = [
-            str(entry)
-            for folder in folders
-            for pattern in ("*/MANIFEST.json", "*.pth", "*.safetensors")
-            for entry in folder.glob(pattern)
-        ]
-        known = [name.removesuffix("/MANIFEST.json") for name in names]
-        hint = nearest(path, known) or "no checkpoint is in that folder"
+        hint = nearest(path, checkpoints_near(place)) or "no checkpoint is near there"
         if key == "resume_from":
             hint += "; the newest of a run: --work-dir DIR --resume-from auto"
         raise CheckpointError(f"{key}: there is no {path!r}; {hint}")
 
 
 def _run_of(checkpoint: str) -> Path | None:
-    """The work_dir that `checkpoint` is in, if it is in one."""
-    parent = user_path(checkpoint).parent
-    if parent.name == "checkpoints":
-        parent = parent.parent
-    return parent if checkpoint != "auto" and holds_run(parent) else None
+    """The work_dir that `checkpoint` is, or is in; None if there is none."""
+    if checkpoint == "auto":
+        return None
+    place = user_path(checkpoint)
+    return next((one for one in (place, *place.parents[:2]) if holds_run(one)), None)
 
 
 def claim(work_dir: Path, *, overwrite: bool) -> Path | None:

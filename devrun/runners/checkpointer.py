@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from devrun import __version__, dist
 from devrun.checkpoint import (
+    checkpoint_at,
     load_checkpoint,
     positional_optimizer_state,
     step_name,
@@ -199,8 +200,10 @@ class Checkpointer:
         run = self._run
         named = str(checkpoint) != "auto"
         like = divided_alike(run.model)
-        source: Any = Path(checkpoint)
-        if not named:
+        source: Any = None
+        if named:
+            source = dist.on_main(lambda: checkpoint_at(checkpoint))
+        else:
             source = newest_checkpoint(self.places(), run.logger, like)
         if source is None:
             return

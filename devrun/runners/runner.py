@@ -362,8 +362,8 @@ class BaseRunner(ABC):
         nothing has changed.
 
         Args:
-            checkpoint: a directory or MMCV `.pth` file, or `auto` for the newest
-                whole one in `work_dir`, if there is any.
+            checkpoint: a directory or MMCV `.pth` file; of a run's `work_dir` its
+                newest whole one; `auto` for that of this `work_dir`, if there is any.
             resume_optimizer: False keeps the optimizer as it is.
             map_location: accepted as in MMCV; state is read to the host first.
             allow_changes: go on though the config, the seed, the data or the size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -14,7 +15,10 @@ import struct
 import pytest
 
 from devrun.checkpoint import (
+    export_weights,
     find_latest,
+    load_optimizer_state_by_name,
+    optimizer_state_by_name,
     read_checkpoint,
     strict_json,
     verify_checkpoint,
@@ -350,6 +354,45 @@ def test_a_pickle_in_any_file_is_never_run(save, tmp_path, name):
     with pytest.raises(CheckpointError):
         read_checkpoint(path, verify=False)
     assert not trap.exists()
+
+
+SHAPES = [b"null", b"[]", b"7", b'"text"', b"[" * 5000 + b"]" * 5000, b"9" * 100_000]
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer", "trainer"])
+@pytest.mark.parametrize("text", SHAPES, ids=lambda text: text[:6].decode())
+def test_another_value_in_place_of_a_dict_is_refused(save, part, text):
+    """Also by a command that reads one part, and under a manifest that fits."""
+    path = save(1)
+    (path / f"{part}.json").write_bytes(text)
+    record = json.loads((path / "MANIFEST.json").read_text())
+    for entry in record["files"]:
+        if entry["name"] == f"{part}.json":
+            entry.update(size=len(text), sha256=hashlib.sha256(text).hexdigest())
+    forged(path, files=record["files"])
+    for read in (
+        read_checkpoint,
+        lambda path: export_weights(path, path.parent / "x.pth"),
+    ):
+        with pytest.raises(CheckpointError, match=part) as caught:
+            read(path)
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "key", ["type", "state", "groups", "parameters", "extra", "0.weight"]
+)
+@pytest.mark.parametrize("value", [None, [], 5, "x"])
+def test_an_optimizer_state_of_another_shape_is_one_line(trained, key, value):
+    model, optimizer = trained()
+    tree = optimizer_state_by_name(model, optimizer)
+    owner = tree["state"] if key == "0.weight" else tree
+    owner[key] = value
+    before = bytes(str(optimizer.state_dict()), "utf-8")
+    with pytest.raises(CheckpointError) as caught:
+        load_optimizer_state_by_name(model, optimizer, tree)
+    assert str(caught.value).isprintable()
+    assert bytes(str(optimizer.state_dict()), "utf-8") == before
 
 
 def test_a_path_that_cannot_be_opened_is_a_reason_not_a_crash(pair):

@@ -318,10 +318,30 @@ def test_a_checkpoint_named_almost_right(config, train):
     wrong = "out/checkpoints/step-0000008"
     text = one_error(train(path, "--resume-from", wrong), 3)
     assert "did you mean 'out/checkpoints/step-00000008'?" in text
-    text = one_error(train(path, "--load-from", "out"), 3)
-    assert "the work_dir of a run" in text
-    assert "--resume-from auto" in text
+    for wrong in ("out/x.ckpt", "out/latest.pth"):
+        text = one_error(train(path, "--resume-from", wrong), 3)
+        assert "known: out/checkpoints/" in text
     assert files("out") == before
+
+
+def test_a_run_is_named_by_its_folder(config, train):
+    """To go on with, or for its weights: its newest checkpoint is meant."""
+    path = config()
+    train(path, "--work-dir", "out", "--cfg-options", "runner.max_epochs=1")
+    for place, epoch in (("out", 1), ("out/checkpoints", 2)):
+        status, _, err = train(
+            path,
+            "--resume-from",
+            place,
+            "--cfg-options",
+            f"runner.max_epochs={epoch + 1}",
+        )
+        assert status == 0, err
+        assert f"resumed epoch: {epoch}, " in err
+    assert train(path, "--work-dir", "new", "--load-from", "out")[0] == 0
+    Path("lightning.ckpt").write_bytes(b"PK")
+    text = one_error(train(path, "--resume-from", "lightning.ckpt"), 3)
+    assert "no checkpoint directory" in text and "--load-from" in text
 
 
 def test_a_run_that_is_complete_says_that_nothing_is_left(config, train):

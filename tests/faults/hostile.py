@@ -204,12 +204,21 @@ TREES = [
     b"\xff\xfe\x00",
     b"",
     b"null",
+    b"[1]",
+    b"-0.5",
+    b'"text"',
+    b"true",
 ]
 
 
 PLAIN_DATA = {f"tree {TREES.index(text)}" for text in TREES if b"py/obj" in text}
-PLAIN_DATA |= {"tree 5", f"tree {TREES.index(b'null')}"}
-"""Read as what they are, a number, a dict, None, which then do not fit the model."""
+"""Read as what it is, a dict, which then does not fit the model."""
+
+
+@variants("no dict", [name for name in FILES if name.endswith(".json")])
+def _(path, name):
+    (path / name).write_bytes(b"null")
+    resigned(path)
 
 
 @variants("tree", TREES)
