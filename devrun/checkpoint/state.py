@@ -232,11 +232,11 @@ def _fitted(
     before = [[known.present(n) for n in group["params"]] for group in tree["groups"]]
     _compare("optimizer parameter", _flat(names), _flat(before))
     for name in _flat([group["params"] for group in tree["groups"]]):
-        here, saved = known.parameters[name].shape, tree["parameters"][name]["shape"]
-        if list(here) != list(saved):
+        shape, saved = known.parameters[name].shape, tree["parameters"][name]["shape"]
+        if list(shape) != list(saved):
             raise CheckpointError(
                 f"optimizer state of {name!r} is for shape {saved}, the model has "
-                f"{list(here)}"
+                f"{list(shape)}"
             )
     state = {known.present(name): dict(value) for name, value in tree["state"].items()}
     position = {name: index for index, name in enumerate(_flat(names))}
