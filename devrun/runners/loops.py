@@ -147,7 +147,6 @@ def train_iter(run: Looped, loader: Any, **kwargs: Any) -> None:
     if state.mode != "train":
         run.session.wrapped.train()
     state.mode, run.data_loader = "train", loader
-    state.inner_iter = run.workflow.repeat if run.workflow is not None else 0
     run.data_batch = next(loader)
     state.epoch = loader.epoch
     for call in run.table.calls["before_train_iter"]:
@@ -168,7 +167,6 @@ def val_iter(run: Looped, loader: Any, **kwargs: Any) -> None:
     """One step without training: before_val_iter; step; after_val_iter."""
     state = run.state
     state.mode, run.data_loader = "val", loader
-    state.inner_iter = run.workflow.repeat if run.workflow is not None else 0
     # with fewer samples than processes, the others have them all
     share = length(loader, needed=False) != 0
     run.data_batch = next(loader) if share else None
@@ -330,6 +328,8 @@ def _train_on(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
         try:
             for mode, loader in flow.steps(lambda: run.state.finished):
                 run.state.cut_short = False
+                if not run.state.by_epoch:  # here: `train` may be a user's own
+                    run.state.inner_iter = flow.repeat
                 getattr(run, mode)(loader, **kwargs)
                 if run.should_stop:
                     if not run.state.cut_short:

@@ -107,6 +107,24 @@ def test_an_iteration_runner_of_ones_own_trains_as_the_shipped_one():
     )
 
 
+class Inner(Hook):
+    """`inner_iter` at the beginning of each training iteration."""
+
+    def __init__(self):
+        self.seen = []
+
+    def before_train_iter(self, runner):
+        self.seen.append(runner.inner_iter)
+
+
+@pytest.mark.parametrize("kind", [OwnIteration, IterBasedRunner])
+def test_an_inner_iteration_is_counted_from_the_beginning_of_its_phase(kind):
+    runner, inner = runner_of(kind, max_iters=5), Inner()
+    runner.register_hook(inner)
+    runner.run([loader(), loader()], [("train", 2), ("val", 1)])
+    assert inner.seen == [0, 1, 0, 1, 0]
+
+
 @pytest.mark.parametrize("kind", [OwnStep, AroundStep])
 def test_a_hook_of_ones_own_does_the_update_in_such_a_runner(kind):
     class Mine(OptimizerHook):
