@@ -52,9 +52,10 @@ class RunState:
     cut_short: bool = False
     """Whether the phase ended before its data did."""
     stop_reason: str | None = None
-    """Why the loop ends at the next iteration boundary."""
+    """Why all processes end their loops after the iteration in progress; else None."""
     stop_wanted: str | None = None
-    """Why this process alone has to stop, before the others know."""
+    """Why this process wants to end, and the others do not know it: a signal came to it
+    alone. `StopTogetherHook` tells them, and makes it the `stop_reason` of all."""
     clock: Clock = field(default_factory=Clock)
     """Where the time of training went."""
 
@@ -64,6 +65,15 @@ class RunState:
         if self.by_epoch:
             return self.epoch >= (self.max_epochs or 0)
         return self.iter >= (self.max_iters or 0)
+
+    @property
+    def why_ended(self) -> str:
+        """In words, for the log, the last lines and `run.json`."""
+        if self.stop_reason is not None:
+            return self.stop_reason
+        if self.by_epoch:
+            return f"max_epochs is reached ({self.max_epochs})"
+        return f"max_iters is reached ({self.max_iters})"
 
     @property
     def update_in_progress(self) -> bool:

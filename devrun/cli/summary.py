@@ -12,7 +12,8 @@ from typing import Any
 from devrun.config.redact import redacted
 from devrun.files import unfollowed
 from devrun.redact import MASK, is_secret_key
-from devrun.rehearsal.shares import bound_of, shares_of, slowest_rank
+from devrun.rehearsal.shares import bound_of, shares_of
+from devrun.text import one_line
 
 NOT_METRICS = (
     "mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "momentum", "memory",
@@ -35,8 +36,8 @@ def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
     return {
         "epochs": runner.epoch,
         "iterations": runner.iter,
+        "stopped": runner.state.why_ended,
         **_speed(runner),
-        **_own_times(runner),
         "skipped_updates": runner.adapter.skipped_updates,
         "not_finite": runner.not_finite,
         "metrics": last_validation(work_dir / f"{timestamp}.log.json"),
@@ -67,18 +68,6 @@ def _speed(runner: Any) -> dict[str, Any]:
     }
 
 
-def _own_times(runner: Any) -> dict[str, Any]:
-    """ms of an update before the exchange, by rank, and of a slow one."""
-    from devrun.hooks.stop import StopTogetherHook
-
-    hooks = [hook for hook in runner.hooks if isinstance(hook, StopTogetherHook)]
-    if not hooks:
-        return {"rank_ms": None, "slow_rank": None}
-    ranks = hooks[0].slow
-    own = [round(1000 * seconds, 3) for seconds in ranks.means]
-    return {"rank_ms": own or None, "slow_rank": ranks.slowest}
-
-
 def _best_metric(runner: Any) -> str | None:
     """What `best_score` is a score of, by the hook that keeps it."""
     names = (getattr(hook, "key_indicator", None) for hook in runner.hooks)
@@ -107,7 +96,10 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
     device = facts["device"]["name"]
     device += " (emulated)" if facts["device"]["emulated"] else ""
     done = f"{facts['epochs']} epochs, {facts['iterations']} iterations"
-    lines = [f"done: {done} in {facts['duration_seconds']:.1f} s on {device}"]
+    lines = [
+        f"done: {done} in {facts['duration_seconds']:.1f} s on {device}",
+        f"stopped: {one_line(facts['stopped'])}",
+    ]
     if dry_run:
         return "\n".join([*lines, "dry run: nothing was written"])
     if facts["skipped_updates"]:
@@ -126,8 +118,6 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
     lines.append(f"logs: {work_dir / facts['timestamp']}.log, .log.json, run.json")
     if bound := bound_of(shares_of(facts), facts):
         lines.append(f"time: {bound}")
-    if slowest := slowest_rank(facts.get("slow_rank")):
-        lines.append(f"processes: {slowest}")
     if facts.get("utilization"):
         lines.append(f"speed: {facts['utilization']['words']}")
     energy = facts.get("energy") or {}

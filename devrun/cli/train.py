@@ -163,6 +163,7 @@ def _train(
         session.on_failure.insert(0, lambda *_: record.write(energy=meter.stop()))
         training.run()
         if signals.stopped(runner.stop_reason):
+            record.write(stopped=runner.state.why_ended)
             raise signals.interruption(_reached(runner), _save(runner, plan.cfg))
         found = results(runner, plan.work_dir, plan.timestamp)
         record.finish("done", 0, **found, energy=meter.stop())

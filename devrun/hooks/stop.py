@@ -7,8 +7,6 @@ from typing import Any
 
 from devrun.dist import gather_numbers, gather_objects
 from devrun.hooks.base import Hook, Priority
-from devrun.hooks.slow import OwnTime, SlowRanks
-from devrun.parallel.copies import has_stages
 from devrun.registry import HOOKS
 from devrun.run import Run
 
@@ -23,8 +21,7 @@ class StopTogetherHook(Hook):
     A rank that left the loop by itself would leave the others waiting for it in their
     next exchange. So the ranks ask each other: after so many iterations as take the
     slowest of them about `seconds`, which each works out from the same answers, and
-    at the end of every epoch. By the way they learn which of them is slow; the first
-    says so. Runners of several processes register this themselves.
+    at the end of every epoch. Runners of several processes register this themselves.
     """
 
     priority: Any = Priority.LOWEST
@@ -33,28 +30,15 @@ class StopTogetherHook(Hook):
         self.seconds = seconds
         self._left = self._span = 1
         self._since = 0.0
-        self._own, self.slow = OwnTime(), SlowRanks()
 
     def before_run(self, runner: Run) -> None:
         self._left = self._span = 1
         self._since = perf_counter()
-        if not has_stages(runner.model):  # in each stage a forward pass ends elsewhere
-            self._own.watch(runner.model)
-
-    def after_run(self, runner: Run) -> None:
-        self._own.release()
-
-    def on_exception(self, runner: Run, exception: BaseException) -> None:
-        self._own.release()
-
-    def before_train_iter(self, runner: Run) -> None:
-        self._own.update_begins()
 
     def after_train_iter(self, runner: Run) -> None:
         self._left -= 1
         if self._left == 0:
             self._ask(runner)
-        self._own.update_ends()
 
     def after_train_epoch(self, runner: Run) -> None:
         self._ask(runner)
@@ -66,10 +50,8 @@ class StopTogetherHook(Hook):
         done = self._span - self._left
         pace = (perf_counter() - self._since) / max(done, 1)
         wanted = runner.stop_wanted
-        mine = (wanted is not None, pace, self._own.take() / max(done, 1))
-        stops, paces, own = zip(*gather_numbers(mine), strict=True)
-        if done and runner.rank == 0:
-            self.slow.look(own, done, max(paces), runner.logger)
+        mine = (wanted is not None, pace)
+        stops, paces = zip(*gather_numbers(mine), strict=True)
         self._left = self._span = min(max(int(self.seconds / max(paces)), 1), MOST)
         self._since = perf_counter()
         if any(stops):

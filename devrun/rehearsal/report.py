@@ -23,7 +23,6 @@ from devrun.log.jsonlines import json_number
 from devrun.redact import redact
 from devrun.rehearsal.digest import digest
 from devrun.rehearsal.recorded import Curve, RecordedRun
-from devrun.rehearsal.shares import slowest_rank
 from devrun.rehearsal.thinning import thinned
 
 SCHEMA = "devrun.report/1"
@@ -34,7 +33,7 @@ DEPTH = 100
 _FACTS = {
     "status": "status", "device": "device", "versions": "versions", "git": "revision",
     "utilization": "utilization", "seed": "seed", "world_size": "processes",
-    "slow_rank": "slowest process", "started": "started", "command": "command",
+    "stopped": "ended because", "started": "started", "command": "command",
 }  # fmt: skip
 
 
@@ -250,8 +249,6 @@ def _fact(run: Mapping[str, Any], key: str) -> str:
         return f"{value.get('name')}{' (emulated)' * bool(value.get('emulated'))}"
     if key == "utilization" and isinstance(value, Mapping):
         return _value(value.get("words"))
-    if key == "slow_rank":
-        return slowest_rank(value) or ""
     if key == "versions" and isinstance(value, Mapping):
         return ", ".join(f"{name} {version}" for name, version in value.items())
     return _value(value)

@@ -78,25 +78,6 @@ def slowest_of(parts: Any) -> str | None:
     return f"the slowest transform is {slowest} ({whole})"
 
 
-def slowest_rank(found: Any) -> str | None:
-    """Which process the others waited for, in words; None where it did not matter.
-
-    Args:
-        found: `slow_rank` of `run.json`.
-    """
-    if not isinstance(found, Mapping):
-        return None
-    rank, own, usual, update = (
-        finite(found.get(key)) for key in ("rank", "ms", "median_ms", "update_ms")
-    )
-    if rank is None or own is None or usual is None or update is None:
-        return None
-    return (
-        f"rank {rank:.0f} is the slowest: {own:.3g} ms of an update before the "
-        f"exchange, {usual:.3g} ms is the median; {update:.3g} ms are an update"
-    )
-
-
 def finite(value: Any) -> float | None:
     """A number of a file as one to compute with; None where it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -277,6 +277,7 @@ def _run_phases(
                 _limit_name(run),
             )
         _train(run, flow, kwargs, resumed)
+        run.logger.info("stopped: %s", run.state.why_ended)
         run.session.sync_to_host()
         _check_result(run)
         run.call_hook("after_run")

@@ -190,7 +190,9 @@ class BaseRunner(ABC):
         "state.mode", "`train` or `val`; None before the first phase.", writable=True
     )
     stop_reason: str | None = _of("state.stop_reason", "What `request_stop` was given.")
-    stop_wanted: str | None = _of("state.stop_wanted", "What it alone was told to.")
+    stop_wanted: str | None = _of(
+        "state.stop_wanted", "What it alone was given, before the others know."
+    )
     counts_epochs: bool = _of(
         "state.by_epoch", "Whether intervals count epochs unless they say otherwise."
     )

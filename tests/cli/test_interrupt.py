@@ -47,7 +47,7 @@ def test_a_signal_saves_and_the_run_goes_on_later(
     (line,) = [x for x in err.splitlines() if x.startswith("devrun: interrupted: ")]
     assert f"stopped by {name} after" in line
     facts = json.loads(Path("out/run.json").read_text())
-    assert facts["status"] == "interrupted"
+    assert (facts["status"], facts["stopped"]) == ("interrupted", name)
     reached = int(re.search(r"(\d+) iterations", line)[1])
     assert Path(f"out/checkpoints/step-{reached:08d}").is_dir()
     epochs = reached // 4 + 2

@@ -412,6 +412,33 @@ def test_a_defect_is_status_1_with_the_traceback_in_the_log(
     assert "broken_model.py" in log.read_text()
 
 
+NEVER_BETTER = {"type": "EarlyStoppingHook", "patience": 2, "min_delta": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, "max_epochs is reached (2)"),
+        (
+            {"runner": {"type": "IterBasedRunner", "max_iters": 3}},
+            "max_iters is reached (3)",
+        ),
+        (
+            {"custom_hooks": [NEVER_BETTER], "runner": {"max_epochs": 9}},
+            "at best) did not improve in 2 evaluations",
+        ),
+    ],
+)
+def test_a_run_says_why_it_ended(config, train, changes, why):
+    status, out, err = train(config(**changes), "--work-dir", "out")
+    assert status == 0, err
+    (line,) = [line for line in out.splitlines() if line.startswith("stopped: ")]
+    assert line.endswith(why)
+    assert line in err  # the log
+    record = json.loads(Path("out/run.json").read_text())
+    assert f"stopped: {record['stopped']}" == line
+
+
 def test_secrets_are_in_no_file_of_the_run(config, train):
     words = ("--cfg-options", "x-tracker.api_key=hunter2secret")
     assert train(config(), "--work-dir", "out", *words)[0] == 0

@@ -62,15 +62,3 @@ class Pids(Hook):
         cores = sorted(os.sched_getaffinity(0))
         with open(f"{self.path}-{runner.rank}", "w") as file:
             file.write(f"{os.getpid()} {os.environ['OMP_NUM_THREADS']} {cores}")
-
-
-@HOOKS.register_module()
-class SlowRank(Hook):
-    """One process takes so many seconds longer over each update."""
-
-    def __init__(self, rank, seconds):
-        self.rank, self.seconds = rank, seconds
-
-    def before_train_iter(self, runner):
-        if runner.rank == self.rank:
-            time.sleep(self.seconds)

@@ -165,14 +165,7 @@ ODD = {
         "samples",
     ),
     "no end": ({"duration_seconds": math.inf, "seconds": {"data": math.nan}}, "time"),
-    "a slow process": (
-        {"slow_rank": {"rank": 1, "ms": 9.5, "median_ms": 2.0, "update_ms": 30}},
-        "rank 1 is the slowest: 9.5 ms",
-    ),
-    "an odd process": (
-        {"slow_rank": {"rank": "<b>", "ms": 10**400}, "status": "odd"},
-        "odd",
-    ),
+    "its end": ({"stopped": "loss <b> is low enough"}, "loss &lt;b&gt; is low enough"),
     "other kinds": (
         {"versions": 3, "device": [1], "utilization": {"words": [1]}, "git": {"a": {}}},
         "revision",
