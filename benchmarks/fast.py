@@ -1,9 +1,8 @@
 """`performance: fast` against plain, on the CPU: the same updates in turns.
 
 Both arms train the same model on the same batches in one process, in turns of a few
-updates, A B B A, after the arm of `fast` has decided what it measures. Counted is
-processor time, which other programs disturb less; a third arm, plain again, shows what
-the comparison can resolve.
+updates, A B B A. Counted is processor time, which other programs disturb less; a third
+arm, plain again, shows what the comparison can resolve.
 
     python benchmarks/fast.py [--turns 20] [--threads 1] [--case NAME ...]
 """
@@ -25,8 +24,6 @@ from devrun.step import UpdatePolicy
 
 UPDATES = 3
 """Of a turn."""
-DECIDING = 50
-"""Updates before: more than the trial of four ways takes."""
 
 
 def digits() -> tuple[nn.Module, Any, Any]:
@@ -109,13 +106,11 @@ def compare(case: str, turns: int) -> None:
         ),
         "fast": Arm(case, {"performance": "fast"}),
     }
-    arms["fast"].turn(DECIDING)
-    chosen = arms["fast"].adapter.state_dict().get("fast", "nothing to measure")
     spent: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(turns + 1):
         for name in list(arms)[:: 1 if number % 2 else -1]:
             spent[name].append(arms[name].turn())
-    print(f"{case}: fast keeps {chosen}")
+    print(f"{case}:")
     for name, times in spent.items():
         pairs = zip(times[1:], spent["plain"][1:], strict=True)
         low, middle, high = statistics.quantiles([a / b for a, b in pairs], n=4)

@@ -48,6 +48,7 @@ def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
 
 def _speed(runner: Any) -> dict[str, Any]:
     """Seconds by part of the run, and model FLOPs utilization where it is known."""
+    from devrun.hooks.flops import FlopsHook
     from devrun.hooks.timer import IterTimerHook
     from devrun.rehearsal.utilization import utilization
 
@@ -56,7 +57,9 @@ def _speed(runner: Any) -> dict[str, Any]:
         return {"seconds": None, "sample_ms": None, "utilization": None}
     spent, updates = timers[0].spent, runner.session.train_steps
     training = sum(spent[part] for part in ("data", "copy", "compute", "hooks"))
-    reached = utilization(runner.session, training, updates)
+    counts = (hook.flops for hook in runner.hooks if isinstance(hook, FlopsHook))
+    flops = next(counts, None)
+    reached = utilization(runner.session, flops, training, updates)
     clock = timers[0].clock
     return {
         "seconds": {part: round(seconds, 3) for part, seconds in spent.items()},

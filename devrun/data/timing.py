@@ -32,7 +32,6 @@ class Clock:
         copy: bringing them to the device.
         compute: in the step itself: forward, backward and the update; and waiting for
             what a device still has to do of it.
-        began: when the run did, by `perf_counter`; 0 once its first update is done.
         samples: those that were watched, and `parts`: their seconds by transform; ""
             has what is in none of them, such as reading a file.
     """
@@ -40,7 +39,6 @@ class Clock:
     data: float = 0.0
     copy: float = 0.0
     compute: float = 0.0
-    began: float = 0.0
     samples: int = 0
     parts: dict[str, float] = field(default_factory=dict)
     _lap: tuple[int, float, float, float] = (0, 0.0, 0.0, 0.0)

@@ -82,9 +82,6 @@ class DeviceAdapter(ABC):
     note_overflow: Callable[[Any, Any], None] | None = None
     """Counts an update that a `GradScaler` leaves out: called with it and the optimizer
     between `unscale_` and `update` by hooks that update by themselves."""
-    flops_obstacle: str | None = "the device does not show its single operations"
-    """Why torch's dispatcher does not see each operation of a step; None: it does, and
-    the FLOPs of an update can be counted while it runs."""
 
     @classmethod
     @abstractmethod

@@ -15,9 +15,7 @@ from torch import nn
 
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
-from devrun.devices.fast import TRY, Switch, has_convolutions
-from devrun.devices.trial import Trial, numeric_trial
-from devrun.dist import get_dist_info
+from devrun.devices.fast import Switch, has_convolutions
 from devrun.step import UpdatePolicy
 
 CPUINFO, MAPS = Path("/proc/cpuinfo"), Path("/proc/self/maps")
@@ -36,7 +34,6 @@ class CPUAdapter(EagerAdapter):
     name = "cpu"
     dist_backend = "gloo"
     host_shared = True
-    _trial: Trial | None = None
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
@@ -59,46 +56,27 @@ class CPUAdapter(EagerAdapter):
                 policy.precision,
                 _model_name(),
             )
-        prepared = super().prepare(model, optimizer, policy)
-        if self.plan is not None and self.plan.tries:
-            self._trial = numeric_trial(self, self.plan.tries, *prepared)
-        return prepared
+        return super().prepare(model, optimizer, policy)
 
     def switches(
         self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
     ) -> list[Switch]:
-        alone = get_dist_info()[1] == 1 and optimizer is not None
-        tried: tuple[str | None, str] = (TRY, "the first updates are done both ways")
-        if not alone:
-            tried = (None, "tried in a training by one process only: set it yourself")
-        native = "bf16" in _INSTRUCTIONS.keys() - set(_slow_precisions())
-        bf16 = layout = tried
-        if not native or not _flags():
-            bf16 = (None, "bf16 has no instructions here that are known of")
-        if not has_convolutions(model):
-            layout = (None, "there are no convolutions of images")
+        images = has_convolutions(model)
+        bf16 = images and bool(_flags() & {"avx512_bf16", "amx_bf16"})
+        if not images:
+            why = "there are no convolutions of images"
+        elif not bf16:
+            why = "neither AVX512-BF16 nor AMX in this processor"
+        else:
+            why = "convolutions of images, on a processor with instructions for bf16"
         return [
-            Switch("precision", *bf16, "bf16 has 3 digits", repeats=False),
-            Switch("channels_last", *layout, "last bits", repeats=False),
+            Switch("precision", "bf16" if bf16 else None, why, "bf16 has 3 digits"),
+            Switch("channels_last", bf16 or None, why, "last bits"),
             *super().switches(model, optimizer, policy),
             Switch("compile", None, "was no faster on a CPU, and takes minutes"),
             Switch("omp_num_threads", None, _thread_advice()),
             Switch("LD_PRELOAD", None, _allocator()),
         ]
-
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        if self._trial is not None and self._trial.chosen is not None:
-            state["fast"] = self._trial.chosen  # a resumed run keeps it
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        way = state.get("fast")
-        if self._trial is not None and way in self._trial.ways:
-            if self._trial.chosen is None:
-                logger.info("performance: %s is kept, as in the checkpoint", way)
-            self._trial.choose(way)
 
     def memory_stats(self) -> Mapping[str, float]:
         """Peak resident memory of the whole process."""

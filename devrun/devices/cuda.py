@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,10 @@ from torch import nn
 from devrun.devices import nvml
 from devrun.devices.backends import BackendSettings
 from devrun.devices.base import DeviceInfo
-from devrun.devices.captured import capture_updates
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.fast import Switch, has_convolutions
-from devrun.devices.options import EagerOptions, IndexedOptions, option, refused
-from devrun.devices.update import Update
-from devrun.dist import get_dist_info, local_rank
+from devrun.devices.options import EagerOptions, IndexedOptions
+from devrun.dist import local_rank
 from devrun.errors import ConfigError, DeviceUnavailableError
 from devrun.models.blocks import blocks_of
 from devrun.models.step_module import StepModule
@@ -30,29 +28,13 @@ from devrun.tensors import tensors_in
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
-@dataclass(frozen=True)
-class CUDAOptions(IndexedOptions):
-    """What `cuda` takes besides the options of every eager device."""
-
-    graphs: bool | str | None = option(None, bool, str, type(None))
-    """Replay whole updates from CUDA graphs; `auto` times both ways first."""
-
-    def __post_init__(self) -> None:
-        if self.graphs not in (None, False, True, "auto"):
-            wrong = f"must be true, false or auto, got {self.graphs!r}"
-            raise refused("cuda", "graphs", wrong)
-        if self.graphs and _compiler_captures(self):
-            clause = "cannot be combined with a compile mode that captures graphs of "
-            raise refused("cuda", "graphs", clause + "its own: leave out one of them")
-
-
 class CUDAAdapter(EagerAdapter):
     """One GPU per process; several under a launcher."""
 
     name = "cuda"
     dist_backend = "nccl"
-    options_type = CUDAOptions
-    options: CUDAOptions
+    options_type = IndexedOptions
+    options: IndexedOptions
 
     def __init__(self, options: EagerOptions | None = None) -> None:
         super().__init__(options)
@@ -153,18 +135,8 @@ class CUDAAdapter(EagerAdapter):
                 if segments
                 else "torch was there already: set expandable_segments:True before",
             ),
-            self._graphs_switch(),
             Switch("pinned copies", True, "on a stream of their own, as always"),
         ]
-
-    def _graphs_switch(self) -> Switch:
-        value: str | None = "auto"
-        why = "an update is one launch, if that is faster where both are timed"
-        if get_dist_info()[1] > 1:
-            value, why = None, "processes exchange gradients in an update"
-        elif _compiler_captures(self.options):
-            value, why = None, "the compile mode that was given captures its own"
-        return Switch("graphs", value, why, "last bits", repeats=False)
 
     def placed(self, model: StepModule, optimizer: Any) -> Any:
         if self.plan is not None:
@@ -174,13 +146,6 @@ class CUDAAdapter(EagerAdapter):
                 patched = torch._dynamo.config.patch(suppress_errors=True)
                 self._undo.enter_context(patched)
         return super().placed(model, optimizer)
-
-    def planned(self, policy: UpdatePolicy, model: StepModule) -> Update:
-        update = super().planned(policy, model)
-        if self.options.graphs:
-            graphs = _Graphs(self.device)
-            capture_updates(graphs, update, model.module, self, self.options.graphs)
-        return update
 
     def claim(self) -> torch.device:
         index = _chosen_index(self.options.index)
@@ -230,66 +195,6 @@ class _CopyAside:
             if tensor.is_cuda:
                 tensor.record_stream(compute)
         return item.batch
-
-
-class _Graphs:
-    """CUDA graphs that share one pool of memory."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.waits: str | None = None
-        self._stream = torch.cuda.Stream(device)
-        self._pool: Any = None
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """On the stream of captures, where what waits for the device is noticed.
-
-        A capture that meets such a wait fails, and leaves CUDA in a state of its own.
-        """
-        mode = torch.cuda.get_sync_debug_mode()
-        compute = torch.cuda.current_stream()
-        self._stream.wait_stream(compute)
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
-                with torch.cuda.stream(self._stream):
-                    yield
-            finally:
-                torch.cuda.set_sync_debug_mode(mode)
-        compute.wait_stream(self._stream)
-        told = [str(one.message).partition("(Triggered")[0].strip() for one in said]
-        waits = [text for text in told if "synchronizing" in text]
-        self.waits = waits[0] if waits else None
-
-    def capture(self, work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        graph = torch.cuda.CUDAGraph()
-        # the thread that pins batches goes on meanwhile
-        with (
-            torch.cuda.stream(torch.cuda.current_stream()),  # again, if it fails
-            torch.cuda.graph(
-                graph,
-                pool=self._pool,
-                stream=self._stream,
-                capture_error_mode="thread_local",
-            ),
-        ):
-            outputs = work()
-        self._pool = graph.pool()
-        return graph.replay, outputs
-
-    def free(self) -> None:
-        self._pool = None
-        torch.cuda.empty_cache()
-
-
-def _compiler_captures(options: EagerOptions) -> bool:
-    """Whether `torch.compile` was told to make CUDA graphs."""
-    given = options.compile
-    return isinstance(given, Mapping) and (
-        given.get("mode") in ("reduce-overhead", "max-autotune")
-        or given.get("backend") == "cudagraphs"
-    )
 
 
 def _chosen_index(asked: int | None) -> int:

@@ -20,7 +20,6 @@ from torch.nn.parallel import DistributedDataParallel
 from devrun.data.prepared import PreparedLoader
 from devrun.data.spec import LoaderSpec, extras_of
 from devrun.devices.base import DeviceAdapter
-from devrun.devices.compiled import CompileHook
 from devrun.devices.explain import STEP_FAILURES, raise_explained
 from devrun.devices.fast import Plan, Switch, fused_switch, hasten
 from devrun.devices.finite import FiniteGuard
@@ -48,7 +47,6 @@ from devrun.devices.splitting import splitter_for
 from devrun.devices.update import Unreached, Update, check_closure, needs_closure
 from devrun.dist import close_dist, get_dist_info, init_dist, launched
 from devrun.errors import DeviceUnavailableError
-from devrun.hooks.base import Hook
 from devrun.models.items import items_in
 from devrun.models.step_module import StepModule
 from devrun.parallel.mesh import Mesh
@@ -65,7 +63,6 @@ class EagerAdapter(DeviceAdapter):
     options_type: ClassVar[type[EagerOptions]] = EagerOptions
     host_shared: ClassVar[bool] = False
     """Whether the host reads a tensor's value without waiting for a queue."""
-    flops_obstacle: str | None = None
     plan: Plan | None = None
     """What came of `performance`, once prepared."""
     ddp_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
@@ -292,9 +289,6 @@ class EagerAdapter(DeviceAdapter):
         if update.guard is not None:
             update.guard.flush(None if model is None else user_module_of(model))
         self.skipped_updates = update.skipped
-
-    def hooks(self) -> list[Hook]:
-        return [CompileHook()] if self.options.compile else []
 
     def profiler_activities(self) -> list[Any]:
         known = torch.profiler.ProfilerActivity.__members__

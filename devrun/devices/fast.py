@@ -1,7 +1,8 @@
 """`performance: fast`: the switches of a device, each with its reason and its price.
 
-An adapter lists them (`EagerAdapter.switches`). What the user set stays; what does not
-repeat bit for bit is left out where the run has to be deterministic.
+An adapter lists them (`EagerAdapter.switches`), by the device and the model alone, so
+that two runs of one seed decide alike. What the user set stays; what does not repeat
+bit for bit is left out where the run has to be deterministic.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from devrun.text import joined
 
 _WHOLE = ("fused", "compile", "channels_last")
 _WORDS = {None: "unchanged", True: "on", False: "off"}
-TRY = "measured"
-"""Value of a switch that the first updates decide on."""
 
 logger = logging.getLogger("devrun")
 
@@ -59,8 +58,6 @@ class Plan:
     """Of the device."""
     precision: str | None = None
     fused: bool = False
-    tries: list[str] = field(default_factory=list)
-    """Keys that the first updates decide on."""
 
     def table(self, device: str) -> str:
         """A line for each switch, under the one that names the device."""
@@ -88,19 +85,16 @@ def plan(
     given["fused"] = chosen.pop() if len(chosen) == 1 else None
     deterministic = options.deterministic
     rows = [_decided(switch, given, deterministic, divided) for switch in switches]
-    new = {
+    settings = {
         row.key: row.value
         for row in rows
         if given.get(row.key) is None and row.value is not None
     }
-    tries = [key for key, value in new.items() if value == TRY]
-    settings = {key: value for key, value in new.items() if key not in tries}
     return Plan(
         rows,
         {key: value for key, value in settings.items() if hasattr(options, key)},
         settings.get("precision"),
         bool(settings.get("fused")),
-        tries,
     )
 
 

@@ -1,4 +1,4 @@
-"""`Splitter`: micro-batches that fit into memory, and the fastest of those.
+"""`Splitter`: micro-batches that fit into memory.
 
 One update keeps its samples: they are divided into more and smaller micro-batches
 whose gradients are added up, weighted by their samples. The result is that of the
@@ -10,30 +10,24 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter, process_time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from devrun.data import streams
 from devrun.data.batch import batch_size_of
-from devrun.devices.snapshot import Snapshot
-from devrun.devices.turns import Turns, told
 from devrun.dist import all_reduce_max, get_dist_info
 from devrun.errors import (
     DeviceMemoryError,
     UnsupportedFeatureError,
     is_out_of_memory,
 )
-from devrun.models.compiled import is_compiled
 from devrun.step import MicroBatches, UpdatePolicy
 from devrun.tensors import INSIDE, replaced, tensors_in
 
 logger = logging.getLogger("devrun")
-
-MOST_UNLIKE = 12
-"""Updates of another number of samples, after which times are compared no more."""
 
 T = TypeVar("T")
 
@@ -47,9 +41,7 @@ class Splitter:
 
     A failed attempt leaves nothing behind: gradients are cleared, and the random
     streams and the buffers of the model are put back, so that each sample counts once
-    and draws the numbers it would have drawn. Once the largest size that fits is known,
-    updates at half of it are timed against it, and at half of that, for as long as
-    that is faster; see `measures`.
+    and draws the numbers it would have drawn.
 
     Args:
         size: samples of a micro-batch at most; None for `auto`, which begins with the
@@ -60,22 +52,10 @@ class Splitter:
 
     def __init__(self, size: int | None, adapter: Any) -> None:
         self.size = size
-        """The best known so far; None for whole batches."""
+        """The largest that fits, as far as is known; None for whole batches."""
         self.fixed = size is not None
         self._adapter = adapter
         self._together = get_dist_info()[1] > 1
-        self.measures = not (
-            self.fixed
-            or self._together  # each would have times of its own
-            or adapter.options.deterministic
-            or adapter.flops_obstacle is not None  # operations collect to graphs
-        )
-        """Whether sizes are still to be compared by time."""
-        self._measured = False
-        self._turns: Turns[int] | None = None
-        self._times: dict[int, float] = {}
-        self._samples: list[int] = []
-        self._unlike = 0
 
     def run(
         self,
@@ -90,19 +70,15 @@ class Splitter:
             DeviceMemoryError: single samples do not fit, or the size is fixed.
         """
         while True:
-            size = self.size if self._turns is None else self._turns.way
-            divided = [split(part, size) for part in parts]
+            divided = [split(part, self.size) for part in parts]
             pieces = Pieces(itertools.chain.from_iterable(divided))
-            kept = None if self.fixed else Snapshot(model.buffers(), self._adapter)
-            began = self._now()
+            kept = None if self.fixed else _Snapshot(model.buffers(), self._adapter)
             result, failure = _tried(attempt, pieces)
             # with a fixed size the others are told by the end of this process
             together = self._together and not self.fixed
             if together and all_reduce_max(float(failure is not None)) > 0:
                 failure = failure or "another rank ran out of memory"
             if failure is None:
-                if self.measures:
-                    self._compare(parts, model, self._now() - began)
                 return result  # type: ignore[return-value]
             clear()
             if kept is not None:
@@ -111,75 +87,13 @@ class Splitter:
             self._halve(pieces, failure)
 
     def state_dict(self) -> dict[str, Any]:
-        """The size that has been found, and whether that was by time."""
-        if self.fixed:
-            return {}
-        found: dict[str, Any] = {} if self.size is None else {"size": self.size}
-        return {**found, "measured": True} if self._measured else found
+        """The size that has been found."""
+        return {} if self.fixed or self.size is None else {"size": self.size}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin with the size that another run found, and keep what it measured."""
-        measured = bool(state.get("measured"))
-        if self.fixed or (self._measured and not measured):  # the latter: rolled back
-            return
-        if state.get("size"):
+        """Begin with the size that another run found."""
+        if state.get("size") and not self.fixed:
             self.size = int(state["size"])
-        self._turns = None
-        self._measured = measured
-        self.measures = self.measures and not measured
-
-    def _now(self) -> float:
-        """Of the clock that fits the device, in seconds; 0 where nothing is timed."""
-        if not self.measures:
-            return 0.0
-        if self._adapter.host_shared:  # other programs disturb this one less
-            return process_time()
-        self._adapter.synchronize()
-        return perf_counter()
-
-    def _compare(self, parts: Sequence[Any], model: nn.Module, seconds: float) -> None:
-        """Add the time of an update, and see whether another size is the better one."""
-        samples = [batch_size_of(part) for part in parts]
-        if self._turns is None:  # the first update pays for what is made once
-            self._samples, self._times, self._unlike = samples, {}, 0
-            self.measures = not any(map(_minds_size, model.modules()))
-            if self.measures:
-                self._against_half(min(self.size or max(samples), max(samples)))
-            return
-        if samples != self._samples:
-            self._unlike += 1
-            if self._unlike > MOST_UNLIKE:
-                self._decide("batches of different sizes are not compared")
-            return
-        chosen = self._turns.add(seconds)
-        if chosen is None:
-            return
-        for size, least in self._turns.times.items():
-            self._times[size] = min(least, self._times.get(size, least))
-        if chosen == self._turns.ways[0]:
-            self._decide()
-        else:
-            self.size = chosen
-            self._against_half(chosen)
-
-    def _against_half(self, size: int) -> None:
-        if size > 1:
-            self._turns = Turns((size, (size + 1) // 2))
-        else:
-            self._decide()
-
-    def _decide(self, why: str = "") -> None:
-        """Measure no more, and keep the best size so far."""
-        kind = "of processor time, " * self._adapter.host_shared
-        if self._times:
-            times = told(self._times, "with ")
-            why = why or f"forward and backward of an update took, {kind}{times}"
-        self.measures, self._measured, self._turns = False, True, None
-        logger.info(
-            "micro_batch: auto keeps %s; %s",
-            "whole batches" if self.size is None else self.size,
-            why or "there is no smaller one",
-        )
 
     def _halve(self, pieces: Sequence[Any], failure: str) -> None:
         largest = max(map(batch_size_of, pieces))
@@ -190,7 +104,7 @@ class Splitter:
                 f"out of memory with micro-batches of {largest} samples ({failure}): "
                 "use a smaller model or input, precision bf16, or micro_batch: auto"
             )
-        self.size, self._turns = (largest + 1) // 2, None
+        self.size = (largest + 1) // 2
         logger.warning(
             "out of memory with micro-batches of %d samples: %d from here on, and more "
             "of them; an update keeps its %d samples (%s)",
@@ -246,9 +160,22 @@ def _piece(batch: Any, count: int, start: int, stop: int) -> Any:
     return replaced(cut, batch)
 
 
-def _minds_size(module: nn.Module) -> bool:
-    """Whether results depend on which samples are together, or a size is compiled."""
-    return (isinstance(module, _BatchNorm) and module.training) or is_compiled(module)
+class _Snapshot:
+    """Copies of `tensors`, and the states of all random streams, to go back to."""
+
+    def __init__(self, tensors: Iterable[Tensor], adapter: Any) -> None:
+        self._tensors = list(tensors)
+        self._values = [tensor.detach().clone() for tensor in self._tensors]
+        self._adapter = adapter
+        self._host, self._device = streams.capture(), adapter.rng_state()
+
+    def put_back(self) -> None:
+        """Make everything as it was."""
+        with torch.no_grad():
+            for tensor, value in zip(self._tensors, self._values, strict=True):
+                tensor.copy_(value)
+        streams.restore(self._host)
+        self._adapter.set_rng_state(self._device)
 
 
 def _tried(

@@ -66,8 +66,6 @@ class Update:
     instead: Callable[..., StepOutput | None] | None = None
     """Does the whole update in another way than operation by operation, or gives None
     and leaves it."""
-    graph_trial: Any = None
-    """Tries whether graphs pay."""
     after_backward: Callable[[], None] | None = None
     """Called after every micro-batch's backward, as `after_update` after the update:
     where a device wants to be told that work may be launched."""
@@ -281,7 +279,6 @@ class Update:
             "scaler": None if self.scaler is None else self.scaler.grad_scaler,
             "spikes": None if self.guard is None else self.guard.spikes,
             "micro_batch": self.splitter,
-            "graph_trial": self.graph_trial,
         }
         return {name: part for name, part in parts.items() if part is not None}
 

@@ -7,6 +7,7 @@ from devrun.hooks.early_stopping import EarlyStoppingHook
 from devrun.hooks.ema import EMAHook
 from devrun.hooks.empty_cache import EmptyCacheHook
 from devrun.hooks.evaluation import DistEvalHook, EvalHook
+from devrun.hooks.flops import FlopsHook
 from devrun.hooks.logger import (
     LoggerHook,
     MlflowLoggerHook,
@@ -73,6 +74,7 @@ __all__ = [
     "ExpLrUpdaterHook",
     "FixedLrUpdaterHook",
     "FlatCosineAnnealingLrUpdaterHook",
+    "FlopsHook",
     "Fp16OptimizerHook",
     "GradientCumulativeFp16OptimizerHook",
     "GradientCumulativeOptimizerHook",

@@ -112,8 +112,6 @@ class StepModule(nn.Module):
         """A torch.nn loss takes a tensor: the `logits` where the output has more."""
         self.call_forms: dict[Any, Any] = {}
         """How each layout of batch is passed to `forward`, found at its first use."""
-        self.flops: int | None = None
-        """Of one update, as the run counted its first; None where it did not."""
         if guest is not None:
             self.run = guest.step
         elif batch_processor is not None:

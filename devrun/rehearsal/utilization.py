@@ -31,12 +31,13 @@ class Utilization:
         )
 
 
-def utilization(session: Any, seconds: float, updates: int) -> Utilization | None:
-    """That of `updates` which took `seconds`, waiting for data included.
+def utilization(
+    session: Any, flops: int | None, seconds: float, updates: int
+) -> Utilization | None:
+    """That of `updates` of `flops`, which took `seconds`, waiting for data included.
 
     None where the FLOPs were not counted, or this device not measured.
     """
-    flops = session.step_module.flops
     if flops is None or seconds <= 0 or updates < 1:
         return None
     peaks = load(session.adapter)

@@ -35,7 +35,6 @@ from devrun.runners.agreement import check_data, check_run
 from devrun.runners.arguments import length
 from devrun.runners.checkpointer import Checkpointer, Owner
 from devrun.runners.endless import IterLoader
-from devrun.runners.flops import first_step, obstacle
 from devrun.runners.opening import opening
 from devrun.runners.rollback import roll_back
 from devrun.runners.workflow import Workflow, check_phases
@@ -50,8 +49,6 @@ class Looped(Owner, Protocol):
     checkpointer: Checkpointer
     on_grads: Callable[[], None] | None
     """Calls `after_backward`, where a hook has it."""
-    count_flops: bool
-    """Whether the FLOPs of the first update are counted."""
     not_finite: str | None
     """What of the weights was not finite at the end of the run."""
 
@@ -67,8 +64,6 @@ def run_iter(run: Looped, data_batch: Any, train_mode: bool, **kwargs: Any) -> N
         session.step_module.step_kwargs = kwargs
     if train_mode:
         train_step = session.adapter.train_step
-        if run.state.clock.began:
-            train_step = first_step(run, train_step)
         model, optimizer = session.wrapped, session.optimizer
         began = perf_counter()
         outputs = train_step(model, data_batch, optimizer, run.on_grads)
@@ -190,16 +185,11 @@ def run(
     Raises:
         ConfigError: loaders and workflow do not fit, or no limit was given.
     """
-    run.state.clock.began = perf_counter()
     flow = _planned(run, data_loaders, workflow)
     run.logger.info("%s", "\n".join(opening(run, flow.flow, flow.loaders)))
     run.logger.debug(
         "Hooks will be executed in the following order:\n%s", run.table.describe()
     )
-    why = "the runner has a loop of its own" if run.own_loop else obstacle(run)
-    run.count_flops = why is None
-    if why is not None:
-        run.logger.info("FLOPs: not counted: %s", why)
     _run_phases(run, flow, data_loaders, kwargs)
 
 

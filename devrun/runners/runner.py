@@ -129,7 +129,6 @@ class BaseRunner(ABC):
         self.eval_metrics: list[Any] = []
         self.on_grads: Callable[[], None] | None = None
         self.not_finite: str | None = None
-        self.count_flops = False
         self.register_optimizer_hook(optimizer_config)
         if self.session.guest is not None:
             self.session.guest.join(self, optimizer, loss)
@@ -138,7 +137,7 @@ class BaseRunner(ABC):
 
     def __repr__(self) -> str:
         """What is trained, where, and how far it is; once it is built."""
-        return describe(self) if "count_flops" in vars(self) else super().__repr__()
+        return describe(self) if "not_finite" in vars(self) else super().__repr__()
 
     @abstractmethod
     def train(self, data_loader: Any, **kwargs: Any) -> None:

@@ -9,15 +9,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from devrun.devices.cuda import CUDAAdapter
 from devrun.devices.resolve import resolve_device
-from devrun.errors import (
-    DeviceMemoryError,
-    DeviceUnavailableError,
-    UnsupportedFeatureError,
-)
+from devrun.errors import DeviceMemoryError, DeviceUnavailableError
 from devrun.models.step_module import StepModule
 from devrun.step import MicroBatches, UpdatePolicy
 from tests.support.cpu import batch, net
-from tests.support.observe import Lines
 
 pytestmark = pytest.mark.cuda
 
@@ -83,69 +78,6 @@ def test_fast_trains_with_compiled_blocks_in_low_precision():
     assert float(steps[-1].loss) < float(steps[0].loss)
     adapter.teardown()
     assert torch.get_float32_matmul_precision() == "highest"
-
-
-class Dropping(nn.Module):
-    """A model that draws, and reads a value where it is told to."""
-
-    def __init__(self, reads: bool = False) -> None:
-        super().__init__()
-        self.linear, self.drop, self.reads = nn.Linear(4, 3), nn.Dropout(0.2), reads
-
-    def forward(self, x):
-        x = self.drop(self.linear(x))
-        return x * float(x.mean()) if self.reads else x
-
-
-def graphed(graphs, make=torch.optim.AdamW, model=None, updates=30, **policy):
-    """(losses, weights, what did the updates) of a short training."""
-    adapter = resolve_device({"type": "cuda", "graphs": graphs})
-    adapter.setup(0)
-    torch.manual_seed(0)
-    model = Dropping() if model is None else model
-    module = StepModule(model, nn.CrossEntropyLoss())
-    optimizer = make(model.parameters(), lr=0.05)
-    module, optimizer = adapter.prepare(module, optimizer, UpdatePolicy(**policy))
-    losses = []
-    for number in range(updates):
-        optimizer.param_groups[0]["lr"] = 0.05 / (1 + number)
-        losses.append(adapter.train_step(module, on_gpu(batch()), optimizer).loss)
-    captured = adapter.update.instead
-    values = torch.stack(losses).tolist()
-    weights = [param.detach().cpu() for param in model.parameters()]
-    adapter.teardown()
-    return values, weights, captured
-
-
-def fused(params, **options):
-    return torch.optim.AdamW(params, fused=True, **options)
-
-
-@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW, fused])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_updates_from_a_graph_are_those_without(make, precision):
-    clipped = {"grad_clip": {"max_norm": 0.5}, "precision": precision}
-    plain = graphed(False, make, **clipped)
-    captured = graphed(True, make, **clipped)
-    assert captured[2].captured == 1 and not captured[2].refused
-    assert captured[0] == pytest.approx(plain[0], rel=1e-4)
-    for mine, theirs in zip(captured[1], plain[1], strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
-
-
-def test_a_model_that_reads_a_value_trains_without_a_graph():
-    plain = graphed(False, model=Dropping(reads=True))
-    left = graphed("auto", model=Dropping(reads=True))
-    assert left[2].refused
-    assert left[0] == plain[0]
-    with pytest.raises(UnsupportedFeatureError, match="waits for the device"):
-        graphed(True, model=Dropping(reads=True))
-
-
-def test_auto_decides_and_says_so():
-    with Lines() as log:
-        graphed("auto", updates=60)
-    assert "cuda graphs: auto keeps" in log.text
 
 
 def test_memory_is_counted_and_given_back(adapter):

@@ -11,10 +11,8 @@ from torch import nn
 
 from devrun.devices.hpu.report import ReportHook
 from devrun.errors import UnsupportedFeatureError
-from devrun.hooks import Hook
 from tests.hpu.cases_report import Planted
 from tests.hpu.runs import close, device, loader, make, net, train
-from tests.support.near import assert_near
 from tests.support.observe import Lines
 
 MODES = ("lazy",)
@@ -63,31 +61,7 @@ def test_each_new_shape_is_captured_up_to_the_limit():
     runner.close()
 
 
-def test_auto_times_both_and_keeps_the_faster():
-    with Lines() as log:
-        runner, losses = train(device(graphs="auto"), epochs=3)
-    (line,) = [line for line in log.messages if "auto keeps" in line]
-    kept = runner.adapter._graphed.on
-    assert ("keeps graphs" in line) == kept
-    assert_near(losses, train(device(), epochs=3)[1])
-
-
-def test_what_auto_chose_is_kept_by_a_resumed_run(tmp_path):
-    runner, _ = make(device(graphs="auto"), epochs=2, work_dir=tmp_path)
-    runner.run([loader()], [("train", 1)])
-    chosen, path = runner.adapter._graphed.on, runner.save_checkpoint()
-    runner.close()
-    again, _ = make(device(graphs="auto"), epochs=2)
-    again.resume(path)
-    again.prepare()
-    assert (again.adapter._graphed.on, again.adapter.update.graph_trial.decided) == (
-        chosen,
-        True,
-    )
-    again.close()
-
-
-def test_a_model_that_cannot_be_captured_is_refused_or_left_alone():
+def test_a_model_that_cannot_be_captured_is_refused():
     runner, _ = make(device(graphs=True), model=Planted("mask"))
     try:
         runner.run([loader()], [("train", 1)])
@@ -99,10 +73,6 @@ def test_a_model_that_cannot_be_captured_is_refused_or_left_alone():
         raise AssertionError("no error")
     finally:
         runner.close()
-    with Lines() as log:
-        mine = train(device(graphs="auto"), model=Planted("mask"))
-    assert "Planted runs without graphs: dynamic shapes" in log.text
-    close(mine, train(device(), model=Planted("mask")), 1e-6)
 
 
 def test_an_average_of_the_weights_has_a_forward_of_its_own():
@@ -232,46 +202,3 @@ def test_strict_refuses_what_a_graph_freezes():
         raise AssertionError("no error")
     finally:
         runner.close()
-
-
-def test_auto_runs_without_graphs_what_they_would_freeze():
-    for way, what in FROZEN.items():
-        runs = []
-        for graphs in ("auto", False):
-            random.seed(0), np.random.seed(0)
-            with Lines() as log:
-                runs.append(train(device(graphs=graphs), model=Mixed(way)))
-            said = [line for line in log.messages if "runs without graphs" in line]
-            assert [what in line for line in said] == [True] * (graphs == "auto"), way
-        assert runs[0][1] == runs[1][1], way
-
-
-DRAWS = {"from": False}
-
-
-class Begins(Hook):
-    """From the sixth update on, before anything is captured, the model draws."""
-
-    def before_train_iter(self, runner):
-        DRAWS["from"] = runner.iter >= 5
-
-
-class DrawsLate(Planted):
-    """What a capture refuses, after a draw."""
-
-    def forward(self, x):
-        return super().forward(x * np.random.rand() if DRAWS["from"] else x)
-
-
-def test_a_capture_that_fails_draws_nothing_twice():
-    kept = []
-    for graphs in ("auto", False):
-        np.random.seed(0)
-        runner, losses = make(device(graphs=graphs), model=DrawsLate("mask"))
-        runner.register_hook(Begins())
-        with Lines() as log:
-            runner.run([loader()], [("train", 1)])
-        runner.close()
-        assert ("runs without graphs: dynamic shapes" in log.text) == bool(graphs)
-        kept.append(losses.values)
-    assert kept[0] == kept[1]

@@ -12,7 +12,6 @@ import inspect
 import io
 import logging
 import pickle
-import random
 import re
 import warnings
 from pathlib import Path
@@ -318,33 +317,6 @@ def test_copies_in_hooks_are_found():
         for r in hook.report.rows()
     }
     assert found == {"THE WEIGHTS": 24, "THE LOSS": 6}
-
-
-class OwnDraws(Base):
-    """A generator of its own, or NumPy's, in a compiled `forward`."""
-
-    def __init__(self, own):
-        super().__init__()
-        self.own = random.Random(0) if own else None
-
-    def step(self, h):
-        if self.own is not None:
-            return h * self.own.random()  # THE DRAW
-        return h * float(np.random.rand()) * random.random()
-
-
-def test_a_draw_that_the_compiler_keeps_is_told():
-    if MODE["mode"] != "compile":
-        return
-    lines, first = inspect.getsourcelines(OwnDraws)
-    line = first + next(i for i, s in enumerate(lines) if "# THE DRAW" in s)
-    _, rows, log = run(OwnDraws(own=True), report=True)
-    (row,) = [r for r in rows if r.kind == "frozen"]
-    assert (row.what, row.site) == ("draws from OwnDraws.own", (__file__, line))
-    assert f"hpu compile: the forward pass draws from OwnDraws.own at {row.site}" in log
-    torch.compiler.reset()
-    _, rows, _ = run(OwnDraws(own=False), report=True)  # drawn anew at each update
-    assert not [r for r in rows if r.kind == "frozen"]
 
 
 class Bag(nn.Module):

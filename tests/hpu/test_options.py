@@ -19,7 +19,7 @@ from tests.docs.blocks import codes, table
     [
         ({"mode": "lasy"}, "did you mean 'lazy'"),
         ({"mode": "eager", "graphs": True}, "needs mode lazy"),
-        ({"graphs": "yes"}, "false, true, auto"),
+        ({"graphs": "auto"}, "must be true or false"),
         ({"mode": "lazy", "compile": True}, "set mode to compile"),
         ({"last_batch": "fill"}, "keep, pad, drop"),
         ({"max_graphs": 0}, "1 or more"),

@@ -16,22 +16,19 @@ from devrun.data.padding import BucketCollate
 from devrun.data.prepared import PreparedLoader
 from devrun.data.sampler import EpochBatchSampler
 from devrun.devices.base import DeviceInfo
-from devrun.devices.captured import capture_updates
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.fast import Switch
 from devrun.devices.frozen import Finding
 from devrun.devices.hpu import environment, sdk
 from devrun.devices.hpu.clipping import fused_clip
 from devrun.devices.hpu.divided import divide_linear_backward, sum_gradients
-from devrun.devices.hpu.frozen import CompiledDraws
-from devrun.devices.hpu.graphs import Captures, GraphedForward
+from devrun.devices.hpu.graphs import GraphedForward
 from devrun.devices.hpu.lazy import Markers
 from devrun.devices.hpu.optimizer import converted
 from devrun.devices.hpu.options import HPUOptions
 from devrun.devices.hpu.report import Report, ReportHook
 from devrun.devices.options import EagerOptions
 from devrun.devices.placement import compile_in_place, place
-from devrun.devices.trial import GraphTrial
 from devrun.devices.update import Update
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.hooks.base import Hook
@@ -57,7 +54,6 @@ class HPUAdapter(EagerAdapter):
     name = "hpu"
     dist_backend = "cpu:gloo,hpu:hccl"
     capabilities = frozenset(Capability)
-    flops_obstacle = "operations collect to graphs, or the report watches them"
     options_type = HPUOptions
     ddp_defaults = MappingProxyType(_DDP)
     options: HPUOptions
@@ -69,7 +65,6 @@ class HPUAdapter(EagerAdapter):
         self._markers: Markers | None = None
         self._graphed: GraphedForward | None = None
         self._report: Report | None = None
-        self._draws: CompiledDraws | None = None
         self._undo = contextlib.ExitStack()
 
     @classmethod
@@ -133,8 +128,6 @@ class HPUAdapter(EagerAdapter):
         on_grads: Callable[[], None] | None = None,
     ) -> StepOutput:
         with contextlib.ExitStack() as watches:
-            if self._draws is not None:
-                watches.enter_context(self._draws.watching())
             if self._report is not None:
                 watches.enter_context(self._report.watching(batch))
             return super().train_step(model, batch, optimizer, on_grads)
@@ -211,14 +204,11 @@ class HPUAdapter(EagerAdapter):
             given = self.options.compile
             arguments = dict(given) if isinstance(given, Mapping) else {}
             compile_in_place(model.module, {"backend": "hpu_backend", **arguments})
-            self._draws = CompiledDraws(model.module)
             # DDP would split the graph to overlap, which this backend cannot do
             patched = torch._dynamo.config.patch(optimize_ddp=False)
             self._undo.enter_context(patched)
-        elif self.options.mode == "lazy" and self.options.graphs in (True, "auto"):
+        elif self.options.graphs:
             self._graph(model.module)
-        elif self.options.graphs == "auto":
-            logger.info("hpu graphs: auto has none in mode %s", self.options.mode)
         if self.options.report:
             window = self.options.report_after
             self._report = Report(
@@ -232,9 +222,8 @@ class HPUAdapter(EagerAdapter):
         return self._fused(optimizer) if self.options.fused else optimizer
 
     def _frozen(self) -> Sequence[Finding]:
-        """What of the host's state a graph or a compiled region froze, so far."""
-        found = (self._graphed, self._draws)
-        return [f for part in found if part is not None for f in part.findings]
+        """What of the host's state a graph froze, so far."""
+        return [] if self._graphed is None else self._graphed.findings
 
     def _graph(self, module: nn.Module) -> None:
         self._graphed = GraphedForward(
@@ -242,7 +231,6 @@ class HPUAdapter(EagerAdapter):
             module,
             max_graphs=self.options.max_graphs,
             accumulates=self._policy.accumulate > 1,
-            required=self.options.graphs is True,
         )
         self._undo.callback(self._graphed.remove)
 
@@ -266,12 +254,6 @@ class HPUAdapter(EagerAdapter):
             update.after_update = self._markers.after_update
             if self._graphed is not None:
                 self._markers.on_micro_batch = self._graphed.set_micro_batch
-                if self.options.graphs == "auto" and self._graphed.on:
-                    trial = GraphTrial(self.name, self._graphed, self.synchronize)
-                    trial.attach(update)
-            if self.options.graphs == "update":
-                capture_updates(Captures(self.sdk), update, model.module, self, True)
-            if self.options.graphs:
                 # graphs hold the gradients' memory, which must stay the same
                 update.zero = _zero_in_place
         return update

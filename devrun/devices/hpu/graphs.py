@@ -1,12 +1,10 @@
-"""Graphs of a model that are replayed in training, and captures of whole updates."""
+"""Graphs of a model's forward and backward pass that are replayed in training."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +13,6 @@ from torch import nn
 from devrun.devices.frozen import CaptureWatch, Finding
 from devrun.devices.hpu.lazy import cached_forward
 from devrun.devices.hpu.sdk import SDK
-from devrun.devices.snapshot import Snapshot
 from devrun.errors import DevrunError, UnsupportedFeatureError, is_out_of_memory
 from devrun.tensors import tensors_in
 from devrun.text import joined
@@ -29,43 +26,27 @@ class GraphedForward:
     Each shape is captured once, up to `max_graphs`; batches of further shapes, and of
     a known shape in another type (the SDK would take them for the same), run as they
     are and are counted in `uncaptured`. What a graph would freeze of the host's state,
-    as numbers of `numpy.random`, is in `findings`: it is reported where graphs are
-    `required`, and the module else runs without.
-
-    Args:
-        required: a module that cannot be captured is an error; else a warning.
+    as numbers of `numpy.random`, is in `findings`.
 
     Raises:
-        UnsupportedFeatureError: the SDK refuses the module, and graphs are `required`.
+        UnsupportedFeatureError: the SDK refuses the module.
     """
 
     def __init__(
-        self,
-        sdk: SDK,
-        module: nn.Module,
-        *,
-        max_graphs: int,
-        accumulates: bool,
-        required: bool,
+        self, sdk: SDK, module: nn.Module, *, max_graphs: int, accumulates: bool
     ) -> None:
         self._module = module
         self._plain = module.forward
         self._max_graphs = max_graphs
-        self._required = required
         self._types: dict[Any, Any] = {}
-        self.on = True
-        self.refused = False
-        """It runs without graphs from here on, which was logged."""
         self.uncaptured = 0
         self.findings: list[Finding] = []
-        self._watched = False
-        self._replay: Callable[..., Any] = self._plain
         try:
             self._replay = cached_forward(
                 sdk, module, max_graphs=max_graphs, accumulates=accumulates
             )
         except AssertionError as error:
-            self._refuse(str(error), error)
+            raise self._refusal(error) from error
         vars(module)["forward"] = self
 
     @property
@@ -85,10 +66,7 @@ class GraphedForward:
             vars(self._module).pop(name, None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        training = self._module.training and torch.is_grad_enabled()
-        if not (self.on and training):
-            if training and not (self._watched or self._required):
-                return self._watch(self._plain, args, kwargs)
+        if not (self._module.training and torch.is_grad_enabled()):
             return self._plain(*args, **kwargs)
         tensors = list(tensors_in((args, kwargs)))
         shapes = tuple(t.shape for t in tensors)
@@ -117,67 +95,23 @@ class GraphedForward:
         return types.MethodType(type(self._module).forward, module)
 
     def _capture(self, shapes: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
-        before = Snapshot(self._module.buffers())
         try:
-            outputs = self._watch(self._replay, args, kwargs)
+            with CaptureWatch(self._module, host_torch=True) as watch:
+                outputs = self._replay(*args, **kwargs)
         except (RuntimeError, AssertionError) as error:
             if isinstance(error, DevrunError) or is_out_of_memory(error):
                 raise
-            before.put_back()
-            self._refuse(str(error), error)
-            return self._plain(*args, **kwargs)
+            raise self._refusal(error) from error
+        for finding in watch.findings:
+            if finding not in self.findings:
+                self.findings.append(finding)
+                logger.warning("%s", finding.message("hpu graphs"))
         self._types[shapes] = kinds
         return outputs
 
-    def _watch(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """`forward(...)`, and what of the host's state a graph of it would freeze."""
-        self._watched = True
-        with CaptureWatch(self._module, host_torch=True) as watch:
-            outputs = forward(*args, **kwargs)
-        for finding in watch.findings:
-            if finding in self.findings:
-                continue
-            if self._required:
-                self.findings.append(finding)
-                logger.warning("%s", finding.message("hpu graphs"))
-            elif not self.refused:
-                at = f" at {finding.site}" if finding.site else ""
-                self._refuse(
-                    f"its forward pass {finding.what}{at}, in Python, which a graph "
-                    "does once"
-                )
-        return outputs
-
-    def _refuse(self, error: str, cause: Exception | None = None) -> None:
-        self.on, self.refused = False, True
-        said = joined(error)
-        name = type(self._module).__name__
-        if self._required:
-            raise UnsupportedFeatureError(
-                f"{name} cannot be captured in an HPU graph: {said}; change that, or "
-                "set graphs: false",
-                key="graphs",
-            ) from cause
-        logger.warning("hpu: %s runs without graphs: %s", name, said)
-
-
-class Captures:
-    """The SDK's graphs of whole updates, for `devrun.devices.captured`."""
-
-    waits: str | None = None
-    """Never: the SDK refuses in a capture what waits."""
-
-    def __init__(self, sdk: SDK) -> None:
-        self._hpu = sdk.hpu
-
-    def aside(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def capture(self, work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        graph = self._hpu.HPUGraph()
-        with self._hpu.graph(graph):
-            outputs = work()
-        return graph.replay, outputs
-
-    def free(self) -> None:
-        """A graph's memory goes with its object."""
+    def _refusal(self, error: Exception) -> UnsupportedFeatureError:
+        return UnsupportedFeatureError(
+            f"{type(self._module).__name__} cannot be captured in an HPU graph: "
+            f"{joined(error)}; change that, or set graphs: false",
+            key="graphs",
+        )

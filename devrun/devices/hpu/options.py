@@ -13,7 +13,6 @@ MODES = ("eager", "compile", "lazy")
 GENERATIONS = ("gaudi", "gaudi2", "gaudi3")
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "mode": (None, *MODES),
-    "graphs": (False, True, "auto", "update"),
     "last_batch": ("keep", "pad", "drop"),
     "generation": (None, *GENERATIONS),
 }
@@ -34,9 +33,8 @@ class HPUOptions(IndexedOptions):
     first, and with `performance: fast` the second where weights are not divided."""
     fused: bool = option(True, bool)
     """Use the SDK's optimizers and clipping where they give the same numbers."""
-    graphs: bool | str = option(False, bool, str)
-    """Replay captured HPU graphs of the model (lazy mode), or of the whole `update`;
-    `auto` times the model's first, with and without."""
+    graphs: bool = option(False, bool)
+    """Replay captured HPU graphs of the model; lazy mode only."""
     max_graphs: int = option(10, int)
     """Captured shapes at the most; batches of further ones run uncaptured."""
     last_batch: str = option("keep", str)
@@ -84,7 +82,7 @@ class HPUOptions(IndexedOptions):
                 "HABANA_VISIBLE_MODULES says which",
                 key="index",
             )
-        if self.graphs in (True, "update") and self.mode != "lazy":
+        if self.graphs and self.mode != "lazy":
             raise refused(
                 "hpu",
                 "graphs",

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from devrun.devices.compiled import CompileLog
 from devrun.devices.frozen import Finding
+from devrun.devices.hpu.compile_log import CompileLog
 from devrun.devices.hpu.remedies import remedy_for
 from devrun.devices.hpu.sdk import SDK
 from devrun.devices.hpu.watch import (

@@ -28,7 +28,6 @@ _PROBES: dict[str, tuple[str, ...]] = {
         f"{_HERE}.cuda.steps:Steps",
         f"{_HERE}.cuda.memory:Memory",
         f"{_HERE}.cuda.compiles:Compiles",
-        f"{_HERE}.cuda.graphs:Graphs",  # last: those before it hook themselves in
     ),
     "hpu": (f"{_HERE}.hpu:HPUProbe", f"{_HERE}.batches:BatchShapes"),
     "ipu": (

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from devrun.devices.cuda import CUDAOptions
-from devrun.devices.options import parse_options
+from devrun.devices.options import IndexedOptions, parse_options
 from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
 from devrun.rehearsal.check.cuda.mismatches import Mismatches, tag_attributes
@@ -52,11 +51,10 @@ class Steps(Probe):
     def before(self, cfg: Any) -> None:
         asked = asked_of(cfg, self.request.device)
         try:  # the updates run on a CPU, which has other options
-            parse_options(CUDAOptions, asked, self.request.device)
+            parse_options(IndexedOptions, asked, self.request.device)
         except ConfigError as error:
             error.locate(option_place(cfg, self.request.device, error.key or ""))
             self.note.found(refusal(error))
-        self.syncs.breaks = asked.get("graphs") is True
         clip = (cfg.get("optimizer_config") or {}).get("grad_clip") or {}
         if clip.get("error_if_nonfinite"):
             key = "optimizer_config.grad_clip.error_if_nonfinite"
@@ -103,7 +101,6 @@ class Steps(Probe):
     def before_train_iter(self, runner: Run) -> None:
         self.active = True
         self.updates += 1
-        self._runner.count_flops = False  # by a mode below which nothing is seen
         self.origins.sweep()
         for tensor in (*runner.model.parameters(), *runner.model.buffers()):
             self.origins.tag(tensor, DEVICE)

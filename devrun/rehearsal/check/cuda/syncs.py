@@ -84,8 +84,6 @@ class Syncs(Judge):
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._seen: dict[tuple[str, str, str], set[int]] = {}
         self._update = 0
-        self.breaks = False
-        """Whether updates are to be captured, which nothing of it can be."""
 
     def begin(self) -> None:
         """The next update."""
@@ -122,10 +120,10 @@ class Syncs(Judge):
                 remedy = "an option of that package, or without what leads there"
             severity = "advice" if library else "slow"
             yield Finding(
-                severity="breaks" if self.breaks else severity,
+                severity=severity,
                 kind=KIND,
                 what=label,
-                why=f"{_WHY}, which a graph cannot" if self.breaks else _WHY,
+                why=_WHY,
                 remedy=remedy,
                 site=site,
                 per_step=count / updates,

@@ -1,20 +1,13 @@
-"""What torch.compile logs about a run: where graphs broke, what was compiled again."""
+"""Where torch.compile broke off graphs, and what it compiled again, for the report."""
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 from collections import Counter
 from typing import Any
 
 from devrun.devices.hpu.watch import LAYERS, Site, is_foreign, is_own
-from devrun.hooks.base import Hook, Priority
-from devrun.models.traced import NAME
-from devrun.run import Run
-from devrun.text import joined
-
-logger = logging.getLogger("devrun")
 
 USUAL = 3
 """Recompilations that every run has: another batch size, evaluation, its last batch."""
@@ -72,59 +65,3 @@ def _reasons() -> list[Any]:
 def _failures() -> dict[Any, list[Any]]:
     utils = sys.modules.get("torch._dynamo.utils")
     return dict(getattr(utils, "guard_failures", {}))
-
-
-class CompileHook(Hook):
-    """Says what was compiled in the first updates, and at the end what came since."""
-
-    priority = Priority.LOWEST
-
-    def __init__(self, after: int = 10) -> None:
-        self._after = after
-        self._log = CompileLog()
-        self._before, self._said = _compilations(), ""
-
-    def before_run(self, runner: Run) -> None:
-        self._log, self._before, self._said = CompileLog(), _compilations(), ""
-
-    def after_train_iter(self, runner: Run) -> None:
-        if runner.state.updates == self._after:
-            self._tell()
-
-    def after_run(self, runner: Run) -> None:
-        self._tell()
-
-    def _tell(self) -> None:
-        known = set(map(id, self._before))  # which it keeps alive
-        made = [one for one in _compilations() if id(one) not in known]
-        seconds = sum(one.entire_frame_compile_time_s or 0.0 for one in made)
-        again = Counter(_cause(one) for one in made if one.recompile_reason)
-        parts = [f"{_times(len(made), 'compilation')} in {seconds:.1f} s"]
-        parts += [f"again {_times(n)}: {why}" for why, n in again.most_common()]
-        parts += [
-            f"graph break {_times(n)} at {site}: {why}"
-            for (why, site), n in self._log.graph_breaks().most_common()
-        ]
-        failed = {joined(one.fail_reason) for one in made if one.fail_reason}
-        parts += [f"left to Python: {why[:LONGEST]}" for why in sorted(failed)]
-        said = "compile: " + "; ".join(parts)
-        if said != self._said:
-            self._said = said
-            logger.info("%s", said)
-
-
-def _compilations() -> list[Any]:
-    """torch's record of each of a forward pass, the last 64 at the most."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    made = [] if utils is None else utils.get_compilation_metrics()
-    return [one for one in made if one.co_name not in (None, NAME)]
-
-
-def _cause(compilation: Any) -> str:
-    reason = joined(compilation.recompile_reason).partition(": ")[2]
-    where = f"{compilation.co_filename}:{compilation.co_firstlineno}"
-    return f"{reason.partition(' # ')[0][:LONGEST]} ({where})"
-
-
-def _times(count: int, what: str = "time") -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
