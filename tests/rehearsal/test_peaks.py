@@ -117,11 +117,14 @@ def test_an_emulated_device_is_not_measured(name):
         module.measure(adapter)
 
 
+FLOPS = {"type": "FlopsHook"}
+
+
 def test_a_training_tells_its_utilization_where_the_device_was_measured(
     cache, tmp_path, capsys
 ):
     config = tmp_path / "small.yaml"
-    config.write_text(yaml.safe_dump(CONFIG))
+    config.write_text(yaml.safe_dump({**CONFIG, "custom_hooks": [FLOPS]}))
     words = ["train", str(config), "--work-dir"]
     assert main([*words, "unknown"]) == 0
     assert "speed:" not in capsys.readouterr().out
