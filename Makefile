@@ -61,7 +61,6 @@ bench: $(DEV)
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
 	$(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/emulators.py
-	$(BIN)/python benchmarks/autosplit.py
 	$(BIN)/python benchmarks/checkpoint.py
 
 bench-gpu: $(DEV)

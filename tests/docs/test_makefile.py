@@ -46,7 +46,7 @@ def test_what_the_results_say_of_bench_is_what_it_runs():
     run = re.findall(r"benchmarks/(\w+)\.py", done.stdout)
     assert all((ROOT / "benchmarks" / f"{name}.py").is_file() for name in run)
     goals = {"overhead", "startup", "emulators", "checkpoint"}
-    assert {*run} == {*goals, "peers", "autosplit"}
+    assert {*run} == {*goals, "peers"}
 
 
 def test_nothing_is_installed_twice(tree):

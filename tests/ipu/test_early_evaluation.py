@@ -43,7 +43,6 @@ def evaluated(device, model, *, hook=True, workflow=(("train", 1),), **options):
     [
         {},
         {"hook": False, "workflow": [("train", 1), ("val", 1)]},
-        {"device": ipu(split="auto", num_ipus=1)},
     ],
 )
 def test_what_cannot_be_compiled_ends_the_run_before_its_first_update(case):

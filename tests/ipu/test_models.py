@@ -49,7 +49,6 @@ PIPELINES = {
         "executionStrategy": "SameAsIpu",
         "availableMemoryProportion": [0.3, 0.3],
     },
-    "balanced": {"split": "auto", "num_ipus": 2},
     "sharded": {
         "train_split_edges": edges(("stem", 0), ("head", 1)),
         "executionStrategy": "ShardedExecution",

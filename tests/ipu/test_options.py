@@ -176,15 +176,6 @@ REFUSED = {
         "Training in eval_cfg",
     ),
     "own key in a phase": ({"eval_cfg": {"replicas": 2}}, "move it out of eval_cfg"),
-    "split twice": (
-        {
-            "split": "auto",
-            "num_ipus": 2,
-            "train_split_edges": [{"layer_to_call": "a", "ipu_id": 0}],
-        },
-        "contradict each other",
-    ),
-    "auto without a number": ({"split": "auto"}, "needs num_ipus"),
     "IPUs without a split": ({"num_ipus": 4}, "nothing divides the model"),
     "place of evaluation": ({"evaluate_on": "cpu"}, "must be device or host"),
     "misspelt edges": ({"train_split_edge": []}, "did you mean 'train_split_edges'"),

@@ -341,8 +341,6 @@ class IPUAdapter(DeviceAdapter):
                 f"a batch of {rows} samples cannot be divided over {parts} "
                 f"micro-batches ({batch}): give a multiple of {parts}"
             )
-        if self._placing is not None:
-            self._placing.balance(flat, rows // parts, twin)
         all_outputs = self._options.output_mode == self.sdk.OutputMode.All
         call = Call("train", flat, with_extras=all_outputs)
         trainer = executors.compile_training(

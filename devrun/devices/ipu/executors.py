@@ -245,9 +245,7 @@ class Executors:
 
     def _explained(self, error: BaseException) -> DevrunError | None:
         module: Any = self.module
-        flat: Flat = module.call.flat
-        batch = rebuild(flat.template, flat.tensors)
-        explained = explain(error, module.step, self.sdk, batch=batch)
+        explained = explain(error, module.step, self.sdk)
         if explained is None and isinstance(error, AssertionError):
             return ConfigError(f"ipu: {joined(error)}")
         return explained

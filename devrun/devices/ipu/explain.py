@@ -12,7 +12,6 @@ from typing import Any
 from torch import nn
 
 from devrun.devices.frozen import is_users
-from devrun.devices.ipu.measure import call_site
 from devrun.devices.ipu.split import split_of
 from devrun.errors import (
     ConfigError,
@@ -32,16 +31,12 @@ _TRY = (
 )
 
 
-def explain(
-    error: BaseException, model: nn.Module, sdk: Any, *, batch: Any = None
-) -> DevrunError | None:
+def explain(error: BaseException, model: nn.Module, sdk: Any) -> DevrunError | None:
     """One line for the user, or None when the error needs no explanation.
 
     Args:
         model: the user's module, with the blocks of `apply_split` on it, or the
             `StepModule` around it.
-        batch: one micro-batch; with it, an operation that the SDK names without a place
-            is looked for in the model.
     """
     if isinstance(error, DevrunError) or not isinstance(
         error, (sdk.Error, AssertionError, RuntimeError)
@@ -55,8 +50,6 @@ def explain(
     if not isinstance(error, sdk.Error):
         return None
     operation, place = _operation(text), _place(error, user)
-    if place is None and operation is not None and batch is not None:
-        place = call_site(model, batch, operation, files_of(user))
     if place is None and operation is None:
         return None
     at = f" at {place}" if place else ""

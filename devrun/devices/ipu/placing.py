@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from devrun.devices.ipu.autosplit import balance
-from devrun.devices.ipu.batch import Flat, rebuild
 from devrun.devices.ipu.explain import files_of
-from devrun.devices.ipu.optimizer import DeviceOptimizer
 from devrun.devices.ipu.settings import IPUSettings
 from devrun.devices.ipu.split import (
     apply_split,
@@ -23,15 +19,12 @@ from devrun.devices.ipu.split import (
 from devrun.errors import ConfigError
 from devrun.models.step_module import StepModule
 
-logger = logging.getLogger("devrun")
-
 
 class Placing:
     """Checks the edges of both phases at once, and places those of the one at hand."""
 
     def __init__(self, sdk: Any, settings: IPUSettings, step: StepModule) -> None:
         self._sdk, self._settings, self._step = sdk, settings, step
-        self._edges: Sequence[Mapping[str, Any]] = settings.train_split_edges
         try:
             if settings.train_ckpt_nodes:
                 recompute(step.module, settings.train_ckpt_nodes, sdk)
@@ -45,7 +38,7 @@ class Placing:
         """Blocks of training, or those of evaluation where it has its own."""
         settings, model = self._settings, self._step.module
         own = not training and bool(settings.eval_split_edges)
-        edges = settings.eval_split_edges if own else self._edges
+        edges = settings.eval_split_edges if own else settings.train_split_edges
         options = settings.training if training else settings.inference
         default = None if training else "ShardedExecution"
         strategy = options.get("executionStrategy", default)
@@ -77,26 +70,11 @@ class Placing:
     def ipus(self, training: bool) -> int | None:
         """Of one replica; None where the model's own code may begin blocks."""
         settings = self._settings
-        edges = (settings.eval_split_edges if not training else ()) or self._edges
+        own = () if training else settings.eval_split_edges
+        edges = own or settings.train_split_edges
         if edges:
             return 1 + max(int(edge["ipu_id"]) for edge in edges)
-        if settings.split == "auto":
-            return settings.num_ipus
         return None if _begins_blocks(self._step.module) else 1
-
-    def balance(self, flat: Flat, micro: int, optimizer: DeviceOptimizer) -> None:
-        """Find the edges for `split: auto`, once, with the first micro-batch."""
-        if self._settings.split != "auto" or self._edges:
-            return
-        batch = rebuild(flat.template, [tensor[:micro] for tensor in flat.tensors])
-        found = balance(
-            self._step,
-            batch,
-            self._settings.num_ipus or 1,
-            optimizer_states=optimizer.num_states,
-        )
-        logger.info("%s", found.table)
-        self._edges = found.edges
 
     def remove(self) -> None:
         """Take everything off the model."""

@@ -14,7 +14,6 @@ OWN_KEYS = {
     "emulate": "use the emulated PopTorch",
     "replicas": "data-parallel copies in training, as `--ipu-replicas`",
     "evaluate_on": "`device`, or `host` for the CPU",
-    "split": "`auto` divides the model over `num_ipus` by measured work and memory",
     "num_ipus": "IPUs of one replica",
     "train_split_edges": "`{layer_to_call, ipu_id, user_id?}` for each block",
     "eval_split_edges": "the same for evaluation; by default that of training",
@@ -51,7 +50,6 @@ class IPUSettings:
     emulate: bool = False
     replicas: int | None = None
     evaluate_on: str = "device"
-    split: str | None = None
     num_ipus: int | None = None
     train_split_edges: Sequence[Mapping[str, Any]] = ()
     eval_split_edges: Sequence[Mapping[str, Any]] = ()
@@ -199,22 +197,11 @@ def _check(own: Mapping[str, Any]) -> None:
     place = own.get("evaluate_on", "device")
     if place not in ("device", "host"):
         raise refused("evaluate_on", f"must be device or host, got {place!r}")
-    split, edges = own.get("split"), own.get("train_split_edges")
-    if split not in (None, "auto"):
-        raise refused(
-            "split", f"must be auto, got {split!r}; name layers in train_split_edges"
-        )
-    if split == "auto" and edges:
-        raise refused(
-            "split", "auto and train_split_edges contradict each other: give one"
-        )
-    if split == "auto" and own.get("num_ipus") is None:
-        raise refused("split", "is auto, which needs num_ipus, the IPUs of one replica")
-    if own.get("num_ipus", 1) not in (None, 1) and not split and not edges:
+    if own.get("num_ipus", 1) not in (None, 1) and not own.get("train_split_edges"):
         raise refused(
             "num_ipus",
-            f"is {own['num_ipus']}, but nothing divides the model: add split: auto, "
-            "or train_split_edges",
+            f"is {own['num_ipus']}, but nothing divides the model: add "
+            "train_split_edges; devrun check CONFIG --device ipu says balanced ones",
         )
     for name in (*_MODEL_KEYS, "modules_to_record"):
         value = own.get(name)

@@ -310,16 +310,31 @@ def test_a_split_that_names_no_layer(rehearse):
     edges = [EDGES[0], {"layer_to_call": "e", "ipu_id": 1}]
     ipu = {"num_ipus": 2, "train_split_edges": edges}
     found = rehearse(ipu=ipu, optimizer_config=UPDATE)
-    assert found.brief() == [("breaks", "split", "train_split_edges")]
+    assert found.brief() == [
+        ("advice", "split", "ipu.num_ipus"),
+        ("breaks", "split", "train_split_edges"),
+    ]
     one = found.one("train_split_edges")
     assert "'e' is no layer" in one["why"]
     assert one["site"] == found.line("  train_split_edges:", "c.yaml")
-    again = rehearse(ipu=ipu, optimizer_config=UPDATE, fix=one["fix"])
+    other = found.one("ipu.num_ipus")
+    again = rehearse(ipu=ipu, optimizer_config=UPDATE, fix=other["fix"])
     assert again.brief() == []
 
 
+def test_a_model_that_nothing_divides_gets_edges(rehearse):
+    ipu = {"num_ipus": 2}
+    found = rehearse(ipu=ipu, optimizer_config=UPDATE)
+    assert found.brief() == [("breaks", "split", "ipu.num_ipus")]
+    one = found.one("ipu.num_ipus")
+    assert one["site"] == found.line("  num_ipus:", "c.yaml")
+    assert [e["ipu_id"] for e in one["fix"]["ipu.train_split_edges"]] == [0, 1]
+    assert rehearse(ipu=ipu, optimizer_config=UPDATE, fix=one["fix"]).brief() == []
+
+
 def test_the_arithmetic_of_a_batch_is_that_of_the_whole_config(rehearse):
-    ipu = {"num_ipus": 3, "split": "auto", "replicas": 2}
+    edges = [{"layer_to_call": name, "ipu_id": i} for i, name in enumerate("abc")]
+    ipu = {"num_ipus": 3, "train_split_edges": edges, "replicas": 2}
     sections = {"model": {"type": "Net"}, "ipu": ipu}
     update = {"cumulative_iters": 2}
     found = rehearse(optimizer_config=update, **sections)
@@ -452,7 +467,14 @@ def test_batches_of_changing_shape(rehearse):
                     "offset": 64,
                 },
             },
-            "ipu": {"num_ipus": 2, "replicas": 2, "split": "auto"},
+            "ipu": {
+                "num_ipus": 2,
+                "replicas": 2,
+                "train_split_edges": [
+                    {"layer_to_call": "patch_embed", "ipu_id": 0},
+                    {"layer_to_call": "blocks.2", "ipu_id": 1},
+                ],
+            },
             "fp16": {"loss_scale": 256.0, "accum_type": "half"},
             "optimizer_config": {"cumulative_iters": 4},
         },

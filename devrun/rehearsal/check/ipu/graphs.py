@@ -10,9 +10,9 @@ from devrun.hooks.base import Priority
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.ipu.arithmetic import Sizes
 from devrun.rehearsal.check.ipu.memory import Divided, Memory, divided
-from devrun.rehearsal.check.ipu.options import settings_of
-from devrun.rehearsal.check.ipu.splits import micro_batch, unbalanced
-from devrun.rehearsal.check.keys import line_of, pasted
+from devrun.rehearsal.check.ipu.options import key_of, settings_of
+from devrun.rehearsal.check.ipu.splits import micro_batch, proposed, unbalanced
+from devrun.rehearsal.check.keys import inside, line_of, pasted
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe, safely
 from devrun.rehearsal.check.request import Request
@@ -36,6 +36,9 @@ class Graphs(Probe):
         self._sizes: Sizes | None = None
         self._cfg: Any = None
         self._divided: Divided | None = None
+        self._undivided: tuple[int, str] | None = None
+        """IPUs over which nothing divides the model, and how grave that is."""
+        self._site: str | None = None
         self._seen: set[str] = set()
         """Which sides of an update of this run were looked at."""
 
@@ -44,6 +47,15 @@ class Graphs(Probe):
         if settings is not None and cfg.get("data"):
             self._sizes = Sizes(cfg, settings)
         self._cfg = cfg
+        self._site = line_of(cfg, key_of(cfg, "num_ipus"))
+        ipus = inside(cfg, key_of(cfg, "num_ipus"))
+        edges = inside(cfg, key_of(cfg, "train_split_edges"))
+        if type(ipus) is int and ipus > 1 and not edges:
+            self._undivided = ipus, "breaks"
+
+    def changes(self, cfg: Any) -> dict[str, Any]:
+        """What nothing divides runs on one IPU, and gets edges there."""
+        return {key_of(cfg, "num_ipus"): None} if self._undivided else {}
 
     def built(self, training: Training) -> None:
         self._seen = set()
@@ -61,16 +73,17 @@ class Graphs(Probe):
             safely(self.note, look, runner)
 
     def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
-        """A split that names what is not there is left to devrun."""
+        """A split that names what is not there is left out."""
         key = getattr(error, "key", None)
         if key not in ("train_split_edges", "eval_split_edges"):
             return None
         settings = settings_of(cfg, self.request)
         edges = [] if settings is None else getattr(settings, key)
         ipus = 1 + max((e.get("ipu_id", 0) for e in edges), default=0)
-        fix: dict[str, Any] = {f"ipu.{key}": None}
+        fix: dict[str, Any] = {key_of(cfg, key): None}
         if key == "train_split_edges":
-            fix |= {"ipu.split": "auto", "ipu.num_ipus": ipus}
+            fix |= {key_of(cfg, "num_ipus"): None}
+            self._undivided = ipus, "advice"
         reason = str(getattr(error, "reason", error))
         remedy = f"give the name of a layer that forward calls; or {pasted(fix)}"
         site = line_of(cfg, f"ipu.{key}", f"device.{key}")
@@ -81,11 +94,16 @@ class Graphs(Probe):
     def _look_before(self, runner: Any) -> None:
         """While the model is still as the user wrote it."""
         sizes = self._sizes
-        if sizes is None:
-            return
         step = runner.adapter.executors.module.step
         flat = runner.adapter.flat(runner.data_batch, "train")
         states = _states(runner.optimizer)
+        if self._undivided is not None:
+            ipus, severity = self._undivided
+            batch = micro_batch(flat, flat.tensors[0].shape[0])
+            edges = proposed(step, batch, ipus, states, self._cfg, severity)
+            self.note.found(replace(edges, site=self._site))
+        if sizes is None:
+            return
         found = unbalanced(step, micro_batch(flat, sizes.micro), states, self._cfg)
         if found is not None:
             self.note.found(replace(found, site=sizes.lines["split"]))

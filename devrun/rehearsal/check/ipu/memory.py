@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from devrun.devices.ipu.autosplit import IPU_MEMORY, Split, balance
 from devrun.devices.ipu.batch import Flat
 from devrun.errors import ConfigError
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.ipu.arithmetic import Sizes
+from devrun.rehearsal.check.ipu.balance import IPU_MEMORY, Split, balance
 from devrun.rehearsal.check.ipu.splits import edges_of, micro_batch
 from devrun.rehearsal.check.keys import pasted
 
@@ -136,7 +136,7 @@ def _fitting(
         found = balance(step, batch, ipus, optimizer_states=states, memory_bytes=room)
     except ConfigError:
         return None  # fewer blocks, or a model that cannot be followed without values
-    return None if "no division fits" in found.table else found
+    return found if found.fits else None
 
 
 def _divisors(number: int) -> list[int]:

@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from devrun.devices.ipu.autosplit import Split, balance, largest_cost
 from devrun.devices.ipu.batch import Flat, rebuild
-from devrun.devices.ipu.measure import measure
 from devrun.devices.ipu.split import split_of
 from devrun.errors import ConfigError
 from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.ipu.balance import Split, balance, largest_cost, measure
 from devrun.rehearsal.check.ipu.options import key_of
-from devrun.rehearsal.check.keys import given, pasted
+from devrun.rehearsal.check.keys import pasted
 
 WORTH = 1.25
 """How many times the work of a better split's largest stage is worth a word."""
@@ -69,11 +68,27 @@ def unbalanced(step: nn.Module, batch: Any, states: int, cfg: Any) -> Finding | 
 
 def edges_of(split: Split, cfg: Any) -> dict[str, Any]:
     """The split as keys of the config."""
-    changes: dict[str, Any] = {
+    return {
         key_of(cfg, "train_split_edges"): split.edges,
         key_of(cfg, "num_ipus"): len(split.edges),
     }
-    auto = key_of(cfg, "split")
-    if given(cfg, auto, "") == auto:  # of which there can be one only
-        changes[auto] = None
-    return changes
+
+
+def proposed(
+    step: nn.Module, batch: Any, ipus: int, states: int, cfg: Any, severity: str
+) -> Finding:
+    """Edges for a model that nothing divides; without them where it has none.
+
+    Args:
+        batch: one micro-batch.
+        states: tensors that the optimizer keeps for each weight.
+    """
+    key = key_of(cfg, "num_ipus")
+    why = f"nothing says which layers run on which of {ipus} IPUs"
+    try:
+        split = balance(step, batch, ipus, optimizer_states=states)
+    except ConfigError as error:
+        remedy = "name the first layer of each block in train_split_edges"
+        return Finding(severity, "split", key, f"{why}: {error}", remedy)
+    fix = edges_of(split, cfg)
+    return Finding(severity, "split", key, why, pasted(fix), fix=fix)

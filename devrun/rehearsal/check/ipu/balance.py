@@ -1,4 +1,4 @@
-"""What each block of a model costs: operations, activations, parameters.
+"""Balanced pipelines: what each block of a model costs, and its division over IPUs.
 
 One micro-batch goes through a copy of the model whose tensors have shapes but no values
 (`torch._subclasses.FakeTensorMode`), so nothing is computed and nothing of the model
@@ -10,14 +10,21 @@ the next one:
 - bytes that autograd keeps for the backward pass
   (`torch.autograd.graph.saved_tensors_hooks`), each storage once;
 - bytes of the parameters, and of what the block is called with.
+
+The cost of a stage is its forward operations: backward passes and recomputation
+multiply them alike. Its memory, an estimate, is the parameters of its blocks (weight,
+gradient, optimizer states) and their activations once, because PopTorch recomputes
+inside the stages of a pipeline, and what enters it once for every micro-batch in
+flight: 2 (n - s) - 1 in stage s = 0, 1, ... of n, as many as the gradient accumulation
+must have at least.
 """
 
 from __future__ import annotations
 
 import copy
-import traceback
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -30,8 +37,98 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from devrun.errors import ConfigError, DevrunError
+from devrun.models.split import StageValue, partition
 from devrun.models.step_module import StepModule
 from devrun.text import joined
+
+IPU_MEMORY = 1472 * 624 * 1024
+"""Bytes of one Mk2 IPU: 1472 tiles of 624 KiB."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A division of a model: `edges` are those of a config."""
+
+    edges: list[dict[str, Any]]
+    blocks: tuple[Block, ...]
+    starts: tuple[int, ...]
+    """Index of the first block of each stage."""
+    fits: bool
+    """Whether there is room for it, by the estimate."""
+
+
+def balance(
+    model: nn.Module,
+    batch: Any,
+    num_ipus: int,
+    *,
+    optimizer_states: int = 1,
+    memory_bytes: int = IPU_MEMORY,
+) -> Split:
+    """The contiguous division with the least floating-point work in its largest stage.
+
+    Among those that fit in `memory_bytes` an IPU, or among all where none fits; of
+    equal ones, the one with the least memory in its fullest stage.
+
+    Args:
+        model: the user's module, or a `StepModule` of it, which runs the loss too. The
+            names of the edges are those of the user's module.
+        batch: one micro-batch, on the host.
+        optimizer_states: tensors that the optimizer keeps for every weight: 1 for
+            momentum, 2 for Adam.
+
+    Raises:
+        ConfigError: fewer blocks than IPUs, or a model whose shapes depend on values.
+    """
+    blocks = measure(model, batch, at_least=num_ipus)
+    if len(blocks) < num_ipus:
+        names = ", ".join(block.name for block in blocks)
+        raise ConfigError(
+            f"num_ipus is {num_ipus}, but the model has only {len(blocks)} blocks to "
+            f"divide ({names}); set num_ipus to at most that"
+        )
+    flops = _sums([block.flops for block in blocks])
+    memory = _memory(blocks, num_ipus, optimizer_states)
+
+    def cost(_: int, i: int, j: int) -> int:
+        return flops[j] - flops[i]
+
+    free = partition(len(blocks), num_ipus, cost, memory, None) or ()
+    fitting = partition(len(blocks), num_ipus, cost, memory, memory_bytes)
+    starts = fitting or free
+    edges = [
+        {"layer_to_call": blocks[start].name, "ipu_id": ipu}
+        for ipu, start in enumerate(starts)
+    ]
+    return Split(edges, tuple(blocks), starts, fitting is not None)
+
+
+def largest_cost(blocks: Sequence[Block], starts: Sequence[int]) -> int:
+    """Forward floating-point operations of the stage that has most."""
+    flops = _sums([block.flops for block in blocks])
+    return max(flops[j] - flops[i] for i, j in pairwise((*starts, len(blocks))))
+
+
+def _sums(values: Sequence[int]) -> list[int]:
+    """Prefix sums: blocks i to j-1 have `sums[j] - sums[i]`."""
+    return [0, *accumulate(values)]
+
+
+def _memory(
+    blocks: Sequence[Block], num_stages: int, optimizer_states: int
+) -> StageValue:
+    sums = _sums([b.activation_bytes + _weights(b, optimizer_states) for b in blocks])
+
+    def memory(stage: int, start: int, end: int) -> int:
+        in_flight = 2 * (num_stages - stage) - 1
+        return sums[end] - sums[start] + in_flight * blocks[start].input_bytes
+
+    return memory
+
+
+def _weights(block: Block, optimizer_states: int) -> int:
+    """Bytes of weights, gradients and optimizer states."""
+    return block.parameter_bytes + block.trained_bytes * (1 + optimizer_states)
 
 
 @dataclass(frozen=True)
@@ -53,7 +150,6 @@ def measure(
     *,
     at_least: int = 1,
     names: Sequence[str] = (),
-    where: str = "split",
 ) -> list[Block]:
     """The blocks of a model in the order of their calls; `at_least` so many if it can.
 
@@ -68,7 +164,7 @@ def measure(
     Raises:
         ConfigError: the model cannot be run without values.
     """
-    timeline = _run(model, batch, _Watch(), where)
+    timeline = _run(model, batch)
     if names:
         called = [name for name in names if name in timeline.calls]
         return _blocks(timeline, _in_order(timeline, called))
@@ -79,21 +175,6 @@ def measure(
             break
         names = wider
     return _blocks(timeline, names)
-
-
-def call_site(
-    model: nn.Module, batch: Any, operation: str, files: Set[str]
-) -> str | None:
-    """`file:line` in one of `files` that leads to the first `aten::...` `operation`.
-
-    None where it is not met, or where the model cannot be run without values.
-    """
-    watch = _Watch(operation, files)
-    try:
-        _run(model, batch, watch, "split")
-    except ConfigError:
-        return watch.place  # it may have been met before
-    return watch.place
 
 
 @dataclass
@@ -141,18 +222,8 @@ class _Timeline:
         return called
 
 
-class _Watch(TorchDispatchMode):
-    """Looks for one operation, and gives numbers that a model reads (`loss.item()`).
-
-    Sizes do not depend on such numbers.
-    """
-
-    def __init__(
-        self, operation: str | None = None, files: Set[str] = frozenset()
-    ) -> None:
-        super().__init__()
-        self.operation, self.files = operation, files
-        self.place: str | None = None
+class _Numbers(TorchDispatchMode):
+    """Gives numbers that a model reads (`loss.item()`); sizes do not depend on them."""
 
     def __torch_dispatch__(
         self,
@@ -161,19 +232,13 @@ class _Watch(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if self.place is None and func._schema.name == self.operation:
-            frames = reversed(traceback.extract_stack())
-            own = (
-                f"{f.filename}:{f.lineno}" for f in frames if f.filename in self.files
-            )
-            self.place = next(own, None)
         if func is torch.ops.aten._local_scalar_dense.default:
             if isinstance(args[0], FakeTensor):
                 return 1.0 if args[0].is_floating_point() else 1
         return func(*args, **(kwargs or {}))
 
 
-def _run(model: nn.Module, batch: Any, watch: _Watch, where: str) -> _Timeline:
+def _run(model: nn.Module, batch: Any) -> _Timeline:
     step = model if isinstance(model, StepModule) else StepModule(model)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     try:
@@ -183,7 +248,7 @@ def _run(model: nn.Module, batch: Any, watch: _Watch, where: str) -> _Timeline:
         with (
             fake,
             timeline.flops,
-            watch,
+            _Numbers(),
             sdpa_kernel(SDPBackend.MATH),
             saved_tensors_hooks(timeline.keep, lambda kept: kept),
             torch.enable_grad(),
@@ -194,8 +259,8 @@ def _run(model: nn.Module, batch: Any, watch: _Watch, where: str) -> _Timeline:
     except Exception as error:
         cause = joined(error)[:200]
         raise ConfigError(
-            f"{where}: auto cannot follow {step.model_name} without values "
-            f"({type(error).__name__}: {cause}); give the edges yourself"
+            f"{step.model_name} cannot be followed without values "
+            f"({type(error).__name__}: {cause})"
         ) from error
     return timeline
 
