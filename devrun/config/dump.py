@@ -12,13 +12,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from devrun.config.limits import Budget
 from devrun.config.origin import config_error, describe
-from devrun.config.python_operations import FUNCTIONS
+from devrun.config.python_operations import functions
 from devrun.config.redact import redacted
 from devrun.text import escape_controls
 
 _WIDTH = 88
-_SHADOWING = {*FUNCTIONS, "dict", "globals"}
+_SHADOWING = {*functions(Budget()), "dict", "globals"}
 
 
 def to_python(tree: Mapping[Any, Any], *, strict: bool = True) -> str:

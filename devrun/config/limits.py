@@ -1,15 +1,14 @@
 """What reading one configuration may cost, and the copy that enforces it.
 
-One `Budget` of steps and bytes serves a configuration with every file it is based on:
-each reader pays before it works, by the size of what goes in and of what comes out. A
-few lines of aliases or of `x = [x, x]` describe a tree of any size: every file's result
-is copied into a tree of its own, counted and checked on the way.
+One `Budget` of steps serves a configuration with every file it is based on: each reader
+pays by the size of what goes in and of what comes out, so that time and memory are
+bounded. A few lines of aliases or of `x = [x, x]` describe a tree of any size: every
+file's result is copied into a tree of its own, counted and checked on the way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from devrun.config.origin import config_error, describe
 from devrun.config.tree import ConfigDict, ConfigList, children, origin_of
@@ -20,14 +19,12 @@ MAX_NODES = 100_000
 MAX_STRING = 1 << 20
 MAX_BITS = 4096
 MAX_STEPS = 300_000
-"""One to three microseconds each: less than a second in all."""
-MAX_BYTES = 80 << 20
-MAX_KEY = 1 << 53
-MAX_TUPLES = 100
+"""A few microseconds and some hundred bytes each: seconds and 100 MiB in all."""
 
 _SCALARS = (str, int, float, type(None))
-_DICT, _LIST, _ENTRY = 400, 200, 100
-"""Bytes of an empty node, and of one entry with its line."""
+_CONTAINERS = (list, tuple, set, frozenset, range, dict)
+
+T = TypeVar("T")
 
 
 class TooMuch(ValueError):  # noqa: N818 - reads as the message does
@@ -35,43 +32,50 @@ class TooMuch(ValueError):  # noqa: N818 - reads as the message does
 
 
 class Budget:
-    """The steps and bytes that are left to one configuration.
+    """The steps that are left to one configuration."""
 
-    Bytes are paid for what is made and never given back, so that all that was ever
-    made, and so what is in use at any time, stays within them.
-    """
+    def __init__(self, steps: int = MAX_STEPS) -> None:
+        self._steps = steps
 
-    def __init__(self, steps: int = MAX_STEPS, size: int = MAX_BYTES) -> None:
-        self._steps, self._bytes = steps, size
-
-    def charge(self, steps: int = 1, size: int = 0) -> None:
+    def charge(self, steps: int = 1) -> None:
         """Pay in advance.
 
         Raises:
-            TooMuch: there is not that much left.
+            TooMuch: there are not that many left.
         """
         self._steps -= steps
-        self._bytes -= size
-        if self._steps < 0 or self._bytes < 0:
+        if self._steps < 0:
             raise TooMuch("more work than a configuration may take; write it out")
 
     def text(self, chars: int) -> None:
         """Pay for a text of so many characters."""
         if chars > MAX_STRING:
             raise TooMuch("the result would be too large")
-        self.charge(chars >> 6, 4 * chars)
+        self.charge(chars >> 6)
 
     def rows(self, count: int) -> None:
-        """Pay for a container of so many small values."""
+        """Pay for a container of so many values."""
         if count > MAX_NODES:
             raise TooMuch("the result would be too large")
-        self.charge(1 + (count >> 2), _ENTRY * count)
+        self.charge(1 + (count >> 1))
 
     def look(self, *values: Any) -> None:
-        """Pay for going through all of `values`, to compare, search or hash them."""
+        """Pay for going through all of `values`, to compare, show or hash them."""
         for value in values:
             nodes, chars = weigh(value)
             self.charge((nodes >> 1) + (chars >> 6))
+
+    def made(self, value: T) -> T:
+        """Pay for the result of an operation, and hand it on."""
+        if isinstance(value, str):
+            self.text(len(value))
+        elif isinstance(value, _CONTAINERS):
+            self.rows(len(value))
+        elif isinstance(value, complex):
+            raise TooMuch("the result is a complex number")
+        elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise TooMuch("the result is too large a number")
+        return value
 
 
 def weigh(value: Any) -> tuple[int, int]:
@@ -88,8 +92,8 @@ def weigh(value: Any) -> tuple[int, int]:
         for item in level:
             if isinstance(item, str):
                 chars += len(item)
-            elif isinstance(item, (list, tuple, set, frozenset, range, dict)):
-                nodes += 2 * len(item) if isinstance(item, dict) else len(item)
+            elif isinstance(item, _CONTAINERS):
+                nodes += len(item)
                 if nodes > MAX_NODES:
                     raise TooMuch("a value too large to go through")
                 if isinstance(item, dict):
@@ -104,24 +108,6 @@ def weigh(value: Any) -> tuple[int, int]:
             return nodes, chars
         level = below
     raise TooMuch("nested too deeply; write it in steps")
-
-
-def check_key(key: Any, others: Iterable[Any] = ()) -> None:
-    """Whether `key` may stand in a dict or set beside `others`.
-
-    The hashes of texts are secret; those of numbers repeat every 2**61 - 1 and those
-    of tuples can be computed, so that a file could make all its keys collide. Numbers
-    are small enough to differ, and tuples are few.
-
-    Raises:
-        TooMuch: a number or a tuple beyond that.
-    """
-    if isinstance(key, (int, float)) and MAX_KEY <= abs(key) < float("inf"):
-        raise TooMuch("a number of 2**53 or more as a key; put it in quotes")
-    if isinstance(key, tuple):
-        tuples = sum(isinstance(other, tuple) for other in others)
-        if tuples >= MAX_TUPLES or weigh(key)[0] > MAX_TUPLES:
-            raise TooMuch(f"more than {MAX_TUPLES} tuples, or one so long, as keys")
 
 
 class Copier:
@@ -145,7 +131,7 @@ class Copier:
             result = ConfigList(items)
             result._meta_.origin = origin
             return result
-        if isinstance(value, tuple) and type(value) is tuple:
+        if type(value) is tuple:
             return tuple(self.copy(v, origin, (*path, i)) for i, v in enumerate(value))
         if type(value) is set:
             return {self.copy(item, origin, path) for item in value}
@@ -165,13 +151,8 @@ class Copier:
             reason = f"nested deeper than {MAX_DEPTH} levels; flatten it"
             raise config_error(reason, origin, path[:4])
         try:
-            if isinstance(value, dict):
-                size = _DICT + 8 * len(path) + _ENTRY * len(value)
-                self.budget.charge(10 + len(value), size)
-            elif isinstance(value, (list, tuple, set, range)):
-                self.budget.charge(8, _LIST + 8 * len(path) + 32 * len(value))
-            else:
-                self.budget.charge(1, 0)
+            size = len(value) if isinstance(value, _CONTAINERS) else 0
+            self.budget.charge(10 + size if isinstance(value, dict) else 1 + size)
         except TooMuch:
             reason = "too many values; a configuration names data, it does not hold it"
             raise config_error(reason, origin, path[:4]) from None
@@ -184,22 +165,11 @@ class Copier:
         result._meta_.origin = (meta.origin if meta else None) or origin
         for key, child in value.items():
             line = (meta.origins.get(key) if meta else None) or result._meta_.origin
-            self._check_key(key, result, line, path)
-            copied = self.copy(child, line, (*path, key))
-            dict.__setitem__(result, key, copied)
+            self._check_leaf(key, line, (*path, key))
+            dict.__setitem__(result, key, self.copy(child, line, (*path, key)))
             if line is not None:
                 result._meta_.origins[key] = line
         return result
-
-    def _check_key(
-        self, key: Any, others: ConfigDict, origin: Origin | None, path: KeyPath
-    ) -> None:
-        if not self.any_leaf:
-            try:
-                check_key(key, others)
-            except TooMuch as error:
-                raise config_error(str(error), origin, path[:4]) from None
-        self._check_leaf(key, origin, (*path, key))
 
     def _check_leaf(self, value: Any, origin: Origin | None, path: KeyPath) -> None:
         reason = ""
@@ -209,7 +179,7 @@ class Copier:
                 reason = "more text than a configuration may hold"
             elif "\0" in value:
                 reason = "text with a NUL character; remove it"
-            elif not _is_unicode(value):
+            elif not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
                 reason = "text with half a character (a lone surrogate); correct it"
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
             reason = f"{describe(value)}; at most {MAX_BITS} bits are taken"
@@ -223,11 +193,3 @@ class Copier:
             )
         if reason:
             raise config_error(reason, origin, path[:8])
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -11,7 +11,6 @@ from typing import Any
 
 from devrun.config import environment
 from devrun.config.engine import ENGINE_KEYS, is_engine_style
-from devrun.config.json_reader import read_json
 from devrun.config.limits import Budget, Copier, TooMuch
 from devrun.config.merge import DELETE, merge
 from devrun.config.origin import config_error, describe
@@ -20,7 +19,7 @@ from devrun.config.schema import KEYS
 from devrun.config.source import MissingFileError, extension, read_text
 from devrun.config.template import Template, file_variables, look_up
 from devrun.config.tree import ConfigDict, ConfigList, origin_of, place, rehome
-from devrun.config.yaml_reader import read_yaml
+from devrun.config.yaml_reader import read_json, read_yaml
 from devrun.place import KeyPath, Origin, dotted
 
 BASE = "_base_"
@@ -71,7 +70,7 @@ class Loader:
         self.files.append(path)
         if len(self.files) > MAX_FILES:
             raise config_error(f"more than {MAX_FILES} files", Origin(path), [BASE])
-        self.budget.charge(len(text) >> 5, 8 * len(text))
+        self.budget.charge(len(text) >> 5)
         variables = file_variables(path) if self.use_variables else None
         source = _Source(self, Template(text, path, variables, self.budget), chain)
         own = source.read(extension(path))

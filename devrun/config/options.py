@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from devrun.config.limits import MAX_DEPTH, MAX_STRING, Budget, check_key
+from devrun.config.limits import MAX_DEPTH, MAX_STRING
 from devrun.config.origin import describe
 
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
@@ -56,132 +56,61 @@ def parse_value(text: str) -> Any:
     """
     if len(text) > MAX_STRING or "\0" in text:
         raise ValueError("a value that long, or with a NUL character, is not taken")
-    reader = _Reader(text)
     try:
-        items, commas = reader.items("")
+        values = [_value(part, 0) for part in _parts(text)]
     except _NotAList:
         return _atom(text.strip())
-    if commas:
-        return items
-    return items[0] if items else ""
+    return values if text.strip()[-1:] == "," or len(values) > 1 else values[0]
 
 
 class _NotAList(Exception):  # noqa: N818 - a way back to plain text
     """The text is no well-formed row of values."""
 
 
-class _Reader:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._budget = Budget()
-        self._at = 0
-        self._depth = 0
-
-    def items(self, close: str) -> tuple[list[Any], bool]:
-        """Values up to `close` (or the end), and whether commas stand between them.
-
-        A comma before the end adds nothing, as in `(1,)`.
-        """
-        found: list[Any] = []
-        commas = False
-        while True:
-            self._space()
-            if self._ends(close) and (commas or close or not found):
-                return found, commas
-            found.append(self._value(close))
-            self._space()
-            if self._ends(close):
-                return found, commas
-            if self._peek() != ",":
-                raise _NotAList
-            self._at += 1
-            commas = True
-
-    def _ends(self, close: str) -> bool:
-        if self._peek() == close:
-            self._at += len(close)
-            return True
-        return False
-
-    def _peek(self) -> str:
-        return self._text[self._at : self._at + 1]
-
-    def _space(self) -> None:
-        while self._peek().isspace():
-            self._at += 1
-
-    def _value(self, close: str) -> Any:
-        start = self._at
-        self._budget.charge(2, 300)
-        char = self._peek()
-        if char and char in "\"'":
-            quoted = self._quoted(char)
-            self._space()
-            if quoted is not None and self._peek() in (",", close, ""):
-                return quoted
-            self._at = start  # 'don't: a quote inside a word is a letter
-        elif char in _CLOSING:
-            self._depth += 1
-            if self._depth > MAX_DEPTH:
-                raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-            self._at += 1
-            made = self._dict() if char == "{" else self.items(_CLOSING[char])[0]
-            self._depth -= 1
-            return tuple(made) if char == "(" else made
-        return _atom(self._bare(close))
-
-    def _quoted(self, quote: str) -> str | None:
-        """The text up to the closing quote; None, without moving, if none."""
-        end = self._text.find(quote, self._at + 1)
-        if end < 0:
-            return None
-        text = self._text[self._at + 1 : end]
-        self._at = end + 1
-        return text
-
-    def _bare(self, close: str, also: str = "") -> str:
-        """Text up to a comma or `close`, brackets inside it in pairs."""
-        start = self._at
-        open_brackets: list[str] = []
-        while char := self._peek():
-            if open_brackets and char == open_brackets[-1]:
-                open_brackets.pop()
-            elif not open_brackets and char in (",", close, also):
-                break
-            elif char in _CLOSING:
-                open_brackets.append(_CLOSING[char])
-            elif char in "])}":
-                raise _NotAList
-            self._at += 1
-        if open_brackets or (close and not char):
+def _value(text: str, depth: int) -> Any:
+    """The value of one part, in its brackets or without any."""
+    text = text.strip()
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    if text[:1] not in _CLOSING or text[-1:] != _CLOSING[text[0]] or len(text) < 2:
+        return _atom(text)
+    parts = _parts(text[1:-1]) if text[1:-1].strip() else []
+    if text[0] == "{":
+        pairs = [_parts(part, ":", 1) for part in parts]
+        if any(len(pair) != 2 for pair in pairs):
             raise _NotAList
-        return self._text[start : self._at].strip()
+        return {_atom(key.strip()): _value(value, depth + 1) for key, value in pairs}
+    made = [_value(part, depth + 1) for part in parts]
+    return tuple(made) if text[0] == "(" else made
 
-    def _dict(self) -> dict[Any, Any]:
-        made: dict[Any, Any] = {}
-        while True:
-            self._space()
-            if self._ends("}"):
-                return made
-            key = self._key()
-            self._space()
-            if self._peek() != ":":
-                raise _NotAList
-            self._at += 1
-            self._space()
-            made[key] = self._value("}")
-            self._space()
-            if self._peek() == ",":
-                self._at += 1
-            elif self._peek() != "}":
-                raise _NotAList
 
-    def _key(self) -> Any:
-        char = self._peek()
-        quoted = self._quoted(char) if char and char in "\"'" else None
-        key = _atom(self._bare("}", also=":")) if quoted is None else quoted
-        check_key(key)
-        return key
+def _parts(text: str, sign: str = ",", most: int = -1) -> list[str]:
+    """`text` between the signs that are in no bracket and no quotes, `most` of them.
+
+    A comma at the end adds nothing, as in `(1,)`. A quote inside a word is a letter.
+    """
+    parts: list[str] = []
+    open_brackets: list[str] = []
+    start = at = 0
+    before = ","
+    while at < len(text):
+        char = text[at]
+        end = text.find(char, at + 1) if char in "\"'" and before in ",:[({" else -1
+        if end > 0:
+            at = end
+        elif char == sign and not open_brackets and len(parts) != most:
+            parts.append(text[start:at])
+            start = at + 1
+        elif char in _CLOSING:
+            open_brackets.append(_CLOSING[char])
+        elif char in "])}" and (not open_brackets or open_brackets.pop() != char):
+            raise _NotAList
+        before = before if char.isspace() else char
+        at += 1
+    if open_brackets:
+        raise _NotAList
+    last = text[start:]
+    return parts if parts and sign == "," and not last.strip() else [*parts, last]
 
 
 def _atom(text: str) -> Any:

@@ -7,24 +7,17 @@ without a method is refused by name.
 from __future__ import annotations
 
 import ast
+import copy
+import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from devrun.config import python_operations as operations
-from devrun.config.limits import MAX_BITS, Budget, TooMuch, check_key
+from devrun.config.limits import MAX_BITS, Budget, TooMuch
 from devrun.config.origin import config_error, describe, hint_for
-from devrun.config.python_methods import method_of
-from devrun.config.python_syntax import (
-    function_of_module,
-    in_base,
-    is_base,
-    kind_of,
-    names_bound,
-    path_in_base,
-    source_of,
-)
-from devrun.config.python_text import show
-from devrun.config.tree import ConfigDict
+from devrun.config.template import MARKER
+from devrun.config.tree import ConfigDict, origin_of
 from devrun.errors import ConfigError
 from devrun.place import Origin
 from devrun.text import escape
@@ -37,11 +30,10 @@ WRONG = (
 """What an operation on the values of a configuration can raise."""
 
 _SCALARS = (str, bool, int, float)
-_ENTRY = 100
 _CONVERSIONS = {-1: "s", 115: "s", 114: "r", 97: "a"}
-
-
 _ALIKE = {"generatorexp": "listcomp"}
+_SHOWN = 500
+"""Nodes of an expression that a message repeats."""
 
 
 class Expressions:
@@ -60,18 +52,14 @@ class Expressions:
     ) -> None:
         self.file = file
         self.names: dict[str, Any] = {}
-        self.functions = dict(operations.FUNCTIONS)
         self.target: list[Any] = []
         self.budget = budget
+        self._functions = operations.functions(budget)
         self._fill = fill
-        self.base = base
-        self._last = Origin(file)
+        self._base = base
 
     def origin(self, node: ast.AST) -> Origin:
-        line = getattr(node, "lineno", 0)
-        if line != self._last.line:
-            self._last = Origin(self.file, line)
-        return self._last
+        return Origin(self.file, getattr(node, "lineno", 0))
 
     def fail(self, node: ast.AST, reason: str) -> NoReturn:
         raise config_error(reason, self.origin(node), self.target)
@@ -80,6 +68,16 @@ class Expressions:
         self.fail(
             node, f"{what} is not read in a configuration; write the value, or {TRUST}"
         )
+
+    def add_functions(self, module: str, name: str, only: str | None) -> bool:
+        """Let the file call the functions of `module`, or `only` one, as `name`."""
+        known = operations.module_functions(self.budget, module)
+        if only is not None:
+            known = {name: known[only]} if only in known else {}
+        else:
+            known = {f"{name}.{each}": known[each] for each in known}
+        self._functions.update(known)
+        return bool(known)
 
     def value(self, node: ast.expr) -> Any:
         """The value of `node`.
@@ -92,7 +90,7 @@ class Expressions:
         if method is None:
             self.refuse(node, f"{kind_of(node)} ")
         try:
-            self.budget.charge(1, 64)
+            self.budget.charge()
             return method(node)
         except ConfigError:
             raise
@@ -110,16 +108,14 @@ class Expressions:
             self.names[target.id] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
             given = operations.items(self.budget, value)
-            self.budget.charge(len(given))
             if len(given) != len(target.elts):
                 self.fail(target, f"{len(target.elts)} names for {len(given)} values")
             for part, item in zip(target.elts, given, strict=True):
                 self.assign(part, item)
         elif isinstance(target, ast.Subscript) or in_base(target):
-            holder, key = holder_of(self, target)
+            holder, key = self.holder_of(target)
             if in_base(target):  # from then on it is the bases' own
-                copied = operations.MODULES["copy"]["deepcopy"]
-                value = operations.call(self.budget, copied, value)
+                value = operations.deep_copy(self.budget, value)
             if isinstance(holder, ConfigDict):
                 operations.put(self.budget, holder, key, value, self.origin(target))
             elif isinstance(holder, list) and isinstance(key, int):
@@ -128,6 +124,15 @@ class Expressions:
                 self.fail(target, f"{describe(holder)} takes no value at that place")
         else:
             self.refuse(target, f"an assignment to {kind_of(target)}")
+
+    def holder_of(self, node: Any) -> tuple[Any, Any]:
+        """What `node` is an item of, and its key there; `_base_.a` is one too."""
+        named = isinstance(node, ast.Attribute)
+        key = node.attr if named else self.value(node.slice)
+        self.budget.look(key)
+        if _is_base(node.value) and isinstance(key, str):
+            return self._base("", self.origin(node)), key
+        return self.value(node.value), key
 
     # One method for each kind of node -----------------------------------------
 
@@ -149,7 +154,7 @@ class Expressions:
         filled = self._fill(name)
         if filled is not name:
             return filled
-        if name == "dict" or name in self.functions:
+        if name == "dict" or name in self._functions:
             self.refuse(node, f"the function {name} as a value")
         hint = hint_for(name, self.names) if self.names else ""
         self.fail(
@@ -163,8 +168,7 @@ class Expressions:
         return tuple(self._elements(node.elts))
 
     def _value_of_set(self, node: ast.Set) -> Any:
-        found = list(self._elements(node.elts))
-        return self._call("set", found)
+        return operations.call(self.budget, set, list(self._elements(node.elts)))
 
     def _elements(self, nodes: list[ast.expr]) -> Iterator[Any]:
         for node in nodes:
@@ -174,19 +178,25 @@ class Expressions:
                 yield self.value(node)
 
     def _value_of_dict(self, node: ast.Dict) -> ConfigDict:
+        given = [
+            (key and self.origin(key), key and self.value(key), self.value(value))
+            for key, value in zip(node.keys, node.values, strict=True)
+        ]
+        return self._dict(node, given)
+
+    def _dict(self, node: ast.expr, given: list[tuple[Any, Any, Any]]) -> ConfigDict:
+        """Of `(where, key, value)`; without a place, of a dict to take over."""
         result = operations.new_dict(self.budget, self.origin(node))
         written: set[Any] = set()
-        for key_node, value_node in zip(node.keys, node.values, strict=True):
-            value = self.value(value_node)
-            if key_node is None:
+        for origin, key, value in given:
+            if origin is None:
                 operations.update(self.budget, result, value)
                 continue
-            key = self.value(key_node)
             self.budget.look(key)
-            check_key(key)
             if key in written:
-                self.fail(key_node, f"the key {describe(key)} is given twice")
-            operations.put(self.budget, result, key, value, self.origin(key_node))
+                reason = f"the key {describe(key)} is given twice"
+                raise config_error(reason, origin, self.target)
+            operations.put(self.budget, result, key, value, origin)
             written.add(key)
         return result
 
@@ -195,78 +205,67 @@ class Expressions:
         if isinstance(function, ast.Name) and function.id not in self.names:
             if function.id == "dict":
                 return self._call_dict(node)
-            if function.id in self.functions:
-                args, options = self._arguments(node)
-                return self._call(function.id, *args, **options)
+            if function.id in self._functions:
+                return self._call(self._functions[function.id], node)
         elif isinstance(function, ast.Attribute):
-            name = function_of_module(function)
-            if name in self.functions and name.partition(".")[0] not in self.names:
-                args, options = self._arguments(node)
-                return self._call(name, *args, **options)
-            receiver = self.value(function.value)
-            method = method_of(receiver, function.attr)
+            owner = function.value
+            module = owner.id if isinstance(owner, ast.Name) else ""
+            name = f"{module}.{function.attr}"
+            if name in self._functions and module not in self.names:
+                return self._call(self._functions[name], node)
+            receiver = self.value(owner)
+            method = operations.method_of(self.budget, receiver, function.attr)
             if method is not None:
-                args, options = self._arguments(node)
-                return operations.call(self.budget, method, receiver, *args, **options)
+                return self._call(method, node)
         self.refuse(node, f"the call {source_of(function)}(...)")
 
-    def _call(self, function: str, /, *args: Any, **options: Any) -> Any:
-        return operations.call(self.budget, self.functions[function], *args, **options)
-
-    def _arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
+    def _call(self, function: Callable[..., Any], node: ast.Call) -> Any:
         options: dict[str, Any] = {}
         for keyword in node.keywords:
             given = self.value(keyword.value)
             if keyword.arg is None:
                 operations.items(self.budget, given)
             options.update({keyword.arg: given} if keyword.arg else given)
-        self.budget.charge(len(options), _ENTRY * len(options))
-        return list(self._elements(node.args)), options
+        return function(*self._elements(node.args), **options)
 
     def _call_dict(self, node: ast.Call) -> ConfigDict:
-        result = operations.new_dict(self.budget, self.origin(node))
         if len(node.args) > 1:
             self.fail(node, "dict(...) takes one positional argument at most")
-        for argument in self._elements(node.args):
-            operations.update(self.budget, result, argument)
-        written: set[Any] = set()
+        given: list[tuple[Any, Any, Any]] = [
+            (None, None, argument) for argument in self._elements(node.args)
+        ]
         for keyword in node.keywords:
-            value = self.value(keyword.value)
-            names = (
-                {keyword.arg}
-                if keyword.arg
-                else set(operations.items(self.budget, value))
-            )
-            for name in names & written:
-                self.fail(keyword, f"the key {describe(name)} is given twice")
-            written |= names
-            if keyword.arg is None:
-                operations.update(self.budget, result, value)
+            value, here = self.value(keyword.value), self.origin(keyword)
+            if keyword.arg is not None:
+                given.append((here, keyword.arg, value))
+            elif isinstance(value, dict):
+                for key in operations.items(self.budget, value):
+                    line = origin_of(value, key) or here
+                    given.append((line, key, dict.__getitem__(value, key)))
             else:
-                operations.put(
-                    self.budget, result, keyword.arg, value, self.origin(keyword)
-                )
-        return result
+                self.fail(keyword, f"`**` takes a dict, not {describe(value)}")
+        return self._dict(node, given)
 
     def _value_of_attribute(self, node: ast.Attribute) -> Any:
-        if path := path_in_base(node):
-            return self.base(path, self.origin(node))
+        path: list[str] = []
+        owner: ast.expr = node
+        while isinstance(owner, ast.Attribute):
+            path.append(owner.attr)
+            owner = owner.value
+        if _is_base(owner):
+            return self._base(".".join(reversed(path)), self.origin(node))
         self.refuse(node, f"the attribute {source_of(node)}")
 
     def _value_of_subscript(self, node: ast.Subscript) -> Any:
-        holder, key = holder_of(self, node)
+        holder, key = self.holder_of(node)
         if isinstance(holder, dict):
-            self.budget.look(key)
             if key not in holder:
                 self.fail(node, f"no key {describe(key)}; {hint_for(key, holder)}")
             return dict.__getitem__(holder, key)
         if not isinstance(holder, (str, list, tuple, range)):
             self.fail(node, f"{describe(holder)} has no items")
-        if isinstance(key, slice):
-            chosen = range(*key.indices(len(holder)))
-            is_text = isinstance(holder, str)
-            (self.budget.text if is_text else self.budget.rows)(len(chosen))
-        return holder[key]
+        found = holder[key]
+        return self.budget.made(found) if isinstance(key, slice) else found
 
     def _value_of_slice(self, node: ast.Slice) -> slice:
         parts = (node.lower, node.upper, node.step)
@@ -280,7 +279,6 @@ class Expressions:
         value = self.value(node.operand)
         if isinstance(node.op, ast.Not):
             return not value
-        self.budget.charge(1, 600)
         if isinstance(node.op, ast.USub):
             return -value
         return ~value if isinstance(node.op, ast.Invert) else +value
@@ -298,9 +296,8 @@ class Expressions:
         left = self.value(node.left)
         for operator, right_node in zip(node.ops, node.comparators, strict=True):
             right = self.value(right_node)
-            if not operations.compare(
-                self.budget, type(operator).__name__, left, right
-            ):
+            name = type(operator).__name__
+            if not operations.compare(self.budget, name, left, right):
                 return False
             left = right
         return True
@@ -316,13 +313,13 @@ class Expressions:
     def _value_of_formattedvalue(self, node: ast.FormattedValue) -> str:
         spec = str(self.value(node.format_spec)) if node.format_spec else ""
         value = self.value(node.value)
-        return show(self.budget, value, _CONVERSIONS[node.conversion], spec)
+        return operations.show(self.budget, value, _CONVERSIONS[node.conversion], spec)
 
     def _value_of_listcomp(self, node: ast.ListComp | ast.SetComp) -> list[Any]:
         return [self.value(node.elt) for _ in self._loop(node.generators)]
 
     def _value_of_setcomp(self, node: ast.SetComp) -> Any:
-        return self._call("set", self._value_of_listcomp(node))
+        return operations.call(self.budget, set, self._value_of_listcomp(node))
 
     def _value_of_dictcomp(self, node: ast.DictComp) -> ConfigDict:
         result = operations.new_dict(self.budget, self.origin(node))
@@ -342,7 +339,7 @@ class Expressions:
         outer = {name: self.names[name] for name in inner if name in self.names}
         try:
             for item in rounds:
-                self.budget.charge(1)
+                self.budget.charge()
                 self.assign(first.target, item)
                 if all(self.value(test) for test in first.ifs):
                     yield from self._loop(rest)
@@ -352,10 +349,50 @@ class Expressions:
             self.names.update(outer)
 
 
-def holder_of(of: Expressions, node: Any) -> tuple[Any, Any]:
-    """What `node` is an item of, and its key there; `_base_.a` is one too."""
-    named = isinstance(node, ast.Attribute)
-    key = node.attr if named else of.value(node.slice)
-    if is_base(node.value) and isinstance(key, str):
-        return of.base("", of.origin(node)), key
-    return of.value(node.value), key
+# Looking at nodes ---------------------------------------------------------------
+
+
+def _is_base(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "_base_"
+
+
+def in_base(node: ast.expr) -> bool:
+    """Whether `node` is a part of `_base_`, such as `_base_.a["b"][1]`."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return _is_base(node)
+
+
+def names_bound(targets: list[ast.expr]) -> list[str]:
+    """The plain names among `targets`, those inside rows included."""
+    found: list[str] = []
+    for target in targets:
+        if isinstance(target, ast.Name):
+            found.append(target.id)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            found.extend(names_bound(target.elts))
+    return found
+
+
+def kind_of(node: ast.AST) -> str:
+    """What `node` is, for a message."""
+    names = {
+        "Lambda": "a lambda", "Await": "await", "Yield": "yield",
+        "NamedExpr": "an assignment inside an expression", "Attribute": "an attribute",
+        "Starred": "a starred value",
+    }  # fmt: skip
+    return names.get(type(node).__name__, f"a {type(node).__name__}")
+
+
+def source_of(node: ast.AST) -> str:
+    """`node` as source, its texts left out: one of them may be a secret."""
+    if sum(1 for _ in itertools.islice(ast.walk(node), _SHOWN)) == _SHOWN:
+        return "..."
+    shown = copy.deepcopy(node)
+    for part in ast.walk(shown):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            part.value = "..."
+    try:
+        return escape(re.sub(MARKER, "{{...}}", ast.unparse(shown)), 60)
+    except RecursionError:
+        return "..."

@@ -17,8 +17,7 @@ from typing import Any
 from devrun.config import python_operations as operations
 from devrun.config.limits import Budget
 from devrun.config.origin import config_error, describe
-from devrun.config.python_expressions import WRONG, Expressions, holder_of
-from devrun.config.python_syntax import names_bound
+from devrun.config.python_expressions import WRONG, Expressions, names_bound
 from devrun.config.tree import ConfigDict, place
 from devrun.errors import ConfigError
 from devrun.place import Origin
@@ -57,7 +56,7 @@ def parse(text: str, file: str, budget: Budget) -> ast.Module:
         reason = f"more than {MAX_WORDS} words and signs; split it with `_base_`"
         raise config_error(reason, Origin(file))
     try:
-        budget.charge(words, 700 * words)
+        budget.charge(words)
     except ValueError as error:
         raise config_error(str(error), Origin(file)) from None
     try:
@@ -189,9 +188,8 @@ class _Statements:
         given = self._of.value(node.value)
         if isinstance(old, list) and operator == "Add":
             # In place, as Python does: other names for the list see it too.
-            more = operations.items(self._of.budget, given)
-            self._of.budget.rows(len(more))
-            old.extend(more)
+            old.extend(operations.items(self._of.budget, given))
+            self._of.budget.made(old)
             made: Any = old
         else:
             made = operations.binary(self._of.budget, operator, old, given)
@@ -229,7 +227,6 @@ class _Statements:
                 isinstance(k, str) for k in operations.items(self._of.budget, given)
             ):
                 self._of.fail(call, "a dict with text as keys is expected here")
-            self._of.budget.rows(3 * len(given))
             self._of.names.update(given)
             self._lines.update(dict.fromkeys(given, self._of.origin(call)))
             self._lines.update(given._meta_.origins)
@@ -260,19 +257,17 @@ class _Statements:
         module = node.module if isinstance(node, ast.ImportFrom) else None
         for alias in node.names:
             name = alias.asname or alias.name
-            known = operations.MODULES.get(module or alias.name, {})
-            if module is None and known:
-                self._of.functions.update({f"{name}.{k}": known[k] for k in known})
-            elif alias.name in known:
-                self._of.functions[name] = known[alias.name]
-            elif name.partition(".")[0] in (*self._read, "*"):
+            if self._of.add_functions(
+                module or alias.name, name, alias.name if module else None
+            ):
+                continue
+            if name.partition(".")[0] in (*self._read, "*"):
                 self._of.refuse(node, "`import`")
-            else:
-                logging.getLogger("devrun").warning(
-                    "%s: an import that the file does not use is passed over; a module "
-                    "that registers something belongs into custom_imports",
-                    self._of.origin(node),
-                )
+            logging.getLogger("devrun").warning(
+                "%s: an import that the file does not use is passed over; a module "
+                "that registers something belongs into custom_imports",
+                self._of.origin(node),
+            )
 
     _run_importfrom = _run_import
 
@@ -288,16 +283,15 @@ class _Statements:
                     )
                 del self._of.names[target.id]
             elif isinstance(target, ast.Subscript):
-                holder, key = holder_of(self._of, target)
-                self._of.budget.look(key)
-                self._of.budget.charge(len(holder) >> 9 if holder else 0)
-                if isinstance(holder, dict) and key not in holder:
-                    self._of.fail(target, f"no key {describe(key)}")
-                if isinstance(holder, (dict, list)) and not isinstance(key, slice):
-                    holder.pop(key)
-                else:
-                    self._of.fail(
-                        target, f"nothing can be deleted from {describe(holder)}"
-                    )
+                self._delete_item(target)
             else:
                 self._of.refuse(target, "`del` of an attribute")
+
+    def _delete_item(self, target: ast.Subscript) -> None:
+        holder, key = self._of.holder_of(target)
+        if isinstance(holder, dict) and key not in holder:
+            self._of.fail(target, f"no key {describe(key)}")
+        if not isinstance(holder, (dict, list)) or isinstance(key, slice):
+            self._of.fail(target, f"nothing can be deleted from {describe(holder)}")
+        self._of.budget.charge(len(holder) >> 9)
+        holder.pop(key)

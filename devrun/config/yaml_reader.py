@@ -1,4 +1,4 @@
-"""Strict YAML to a tree with line numbers.
+"""Strict YAML, and JSON, to a tree with line numbers.
 
 The core schema of YAML 1.2 (`1e-3` and `0o17` are numbers; `no`, `on`, `12:30:45`
 and `1_000` are text), read from the parser's events: no tag can build an object, a
@@ -8,10 +8,12 @@ duplicate key is an error, depth, size and alias expansion are limited. The merg
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from typing import Any
 
-from devrun.config.limits import MAX_DEPTH, Budget, TooMuch, check_key
+from devrun.config.limits import MAX_DEPTH, Budget, TooMuch
 from devrun.config.origin import config_error, describe
 from devrun.config.tree import ConfigDict, origin_of, place
 from devrun.place import Origin
@@ -29,7 +31,10 @@ _WORDS: dict[str, bool | None] = {
 }
 
 
-_DIRECTIVES = 100
+_PAIR = re.compile(
+    r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+"""In JSON: one character, in two halves."""
 
 
 class _MergeKey:
@@ -71,14 +76,38 @@ def read_yaml(text: str, file: str, budget: Budget) -> ConfigDict:
     Raises:
         ConfigError: text that is no single YAML mapping of plain values.
     """
+    return _read(text, _Builder(file, budget, scalar), "YAML")
+
+
+def read_json(
+    text: str, file: str, budget: Budget, is_marker: Callable[[str], bool]
+) -> ConfigDict:
+    """The object in `text`, which is read as YAML is; words alone are refused.
+
+    A bare word is accepted, as text, only where `is_marker` accepts it.
+    NaN and Infinity are read as Python's `json` writes them.
+
+    Raises:
+        ConfigError: text that is no JSON object.
+    """
+
+    def word(text: str) -> Any:
+        if text in ("NaN", "Infinity", "-Infinity"):
+            return float(text)
+        value = scalar(text)
+        if (isinstance(value, str) and not is_marker(text)) or not text:
+            raise ValueError(f"unknown word {describe(text)}; put text in quotes")
+        return value
+
+    # YAML has no character in two halves, and tabs only within a line
+    text = _PAIR.sub(lambda found: found[1] + json.loads(f'"{found[2]}"'), text)
+    return _read(text.replace("\t", " "), _Builder(file, budget, word), "JSON")
+
+
+def _read(text: str, builder: _Builder, kind: str) -> ConfigDict:
     import yaml  # here: a run from a Python config never needs it
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    builder = _Builder(file, budget)
-    if len(re.findall(r"^%", text, re.MULTILINE)) > _DIRECTIVES:
-        # The parser compares each with all before it.
-        reason = f"more than {_DIRECTIVES} lines that begin with '%'; remove them"
-        raise config_error(reason, Origin(file))
     try:
         for event in yaml.parse(text, Loader=loader):
             builder.take(event)
@@ -86,12 +115,14 @@ def read_yaml(text: str, file: str, budget: Budget) -> ConfigDict:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 0
         reason = (error.problem or error.context or "it cannot be read").strip()
-        raise config_error(f"not valid YAML: {reason}", Origin(file, line)) from None
+        origin = Origin(builder.file, line)
+        raise config_error(f"not valid {kind}: {reason}", origin) from None
     except yaml.YAMLError as error:
         reason = getattr(error, "reason", None) or str(error).split("\n", 1)[0]
         position = getattr(error, "position", None)
         line = text.count("\n", 0, position) + 1 if isinstance(position, int) else 0
-        raise config_error(f"not valid YAML: {reason}", Origin(file, line)) from None
+        origin = Origin(builder.file, line)
+        raise config_error(f"not valid {kind}: {reason}", origin) from None
     return builder.result()
 
 
@@ -107,8 +138,9 @@ class _Open:
 
 
 class _Builder:
-    def __init__(self, file: str, budget: Budget) -> None:
-        self._file = file
+    def __init__(self, file: str, budget: Budget, plain: Callable[[str], Any]) -> None:
+        self.file = file
+        self._plain = plain
         self._budget = budget
         self._stack: list[_Open] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
@@ -117,7 +149,7 @@ class _Builder:
 
     def take(self, event: Any) -> None:
         kind = type(event).__name__
-        origin = Origin(self._file, event.start_mark.line + 1)
+        origin = Origin(self.file, event.start_mark.line + 1)
         if getattr(event, "tag", None) not in (None, "!"):
             reason = f"the tag {escape(event.tag, 60)} is not accepted; remove it"
             raise config_error(reason, origin, self._path())
@@ -144,7 +176,7 @@ class _Builder:
             reason = (
                 f"the top level must be keys and values, not {describe(self._root)}"
             )
-            raise config_error(reason, Origin(self._file, 1))
+            raise config_error(reason, Origin(self.file, 1))
         return self._root
 
     def _path(self) -> list[Any]:
@@ -154,7 +186,7 @@ class _Builder:
         if len(self._stack) > MAX_DEPTH:
             reason = f"nested deeper than {MAX_DEPTH} levels; flatten it"
             raise config_error(reason, origin, self._path()[:4])
-        self._budget.charge(5, 500 if isinstance(node, ConfigDict) else 200)
+        self._budget.charge(5)
         if isinstance(node, ConfigDict):
             node._meta_.origin = origin
         self._stack.append(_Open(node, origin, event.anchor))
@@ -173,7 +205,7 @@ class _Builder:
         value: Any = event.value
         if not event.style:
             try:
-                value = scalar(event.value)
+                value = self._plain(event.value)
             except ValueError as error:
                 raise config_error(str(error), origin, self._path()) from None
         level = self._stack[-1] if self._stack else None
@@ -188,7 +220,7 @@ class _Builder:
         self, value: Any, size: int, origin: Origin, *, counted: bool = False
     ) -> None:
         try:
-            self._budget.charge(0 if counted else 2 * size, 100)
+            self._budget.charge(1 if counted else 2 * size)
         except TooMuch:
             reason = "too many values, aliases counted; make it smaller"
             raise config_error(reason, origin, self._path()[:4]) from None
@@ -212,11 +244,6 @@ class _Builder:
         if key is not _MERGE_KEY and not isinstance(key, (str, int, float)):
             reason = f"a key must be text, not {describe(key)}; put it in quotes"
             raise config_error(reason, origin, self._path())
-        try:
-            if key is not _MERGE_KEY:
-                check_key(key)
-        except TooMuch as error:
-            raise config_error(str(error), origin, self._path()) from None
         if key in level.node:
             first = origin_of(level.node, key)
             reason = f"given twice (first: {first}); remove one"

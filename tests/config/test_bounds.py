@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from devrun.config.source import LIMITS
 from tests.config.hostile import HOSTILE
 from tests.config.measure import Meter
 
@@ -108,38 +107,3 @@ def test_random_programs_are_bounded(meter, count):
     # Some are read, and some go past the budget; mistakes end the others.
     assert sum("Error" not in outcome for outcome in outcomes) == count
     assert any("more work" in outcome for outcome in outcomes)
-
-
-STEMS = {".py": "a = ", ".yaml": "a: ", ".json": '{"a": ', "--cfg-options": "b="}
-PIECES = [*"[](){}:,*#&!?|>%@~\\'\"=\n -+.<;1ax_", "- ", "- {}\n", "- [1]\n",
-          "k: &a 1\n",
-          "*a, ", "&a ", "? ", "<<: *a\n", "|\n", "---\n", "%TAG ! x\n", "!!str ",
-          "${env:", "${env:A:b}", "{{ fileDirname }}", "{{ _base_.a }}", "_devrun_ref",
-          "1e5", "0x1", "'x' ", '"x",', "{}", "[]", '"a":1,', "a=1;", "f'{1}'", "not ",
-          "lambda:", "x[:]", "if 1:\n ", "for i in []: pass\n", "é", "\t", "\r",
-          "\\N{DIGIT ONE}",
-          "1_", "**", "...", "async ", "yield ", "# x\n", "\n\n"]  # fmt: skip
-
-
-def repeated(draw, suffix):
-    """A text of the greatest size that is taken, of a few pieces again and again."""
-    pieces = [draw.choice(PIECES) for _ in range(draw.randint(1, 4))]
-    block = "".join(piece * draw.choice([1, 1, 2, 9]) for piece in pieces)
-    limit = LIMITS.get(suffix, 1 << 20)
-    stem = draw.choice([STEMS[suffix], "", STEMS[suffix] + "["])
-    room = limit - len(stem.encode())
-    return stem + block * (room // len(block.encode()))
-
-
-@pytest.mark.parametrize(
-    "count", [15, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"]
-)
-@pytest.mark.parametrize("suffix", STEMS)
-def test_random_texts_are_bounded(meter, suffix, count):
-    draw = random.Random(f"{suffix}{count}")
-    for number in range(count):
-        text = repeated(draw, suffix)
-        is_file = suffix in LIMITS
-        given = ({f"c{suffix}": text}, []) if is_file else ({"c.py": "a=1"}, [text])
-        cost = meter.cost(*given)
-        assert cost.bounded, (number, cost, text[:200])

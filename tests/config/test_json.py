@@ -1,4 +1,8 @@
+import json
+
 import pytest
+
+from devrun.config import Config
 
 
 def test_json_is_read_with_lines(load):
@@ -10,20 +14,25 @@ def test_json_is_read_with_lines(load):
     assert [line for _, _, line in cfg.origins()][-2:] == ["c.json:3", "c.json:4"]
 
 
+def test_json_as_programs_write_it(load):
+    tree = {"a": {"b": [1, -2.5e-3, True], 'c\n"/': "\U0001f600 \\ud83d\\ude00"}}
+    for options in ({}, {"indent": "\t"}, {"separators": (",", ":")}):
+        assert load(json.dumps(tree, **options), "c.json") == Config(tree)
+    assert load("", "c.json") == Config({})
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ('{"a": 1,\n "a": 2}', "c.json:2: a: given twice (first: c.json:1)"),
-        ('{"a": 1', "c.json:1: expected ',' or '}'"),
-        ('{"a": }', "expected a value, found '}'"),
-        ('{"a": nope}', "unknown word 'nope'"),
-        ('{"a": 01}', "'01' is not a number"),
-        ('{"a": 1e999}', "is not a number"),
-        ('{"a": "x}', "not a JSON string"),
-        ("{a: 1}", "a key in double quotes"),
-        ('{"a" 1}', "expected ':'"),
-        ("[1]", "the top level must be an object"),
-        ('{"a": 1} x', "text after the end"),
+        ('{"a": 1', "not valid JSON: did not find expected"),
+        ('{"a": }', "unknown word ''"),
+        ('{"a": nope}', "unknown word 'nope'; put text in quotes"),
+        ('{"a": 1e999}', "too large"),
+        ('{"a": "x}', "not valid JSON"),
+        ("{a: 1}", "unknown word 'a'"),
+        ("[1]", "the top level must be keys and values"),
+        ('{"a": 1} x', "not valid JSON"),
         ('{"a": ' + "[" * 30000, "nested deeper"),
     ],
 )
