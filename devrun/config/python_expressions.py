@@ -54,9 +54,9 @@ class Expressions:
         self.names: dict[str, Any] = {}
         self.target: list[Any] = []
         self.budget = budget
-        self._functions = operations.functions(budget)
+        self.functions = operations.functions(budget)
         self._fill = fill
-        self._base = base
+        self.base = base
 
     def origin(self, node: ast.AST) -> Origin:
         return Origin(self.file, getattr(node, "lineno", 0))
@@ -68,16 +68,6 @@ class Expressions:
         self.fail(
             node, f"{what} is not read in a configuration; write the value, or {TRUST}"
         )
-
-    def add_functions(self, module: str, name: str, only: str | None) -> bool:
-        """Let the file call the functions of `module`, or `only` one, as `name`."""
-        known = operations.module_functions(self.budget, module)
-        if only is not None:
-            known = {name: known[only]} if only in known else {}
-        else:
-            known = {f"{name}.{each}": known[each] for each in known}
-        self._functions.update(known)
-        return bool(known)
 
     def value(self, node: ast.expr) -> Any:
         """The value of `node`.
@@ -113,7 +103,7 @@ class Expressions:
             for part, item in zip(target.elts, given, strict=True):
                 self.assign(part, item)
         elif isinstance(target, ast.Subscript) or in_base(target):
-            holder, key = self.holder_of(target)
+            holder, key = holder_of(self, target)
             if in_base(target):  # from then on it is the bases' own
                 value = operations.deep_copy(self.budget, value)
             if isinstance(holder, ConfigDict):
@@ -124,15 +114,6 @@ class Expressions:
                 self.fail(target, f"{describe(holder)} takes no value at that place")
         else:
             self.refuse(target, f"an assignment to {kind_of(target)}")
-
-    def holder_of(self, node: Any) -> tuple[Any, Any]:
-        """What `node` is an item of, and its key there; `_base_.a` is one too."""
-        named = isinstance(node, ast.Attribute)
-        key = node.attr if named else self.value(node.slice)
-        self.budget.look(key)
-        if _is_base(node.value) and isinstance(key, str):
-            return self._base("", self.origin(node)), key
-        return self.value(node.value), key
 
     # One method for each kind of node -----------------------------------------
 
@@ -154,7 +135,7 @@ class Expressions:
         filled = self._fill(name)
         if filled is not name:
             return filled
-        if name == "dict" or name in self._functions:
+        if name == "dict" or name in self.functions:
             self.refuse(node, f"the function {name} as a value")
         hint = hint_for(name, self.names) if self.names else ""
         self.fail(
@@ -205,14 +186,14 @@ class Expressions:
         if isinstance(function, ast.Name) and function.id not in self.names:
             if function.id == "dict":
                 return self._call_dict(node)
-            if function.id in self._functions:
-                return self._call(self._functions[function.id], node)
+            if function.id in self.functions:
+                return self._call(self.functions[function.id], node)
         elif isinstance(function, ast.Attribute):
             owner = function.value
             module = owner.id if isinstance(owner, ast.Name) else ""
             name = f"{module}.{function.attr}"
-            if name in self._functions and module not in self.names:
-                return self._call(self._functions[name], node)
+            if name in self.functions and module not in self.names:
+                return self._call(self.functions[name], node)
             receiver = self.value(owner)
             method = operations.method_of(self.budget, receiver, function.attr)
             if method is not None:
@@ -253,11 +234,11 @@ class Expressions:
             path.append(owner.attr)
             owner = owner.value
         if _is_base(owner):
-            return self._base(".".join(reversed(path)), self.origin(node))
+            return self.base(".".join(reversed(path)), self.origin(node))
         self.refuse(node, f"the attribute {source_of(node)}")
 
     def _value_of_subscript(self, node: ast.Subscript) -> Any:
-        holder, key = self.holder_of(node)
+        holder, key = holder_of(self, node)
         if isinstance(holder, dict):
             if key not in holder:
                 self.fail(node, f"no key {describe(key)}; {hint_for(key, holder)}")
@@ -347,6 +328,16 @@ class Expressions:
             for name in set(inner) - outer.keys():
                 self.names.pop(name, None)
             self.names.update(outer)
+
+
+def holder_of(of: Expressions, node: Any) -> tuple[Any, Any]:
+    """What `node` is an item of, and its key there; `_base_.a` is one too."""
+    named = isinstance(node, ast.Attribute)
+    key = node.attr if named else of.value(node.slice)
+    of.budget.look(key)
+    if _is_base(node.value) and isinstance(key, str):
+        return of.base("", of.origin(node)), key
+    return of.value(node.value), key
 
 
 # Looking at nodes ---------------------------------------------------------------

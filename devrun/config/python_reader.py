@@ -17,7 +17,12 @@ from typing import Any
 from devrun.config import python_operations as operations
 from devrun.config.limits import Budget
 from devrun.config.origin import config_error, describe
-from devrun.config.python_expressions import WRONG, Expressions, names_bound
+from devrun.config.python_expressions import (
+    WRONG,
+    Expressions,
+    holder_of,
+    names_bound,
+)
 from devrun.config.tree import ConfigDict, place
 from devrun.errors import ConfigError
 from devrun.place import Origin
@@ -257,9 +262,12 @@ class _Statements:
         module = node.module if isinstance(node, ast.ImportFrom) else None
         for alias in node.names:
             name = alias.asname or alias.name
-            if self._of.add_functions(
-                module or alias.name, name, alias.name if module else None
-            ):
+            known = operations.module_functions(self._of.budget, module or alias.name)
+            if module is None and known:
+                self._of.functions |= {f"{name}.{k}": known[k] for k in known}
+                continue
+            if alias.name in known:
+                self._of.functions[name] = known[alias.name]
                 continue
             if name.partition(".")[0] in (*self._read, "*"):
                 self._of.refuse(node, "`import`")
@@ -288,7 +296,7 @@ class _Statements:
                 self._of.refuse(target, "`del` of an attribute")
 
     def _delete_item(self, target: ast.Subscript) -> None:
-        holder, key = self._of.holder_of(target)
+        holder, key = holder_of(self._of, target)
         if isinstance(holder, dict) and key not in holder:
             self._of.fail(target, f"no key {describe(key)}")
         if not isinstance(holder, (dict, list)) or isinstance(key, slice):
