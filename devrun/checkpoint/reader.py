@@ -248,5 +248,6 @@ def missing_message(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"no checkpoint {str(path)!r}: there is no directory {str(folder)!r}"
-    hint = nearest(str(path), checkpoints_near(path)) or "no checkpoint is near there"
+    known = [os.path.relpath(one, folder) for one in checkpoints_near(path)]
+    hint = nearest(path.name, known) or "no checkpoint is near there"
     return f"no checkpoint {path.name!r} in {str(folder)!r}; {hint}"

