@@ -9,10 +9,13 @@ BIN := $(VENV)/bin
 DEMO := $(VENV)/.demo
 DEV := $(VENV)/.dev
 DOCS := $(VENV)/.docs
-MMCLS := build/openmmlab/.installed
+INTEROP := build/interop
+MMCV1 := $(INTEROP)/mmcv1
+PACKAGES := $(INTEROP)/packages
 
 .NOTPARALLEL: # two targets may set up the same environment
-.PHONY: train test test-slow test-faults test-gpu outside openmmlab lint types docs bench bench-gpu clean
+.PHONY: train test test-interop test-slow test-faults test-gpu outside openmmlab lint types
+.PHONY: docs bench bench-gpu clean
 
 train: $(DEMO)
 	$(BIN)/python tools/train.py $(CONFIG) $(ARGS)
@@ -20,6 +23,10 @@ train: $(DEMO)
 # Two processes; the tests of one file stay together, with what they share.
 test: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+# What needs other people's packages, which two environments below build/ have.
+test-interop: $(MMCV1)/.installed $(PACKAGES)/.installed
+	$(PACKAGES)/bin/python tools/interop_tests.py $(MMCV1) $(PACKAGES) -- $(ARGS)
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(ARGS)
@@ -36,10 +43,10 @@ outside: $(DEV)
 	    $(if $(POPTORCH),--poptorch $(POPTORCH)) $(if $(GAUDI),--gaudi $(GAUDI)) $(ARGS)
 
 # Every config of MMClassification 0.25, and losses beside those of MMCV's own runner.
-openmmlab: $(MMCLS)
-	$(MMCLS:.installed=bin/python) tools/openmmlab.py $(ARGS)
-	$(MMCLS:.installed=bin/python) tools/openmmlab_parity.py
-	$(MMCLS:.installed=bin/python) tools/openmmlab.py --table
+openmmlab: $(MMCV1)/.installed
+	$(MMCV1)/bin/python tools/openmmlab.py $(ARGS)
+	$(MMCV1)/bin/python tools/openmmlab_parity.py
+	$(MMCV1)/bin/python tools/openmmlab.py --table
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -85,13 +92,13 @@ $(DOCS): $(SOURCES)
 	$(call install,docs)
 	touch $(DOCS)
 
-$(MMCLS): $(SOURCES)
+# Whole lists of exact versions, so that nothing is looked for; MMCV is built without its
+# compiled operators.
+$(INTEROP)/%/.installed: tests/interop/environments/%.txt pyproject.toml
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install torch==2.13.0 torchvision==0.28.0 numpy scipy \
-	    'setuptools<81' wheel opencv-python-headless
-	MMCV_WITH_OPS=0 $(@D)/bin/python -m pip install --no-build-isolation mmcv==1.7.2
-	$(@D)/bin/python -m pip install mmcls==0.25.0
-	$(@D)/bin/python -m pip install --no-build-isolation --editable ".[images]"
+	$(@D)/bin/python -m pip install --constraint $< setuptools wheel
+	MMCV_WITH_OPS=0 $(@D)/bin/python -m pip install --no-deps --no-build-isolation \
+	    --requirement $< --editable .
 	touch $@
 
 # The build back end is pinned too, hence installed first and used without isolation.
