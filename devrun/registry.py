@@ -34,7 +34,7 @@ from devrun.errors import (
     UnknownNameError,
 )
 from devrun.protocols import Metric, Transform
-from devrun.scopes import foreign, hint
+from devrun.scopes import Foreign, foreign, hint
 from devrun.trust import accepted, import_path, takes_objects
 
 _Module = TypeVar("_Module", bound=Buildable)
@@ -127,7 +127,7 @@ class Registry:
             ConfigError: a dotted path that cannot be imported, or to something that
                 this registry does not hold.
         """
-        if (theirs := foreign(self.name, name)) is not None:
+        if (theirs := self.foreign(name)) is not None:
             return theirs.target
         found = self.get(name)
         if found is None and "." in name and self._expects is not None:
@@ -138,10 +138,17 @@ class Registry:
         if found is None:
             raise UnknownNameError(
                 f"{name!r} is not in the {self.name} registry"
-                f"{hint(self.name, name, self.module_dict)} (the module of your own "
-                f"class must be listed in custom_imports)"
+                f"{hint(self.name, name, self.module_dict)}"
             )
         return found
+
+    def foreign(self, name: str) -> Foreign | None:
+        """What another package's scope has for `type: name`.
+
+        Only devrun's own registries stand for theirs; one that a package made has what
+        it has, also when a name of that package is built by its own code.
+        """
+        return foreign(self.name, name) if self.scope == "devrun" else None
 
     def expected(self) -> type:
         """What a dotted path must yield: a class or a protocol."""
@@ -261,7 +268,7 @@ def build_from_cfg(
     wanted = args.pop("type")
     if isinstance(wanted, str):
         try:
-            theirs = foreign(registry.name, wanted)
+            theirs = registry.foreign(wanted)
             target = registry.resolve(wanted) if theirs is None else theirs.target
         except DevrunError as error:
             error.locate(where(cfg, "type"))

@@ -135,9 +135,14 @@ def within(name: str | None) -> Iterator[None]:
 
 def hint(kind: str, name: str, own: Iterable[str]) -> str:
     """The end of a message about an unknown `name`: where it was looked up, and the
-    nearest there, or the package that would have it."""
+    nearest there, or the package that has it."""
     scope = _default.get()
     known = [*own, *(scope.names(kind) if scope is not None else ())]
     searched = f" and not in {scope.name}" if scope is not None else ""
     elsewhere = import_module(_HOME).whose(kind, name, known)
-    return f"{searched}; {elsewhere or nearest(name, known) or 'it is empty'}"
+    if elsewhere:
+        return f"{searched}; {elsewhere}"
+    return (
+        f"{searched}; {nearest(name, known) or 'it is empty'} (the module of your own "
+        "class must be listed in custom_imports)"
+    )

@@ -162,6 +162,16 @@ class PreparedLoader:
         limited._limit = count
         return limited
 
+    @property
+    def shortened(self) -> bool:
+        """Whether a limit leaves some of an epoch out; True where it may."""
+        if self._limit is None:
+            return False
+        try:
+            return self._updates() > self._limit
+        except TypeError:  # an iterable that does not know
+            return True
+
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is that of `epoch`, whichever came before."""
         self._seed_workers(epoch)

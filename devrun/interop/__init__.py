@@ -19,7 +19,7 @@ from devrun.blame import cause_of
 from devrun.config.tree import where
 from devrun.errors import ConfigError, DevrunError
 from devrun.hooks.base import Hook
-from devrun.registry import MODELS
+from devrun.registry import MODELS, Registry
 from devrun.scopes import SCOPES, Scope, within
 
 __all__ = [
@@ -213,11 +213,16 @@ def installed() -> list[str]:
 
 
 def whose(kind: str, name: str, known: Sequence[str]) -> str:
-    """A clause that says which package would have `name`, or nearly; empty if none.
+    """A clause that says which package has `name`, or nearly; empty if none.
 
     Args:
         known: names nearer at hand; where one is alike, no package is asked.
     """
+    if name in getattr(_registry_of_mmcv(kind), "module_dict", ()):
+        return (
+            f"MMCV's own {kind}s have it, and this runner is devrun's: give --mmcv, "
+            "then imports of mmcv.runner are devrun's too"
+        )
     if kind != "model":
         return ""
     owners = _KNOWN.get(name, ())
@@ -231,6 +236,13 @@ def whose(kind: str, name: str, known: Sequence[str]) -> str:
     if there:
         return f"{there[0]} has it: write default_scope: {there[0]}"
     return f"{' or '.join(owners)} has it, which is not installed"
+
+
+def _registry_of_mmcv(kind: str) -> Any:
+    """The registry of the real `mmcv.runner`, if that is imported."""
+    names = {"hook": "HOOKS", "runner": "RUNNERS", "optimizer": "OPTIMIZERS"}
+    found = getattr(sys.modules.get("mmcv.runner"), names.get(kind, ""), None)
+    return None if isinstance(found, Registry) else found
 
 
 def version_of(name: str) -> str | None:

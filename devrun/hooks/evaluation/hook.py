@@ -226,7 +226,19 @@ class EvalHook(Hook):
         return self.publish(runner, named)
 
     def named_results(self, runner: Run, results: Any) -> dict[str, Any]:
-        """What the data set makes of `results`, on this rank alone."""
+        """What the data set makes of `results`, on this rank alone.
+
+        Nothing where the run looks at a part of the data only, as a dry run does: an
+        `evaluate` is written for the results of all samples.
+        """
+        part = runner.prepare_eval_loader(self.dataloader).shortened
+        if part and judges(self.dataset):
+            runner.logger.warning(
+                "evaluate of %s takes the results of all samples, of which this run "
+                "looks at some: it is not called",
+                type(self.dataset).__name__,
+            )
+            return {}
         return dict(judged(self.dataset, results, runner.logger, self.eval_kwargs))
 
     def state_dict(self) -> dict[str, Any]:
