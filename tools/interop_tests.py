@@ -39,16 +39,21 @@ def main() -> int:
         seen.append(outcomes)
     lost = never_run(seen)
     for name, reason in lost.items():
-        print(f"skipped in every environment: {name}: {reason}")
+        say(f"skipped in every environment: {name}: {reason}")
     if not any(ran(outcome) for outcomes in seen for outcome in outcomes.values()):
-        print("no test has run")
+        say("no test has run")
         return 1
     return int(any(statuses) or bool(lost))
 
 
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def run(environment: Path, options: list[str]) -> tuple[int, dict[str, str | None]]:
     """pytest's exit status, and for each test why it was skipped, or None."""
-    print(f"== {environment}", flush=True)
+    say(f"== {environment}")
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         python = environment.absolute() / "bin" / "python"
