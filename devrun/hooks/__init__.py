@@ -25,7 +25,6 @@ from devrun.hooks.schedules.cycles import (
     OneCycleMomentumUpdaterHook,
 )
 from devrun.hooks.schedules.hook import LrUpdaterHook, MomentumUpdaterHook
-from devrun.hooks.schedules.plateau import PlateauSchedulerHook
 from devrun.hooks.schedules.policies import (
     CosineAnnealingCooldownLrUpdaterHook,
     CosineAnnealingLrUpdaterHook,
@@ -41,7 +40,10 @@ from devrun.hooks.schedules.policies import (
     StepLrUpdaterHook,
     StepMomentumUpdaterHook,
 )
-from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
+from devrun.hooks.schedules.torch_scheduler import (
+    PlateauSchedulerHook,
+    TorchSchedulerHook,
+)
 from devrun.hooks.stop import StopTogetherHook
 from devrun.hooks.sync_buffer import SyncBuffersHook
 from devrun.hooks.timer import IterTimerHook

@@ -17,8 +17,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError, nearest
-from devrun.hooks.schedules.plateau import PlateauSchedulerHook
-from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
+from devrun.hooks.schedules.torch_scheduler import (
+    PlateauSchedulerHook,
+    TorchSchedulerHook,
+)
 
 KEYS = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
 INTERVALS = ("epoch", "step")

@@ -62,9 +62,9 @@ _ROWS = """
  mmcv.runner.hooks.lr_updater devrun.hooks FlatCosineAnnealingLrUpdaterHook
  mmcv.runner.hooks.lr_updater devrun.hooks CosineRestartLrUpdaterHook
  mmcv.runner.hooks.lr_updater devrun.hooks CyclicLrUpdaterHook OneCycleLrUpdaterHook
- mmcv.runner.hooks.lr_updater devrun.hooks.schedules.checks annealing_cos
- mmcv.runner.hooks.lr_updater devrun.hooks.schedules.checks annealing_linear
- mmcv.runner.hooks.lr_updater devrun.hooks.schedules.checks format_param
+ mmcv.runner.hooks.lr_updater devrun.hooks.schedules.policies annealing_cos
+ mmcv.runner.hooks.lr_updater devrun.hooks.schedules.policies annealing_linear
+ mmcv.runner.hooks.lr_updater devrun.hooks.schedules.cycles format_param
  mmcv.runner.hooks.momentum_updater devrun.hooks MomentumUpdaterHook
  mmcv.runner.hooks.momentum_updater devrun.hooks StepMomentumUpdaterHook
  mmcv.runner.hooks.momentum_updater devrun.hooks CosineAnnealingMomentumUpdaterHook

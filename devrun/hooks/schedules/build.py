@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,9 +13,7 @@ import devrun.hooks.schedules.policies  # noqa: F401 - these two fill the regist
 from devrun.construct import where
 from devrun.errors import ConfigTypeError, UnknownNameError, nearest
 from devrun.hooks.base import Hook
-from devrun.hooks.schedules.plateau import PlateauSchedulerHook
-from devrun.hooks.schedules.torch_names import find_scheduler, scheduler_names
-from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
+from devrun.hooks.schedules.torch_scheduler import find_scheduler, scheduler_names
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.scopes import foreign
 
@@ -39,8 +36,10 @@ def build_lr_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
     if isinstance(cfg, Hook):
         return cfg
     policy = _policy(cfg, "lr_config", LR)
-    if policy and (_hook_name(policy, LR) in HOOKS or _of_package(policy)):
-        return _build(cfg, _hook_name(policy, LR))
+    name = _hook_name(policy, LR)
+    # the package that the config was written for may have such a policy
+    if policy and (name in HOOKS or foreign(HOOKS.name, name) is not None):
+        return _build(cfg, name)
     scheduler = find_scheduler(policy)
     if scheduler is None:
         known = [*_policies(LR), *scheduler_names()]
@@ -49,8 +48,8 @@ def build_lr_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
             place=where(cfg, "policy"),
         )
     metric = issubclass(scheduler, lr_scheduler.ReduceLROnPlateau)
-    hook = PlateauSchedulerHook if metric else TorchSchedulerHook
-    return _build(cfg, hook.__name__, policy=policy)
+    hook = "PlateauSchedulerHook" if metric else "TorchSchedulerHook"
+    return _build(cfg, hook, policy=policy)
 
 
 def build_momentum_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
@@ -91,11 +90,6 @@ def _hook_name(policy: str, suffix: str) -> str:
     return name + suffix
 
 
-def _of_package(policy: str) -> bool:
-    """Whether the package that the config was written for has such a policy."""
-    return foreign(HOOKS.name, _hook_name(policy, LR)) is not None
-
-
 def _policies(suffix: str) -> list[str]:
     names = [
         name.removesuffix(suffix) for name in HOOKS.module_dict if name.endswith(suffix)
@@ -104,32 +98,8 @@ def _policies(suffix: str) -> list[str]:
 
 
 def _build(cfg: Mapping[str, Any], name: str, **extra: Any) -> Hook:
-    _refuse_unknown(cfg, name)
     args: Any = copy.copy(cfg)
     del args["policy"]
     args.update(extra, type=name)
     hook: Hook = build_from_cfg(args, HOOKS)
     return hook
-
-
-def _refuse_unknown(cfg: Mapping[str, Any], name: str) -> None:
-    """Look through the `**kwargs` that policies pass on to their bases."""
-    accepted: list[str] = []
-    for kind in inspect.getmro(HOOKS.resolve(name)):  # type: ignore[arg-type]
-        if "__init__" not in vars(kind):
-            continue
-        parameters = list(
-            inspect.signature(vars(kind)["__init__"]).parameters.values()
-        )[1:]
-        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-            return
-        accepted += [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    for key in cfg:
-        if key not in accepted and key not in ("policy", "type"):
-            hint = nearest(key, accepted)
-            raise ConfigTypeError(
-                f"policy {cfg['policy']!r} has no argument {key!r}; {hint}",
-                place=where(cfg, key),
-            )

@@ -2,38 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, TypeAlias
 
 from devrun.config.numbers import whole_number
-from devrun.errors import ConfigError
-from devrun.hooks.schedules.checks import (
-    annealing,
-    cyclic_ratios,
-    format_param,
-    fraction,
-    iterations_only,
-    numbers,
-)
+from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.hooks.schedules.hook import (
     LrUpdaterHook,
     MomentumUpdaterHook,
     ScheduleHook,
     Values,
+    by_optimizer,
     momentum_of,
-    optimizers_of,
     policy,
     set_momentum,
 )
+from devrun.hooks.schedules.policies import annealing_cos, annealing_linear, fraction
 from devrun.run import Run
 
 PerGroup: TypeAlias = float | Sequence[float] | Mapping[str, Any]
 """One number, a list with one for each group, or a dict of these by optimizer name."""
 
 
+def format_param(name: str, optimizer: Any, param: PerGroup) -> list[Any]:
+    """`param` as one value for each group of the optimizer called `name`.
+
+    Raises:
+        ConfigError: (a ValueError) a list whose length is not the number of groups.
+        UnknownNameError: (a KeyError) a dict without `name`.
+    """
+    if isinstance(param, Mapping):
+        if name not in param:
+            hint = nearest(name, param)
+            raise UnknownNameError(f"no value for the optimizer {name!r}; {hint}")
+        param = param[name]
+    groups = optimizer.param_groups
+    if not isinstance(param, (list, tuple)):
+        return [param] * len(groups)
+    if len(param) != len(groups):
+        raise ConfigError(
+            f"{len(groups)} values are needed, one for each parameter group of "
+            f"{type(optimizer).__name__}, got {len(param)}"
+        )
+    return list(param)
+
+
+def _numbers(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (Real, list, tuple, Mapping)):
+        raise ConfigError.of(name, f"must be a number, list or dict, got {value!r}")
+
+
+class _Cycles(ScheduleHook):
+    """Counted in iterations, up and down along the curve of `anneal_strategy`."""
+
+    anneal_strategy: str
+
+    def __post_init__(self) -> None:
+        if self.by_epoch:
+            raise ConfigError(
+                f"this policy needs by_epoch=False, got {self.by_epoch!r}",
+                key="by_epoch",
+            )
+        name = self.anneal_strategy
+        if name not in ("cos", "linear"):
+            raise ConfigError.of(
+                "anneal_strategy", f"must be 'cos' or 'linear', got {name!r}"
+            )
+        self.anneal_func: Callable[[float, float, float], float] = (
+            annealing_cos if name == "cos" else annealing_linear
+        )
+        super().__post_init__()
+
+
 @dataclass(eq=False)
-class _Cyclic(ScheduleHook):
+class _Cyclic(_Cycles):
     """`cyclic_times` times over the run: up from the base value, then down.
 
     Cyclical rates, https://arxiv.org/abs/1506.01186, section 3.
@@ -56,7 +100,6 @@ class _Cyclic(ScheduleHook):
     gamma: float = 1
 
     def __post_init__(self) -> None:
-        iterations_only(self.by_epoch)
         if not 0 <= self.step_ratio_up < 1.0:
             raise ConfigError.of(
                 "step_ratio_up",
@@ -66,9 +109,15 @@ class _Cyclic(ScheduleHook):
             raise ConfigError.of(
                 "gamma", f"must be above 0 and at most 1, got {self.gamma!r}"
             )
-        self.target_ratio = cyclic_ratios(self.target_ratio)
+        given = self.target_ratio
+        ratios = list(given) if isinstance(given, (list, tuple)) else [given]
+        plain = all(isinstance(r, Real) and not isinstance(r, bool) for r in ratios)
+        if not plain or len(ratios) not in (1, 2):
+            raise ConfigError.of(
+                "target_ratio", f"must be a number or a pair of numbers, got {given!r}"
+            )
+        self.target_ratio = (ratios[0], ratios[1] if ratios[1:] else ratios[0] / 1e5)
         whole_number("cyclic_times", self.cyclic_times)
-        self.anneal_func = annealing(self.anneal_strategy)
         super().__post_init__()
 
     def before_run(self, runner: Run) -> None:
@@ -103,17 +152,14 @@ class CyclicMomentumUpdaterHook(_Cyclic, MomentumUpdaterHook):
     target_ratio: Any = (0.85 / 0.95, 1)
 
 
-class _OneCycle(ScheduleHook):
+class _OneCycle(_Cycles):
     """One cycle over the run, in two phases or in three."""
 
     pct_start: float
-    anneal_strategy: str
     three_phase: bool
 
     def __post_init__(self) -> None:
-        iterations_only(self.by_epoch)
         fraction("pct_start", self.pct_start)
-        self.anneal_func = annealing(self.anneal_strategy)
         super().__post_init__()
 
     def between(
@@ -164,7 +210,7 @@ class OneCycleLrUpdaterHook(_OneCycle, LrUpdaterHook):
     by_epoch: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        numbers("max_lr", self.max_lr)
+        _numbers("max_lr", self.max_lr)
         if self.total_steps is not None:
             whole_number("total_steps", self.total_steps)
         super().__post_init__()
@@ -213,18 +259,16 @@ class OneCycleMomentumUpdaterHook(_OneCycle, MomentumUpdaterHook):
     by_epoch: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        numbers("base_momentum", self.base_momentum)
-        numbers("max_momentum", self.max_momentum)
+        _numbers("base_momentum", self.base_momentum)
+        _numbers("max_momentum", self.max_momentum)
         super().__post_init__()
 
     def get_regular_momentum(self, runner: Run) -> Values:
         """`get_momentum` of every group, which is passed itself."""
-        values = {
-            name: [self.get_momentum(runner, group) for group in one.param_groups]
-            for name, one in optimizers_of(runner).items()
-        }
-        several = isinstance(runner.optimizer, dict)
-        return values if several else next(iter(values.values()))
+        return by_optimizer(
+            runner,
+            lambda _, one: [self.get_momentum(runner, g) for g in one.param_groups],
+        )
 
     def get_momentum(self, runner: Run, base_momentum: dict[str, Any]) -> float:
         high, low = base_momentum["max_momentum"], base_momentum["base_momentum"]

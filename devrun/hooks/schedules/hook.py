@@ -1,7 +1,7 @@
 """`ScheduleHook`: when a scheduled value is worked out, warmed up and written.
 
-It is written to what the two subclasses name, the learning rate or the momentum; which
-value it is, a policy says.
+`LrUpdaterHook` and `MomentumUpdaterHook` say what is scheduled, by MMCV's names, which
+users override; a policy says which value it is.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from torch import Tensor
@@ -24,7 +25,15 @@ from devrun.run import Run
 Values: TypeAlias = Any
 """One number for each parameter group, or a dict of such lists by optimizer name."""
 Kind = TypeVar("Kind", bound=type)
-WARMUPS = ("constant", "linear", "exp")
+WARMUPS: dict[str, Callable[[float, float], float]] = {
+    "constant": lambda left, ratio: ratio,
+    "linear": lambda left, ratio: 1.0 - left * (1.0 - ratio),
+    "exp": lambda left, ratio: ratio**left,
+}
+"""From `left`, the part of the warm-up that is left, and its ratio to a factor.
+
+https://arxiv.org/abs/1706.02677, section 2.2.
+"""
 
 
 @dataclass(eq=False, init=False)
@@ -47,11 +56,11 @@ class ScheduleHook(Hook):
 
     follows_progress: ClassVar[bool] = True
     """False for a policy whose regular value never changes."""
-    quantity: ClassVar[str]
-    """What is scheduled, and the last word of MMCV's names: `get_lr`, `base_lr`."""
-
     default_ratio: ClassVar[float] = 0.1
-
+    base: Values = field(init=False, default=())
+    """What each group began with; set by `before_run`."""
+    regular: Values = field(init=False, default=())
+    """The values without a warm-up."""
     _: KW_ONLY
     by_epoch: bool = True
     warmup: str | None = None
@@ -99,9 +108,7 @@ class ScheduleHook(Hook):
             progress: completed epochs or iterations.
             total: how many there will be.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} must define get_{self.quantity}"
-        )
+        raise NotImplementedError(f"{type(self).__name__} must define value")
 
     def progress(self, runner: Run) -> tuple[int, int]:
         """Completed and total epochs or iterations, whichever the policy follows."""
@@ -110,19 +117,11 @@ class ScheduleHook(Hook):
         return runner.iter, runner.max_iters  # type: ignore[return-value]
 
     def warmup_factor(self, cur_iters: int) -> float:
-        """The factor of the warm-up in iteration `cur_iters`.
-
-        `constant`: the ratio; `linear` and `exp`: from the ratio to 1, evenly in
-        difference or in quotient. https://arxiv.org/abs/1706.02677, section 2.2.
-        """
+        """The factor of the warm-up in iteration `cur_iters`; see `WARMUPS`."""
         if self.warmup is None or not self.warmup_iters:
             return 1.0
-        if self.warmup == "constant":
-            return float(self.warmup_ratio)
-        remaining = 1.0 - cur_iters / self.warmup_iters
-        if self.warmup == "linear":
-            return float(1.0 - remaining * (1.0 - self.warmup_ratio))
-        return float(self.warmup_ratio**remaining)
+        left = 1.0 - cur_iters / self.warmup_iters
+        return float(WARMUPS[self.warmup](left, self.warmup_ratio))
 
     def before_run(self, runner: Run) -> None:
         # Where there are no epochs to count, nothing would ever set the value.
@@ -137,33 +136,27 @@ class ScheduleHook(Hook):
                 f"{type(self).__name__} has by_epoch=True, but this run is counted in "
                 "iterations; give by_epoch=False"
             )
-        initial: Values = {
-            name: self._initial(name, optimizer)
-            for name, optimizer in optimizers_of(runner).items()
-        }
-        if not isinstance(runner.optimizer, dict):
-            (initial,) = initial.values()
-        setattr(self, f"base_{self.quantity}", initial)
+        self.base = by_optimizer(runner, self._initial)
 
     def before_train_epoch(self, runner: Run) -> None:
         self._resolve_warmup(runner)
         if self.by_epoch:
-            self._write(runner, self._refresh(runner))
+            self.regular = self._regular(runner)
+            self._write(runner, self.regular)
 
     def before_train_iter(self, runner: Run) -> None:
         if not self.by_epoch:
-            values = self._refresh(runner)
+            self.regular = values = self._regular(runner)
             if self.warmup is not None and runner.iter < self._resolve_warmup(runner):
-                values = self._warmed(runner.iter)
+                values = self._warm(runner.iter)
             self._write(runner, values)
         elif self.warmup is not None:
             last = self._resolve_warmup(runner)
             if runner.iter > last:
                 return
-            regular = getattr(self, f"regular_{self.quantity}")
-            regular = regular or self._refresh(runner)
+            self.regular = self.regular or self._regular(runner)
             warm = runner.iter < last
-            self._write(runner, self._warmed(runner.iter) if warm else regular)
+            self._write(runner, self._warm(runner.iter) if warm else self.regular)
 
     def get_triggered_stages(self) -> list[str]:
         """As in `Hook`, less the stage in which this schedule has nothing to do."""
@@ -185,21 +178,23 @@ class ScheduleHook(Hook):
             self.warmup_iters = (self.warmup_epochs or 0) * len(runner.data_loader)
         return self.warmup_iters
 
-    def _refresh(self, runner: Run) -> Values:
-        """Work out the regular values, keep and return them."""
-        values = getattr(self, f"get_regular_{self.quantity}")(runner)
-        setattr(self, f"regular_{self.quantity}", values)
-        return values
-
-    def _warmed(self, cur_iters: int) -> Values:
-        return getattr(self, f"get_warmup_{self.quantity}")(cur_iters)
-
-    def _write(self, runner: Run, values: Values) -> None:
-        getattr(self, f"_set_{self.quantity}")(runner, values)
-
     def _initial(self, name: str, optimizer: Any) -> list[float]:
         """The value each group began with, which the optimizer's state carries on."""
         raise NotImplementedError
+
+    def _regular(self, runner: Run) -> Values:
+        raise NotImplementedError
+
+    def _warm(self, cur_iters: int) -> Values:
+        raise NotImplementedError
+
+    def _write(self, runner: Run, values: Values) -> None:
+        raise NotImplementedError
+
+
+def _renamed(name: str) -> Any:
+    """The attribute `name` under MMCV's name, to read and to assign."""
+    return property(attrgetter(name), lambda hook, values: setattr(hook, name, values))
 
 
 @HOOKS.register_module()
@@ -213,10 +208,9 @@ class LrUpdaterHook(ScheduleHook):
     See `ScheduleHook` for the arguments.
     """
 
-    quantity = "lr"
     priority = Priority.VERY_HIGH
-    base_lr: Values = ()
-    regular_lr: Values = ()
+    base_lr = _renamed("base")
+    regular_lr = _renamed("regular")
 
     def get_lr(self, runner: Run, base_lr: float) -> float:
         """The regular rate of a group whose initial rate is `base_lr`."""
@@ -224,12 +218,12 @@ class LrUpdaterHook(ScheduleHook):
 
     def get_regular_lr(self, runner: Run) -> Values:
         """`get_lr` of every group."""
-        return _each(self.base_lr, partial(self.get_lr, runner))
+        return _each(self.base, partial(self.get_lr, runner))
 
     def get_warmup_lr(self, cur_iters: int) -> Values:
         """`regular_lr` times the warm-up factor of iteration `cur_iters`."""
         factor = self.warmup_factor(cur_iters)
-        return _each(self.regular_lr, lambda lr: lr * factor)
+        return _each(self.regular, lambda lr: lr * factor)
 
     def _set_lr(self, runner: Run, lr_groups: Values) -> None:
         for group, lr in _paired(runner.optimizer, lr_groups):
@@ -240,6 +234,15 @@ class LrUpdaterHook(ScheduleHook):
             # float(): a rate kept in a tensor would change together with it
             group.setdefault("initial_lr", float(group["lr"]))
         return [float(group["initial_lr"]) for group in optimizer.param_groups]
+
+    def _regular(self, runner: Run) -> Values:
+        return self.get_regular_lr(runner)
+
+    def _warm(self, cur_iters: int) -> Values:
+        return self.get_warmup_lr(cur_iters)
+
+    def _write(self, runner: Run, values: Values) -> None:
+        self._set_lr(runner, values)
 
 
 @HOOKS.register_module()
@@ -254,11 +257,10 @@ class MomentumUpdaterHook(ScheduleHook):
     momentum starts high where a learning rate starts low.
     """
 
-    quantity = "momentum"
     priority = Priority.HIGH
     default_ratio = 0.9
-    base_momentum: Values = ()
-    regular_momentum: Values = ()
+    base_momentum = _renamed("base")
+    regular_momentum = _renamed("regular")
 
     def get_momentum(self, runner: Run, base_momentum: Any) -> float:
         """The regular momentum of a group whose initial one is `base_momentum`."""
@@ -266,12 +268,12 @@ class MomentumUpdaterHook(ScheduleHook):
 
     def get_regular_momentum(self, runner: Run) -> Values:
         """`get_momentum` of every group."""
-        return _each(self.base_momentum, partial(self.get_momentum, runner))
+        return _each(self.base, partial(self.get_momentum, runner))
 
     def get_warmup_momentum(self, cur_iters: int) -> Values:
         """`regular_momentum` divided by the warm-up factor of `cur_iters`."""
         factor = self.warmup_factor(cur_iters)
-        return _each(self.regular_momentum, lambda momentum: momentum / factor)
+        return _each(self.regular, lambda momentum: momentum / factor)
 
     def _set_momentum(self, runner: Run, momentum_groups: Values) -> None:
         for group, value in _paired(runner.optimizer, momentum_groups):
@@ -282,12 +284,37 @@ class MomentumUpdaterHook(ScheduleHook):
             group.setdefault("initial_momentum", momentum_of(group, optimizer))
         return [group["initial_momentum"] for group in optimizer.param_groups]
 
+    def _regular(self, runner: Run) -> Values:
+        return self.get_regular_momentum(runner)
+
+    def _warm(self, cur_iters: int) -> Values:
+        return self.get_warmup_momentum(cur_iters)
+
+    def _write(self, runner: Run, values: Values) -> None:
+        self._set_momentum(runner, values)
+
 
 @dataclass_transform(field_specifiers=(field,))
 def policy(kind: Kind) -> Kind:
     """Register the hook `kind`, whose fields are its arguments."""
     HOOKS.register_module(module=dataclass(eq=False)(kind))
     return kind
+
+
+def optimizers_of(runner: Run) -> dict[str, Any]:
+    """The optimizers of a run by name; a single one under its class name."""
+    optimizer = runner.optimizer
+    if isinstance(optimizer, dict):
+        return optimizer
+    if optimizer is None:
+        raise ConfigError("a schedule needs an optimizer; this runner has none")
+    return {type(optimizer).__name__: optimizer}
+
+
+def by_optimizer(runner: Run, values: Callable[[str, Any], list[float]]) -> Values:
+    """`values(name, optimizer)` of each optimizer; a list where there is one."""
+    found = {name: values(name, one) for name, one in optimizers_of(runner).items()}
+    return found if isinstance(runner.optimizer, dict) else next(iter(found.values()))
 
 
 def _each(values: Values, change: Callable[[Any], float]) -> Values:
@@ -312,10 +339,7 @@ def write(group: dict[str, Any], key: str, value: float) -> None:
     steps hold on to it, and reading it would make the host wait.
     """
     current = group[key]
-    if type(current) is float:  # nearly always; an isinstance costs twice as much
-        if current != value:
-            group[key] = value
-    elif isinstance(current, Tensor):
+    if isinstance(current, Tensor):
         current.fill_(value)
     elif current != value:
         group[key] = value
@@ -352,13 +376,3 @@ def set_momentum(group: dict[str, Any], value: float) -> None:
                 "or more and below 1; a warm-up divides by warmup_ratio: raise it"
             )
         group["betas"] = (value, *group["betas"][1:])
-
-
-def optimizers_of(runner: Run) -> dict[str, Any]:
-    """The optimizers of a run by name; a single one under its class name."""
-    optimizer = runner.optimizer
-    if isinstance(optimizer, dict):
-        return optimizer
-    if optimizer is None:
-        raise ConfigError("a schedule needs an optimizer; this runner has none")
-    return {type(optimizer).__name__: optimizer}

@@ -5,19 +5,15 @@ A field is an argument; `value` is the formula.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
-from devrun.errors import ConfigError
-from devrun.hooks.schedules.checks import (
-    annealing_cos,
-    annealing_linear,
-    exactly_one,
-    fraction,
-    restart_bounds,
-    step_argument,
-)
+from devrun.config.numbers import whole_number
+from devrun.errors import ConfigError, ConfigTypeError
 from devrun.hooks.schedules.hook import (
     LrUpdaterHook,
     MomentumUpdaterHook,
@@ -25,6 +21,27 @@ from devrun.hooks.schedules.hook import (
     policy,
 )
 from devrun.run import Run
+
+
+def annealing_cos(
+    start: float, end: float, factor: float, weight: float = 1.0
+) -> float:
+    """From `weight * start + (1 - weight) * end` to `end` along half a cosine.
+
+    `factor` goes from 0 to 1. SGDR, https://arxiv.org/abs/1608.03983, equation 5.
+    """
+    return end + 0.5 * weight * (start - end) * (1.0 + math.cos(math.pi * factor))
+
+
+def annealing_linear(start: float, end: float, factor: float) -> float:
+    """From `start` to `end` in a straight line, as `factor` goes from 0 to 1."""
+    return start + (end - start) * factor
+
+
+def fraction(name: str, value: Any) -> None:
+    """Refuse all but a float from 0 to 1: an int is mostly a count by mistake."""
+    if not isinstance(value, float) or not 0.0 <= value <= 1.0:
+        raise ConfigError.of(name, f"must be a float from 0.0 to 1.0, got {value!r}")
 
 
 @policy
@@ -48,18 +65,27 @@ class _Step(ScheduleHook):
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        self.step = step_argument(self.step)
-        self.minimum: float | None = getattr(self, f"min_{self.quantity}")
+        step = self.step
+        if isinstance(step, (list, tuple)):
+            what = "each milestone in step"
+            step = sorted(whole_number(what, each, key="step") for each in step)
+        elif not isinstance(step, int) or isinstance(step, bool):
+            raise ConfigTypeError.of(
+                "step", f"must be an int or a list of ints, got {step!r}"
+            )
+        else:
+            whole_number("step", step)
+        self.step = step
         super().__post_init__()
 
-    def value(self, base: float, progress: int, total: int) -> float:
-        milestones = self.step
-        if isinstance(milestones, int):
-            count = progress // milestones
-        else:
-            count = bisect_right(milestones, progress)
-        value = base * self.gamma**count
-        return value if self.minimum is None else max(value, self.minimum)
+    def stepped(self, base: float, progress: int, least: float | None) -> float:
+        """The value after `progress` epochs or iterations."""
+        step = self.step
+        times = (
+            progress // step if isinstance(step, int) else bisect_right(step, progress)
+        )
+        value = base * self.gamma**times
+        return value if least is None else max(value, least)
 
 
 @policy
@@ -68,6 +94,9 @@ class StepLrUpdaterHook(_Step, LrUpdaterHook):
 
     min_lr: float | None = None
 
+    def value(self, base: float, progress: int, total: int) -> float:
+        return self.stepped(base, progress, self.min_lr)
+
 
 @policy
 class StepMomentumUpdaterHook(_Step, MomentumUpdaterHook):
@@ -75,6 +104,9 @@ class StepMomentumUpdaterHook(_Step, MomentumUpdaterHook):
 
     gamma: float = 0.5
     min_momentum: float | None = None
+
+    def value(self, base: float, progress: int, total: int) -> float:
+        return self.stepped(base, progress, self.min_momentum)
 
 
 @policy
@@ -117,74 +149,100 @@ class InvLrUpdaterHook(LrUpdaterHook):
         return base * float((1.0 + self.gamma * progress) ** -self.power)
 
 
-class _ToMinimum(ScheduleHook):
-    """A policy that ends at `min_lr` or at `min_lr_ratio` of the initial value.
+def _end(base: float, name: str, least: float | None, ratio: float | None) -> float:
+    """Where a group ends that begins at `base`: at `least`, or `ratio` of `base`.
 
-    The momentum's are `min_momentum` and `min_momentum_ratio`.
+    Raises:
+        ConfigError: both are given, or neither.
     """
+    if (least is None) == (ratio is None):
+        given = "neither" if least is None else f"{least!r} and {ratio!r}"
+        raise ConfigError(
+            f"give exactly one of {name} and {name}_ratio, got {given}",
+            key=f"{name}_ratio",
+        )
+    return float(least if least is not None else base * ratio)  # type: ignore[operator]
+
+
+class _ToMinLr(LrUpdaterHook):
+    """A policy that ends at `min_lr` or at `min_lr_ratio` of the initial rate."""
+
+    min_lr: float | None
+    min_lr_ratio: float | None
 
     def __post_init__(self) -> None:
-        name = f"min_{self.quantity}"
-        self.minimum, self.ratio = getattr(self, name), getattr(self, f"{name}_ratio")
-        exactly_one(name, self.minimum, self.ratio)
         super().__post_init__()
+        self.end(1.0)  # refuses both, and neither
 
     def end(self, base: float) -> float:
-        """Where a group that begins at `base` ends."""
-        return float(self.minimum if self.ratio is None else base * self.ratio)
+        """The last rate of a group that begins at `base`."""
+        return _end(base, "min_lr", self.min_lr, self.min_lr_ratio)
 
 
-class _Cosine(_ToMinimum):
-    """Half a cosine from the initial to the minimum value over the run.
+class _ToMinMomentum(MomentumUpdaterHook):
+    """The same with `min_momentum` and `min_momentum_ratio`."""
+
+    min_momentum: float | None
+    min_momentum_ratio: float | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.end(1.0)  # refuses both, and neither
+
+    def end(self, base: float) -> float:
+        """The last momentum of a group that begins at `base`."""
+        return _end(base, "min_momentum", self.min_momentum, self.min_momentum_ratio)
+
+
+@policy
+class CosineAnnealingLrUpdaterHook(_ToMinLr):
+    """Half a cosine from the initial to the minimum rate over the run.
 
     SGDR, https://arxiv.org/abs/1608.03983, equation 5.
     """
+
+    min_lr: float | None = None
+    min_lr_ratio: float | None = None
 
     def value(self, base: float, progress: int, total: int) -> float:
         return annealing_cos(base, self.end(base), progress / total)
 
 
-class _Linear(_ToMinimum):
-    """A straight line from the initial to the minimum value over the run."""
+@policy
+class CosineAnnealingMomentumUpdaterHook(_ToMinMomentum):
+    """Half a cosine from the initial to the minimum momentum over the run."""
+
+    min_momentum: float | None = None
+    min_momentum_ratio: float | None = None
+
+    def value(self, base: float, progress: int, total: int) -> float:
+        return annealing_cos(base, self.end(base), progress / total)
+
+
+@policy
+class LinearAnnealingLrUpdaterHook(_ToMinLr):
+    """A straight line from the initial to the minimum rate over the run."""
+
+    min_lr: float | None = None
+    min_lr_ratio: float | None = None
 
     def value(self, base: float, progress: int, total: int) -> float:
         return annealing_linear(base, self.end(base), progress / total)
 
 
 @policy
-class CosineAnnealingLrUpdaterHook(_Cosine, LrUpdaterHook):
-    __doc__ = _Cosine.__doc__
-
-    min_lr: float | None = None
-    min_lr_ratio: float | None = None
-
-
-@policy
-class CosineAnnealingMomentumUpdaterHook(_Cosine, MomentumUpdaterHook):
-    __doc__ = _Cosine.__doc__
+class LinearAnnealingMomentumUpdaterHook(_ToMinMomentum):
+    """A straight line from the initial to the minimum momentum over the run."""
 
     min_momentum: float | None = None
     min_momentum_ratio: float | None = None
 
-
-@policy
-class LinearAnnealingLrUpdaterHook(_Linear, LrUpdaterHook):
-    __doc__ = _Linear.__doc__
-
-    min_lr: float | None = None
-    min_lr_ratio: float | None = None
+    def value(self, base: float, progress: int, total: int) -> float:
+        return annealing_linear(base, self.end(base), progress / total)
 
 
 @policy
-class LinearAnnealingMomentumUpdaterHook(_Linear, MomentumUpdaterHook):
-    __doc__ = _Linear.__doc__
-
-    min_momentum: float | None = None
-    min_momentum_ratio: float | None = None
-
-
-@policy
-class FlatCosineAnnealingLrUpdaterHook(_ToMinimum, LrUpdaterHook):
+class FlatCosineAnnealingLrUpdaterHook(_ToMinLr):
     """The initial rate for `start_percent` of the run, then half a cosine."""
 
     start_percent: float = 0.75
@@ -204,7 +262,7 @@ class FlatCosineAnnealingLrUpdaterHook(_ToMinimum, LrUpdaterHook):
 
 
 @policy
-class CosineRestartLrUpdaterHook(_ToMinimum, LrUpdaterHook):
+class CosineRestartLrUpdaterHook(_ToMinLr):
     """Half a cosine in each of `periods`, from `restart_weights[i]` of the height.
 
     SGDR, https://arxiv.org/abs/1608.03983, section 3.
@@ -219,7 +277,20 @@ class CosineRestartLrUpdaterHook(_ToMinimum, LrUpdaterHook):
     min_lr_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        self.cumulative_periods = restart_bounds(self.periods, self.restart_weights)
+        for name in ("periods", "restart_weights"):
+            value = vars(self)[name]
+            if not isinstance(value, (list, tuple)) or not value:
+                raise ConfigError.of(name, f"must be a list of numbers, got {value!r}")
+        if len(self.periods) != len(self.restart_weights):
+            raise ConfigError(
+                f"periods and restart_weights must have the same length, got "
+                f"{len(self.periods)} and {len(self.restart_weights)}",
+                key="restart_weights",
+            )
+        lengths = (
+            whole_number("each of periods", p, key="periods") for p in self.periods
+        )
+        self.cumulative_periods = tuple(accumulate(lengths))
         super().__post_init__()
 
     def before_run(self, runner: Run) -> None:
@@ -243,7 +314,7 @@ class CosineRestartLrUpdaterHook(_ToMinimum, LrUpdaterHook):
 
 
 @policy
-class CosineAnnealingCooldownLrUpdaterHook(_ToMinimum, LrUpdaterHook):
+class CosineAnnealingCooldownLrUpdaterHook(_ToMinLr):
     """Half a cosine, then `cool_down_ratio` of the minimum rate.
 
     The cosine ends `cool_down_time` epochs or iterations before the run does. The

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from torch.optim import lr_scheduler
+from torch import Tensor
+from torch.optim import Optimizer, lr_scheduler
 
-from devrun.errors import CheckpointError, ConfigError, UnknownNameError, nearest
-from devrun.hooks.base import Hook, Priority
-from devrun.hooks.schedules.hook import optimizers_of, write
-from devrun.hooks.schedules.torch_names import (
-    build_scheduler,
-    check_arguments,
-    find_scheduler,
-    moved,
-    scheduler_names,
+from devrun import trust
+from devrun.blame import cause_of
+from devrun.construct import check_call, where
+from devrun.errors import (
+    CheckpointError,
+    ConfigError,
+    ConfigTypeError,
+    UnknownNameError,
+    nearest,
 )
-from devrun.hooks.schedules.torch_state import encode, overlay
-from devrun.registry import HOOKS
+from devrun.hooks.base import Hook, Priority, get_priority
+from devrun.hooks.schedules.hook import optimizers_of, write
+from devrun.registry import HOOKS, LR_SCHEDULERS
 from devrun.run import Run
 
+Scheduler = lr_scheduler.LRScheduler
 SCHEDULED = ("lr", "momentum", "betas")
+_SKIP = object()
 
 
 @HOOKS.register_module()
@@ -47,46 +53,39 @@ class TorchSchedulerHook(Hook):
     """
 
     priority: Any = Priority.VERY_HIGH
+    _takes_metric = False
 
     def __init__(
         self,
-        policy: str | lr_scheduler.LRScheduler,
+        policy: str | Scheduler,
         by_epoch: bool = True,
         *,
         frequency: int = 1,
         **arguments: Any,
     ) -> None:
         self.given = None if isinstance(policy, str) else policy
-        kind = find_scheduler(policy) if isinstance(policy, str) else type(policy)
-        if kind is None:
-            hint = nearest(str(policy), scheduler_names())
-            raise UnknownNameError(
-                f"no torch scheduler {policy!r}; {hint}", key="policy"
-            )
-        if issubclass(kind, lr_scheduler.ReduceLROnPlateau) != self._takes_metric:
+        self._kind = _found(policy) if isinstance(policy, str) else type(policy)
+        if issubclass(self._kind, lr_scheduler.ReduceLROnPlateau) != self._takes_metric:
             raise ConfigError(
                 f"{type(self).__name__} cannot run {policy}; lr_config with this "
                 "policy picks the right hook",
                 key="policy",
             )
         if self.given is None:
-            check_arguments(kind, arguments)
+            _check_arguments(self._kind, arguments)
         most = 1 if self._takes_metric else math.inf  # it looks after each evaluation
         if type(frequency) is not int or not 1 <= frequency <= most:
             raise ConfigError.of(
                 "frequency", f"must be an int of 1 to {most}, got {frequency!r}"
             )
-        self.policy = policy if isinstance(policy, str) else kind.__name__
+        self.policy = policy if isinstance(policy, str) else self._kind.__name__
         self.by_epoch, self.frequency = by_epoch, frequency
         self.arguments = arguments
         self.schedulers: dict[str, Any] = {}
         self.steps = 0
-        self._kind = kind
         self._optimizer: Any = None
         self._saved: dict[str, Any] | None = None
         self._logger: Any = None
-
-    _takes_metric = False
 
     def before_run(self, runner: Run) -> None:
         if self.by_epoch and runner.max_epochs is None:
@@ -176,10 +175,14 @@ class TorchSchedulerHook(Hook):
     def _started(self, optimizer: Any) -> Any:
         """A scheduler at its beginning."""
         if self.given is not None:
-            return moved(self.given, optimizer)
-        for group in optimizer.param_groups:
-            write(group, "lr", float(group.get("initial_lr", group["lr"])))
-        return build_scheduler(self._kind, optimizer, self.arguments)
+            # for the optimizer that a device may have made of the one it was made for
+            for part in (self.given, *getattr(self.given, "_schedulers", ())):
+                part.optimizer = optimizer
+            return self.given
+        if not self._takes_metric:  # else its past cannot be stepped through
+            for group in optimizer.param_groups:
+                write(group, "lr", float(group.get("initial_lr", group["lr"])))
+        return _built(self._kind, optimizer, self.arguments)
 
     def _step_to(self, progress: int) -> None:
         while self.steps < progress // self.frequency:
@@ -189,3 +192,227 @@ class TorchSchedulerHook(Hook):
                 vars(scheduler.optimizer)["_opt_called"] = True
                 scheduler.step()
             self.steps += 1
+
+
+@HOOKS.register_module()
+class PlateauSchedulerHook(TorchSchedulerHook):
+    """Lowers the rate when `monitor` has not improved for some evaluations.
+
+    The value is looked up in `runner.log_buffer.output`, after the evaluation hook in
+    the same stage, or after a val epoch of the workflow. An epoch (or iteration)
+    without one changes nothing.
+
+    Args:
+        monitor: name of the value, such as `accuracy_top-1`, or `loss` of a val epoch.
+        by_epoch: look after each epoch, else after each iteration as well.
+        arguments: of `torch.optim.lr_scheduler.ReduceLROnPlateau`; `mode` is `min`
+            or `max`.
+    """
+
+    # Behind evaluation (LOW, 70), before the loggers, which clear the values (90).
+    priority = 80
+    _takes_metric = True
+
+    def __init__(
+        self,
+        monitor: str,
+        by_epoch: bool = True,
+        policy: Any = "ReduceLROnPlateau",
+        **arguments: Any,
+    ) -> None:
+        super().__init__(policy, by_epoch, **arguments)
+        self.monitor = monitor
+        self._taken = self._warned = False
+
+    def before_run(self, runner: Run) -> None:
+        if get_priority(self.priority) <= Priority.LOW.value:
+            raise ConfigError(
+                f"{self.policy} reads what evaluation (priority 70) found, so its own "
+                f"priority must be above that, got {self.priority!r}; leave it out"
+            )
+        super().before_run(runner)
+
+    def before_train_epoch(self, runner: Run) -> None:
+        self._forget(runner)
+
+    def before_train_iter(self, runner: Run) -> None:
+        self._forget(runner)
+
+    def after_train_iter(self, runner: Run) -> None:
+        self._take(runner)
+
+    def after_train_epoch(self, runner: Run) -> None:
+        self._take(runner)
+
+    def after_val_epoch(self, runner: Run) -> None:
+        means = runner.log_buffer.means()
+        if not self._taken and self.monitor in means:
+            self._step(means[self.monitor])
+
+    def after_run(self, runner: Run) -> None:
+        if not self.steps:
+            runner.logger.warning(
+                "%s never got a value of %r, so the learning rate was never lowered",
+                self.policy,
+                self.monitor,
+            )
+
+    def get_triggered_stages(self) -> list[str]:
+        """As in `Hook`, without the iterations when it follows epochs."""
+        stages = Hook.get_triggered_stages(self)
+        return [s for s in stages if not (self.by_epoch and s.endswith("_train_iter"))]
+
+    def _forget(self, runner: Run) -> None:
+        """Drop a value that was there before; only a new one counts."""
+        runner.log_buffer.output.pop(self.monitor, None)
+        self._taken = False
+
+    def _step(self, value: float) -> None:
+        for scheduler in self.schedulers.values():
+            scheduler.step(value)
+        self.steps += 1
+        self._taken = True
+
+    def _take(self, runner: Run) -> None:
+        found = runner.log_buffer.output
+        if self._taken:
+            return
+        if self.monitor in found:
+            self._step(float(found[self.monitor]))
+        elif "eval_iter_num" in found and not self._warned:
+            self._warned = True
+            names = [name for name in found if name != "eval_iter_num"]
+            runner.logger.warning(
+                "evaluation has no %r for %s; %s",
+                self.monitor,
+                self.policy,
+                nearest(self.monitor, names),
+            )
+
+
+def scheduler_names() -> list[str]:
+    """What a torch policy may be called."""
+    torch_names = [
+        name
+        for name, value in vars(lr_scheduler).items()
+        if inspect.isclass(value) and issubclass(value, Scheduler)
+        if value is not Scheduler and not name.startswith("_")
+    ]
+    return sorted({*torch_names, *LR_SCHEDULERS.module_dict})
+
+
+def find_scheduler(name: str) -> type[Scheduler] | None:
+    """The class called `name`: registered, torch's own, or at a dotted path."""
+    if name in scheduler_names() and name not in LR_SCHEDULERS:
+        return getattr(lr_scheduler, name)  # type: ignore[no-any-return]
+    if name not in LR_SCHEDULERS and "." not in name:
+        return None
+    kind = LR_SCHEDULERS.resolve(name)
+    if not inspect.isclass(kind):
+        raise ConfigTypeError(f"policy {name!r} must be a class of a scheduler")
+    return kind  # type: ignore[return-value]
+
+
+def _found(name: str) -> type[Scheduler]:
+    kind = find_scheduler(name)
+    if kind is None:
+        hint = nearest(name, scheduler_names())
+        raise UnknownNameError(f"no torch scheduler {name!r}; {hint}", key="policy")
+    return kind
+
+
+def _check_arguments(kind: type[Scheduler], arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that `kind` does not take, and dicts that are no schedulers."""
+    trust.check_arguments(kind, arguments)
+    for key in {"optimizer", "last_epoch"} & arguments.keys():  # the run's, no user's
+        raise ConfigTypeError(
+            f"{kind.__name__} takes no argument {key!r} here", key=key
+        )
+    check_call(kind, {**arguments, **_given(kind, None)}, arguments)
+    parts = arguments.get("schedulers", ())
+    for at, entry in enumerate(parts):
+        try:
+            _check_arguments(*_part(entry))
+        except ConfigError as error:
+            error.locate(where(parts, at))
+            raise
+
+
+def _built(
+    kind: type[Scheduler], optimizer: Optimizer, arguments: Mapping[str, Any]
+) -> Scheduler:
+    """`kind(optimizer, **arguments)`, entries of `schedulers` built first."""
+    options = dict(arguments)
+    if "schedulers" in options:
+        options["schedulers"] = [
+            _built(part, optimizer, rest)
+            for part, rest in map(_part, options["schedulers"])
+        ]
+    try:
+        return kind(**options, **_given(kind, optimizer))
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
+        raise ConfigError(
+            f"{kind.__name__} cannot be built: {cause_of(error)}"
+        ) from error
+
+
+def _given(kind: type[Scheduler], optimizer: Any) -> dict[str, Any]:
+    """`optimizer` as an argument, where `kind` takes one."""
+    takes_it = "optimizer" in inspect.signature(kind).parameters
+    return {"optimizer": optimizer} if takes_it else {}
+
+
+def _part(entry: Any) -> tuple[type[Scheduler], dict[str, Any]]:
+    """One of `schedulers`: (class, arguments)."""
+    if not isinstance(entry, Mapping) or "policy" not in entry:
+        raise ConfigTypeError(
+            f"each of schedulers must be a dict with a 'policy', got {entry!r}"
+        )
+    arguments = {key: value for key, value in entry.items() if key != "policy"}
+    return _found(str(entry["policy"])), arguments
+
+
+def encode(value: dict[str, Any]) -> dict[str, Any]:
+    """The part of a scheduler's `state_dict` that can be written as strict JSON.
+
+    That is its whole `__dict__`. What cannot be written, such as functions or torch's
+    Counter of milestones, comes from the config and is in a new scheduler already.
+    """
+    encoded: dict[str, Any] = _encode(value)
+    return encoded
+
+
+def overlay(fresh: Any, saved: Any) -> Any:
+    """`fresh` with what `encode` kept put back; neither is changed."""
+    if isinstance(saved, dict):
+        if set(saved) == {"float"}:
+            return float(saved["float"])
+        base = dict(fresh) if isinstance(fresh, dict) else {}
+        return {**base, **{k: overlay(base.get(k), v) for k, v in saved.items()}}
+    if isinstance(saved, list):
+        known = list(fresh) if isinstance(fresh, (list, tuple)) else []
+        known += [None] * (len(saved) - len(known))
+        return [overlay(f, s) for f, s in zip(known, saved, strict=False)]
+    return saved
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _encode(value.item()) if value.numel() == 1 else _SKIP
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        entries = [_encode(entry) for entry in value]
+        return _SKIP if any(entry is _SKIP for entry in entries) else entries
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        pairs = ((key, _encode(entry)) for key, entry in value.items())
+        return {key: entry for key, entry in pairs if entry is not _SKIP}
+    return _SKIP

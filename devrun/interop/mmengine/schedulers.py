@@ -12,7 +12,7 @@ from devrun.construct import where
 from devrun.errors import ConfigError, UnknownNameError
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.schedules.hook import optimizers_of, write
-from devrun.hooks.schedules.torch_state import encode, overlay
+from devrun.hooks.schedules.torch_scheduler import encode, overlay
 from devrun.run import Run
 from devrun.scopes import attach
 

@@ -15,8 +15,10 @@ from devrun.config.numbers import whole_number
 from devrun.errors import ConfigError
 from devrun.hooks import ema
 from devrun.hooks.base import Hook
-from devrun.hooks.schedules.checks import annealing_cos
-from devrun.hooks.schedules.policies import CosineAnnealingLrUpdaterHook
+from devrun.hooks.schedules.policies import (
+    CosineAnnealingLrUpdaterHook,
+    annealing_cos,
+)
 from devrun.run import Run
 
 
