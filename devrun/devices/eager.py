@@ -34,6 +34,7 @@ from devrun.devices.ownership import (
     likely_owner,
 )
 from devrun.devices.placement import (
+    bring_inputs,
     check_compile,
     compile_in_place,
     moved,
@@ -146,6 +147,8 @@ class EagerAdapter(DeviceAdapter):
         self._policy = policy
         model.counts_items = model.counts_items and policy.mean_over == "targets"
         model.optimizer = optimizer = self.placed(model, optimizer)
+        if self.device.type != "cpu":
+            self._handles.append(bring_inputs(model.module, self.device))
         saved = self.update.saved  # a resume may come before prepare
         self.update = self.planned(policy, model)
         self.update.take(strategy, policy)

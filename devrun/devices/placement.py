@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.blocks import blocks_of
 from devrun.models.step_module import StepModule
 from devrun.parallel.strategy import Strategy, follow, optimizers_in
-from devrun.tensors import map_tensors
+from devrun.tensors import map_tensors, tensors_in
 
 
 def place(
@@ -106,6 +107,22 @@ def moved(batch: Any, device: torch.device, options: EagerOptions) -> Any:
     """The batch on the device, its images in the memory format asked for."""
     batch = to_device(batch, device, non_blocking=True)
     return map_tensors(_channels_last, batch) if options.channels_last else batch
+
+
+def bring_inputs(module: nn.Module, device: torch.device) -> Any:
+    """Let tensors of the host that `module` is called with arrive on its device.
+
+    For calls by a user's own loop, such as MMCV's `single_gpu_test`, as by MMCV's
+    `MMDataParallel`. Returns a handle with `remove`.
+    """
+    hook = functools.partial(_brought, device)
+    return module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def _brought(device: torch.device, module: nn.Module, *given: Any) -> Any:
+    if all(tensor.device.type == device.type for tensor in tensors_in(given)):
+        return None
+    return to_device(given, device)
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

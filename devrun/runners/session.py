@@ -23,6 +23,7 @@ from devrun.interop.lightning import LightningHook, lightning_hook
 from devrun.models.fp16 import wrap_fp16_model
 from devrun.models.step_module import StepModule
 from devrun.parallel.options import ParallelOptions
+from devrun.parallel.strategy import optimizers_in
 from devrun.runners.arguments import describe_loader, length
 from devrun.runners.saved import malformed
 from devrun.step import StepOutput, UpdatePolicy
@@ -123,6 +124,7 @@ class Session:
         """Put model and optimizer on the device; the hooks that the adapter brings."""
         if self.policy.precision != "fp32":
             wrap_fp16_model(self.model)
+        check_parameters(self.optimizer, self.step_module)
         self.adapter.seed = self.seed
         self.wrapped, self.optimizer = self.adapter.prepare(
             self.step_module, self.optimizer, self.policy
@@ -235,3 +237,20 @@ class Session:
         """End worker processes that a loader kept for its next epoch."""
         for _, prepared in self._loaders.values():
             prepared.close()
+
+
+def check_parameters(optimizer: Any, model: nn.Module) -> None:
+    """Refuse an optimizer that has none of the model's parameters.
+
+    Raises:
+        ConfigError: it would train nothing.
+    """
+    own = {id(parameter) for parameter in model.parameters()}
+    for each in optimizers_in(optimizer):
+        held = [id(param) for group in each.param_groups for param in group["params"]]
+        if own.isdisjoint(held):
+            raise ConfigError(
+                f"the optimizer {type(each).__name__} has no parameter of the model, "
+                "and would train nothing of it: make it from this model.parameters() "
+                "model (a notebook cell that makes a model, run again, makes another)"
+            )

@@ -334,3 +334,27 @@ def test_another_mode_comes_too_late():
     lists = resolve_device(device(autocast_lower=["linear"]))
     refused(UnsupportedFeatureError, "autocast_lower", lists.setup, None)
     refused(DeviceUnavailableError, "not installed", resolve_device, "hpu")
+
+
+def single_gpu_test(model, data_loader):
+    """As MMCV has it: batches of the host go in, results come out."""
+    model.eval()
+    with torch.no_grad():
+        return [model(input=inputs).cpu() for inputs, _ in data_loader]
+
+
+def test_a_loop_of_ones_own_over_the_model_gets_its_batches_to_the_device():
+    runner, _ = make(device(), epochs=1)
+    runner.run([loader()], [("train", 1)])
+    mine = single_gpu_test(runner.model, loader())
+    plain = net()
+    plain.load_state_dict(weights(runner))
+    torch.manual_seed(0)
+    for ours, (inputs, _) in zip(mine, loader(), strict=True):
+        assert ours.shape == plain(inputs).shape
+    inputs = next(iter(loader()))[0]
+    torch.testing.assert_close(
+        runner.model.eval()(inputs).cpu(), plain.eval()(inputs), rtol=1e-4, atol=1e-6
+    )
+    runner.close()
+    assert not runner.model._forward_pre_hooks

@@ -186,3 +186,12 @@ def test_the_last_update_of_an_own_accumulation_is_a_mean_too():
     own = trained(7, OwnAccumulation(cumulative_iters=3))
     shipped = trained(3, {"cumulative_iters": 3})
     assert_near(own, shipped)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_optimizer_of_another_model_is_refused(several):
+    run, other = runner(True, 1), torch.nn.Linear(2, 2)
+    wrong = torch.optim.SGD(other.parameters(), lr=0.1)
+    run.session.optimizer = {"a": run.optimizer, "b": wrong} if several else wrong
+    with pytest.raises(ConfigError, match="SGD has no parameter of the model"):
+        run.run([loader()])
