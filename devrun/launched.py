@@ -21,6 +21,8 @@ VARIABLE = "DEVRUN_LAUNCHER"
 """The launcher's process id, when it began (seconds since 1970), the start's name."""
 HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Signals that wait, in a new process, until it can answer to them."""
+AT_ONCE = signal.SIGUSR2
+"""By which the launcher ends its processes without their saving."""
 _PARENT_DEATH = 1
 """PR_SET_PDEATHSIG of Linux."""
 

@@ -1,12 +1,19 @@
-"""`devrun launch --print KIND CONFIG ...`: a job file for a training."""
+"""`devrun launch --print KIND CONFIG ...`: a job file for a training.
+
+What the user typed reaches a shell quoted, and Kubernetes as JSON with every `$`
+doubled, which it would expand.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from devrun.cli.exits import Session
 from devrun.cli.flags import add_train_flags, overrides, read_config
@@ -16,47 +23,73 @@ from devrun.config import check_config
 from devrun.devices.facts import DeviceFacts
 from devrun.devices.resolve import FACTS
 from devrun.errors import ConfigError
-from devrun.parallel import jobs
 
-KINDS = ("slurm", "kubernetes", "torchrun")
-_TIME = re.compile(r"\d{1,6}|\d+-\d\d(:\d\d){0,2}|\d{1,4}(:\d\d){1,2}")
-_WORD = re.compile(r"[\w.,-]{1,100}")
-_IMAGE = re.compile(r"[\w.:/@-]{1,300}")
+_SLURM = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task={cpus}
+{options}#SBATCH --signal=USR1@120
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.log
+#SBATCH --requeue
+
+HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+PORT=$((15000 + SLURM_JOB_ID % 15000))
+srun --kill-on-bad-exit=0 --cpus-per-task={cpus} devrun train {words} \\
+    --num-devices {processes} --max-restarts {restarts}{meeting}
+status=$?
+# 75: stopped by a signal, such as the warning before the end, and saved
+if [ "$status" -eq 75 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt 20 ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"
+"""
+_TORCHRUN = """\
+torchrun --nproc-per-node {processes} {meeting} --max-restarts {restarts} \\
+    -m devrun train {words} --launcher pytorch
+"""
+_KUBERNETES = """\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {{name: {name}}}
+spec:
+  runtimeRef: {{name: torch-distributed}}
+  trainer:
+    image: "{image}"
+    numNodes: {nodes}
+    numProcPerNode: {processes}
+    resourcesPerNode: {{limits: {limits}}}
+    command: [torchrun]
+    args: {args}
+  podTemplateOverrides:  # loader workers pass their batches through /dev/shm
+  - targetJobs: [{{name: node}}]
+    spec:
+      volumes: [{{name: shm, emptyDir: {{medium: Memory}}}}]
+      containers:
+      - {{name: node, volumeMounts: [{{name: shm, mountPath: /dev/shm}}]}}
+"""
 _AGAIN = ("overwrite", "resume_from")
-_WRITERS = {
-    "slurm": jobs.slurm,
-    "torchrun": jobs.torchrun,
-    "TrainJob": jobs.train_job,
-    "PyTorchJob": jobs.pytorch_job,
-}
 _OURS = ("num_devices", "max_restarts", "nnodes", "rdzv_endpoint", "launcher")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--print",
-        dest="kind",
-        choices=KINDS,
-        required=True,
-        metavar="KIND",
-        help="slurm, kubernetes or torchrun",
-    )
+    add, kinds = parser.add_argument, ("slurm", "kubernetes", "torchrun")
+    what = "slurm, kubernetes or torchrun"
+    add("--print", dest="kind", choices=kinds, required=True, metavar="KIND", help=what)
     add("--nodes", type=_positive, default=1, metavar="N", help="machines (1)")
     add("--num-devices", type=_positive, default=1, metavar="N", help="of each (1)")
     add("--max-restarts", type=small, default=3, metavar="N", help="of processes (3)")
     add("--name", help="of the job (that of the config)")
-    add("--time", type=_matching(_TIME), metavar="T", help="limit, of SLURM: 12:00:00")
-    add("--partition", type=_matching(_WORD), metavar="P", help="of SLURM")
-    add("--cpus", type=_positive, metavar="N", help="cores of each machine, of SLURM")
-    add("--image", type=_matching(_IMAGE), metavar="I", help="of Kubernetes")
-    add(
-        "--job-kind",
-        choices=("TrainJob", "PyTorchJob"),
-        default="TrainJob",
-        metavar="K",
-        help="of Kubernetes: TrainJob (Kubeflow Trainer) or PyTorchJob",
-    )
+    time = _matching(r"\d{1,6}|\d+-\d\d(:\d\d){0,2}|\d{1,4}(:\d\d){1,2}")
+    add("--time", type=time, metavar="T", help="limit, of SLURM: 12:00:00")
+    word = _matching(r"[\w.,-]{1,100}")
+    add("--partition", type=word, metavar="P", help="of SLURM")
+    cores = "cores of each machine, of SLURM (for all processes and loader workers)"
+    add("--cpus", type=_positive, metavar="N", help=cores)
+    image = _matching(r"[\w.:/@-]{1,300}")
+    add("--image", type=image, metavar="I", help="of Kubernetes")
     add("config", metavar="CONFIG", help="a .yaml, .json or .py file")
     add("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of train")
 
@@ -79,59 +112,87 @@ def run(args: argparse.Namespace, session: Session) -> int:
     cfg = read_config(train)
     cfg.merge_from_dict(overrides(train, cfg))
     check_config(cfg)
-    stem = Path(args.config).stem
     words = [args.config, *args.flags]
     if not cfg.get("work_dir"):
-        words += ["--work-dir", f"work_dirs/{stem}"]
+        words += ["--work-dir", f"work_dirs/{Path(args.config).stem}"]
     if train.resume_from is None:
         words += ["--resume-from", "auto"]
-    device = cfg.get("device") or "auto"
-    name = device if isinstance(device, str) else device.get("type", "auto")
-    facts = FACTS.get(name.split(":")[0], DeviceFacts())
     if any("\ud800" <= char <= "\udfff" for word in words for char in word):
         raise ConfigError("a job file is UTF-8 text, which the name of a file is not")
-    job = jobs.Job(
-        args.name or stem,
-        tuple(words),
-        args.nodes,
-        args.num_devices,
-        facts.resource,
-        facts.resource and "gpu",
-        args.max_restarts,
-        args.image or "",
-        args.time,
-        args.partition,
-        args.cpus,
-    )
-    kind = args.job_kind if args.kind == "kubernetes" else args.kind
-    sys.stdout.write(_WRITERS[kind](job))
+    sys.stdout.write(_filled(args, cfg, words))
     return 0
+
+
+def _filled(args: argparse.Namespace, cfg: Any, words: list[str]) -> str:
+    """The job file; `words` are those of `devrun train`."""
+    device = cfg.get("device") or "auto"
+    device = device if isinstance(device, str) else device.get("type", "auto")
+    resource = FACTS.get(device.split(":")[0], DeviceFacts()).resource
+    workers = (cfg.get("data") or {}).get("workers_per_gpu")
+    needed = args.num_devices * (1 + (workers if isinstance(workers, int) else 4))
+    options = {
+        "gres": resource and f"gpu:{args.num_devices}",
+        "time": args.time,
+        "partition": args.partition,
+    }
+    lines = [f"#SBATCH --{key}={value}\n" for key, value in options.items() if value]
+    meeting = ""
+    if args.kind == "slurm" and args.nodes > 1:
+        meeting = f' --nnodes {args.nodes} --rdzv-endpoint "$HEAD:$PORT"'
+    elif args.kind == "torchrun":
+        meeting = "--standalone"
+        if args.nodes > 1:
+            meeting = (
+                f"--nnodes {args.nodes} --rdzv-backend c10d "
+                f'--rdzv-endpoint "$HEAD:29500" --rdzv-id {_slug(args)}'
+            )
+    start = ["--max-restarts", str(args.max_restarts), "-m", "devrun", "train"]
+    pod = [*start, *(w.replace("$", "$$") for w in words), "--launcher", "pytorch"]
+    texts = {"slurm": _SLURM, "torchrun": _TORCHRUN, "kubernetes": _KUBERNETES}
+    return texts[args.kind].format(
+        name=_slug(args),
+        nodes=args.nodes,
+        processes=args.num_devices,
+        restarts=args.max_restarts,
+        words=shlex.join(words),
+        cpus=args.cpus or needed,
+        options="".join(lines),
+        meeting=meeting,
+        image=args.image,
+        limits=json.dumps({resource: args.num_devices} if resource else {}),
+        args=json.dumps(pod),
+    )
 
 
 def _check_flags(train: argparse.Namespace) -> None:
     """Refuse flags that would not do in a file that is started again and again."""
-    for name in _AGAIN:
-        if getattr(train, name) not in (None, False, "auto"):
-            flag = f"--{name.replace('_', '-')}"
-            raise ConfigError(
-                f"{flag} would hold at each start of the job, which goes on by "
-                "--resume-from auto: leave it out, or set it in the config"
+    for name in (*_AGAIN, *_OURS):
+        given = getattr(train, name)
+        if given is None or (name in _AGAIN and given in (False, "auto")):
+            continue
+        why = "is the job file's: give what it is to have before CONFIG"
+        if name in _AGAIN:
+            why = (
+                "would hold at each start of the job, which goes on by --resume-from "
+                "auto: leave it out, or set it in the config"
             )
-    for name in _OURS:
-        if getattr(train, name) is not None:
-            flag = f"--{name.replace('_', '-')}"
-            raise ConfigError(
-                f"{flag} is the job file's: give what it is to have before CONFIG"
-            )
+        raise ConfigError(f"--{name.replace('_', '-')} {why}")
+
+
+def _slug(args: argparse.Namespace) -> str:
+    """The name as Kubernetes and SLURM take it: a to z, 0 to 9 and -, at most 50."""
+    name = args.name or Path(args.config).stem
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:50].strip("-")
+    return words if words[:1].isalpha() else f"devrun-{words}".strip("-")
 
 
 def _positive(text: str) -> int:
     return at_least(1, text, digits=5)
 
 
-def _matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
+def _matching(pattern: str) -> Callable[[str], str]:
     def check(text: str) -> str:
-        if not pattern.fullmatch(text):
+        if not re.fullmatch(pattern, text):
             raise argparse.ArgumentTypeError(f"{text!r} cannot be put there")
         return text
 

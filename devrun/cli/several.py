@@ -86,6 +86,12 @@ def to_launch(args: argparse.Namespace) -> bool:
     return True
 
 
+def takes_more_or_fewer(args: argparse.Namespace) -> bool:
+    """Whether machines may leave the run and come back."""
+    least, most = args.nnodes or (1, 1)
+    return bool(least < most)
+
+
 def go_on(args: argparse.Namespace) -> None:
     """Where a launcher has started this process again: from what was saved since.
 
@@ -102,6 +108,8 @@ def go_on(args: argparse.Namespace) -> None:
     if any(each.manifest and each.manifest.created >= since for each in saved):
         args.resume_from, args.overwrite = "auto", False
         args.load_from = args.allow_pickle = None
+        # more or fewer machines mean another size of the updates
+        args.allow_changes = args.allow_changes or takes_more_or_fewer(args)
 
 
 def launch_command(

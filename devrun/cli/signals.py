@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 from typing_extensions import Self
 
 from devrun.errors import RunInterrupted
+from devrun.launched import AT_ONCE
 from devrun.text import one_line
 
 WATCHED = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
@@ -64,16 +65,25 @@ class StopSignals(_Watching):
 
     The handler only sets a flag on the runner given to `attach`: the iteration in
     progress is finished, and whoever runs the loop saves. Before that there is
-    nothing to save, and StartInterrupted is raised at the current line.
+    nothing to save, and StartInterrupted is raised at the current line. A second one
+    ends the process at once; with an elastic launcher that is AT_ONCE alone, as one
+    signal may come both from the launcher and from who sent it to all processes.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self._elastic = "TORCHELASTIC_RUN_ID" in os.environ
         self.received: signal.Signals | None = None
         self._runner: Stoppable | None = None
         self._pid = os.getpid()
         self.on_leave: list[Callable[[int, str], None]] = []
         """Called with status and message before a second signal ends the process."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self._elastic:
+            self._before[AT_ONCE] = signal.signal(AT_ONCE, self._handle)
+        return self
 
     def attach(self, runner: Stoppable) -> None:
         """From now on a signal stops `runner`."""
@@ -110,8 +120,11 @@ class StopSignals(_Watching):
             _let_go_of_the_terminal()
             if self.received is not None:  # the kernel and the shell both send it
                 return
-        if self.received is not None:
-            message, status = f"{name.name} again: left at once", _unsaved(number)
+        if number == AT_ONCE or self.received is not None:
+            if self._elastic and number != AT_ONCE:
+                return
+            first = self.received or signal.SIGTERM
+            message, status = f"{first.name} again: left at once", _unsaved(first)
             _note(message)
             self._tell_leave(status, message)
             _leave(status)

@@ -24,7 +24,12 @@ from devrun.cli.flags import (
 )
 from devrun.cli.lost import crash_stacks
 from devrun.cli.record import RunRecord, git_revision, versions
-from devrun.cli.several import go_on, launch_command, to_launch
+from devrun.cli.several import (
+    go_on,
+    launch_command,
+    takes_more_or_fewer,
+    to_launch,
+)
 from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
 from devrun.cli.workdir import (
@@ -64,7 +69,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
         check_flags(args)
     go_on(args)
     launches = to_launch(args)
-    plan = _plan(args)
+    # a machine that comes back to a run finds it in the work_dir
+    plan = _plan(args, joins=launches and takes_more_or_fewer(args))
     if launches:
         if not (args.rdzv_endpoint or args.dry_run or args.find_lr):
             make_writable(
@@ -83,7 +89,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
                 unlock_directory(session.work_dir)
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _plan(args: argparse.Namespace, *, joins: bool = False) -> Plan:
     cfg = read_config(args)
     lost = left_out(args, cfg.get("device"))
     cfg.merge_from_dict(overrides(args, cfg))
@@ -95,7 +101,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         cfg.get("work_dir"),
         Path(args.config).stem,
         resume_from=cfg.get("resume_from"),
-        overwrite=args.overwrite or args.dry_run or args.find_lr,
+        overwrite=args.overwrite or args.dry_run or args.find_lr or joins,
     )
     cfg.merge_from_dict({"work_dir": str(work_dir)})
     cfg.freeze()

@@ -92,7 +92,6 @@ UNUSED = (
     "mp_start_method",
     "opencv_num_threads",
     "paramwise_cfg",
-    "sync_bn",
     "test_cfg",
     "train_cfg",
 )
@@ -213,6 +212,7 @@ KEYS: dict[str, str | Section] = {
     "dist_params": "dict?",
     "launcher": "text?",
     "find_unused_parameters": "flag",
+    "sync_bn": "flag?",
     "parallel": "dict?",
     "auto_resume": "flag",
     # the process

@@ -23,7 +23,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import (
 )
 from torch.distributed.elastic.multiprocessing import LogsSpecs
 
-from devrun.launched import HELD_BACK, VARIABLE
+from devrun.launched import AT_ONCE, HELD_BACK, VARIABLE
 from devrun.parallel.failure import STOPPED, RankError, cause
 
 _TO_FOLLOW = 30.0
@@ -128,7 +128,7 @@ class Agent(LocalElasticAgent):
         if None in codes.values() and (not failed or self._has_time(codes)):
             return RunResult(state=WorkerState.HEALTHY)
         if failed:
-            self._close(signal.SIGTERM)
+            self._close(AT_ONCE if self._passed_on else signal.SIGTERM)
         result: RunResult = super()._monitor_workers(worker_group)
         if result.is_failed():
             self._note(result, failed, worker_group)
@@ -155,7 +155,7 @@ class Agent(LocalElasticAgent):
                 with suppress(ProcessLookupError):
                     os.kill(pid, received[0])
         if len(received) > 1 and self._passed_on < 2:
-            self._close(received[1])
+            self._close(AT_ONCE)
         self._passed_on = len(received)
 
     def _close(self, number: signal.Signals) -> None:
@@ -178,9 +178,10 @@ class Agent(LocalElasticAgent):
         over = failure.final or not self._remaining_restarts or bool(self._passed_on)
         told = json.dumps([str(failure), failure.exit_code, over])
         with suppress(RuntimeError):  # the machine with the store is gone
-            if not failure.lost:
-                store.compare_set(_CAUSE, "", told)
-            store.wait([_CAUSE], _TO_TELL)
+            if failure.lost:
+                with suppress(RuntimeError):  # no machine knows better
+                    store.wait([_CAUSE], _TO_TELL)
+            store.compare_set(_CAUSE, "", told)
             message, status, over = json.loads(store.get(_CAUSE))
             if failure.lost:
                 failure = RankError(message, status, final=over)

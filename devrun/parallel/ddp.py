@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from devrun.dist import allreduce_grads, get_dist_info
-from devrun.parallel.strategy import Strategy, share_weights
+from devrun.errors import UnsupportedFeatureError
+from devrun.parallel.strategy import Strategy, refuse_combined, share_weights
+from devrun.step import UpdatePolicy
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_SYNCED = ("cuda", "hpu", "xpu")
+"""Devices of torch's SyncBatchNorm, beside that of `torch.utils.rename_privateuse1`."""
 _ARGUMENTS = ("gradient_as_bucket_view", "broadcast_buffers", "bucket_cap_mb")
 
 
@@ -22,12 +27,27 @@ class DDP(Strategy):
     _first = True
     _wrapped: Any = None
 
+    def check(self, policy: UpdatePolicy, model: Any, optimizer: Any) -> None:
+        if not self.options.sync_bn:
+            return
+        others = torch._C._get_privateuse1_backend_name()
+        if self.device.type not in (*_SYNCED, others):
+            raise UnsupportedFeatureError(
+                "parallel: sync_bn needs GPUs: torch's SyncBatchNorm takes no tensors "
+                f"on device {self.device.type!r}; leave it out",
+                key="sync_bn",
+            )
+        auto = policy.micro_batch == "auto"
+        refuse_combined("parallel: sync_bn", {"micro_batch: auto; give a number": auto})
+
     def apply(self, model: Any, optimizer: Any, *, by_hand: bool = False) -> Any:
         """`model` in DDP, if there is something to average.
 
         `by_hand`: a rank that runs out of memory must be able to tell the others
         before they exchange gradients, which DDP does amid a backward pass.
         """
+        if self.options.sync_bn:  # the parameters stay those of the optimizer
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         if by_hand or not any(param.requires_grad for param in model.parameters()):
             share_weights(model)
             return model

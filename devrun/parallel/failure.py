@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from devrun.errors import DevrunError
+from devrun.launched import AT_ONCE
 
 FINAL = (2, 3, 5, 9, 75, 130, 143)
 """Statuses that another start would end with too, or that mean to stop."""
 STOPPED = (75, 130, 143)
 _CLOSED = (143, -signal.SIGTERM, -signal.SIGKILL)
 """Of a process that the agent ended, because another had failed."""
+_SILENT = (
+    "did not answer, as a process that is stopped or in native code, and was ended"
+)
 
 
 class RankError(DevrunError):
@@ -65,7 +69,15 @@ def cause(
         return bool(told.get("lost")), closed, ended, told.get("time", 0.0), rank
 
     rank = min(failures, key=order)
-    found = _described(rank, failures[rank], outputs.get(rank))
+    silent = [
+        other
+        for other, failure in sorted(failures.items())
+        if other not in first and failure.exitcode == -signal.SIGKILL
+    ]
+    if rank in silent:
+        found = _SILENT, 7, False
+    else:
+        found = _described(failures[rank], outputs.get(rank))
     same = [
         other
         for other, failure in failures.items()
@@ -75,7 +87,7 @@ def cause(
     message, status, keeps = found
     told = {other: failure.error_file_data for other, failure in failures.items()}
     hung = {other: each["exchange"] for other, each in told.items() if "stacks" in each}
-    if hang := _hang(hung):
+    if hang := _hang(hung, silent):
         message = f"{message}; {hang}"
     whole = "status" in failures[rank].error_file_data
     link = ": " if whole else " "
@@ -93,16 +105,17 @@ def cause(
     return error
 
 
-def _hang(exchanges: Mapping[int, str]) -> str:
-    """Who waits in which exchange, and who did not come to it."""
+def _hang(exchanges: Mapping[int, str], silent: Sequence[int]) -> str:
+    """Who waits in which exchange, who did not come to it, and who said nothing."""
     waiting = [rank for rank, exchange in sorted(exchanges.items()) if exchange]
     others = [str(rank) for rank in sorted(exchanges) if rank not in waiting]
-    if not waiting:
+    if not exchanges:
         return ""
     parts = [f"rank {rank} waits in {exchanges[rank]}" for rank in waiting[:4]]
-    if others:
+    if waiting and others:
         plural = "s" if len(others) > 1 else ""
         parts.append(f"rank{plural} {', '.join(others[:8])} did not come to it")
+    parts += [f"rank {rank} {_SILENT}" for rank in silent[:8]]
     return ", ".join(parts)
 
 
@@ -111,9 +124,7 @@ def _message(failure: ProcessFailure) -> str:
     return str(message["message"]) if isinstance(message, dict) else ""
 
 
-def _described(
-    rank: int, failure: ProcessFailure, output: str | None
-) -> tuple[str, int, bool]:
+def _described(failure: ProcessFailure, output: str | None) -> tuple[str, int, bool]:
     """(message, status, whether that names the file `output`)."""
     told: dict[str, Any] = failure.error_file_data
     if "status" in told:
@@ -125,8 +136,8 @@ def _described(
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        if code == -signal.SIGTERM:
-            return f"stopped by {name} before the first iteration", 143, False
+        if code in (-signal.SIGTERM, -AT_ONCE):
+            return "stopped by SIGTERM before the first iteration", 143, False
         if tail:
             left = f"; what it left is in {output}"
         hint = " (if nobody did that, memory ran out: see dmesg)"

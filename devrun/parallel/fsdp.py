@@ -22,7 +22,7 @@ from torch.distributed.fsdp import (
 )
 from torch.nn.modules.batchnorm import _NormBase
 
-from devrun.dist import all_reduce_max, broadcast_tensors
+from devrun.dist import all_reduce_max, allreduce_grads, broadcast_tensors
 from devrun.errors import ConfigError, DataError
 from devrun.models.steps import self_loss_step, separate_loss_step
 from devrun.parallel import sharding
@@ -57,9 +57,14 @@ class FSDP(Strategy):
     _orders: Mapping[Tensor, Tensor]
     _buffers: Sequence[Tensor] = ()
     _modules: Sequence[FSDPModule] = ()
+    _numbers: Sequence[nn.Parameter] = ()
+    """Parameters of no dimension, such as a learnt temperature: all have them whole."""
 
     def check(self, policy: UpdatePolicy, model: Any, optimizer: Any) -> None:
-        refuse_combined(self._name(), obstacles(policy, model, optimizer))
+        refuse_combined(
+            self._name(),
+            {**obstacles(policy, model, optimizer), "sync_bn": self.options.sync_bn},
+        )
         reshard, size = self.options.reshard, self.mesh.shard_size
         if type(reshard) is int and (size % reshard or reshard in (1, size)):
             raise ConfigError(
@@ -87,6 +92,10 @@ class FSDP(Strategy):
                 for module in self._modules:
                     module.set_requires_gradient_sync(last, recurse=False)
             yield part
+
+    def average(self, model: Any) -> None:
+        if self._numbers:
+            allreduce_grads(self._numbers)
 
     def in_step(
         self, batches: Iterable[Any], idle: Callable[[Any], Any]
@@ -170,6 +179,8 @@ class FSDP(Strategy):
             "mesh": self.mesh.data,
             "reshard_after_forward": self.options.reshard,
         }
+        self._numbers = [p for p in step.parameters() if p.dim() == 0]
+        common["ignored_params"] = set(self._numbers)
         if self.options.offload:
             common["offload_policy"] = CPUOffloadPolicy(pin_memory=self.pins)
         # where the step is all that the step's forward does, it is the root, and the

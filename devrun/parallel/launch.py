@@ -12,8 +12,10 @@ import shutil
 import site
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,9 @@ from devrun.errors import DeviceUnavailableError, RunInterrupted
 from devrun.log.logger import silence
 from devrun.parallel.agent import Agent, Signals
 from devrun.parallel.failure import STOPPED, RankError
+
+_TO_ANSWER = 75
+"""Seconds; torch itself waits 60 for the first machine to listen."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def launch(
 
 def _spec(words: Sequence[str], how: Launch) -> WorkerSpec:
     alone = how.endpoint is None
-    settings: dict[str, Any] = {"timeout": 900}
+    settings: dict[str, Any] = {}
     if alone or how.hosts is not None:
         settings["is_host"] = alone or how.hosts
     meeting = RendezvousParameters(
@@ -111,11 +116,36 @@ def _spec(words: Sequence[str], how: Launch) -> WorkerSpec:
         entrypoint=sys.executable,
         # torch puts the local rank in place of ${local_rank}
         args=("-m", "devrun", *(word.replace("$", "$$") for word in words)),
-        rdzv_handler=get_rendezvous_handler(meeting),
+        rdzv_handler=_answered(lambda: get_rendezvous_handler(meeting)),
         max_restarts=how.max_restarts,
         monitor_interval=0.1,
         local_addr="localhost" if alone else None,
     )
+
+
+def _answered(connect: Callable[[], Any]) -> Any:
+    """What `connect` gives, in a thread, as torch waits without end for a program that
+    listens at the port and says nothing.
+
+    Raises:
+        RendezvousError: it takes too long; or what `connect` raises.
+    """
+    found: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            found.set_result(connect())
+        except Exception as error:  # noqa: BLE001 - the other thread raises it
+            found.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        return found.result(_TO_ANSWER)
+    except TimeoutError:
+        raise RendezvousError(
+            f"what listens there did not answer within {_TO_ANSWER} s: it is another "
+            "program; take another port"
+        ) from None
 
 
 @contextmanager
@@ -126,6 +156,8 @@ def _environment(how: Launch) -> Iterator[None]:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // how.processes)))
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "200")
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ""  # that is for `Signals`
+    # a machine that joins later would look for the shared store of the first start
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     home = str(Path(devrun.__file__).resolve().parents[1])
     if home not in (*site.getsitepackages(), site.getusersitepackages()):
         paths = [home, os.environ.get("PYTHONPATH", "")]

@@ -23,6 +23,7 @@ _OF = {
     "broadcast_buffers": ("ddp", "fsdp"),
     "bucket_cap_mb": ("ddp",),
     "compression": ("ddp",),
+    "sync_bn": ("ddp",),
     "wrap": ("fsdp",),
     "reshard": ("fsdp",),
     "offload": ("fsdp",),
@@ -65,6 +66,8 @@ class ParallelOptions:
     bucket_cap_mb: int | None = None
     compression: str | None = None
     """Of gradients while they travel: `bf16` or `fp16`."""
+    sync_bn: bool = False
+    """Whether batch norms take mean and variance of all processes' samples."""
     wrap: Any = None
     """What is gathered at a time: class names, or `{min_params: N}`; None for the
     model's own `fsdp_blocks`, else its numbered blocks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from devrun.errors import UnsupportedFeatureError
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
 from devrun.step import StepOutput, UpdatePolicy
+
+logger = logging.getLogger("devrun")
 
 
 class Strategy:
@@ -55,6 +58,8 @@ class Strategy:
 
     def check(self, policy: UpdatePolicy, model: Any, optimizer: Any) -> None:
         """Refuse what this cannot do, before anything is placed."""
+        if self.options.sync_bn:
+            logger.info("parallel: sync_bn changes nothing with one process")
 
     def apply(self, model: Any, optimizer: Any, *, by_hand: bool = False) -> Any:
         """Divide or wrap `model`, which is on its device; what to call from now on.

@@ -20,6 +20,7 @@ import torch
 
 from devrun.checkpoint import fileops
 from devrun.devices.base import DeviceAdapter
+from devrun.dist import all_reduce_max
 from devrun.errors import UnsupportedFeatureError
 from devrun.files import replace_text, user_path
 from devrun.rehearsal.shares import finite
@@ -151,7 +152,8 @@ def _rounds(
         for case, timer, number, rates in ready:
             rates.append(case.work / (timer.timeit(number).median))
         done = len(ready[0][3])
-        if done >= 3 and time.perf_counter() - began > seconds * done / (done + 1):
+        spent = all_reduce_max(time.perf_counter() - began)
+        if done >= 3 and spent > seconds * done / (done + 1):
             break
     return [(case, rates) for case, _, _, rates in ready], failed
 
@@ -166,10 +168,15 @@ def _calibrated(run: Callable[[], Any]) -> tuple[Timer, int]:
 
     timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
     number = 1
+
+    def taken() -> float:
+        """Seconds of the slowest process: all are to run a collective as often."""
+        return all_reduce_max(timer.timeit(number).median * number)
+
     # the first run compiles, allocates and picks algorithms
-    if timer.timeit(1).median > SLOW and timer.timeit(1).median > SLOW:
+    if taken() > SLOW and taken() > SLOW:
         return timer, 0
-    while (took := timer.timeit(number).median * number) < ROUND and number < 1 << 16:
+    while (took := taken()) < ROUND and number < 1 << 16:
         number = max(number * 2, int(number * ROUND / max(took, 1e-9)))
     return timer, number
 

@@ -43,17 +43,18 @@ def option_place(cfg: Mapping[str, Any], device: str, option: str) -> Place:
 
 
 def parallel_section(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The `parallel` section with MMCV's `find_unused_parameters`; None without both.
+    """The `parallel` section with MMCV's keys for it; None where nothing is said.
 
     The stages of a pipeline begin where those of an IPU do, if it says nothing else.
     It keeps the places of its keys.
     """
-    section, finds = cfg.get("parallel"), cfg.get("find_unused_parameters")
-    if section is None and not finds:
+    section = cfg.get("parallel")
+    named = [name for name in ("find_unused_parameters", "sync_bn") if cfg.get(name)]
+    if section is None and not named:
         return None
     made = copy(section) if section is not None else {}
-    if finds:
-        made.setdefault("find_unused_parameters", True)
+    for name in named:
+        made.setdefault(name, True)
     edges = (cfg.get("ipu") or {}).get("train_split_edges")
     if edges and (made.get("mesh") or {}).get("pipeline", 1) != 1:
         made.setdefault("split", edges)

@@ -202,7 +202,6 @@ FLAGS = {
         "--cpus",
         "--help",
         "--image",
-        "--job-kind",
         "--max-restarts",
         "--name",
         "--nodes",

@@ -121,6 +121,7 @@ def test_training_shards_are_equal_and_together_hold_every_sample(ranks):
     seen = [index for share in batches for part in share for index in part]
     assert set(seen) == set(range(13))
     assert len(seen) == 14  # one sample again, so that the last shares are equal
+    assert "1 samples for 2 processes: it takes 1 of the first" in ranks[0]["said"]
 
 
 def test_evaluation_shards_hold_every_sample_once(ranks):
@@ -241,6 +242,10 @@ def test_fewer_samples_to_evaluate_on_than_processes(ranks):
             assert found[f"{name} {limit}"] == [logged] * 2
         assert [set(v) >= {"loss"} for v in found[f"phase {limit}"]] == [True] * 2
     assert not any(ranks[1]["few samples"].values())  # rank 0 logs
+
+
+def test_all_measure_an_exchange_as_often(ranks):
+    assert ranks[0]["measured"] == ranks[1]["measured"] >= 3
 
 
 def test_torchrun_starts_it_too(tmp_path):

@@ -6,6 +6,7 @@ Every function is one scenario; what it returns is written as JSON for its rank.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from devrun.errors import DevrunError, DivergedError, StorageError
 from devrun.hooks import HOOKS, EvalHook, Hook, LoggerHook, OptimizerHook
 from devrun.models.step_module import StepModule
 from devrun.registry import METRICS
+from devrun.rehearsal.peaks import _rounds
+from devrun.rehearsal.workloads import Case
 from devrun.runners import EpochBasedRunner, IterBasedRunner
 from devrun.runners.training import build_training
 from devrun.step import MicroBatches, UpdatePolicy
@@ -534,6 +537,18 @@ def tokens(batch_size: int = 2, accumulate: int = 1) -> Any:
     return {"weights": weights, "losses": logger.seen}
 
 
+def measured() -> int:
+    """Rates of an exchange, by processes whose clocks tell them other things."""
+    values = torch.ones(4)
+
+    def run() -> None:
+        time.sleep(0.002 * dist.get_dist_info()[0])
+        torch.distributed.all_reduce(values)
+
+    ((_, rates),), _ = _rounds([Case("all_reduce", "fp32", "", 1.0, "GB/s", run)], 0.2)
+    return len(rates)
+
+
 def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
     return {
         "info": info,
@@ -555,6 +570,7 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
         "val means": val_means,
         "disagreements": disagreements,
         "few samples": few_samples,
+        "measured": measured,
         "tokens": tokens,
         "accumulated tokens": lambda: tokens(1, accumulate=2),
     }

@@ -82,6 +82,19 @@ def told(err):
     return [line for line in err.splitlines() if line.startswith("devrun: ")]
 
 
+def children(pid):
+    """The processes that `pid` has started and that live."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
 @pytest.fixture
 def place(tmp_path):
     found = Place(tmp_path)

@@ -33,6 +33,9 @@ class Strike(Hook):
     def raises(self):
         raise DataError("sample 7 is broken")
 
+    def freezes(self):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
     def stalls(self):
         time.sleep(1000)
 

@@ -13,7 +13,7 @@ import pytest
 
 from devrun.checkpoint import list_checkpoints
 from tests.faults.harness import fingerprint, newest
-from tests.launch.conftest import PATIENCE, told
+from tests.launch.conftest import PATIENCE, children, told
 
 UPDATES = 24
 TOOK = {"type": "Took", "path": "{place}/samples"}
@@ -143,11 +143,11 @@ def _run_with_kills(place, name, most, draw):
                 time.sleep(draw.random() * 0.02)
             else:
                 time.sleep(draw.uniform(0, 8))
-            if ranks := _children(process.pid):
+            if ranks := children(process.pid):
                 os.kill(draw.choice(ranks), signal.SIGKILL)
                 killed += 1
                 while process.poll() is None and set(ranks) & set(
-                    _children(process.pid)
+                    children(process.pid)
                 ):
                     time.sleep(0.02)  # the others follow, then all start again
         status = process.wait(max(1, end - time.monotonic()))
@@ -161,16 +161,3 @@ def _wait_for_a_save(root: Path, process):
         if root.is_dir() and any(e.name.startswith(".") for e in root.iterdir()):
             return
         time.sleep(0.001)
-
-
-def _children(pid):
-    """The processes that `pid` has started and that live."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if int(parent) == pid and state != "Z":
-            found.append(int(path.parent.name))
-    return found

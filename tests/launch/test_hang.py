@@ -16,7 +16,7 @@ def test_a_rank_that_hangs_ends_the_run_with_every_stack(place):
     assert status == 7, err
     (line,) = [line for line in told(err) if "error" in line]
     assert re.search(
-        r"no iteration for \d s \(epoch 1, iteration 7\): the run hangs", line
+        r"no iteration for \d+ s \(epoch 1, iteration 7\): the run hangs", line
     )
     assert re.search(r"rank 0 waits in gloo:\w+ \(number \d+ of", line)
     assert "rank 1 did not come to it" in line
@@ -24,6 +24,27 @@ def test_a_rank_that_hangs_ends_the_run_with_every_stack(place):
     text = log.read_text()
     assert "rank 0: process" in text and "rank 1: process" in text
     assert "in stalls" in text, "the line in which rank 1 stands"
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        pytest.param(
+            {"watchdog": {"timeout": 3, "first_timeout": 60}},
+            r"the run hangs.*rank 0 waits in gloo:.*rank 1 did not answer",
+            marks=pytest.mark.slow,
+        ),
+        ({"dist_params": {"timeout": 15}}, r"error: rank 1 did not answer"),
+    ],
+    ids=["watchdog", "timeout"],
+)
+def test_a_rank_that_is_frozen_is_named(place, section, said):
+    place.write({"type": "Strike", "how": "freezes"}, **section)
+    status, _, err = place.run()
+    assert status == 7, err
+    (line,) = [line for line in told(err) if "error" in line]
+    assert re.search(said, line)
+    assert "memory" not in line
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 import yaml
 
+from tests.launch.conftest import CONFIG
 from tests.support.command import command
 
 HOSTILE = (
@@ -119,47 +120,38 @@ def expanded(word):
     )
 
 
-@pytest.mark.parametrize("kind", ["TrainJob", "PyTorchJob"])
-def test_kubernetes(kind, config, place, capsys):
+def test_kubernetes(config, place, capsys):
     from torch.distributed.run import get_args_parser
 
-    flags = (
-        "--nodes",
-        2,
-        "--num-devices",
-        8,
-        "--image",
-        "host/a:1",
-        "--job-kind",
-        kind,
-    )
-    changed = ("--device", "cuda")
-    text = printed(capsys, "kubernetes", *flags, config, *changed)
+    flags = ("--nodes", 2, "--num-devices", 8, "--image", "host/a:1")
+    text = printed(capsys, "kubernetes", *flags, config, "--device", "cuda")
     job = yaml.safe_load(text)
-    assert job["kind"] == kind
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", job["metadata"]["name"])
+    assert job["apiVersion"] == "trainer.kubeflow.org/v1alpha1"
+    assert job["kind"] == "TrainJob"
     spec = job["spec"]
-    if kind == "TrainJob":
-        assert job["apiVersion"] == "trainer.kubeflow.org/v1alpha1"
-        assert spec["runtimeRef"] == {"name": "torch-distributed"}
-        part = spec["trainer"]
-        assert (part["numNodes"], part["numProcPerNode"]) == (2, 8)
-        limits = part["resourcesPerNode"]["limits"]
-    else:
-        assert job["apiVersion"] == "kubeflow.org/v1"
-        assert spec["nprocPerNode"] == "8"
-        replicas = spec["pytorchReplicaSpecs"]
-        assert [replicas[kind]["replicas"] for kind in ("Master", "Worker")] == [1, 1]
-        parts = [r["template"]["spec"]["containers"] for r in replicas.values()]
-        assert parts[0] == parts[1]
-        ((part,), _) = parts
-        assert part["name"] == "pytorch"
-        limits = part["resources"]["limits"]
-    assert limits == {"nvidia.com/gpu": 8}
+    assert spec["runtimeRef"] == {"name": "torch-distributed"}
+    part = spec["trainer"]
+    assert (part["numNodes"], part["numProcPerNode"]) == (2, 8)
+    assert part["resourcesPerNode"]["limits"] == {"nvidia.com/gpu": 8}
     assert part["image"] == "host/a:1"
     assert part["command"] == ["torchrun"]
     args = get_args_parser().parse_args([expanded(word) for word in part["args"]])
     assert args.training_script_args[:2] == ["train", config]
+    (changed,) = spec["podTemplateOverrides"]
+    (volume,), (container,) = (changed["spec"][k] for k in ("volumes", "containers"))
+    assert volume["emptyDir"] == {"medium": "Memory"}
+    mounted = {"name": volume["name"], "mountPath": "/dev/shm"}
+    assert container["volumeMounts"] == [mounted]
+
+
+def test_cores_are_asked_for_all_processes_and_their_workers(place, capsys):
+    data = {**CONFIG["data"], "workers_per_gpu": 3}
+    config = str(place.path / place.write(data=data))
+    for words, cores in ((("--num-devices", 2), "8"), (("--cpus", 5), "5")):
+        script = printed(capsys, "slurm", *words, config)
+        assert sbatch(script)["cpus-per-task"] == cores
+        assert f"--cpus-per-task={cores}" in run_words(script, place)[1]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ import socket
 
 import pytest
 
+from devrun.cli.signals import TakenDown
+from devrun.errors import DeviceUnavailableError
+from devrun.parallel.launch import Launch, launch
 from tests.launch.conftest import PATIENCE, told
 from tests.support.zygote import free_port
 
@@ -80,6 +83,38 @@ def test_a_port_in_use_gets_one_line(place):
     (line,) = err.splitlines()
     assert f"could not meet at localhost:{port}" in line
     assert "another program listens there" in line
+
+
+def test_a_silent_program_at_the_port_gets_one_line(monkeypatch):
+    monkeypatch.setattr("devrun.parallel.launch._TO_ANSWER", 2)
+    with socket.create_server(("localhost", 0)) as taken, TakenDown() as signals:
+        where = f"localhost:{taken.getsockname()[1]}"
+        how = Launch(1, nodes=(2, 2), endpoint=where)
+        with pytest.raises(DeviceUnavailableError) as error:
+            launch(["train"], how, signals, print)
+    assert f"could not meet at {where}: what listens there did not" in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_machine_that_comes_later_takes_part(place):
+    """As one that comes back does; the run goes on where it was saved last."""
+    took = {"type": "Took", "path": "{place}/samples"}
+    ended = {"type": "IterBasedRunner", "max_iters": 60}
+    place.write(took, {"type": "Slow", "seconds": 0.2}, runner=ended)
+    port = free_port()
+    first = started(place, port=port, rank=0, nnodes="1:2")
+    for line in first.stderr:
+        if "Iter [8/" in line:
+            break
+    second = started(place, port=port, rank=1, nnodes="1:2")
+    said = [process.communicate(timeout=PATIENCE)[1] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), said
+    updates = [
+        int(line.split()[1])
+        for line in (place.path / "samples-1").read_text().splitlines()
+    ]
+    assert updates[0] > 8
+    assert updates[-1] == 60
 
 
 @pytest.mark.slow

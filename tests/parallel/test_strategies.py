@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parallel.worker import averaged, gpt, kept, train
+from tests.parallel.worker import averaged, gpt, kept, scaled, train
 from tests.support.near import assert_near
 from tests.support.ranks import found_by
 
@@ -64,6 +64,21 @@ def test_fsdp_trains_as_one_process(ranks, alone, how):
         assert_same(found["fsdp"][how], alone)
     names = ranks[1]["fsdp"][how]["weights"].values()
     assert all(values is None for values in names)  # rank 0 alone has whole ones
+
+
+@pytest.mark.parametrize("how", ["fsdp", "accumulated"])
+def test_a_parameter_of_no_dimension_trains_under_fsdp(ranks, how):
+    wanted = scaled(None)
+    for rank in ranks:
+        assert_near(rank["scaled"][how]["losses"], wanted["losses"])
+        assert_near(rank["scaled"][how]["scale"], wanted["scale"])
+
+
+def test_batch_norms_are_synchronized_where_torch_can(ranks):
+    for rank in ranks:
+        assert rank["synced"]["kind"] == "SyncBatchNorm"
+        assert rank["synced"]["trained"]
+        assert "sync_bn needs GPUs" in rank["synced"]["on a CPU"]
 
 
 def test_an_update_exchanges_no_more_than_it_must(ranks):

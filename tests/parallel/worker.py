@@ -29,7 +29,11 @@ from devrun.models.gpt import GPT
 from devrun.models.recompute import checkpoint_blocks
 from devrun.models.resnet import ResNet
 from devrun.models.vit import VisionTransformer
+from devrun.parallel.mesh import Mesh
+from devrun.parallel.options import ParallelOptions
+from devrun.parallel.strategy import strategy_for
 from devrun.runners import EpochBasedRunner
+from devrun.step import UpdatePolicy
 from devrun.tensors import local_of
 from tests.support.ranks import do
 
@@ -266,6 +270,65 @@ def convolutions(
         norm: Any = model.body.bn1
     known = {"mean": norm.running_mean.tolist(), "seen": int(norm.num_batches_tracked)}
     return {"losses": log.values, **known}
+
+
+class Scaled(nn.Module):
+    """With a temperature, a parameter of no dimension, as CLIP has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.blocks = nn.ModuleList(nn.Linear(12, 12) for _ in range(2))
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+        return x * self.scale.exp()
+
+
+def scaled(parallel: Any, accumulate: int = 1) -> Any:
+    """Losses of updates of 4 samples, and the last temperature."""
+    model = Scaled()
+    generator = torch.Generator().manual_seed(1)
+    data = TensorDataset(
+        torch.randn(16, 12, generator=generator), torch.arange(16) % 12
+    )
+    runner = EpochBasedRunner(
+        model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=True),
+        loss=nn.CrossEntropyLoss(),
+        device="cpu",
+        seed=3,
+        max_epochs=2,
+        parallel=parallel,
+        optimizer_config={
+            "cumulative_iters": accumulate,
+            "grad_clip": {"max_norm": 0.1},
+        },
+    )
+    log = Means()
+    runner.register_hook(log)
+    size = 4 // accumulate // runner.adapter.data_share[1]
+    with closing(runner):
+        runner.run([DataLoader(data, size, shuffle=True)], [("train", 1)])
+    return {"losses": log.values, "scale": model.scale.item()}
+
+
+def synced() -> Any:
+    """What becomes of the norms of a model whose device is said to be a GPU."""
+    model = Net()
+    options = ParallelOptions.parse({"sync_bn": True})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    strategy = strategy_for(options, Mesh(options), torch.device("cuda"))
+    strategy.check(UpdatePolicy(), model, optimizer)
+    strategy.apply(model, optimizer, by_hand=True)  # DDP would look for a GPU
+    ours = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return {
+        "kind": type(model.body.bn1).__name__,
+        "trained": ours == {id(p) for p in model.parameters()},
+        "on a CPU": said(parallel={"sync_bn": True}),
+    }
 
 
 def norms() -> Any:
@@ -789,6 +852,11 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
         "fsdp": fsdp,
         "exchanges": exchanges,
         "norms": norms,
+        "scaled": lambda: {
+            "fsdp": scaled({"type": "fsdp"}),
+            "accumulated": scaled({"type": "fsdp"}, accumulate=2),
+        },
+        "synced": synced,
         "refused": refused,
         "refused by fsdp": lambda: refused_by_fsdp(folder),
         "tensor": tensor,

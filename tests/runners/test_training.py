@@ -318,9 +318,9 @@ def test_a_dry_run_gives_hooks_that_write_a_place_of_their_own(tmp_path, monkeyp
 def test_keys_that_do_nothing_are_named(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("devrun"), "propagate", True)
     with caplog.at_level("WARNING", logger="devrun"):
-        cfg = config(sync_bn=True, gpu_ids=[0], paramwise_cfg={"bias_lr_mult": 2})
+        cfg = config(gpu_ids=[0], paramwise_cfg={"bias_lr_mult": 2})
         build_training(cfg, progress=False)
-    assert "not used by devrun: gpu_ids, paramwise_cfg, sync_bn" in caplog.text
+    assert "not used by devrun: gpu_ids, paramwise_cfg" in caplog.text
 
 
 def test_auto_resume_goes_on(tmp_path):

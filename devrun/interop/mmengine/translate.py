@@ -154,6 +154,8 @@ def _rest(work: Translation, helpers: frozenset[str]) -> None:
     for key in list(work.tree):
         origin = origin_of(work.tree, key)
         value = work.tree[key]
+        if key == "sync_bn":  # there the name of a class of batch norms
+            value = bool(value)
         if key in _SAME or (key in KEYS and key not in (*_OVERRIDDEN, *ENGINE_KEYS)):
             if isinstance(value, dict) and isinstance(work.out.get(key), dict):
                 value = ConfigDict({**work.out[key], **value})
