@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `devrun test`; those of `train` about devices are the same."""
     add_shared_arguments(parser)
     add = parser.add_argument
-    add("--out", metavar="FILE", help="also write the results as JSON")
+    add("--out", metavar="FILE", help="also write the results: .json")
     add(
         "--metrics",
         "--eval",
@@ -113,7 +113,7 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Evaluate as the training did, once, and write nothing but what flags name."""
-    check_out("--out", args.out)
+    check_out("--out", args.out, (".json",), "; --predictions FILE has the samples'")
     check_out("--predictions", args.predictions, FORMATS)
     whole = args.predictions is not None
     if launches(args, session, whole):
@@ -283,15 +283,21 @@ def _reduce(cfg: Any, split: str) -> str | None:
     return split if own else None
 
 
-def check_out(flag: str, out: str | None, formats: tuple[str, ...] = ()) -> None:
-    """Refuse a file that could not be written once the evaluation is over."""
+def check_out(
+    flag: str, out: str | None, formats: tuple[str, ...], more: str = ""
+) -> None:
+    """Refuse a file that could not be written once the evaluation is over.
+
+    A device or a pipe, such as `/dev/stdout`, needs no format in its name.
+    """
     if out is None:
         return
     place = user_path(out)
-    if formats and place.suffix not in formats:
+    named = not place.exists() or place.is_file()
+    if named and place.suffix not in formats:
         raise ConfigError(
-            f"{flag} {out!r} must end in one of {', '.join(formats)}, which is how its "
-            "format is chosen"
+            f"{flag} {out!r} must end in {' or '.join(formats)}, which is how its "
+            f"format is chosen{more}"
         )
     if place.is_dir() or not os.access(place.absolute().parent, os.W_OK | os.X_OK):
         raise StorageError(
