@@ -1,11 +1,10 @@
 """Images a second of devrun's loader and of a plain DataLoader, from JPEG files.
 
 Both read the same files through the same transforms (a random crop of the Inception
-kind, a flip, `ToTensor`, `Normalize`), with as many workers; the loaders of devrun
-also with `on_device`, whose rest runs here on the CPU, and with `cache`. Every round
-reads an epoch with each of them, forwards and backwards in turn, so that a change of
-the machine's speed meets all; the first epoch, in which workers start and the cache
-fills, is left out. A ratio is that of two readings of one round.
+kind, a flip, `ToTensor`, `Normalize`), with as many workers; that of devrun also with
+`cache`. Every round reads an epoch with each of them, forwards and backwards in turn,
+so that a change of the machine's speed meets all; the first epoch, in which workers
+start and the cache fills, is left out. A ratio is that of two readings of one round.
 
     python benchmarks/feeding.py [--images 256] [--rounds 5] [--workers 0 1 2]
 
@@ -39,9 +38,7 @@ PIPELINE = [
 ]
 WAYS: dict[str, dict[str, Any]] = {
     "devrun": {},
-    "devrun, on_device": {"on_device": True},
     "devrun, cache": {"cache": "1GiB"},
-    "devrun, both": {"on_device": True, "cache": "1GiB"},
 }
 
 

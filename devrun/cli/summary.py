@@ -54,19 +54,14 @@ def _speed(runner: Any) -> dict[str, Any]:
 
     timers = [hook for hook in runner.hooks if isinstance(hook, IterTimerHook)]
     if not timers:
-        return {"seconds": None, "sample_ms": None, "utilization": None}
+        return {"seconds": None, "utilization": None}
     spent, updates = timers[0].spent, runner.session.train_steps
     training = sum(spent[part] for part in ("data", "copy", "compute", "hooks"))
     counts = (hook.flops for hook in runner.hooks if isinstance(hook, FlopsHook))
     flops = next(counts, None)
     reached = utilization(runner.session, flops, training, updates)
-    clock = timers[0].clock
     return {
         "seconds": {part: round(seconds, 3) for part, seconds in spent.items()},
-        "sample_ms": {
-            part: round(1000 * seconds / clock.samples, 3)
-            for part, seconds in clock.parts.items()
-        },
         "utilization": reached and {**asdict(reached), "words": reached.words()},
     }
 
@@ -119,7 +114,7 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
     if facts["last_checkpoint"]:
         lines.append(f"checkpoint: {facts['last_checkpoint']}")
     lines.append(f"logs: {work_dir / facts['timestamp']}.log, .log.json, run.json")
-    if bound := bound_of(shares_of(facts), facts):
+    if bound := bound_of(shares_of(facts)):
         lines.append(f"time: {bound}")
     if facts.get("utilization"):
         lines.append(f"speed: {facts['utilization']['words']}")

@@ -63,7 +63,6 @@ _LOADER: dict[str, str | Section] = {
     "on_sample_error": "text?",
     "max_skipped": "size?",
     "mode": "text?",
-    "on_device": "flag",
     "cache": "text|count?",
     "buckets": "dict|list?",
     "group_by_length": "flag",
@@ -272,8 +271,8 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "count": ("an integer of at least 1", lambda v: _is_int(v) and v >= 1),
     "size": ("an integer of at least 0", lambda v: _is_int(v) and v >= 0),
     "workers": (
-        f"an integer from 0 to {MOST_WORKERS}, or auto",
-        lambda v: v == "auto" or (_is_int(v) and 0 <= v <= MOST_WORKERS),
+        f"an integer from 0 to {MOST_WORKERS}",
+        lambda v: _is_int(v) and 0 <= v <= MOST_WORKERS,
     ),
     "threads": (
         f"an integer from 1 to {MOST_THREADS}",

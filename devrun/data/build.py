@@ -17,7 +17,6 @@ from devrun.data.bucketing import with_buckets
 from devrun.data.caching import with_cache
 from devrun.data.collate import TransformedBatch, build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
-from devrun.data.finishing import without_finish
 from devrun.data.spec import ERROR_POLICIES, ConfiguredLoader, Extras, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 from devrun.place import Place
@@ -25,7 +24,6 @@ from devrun.registry import Registry
 
 SAMPLERS = Registry("sampler", expects=lambda: Sampler)
 MODES = ("train", "val", "test")
-AUTO = "auto"
 _ALIASES = {"batch_size": "samples_per_gpu", "num_workers": "workers_per_gpu"}
 _OF_WORKERS = (
     "persistent_workers",
@@ -51,7 +49,7 @@ def build_dataset(cfg: Any, default_args: Mapping[str, Any] | None = None) -> An
 def build_dataloader(
     dataset: Any,
     samples_per_gpu: int = 1,
-    workers_per_gpu: int | str = 0,
+    workers_per_gpu: int = 0,
     *,
     num_gpus: int = 1,
     dist: bool = True,
@@ -65,7 +63,6 @@ def build_dataloader(
     on_sample_error: str | None = None,
     max_skipped: int | None = None,
     mode: str | None = None,
-    on_device: bool = False,
     cache: str | int | None = None,
     buckets: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     group_by_length: bool = False,
@@ -75,8 +72,7 @@ def build_dataloader(
 
     Args:
         samples_per_gpu: samples of one batch of one process.
-        workers_per_gpu: worker processes; 0 reads in the training process, `auto`
-            does so until it is measured how many the device needs.
+        workers_per_gpu: worker processes; 0 reads in the training process.
         num_gpus: as in MMCV, multiplies both where one process feeds several devices
             (`dist` False).
         round_up: must stay True: in training all processes get equally many batches.
@@ -89,7 +85,6 @@ def build_dataloader(
         on_sample_error: `stop`, or `skip` and report; by default the data set's.
         max_skipped: samples that may be skipped before the run stops.
         mode: `sync`, or `async` to fetch ahead where the device's SDK can (IPU).
-        on_device: the last transforms, `ToTensor` and `Normalize`, run on the device.
         cache: bytes of decoded images to keep, as `2GiB`; see `caching.with_cache`.
         buckets: arguments of `devrun.data.bucketed`, which pads samples of different
             lengths to a few sizes; a list for several axes.
@@ -101,33 +96,21 @@ def build_dataloader(
         ConfigError: an empty data set or a value out of range.
     """
     _check(samples_per_gpu, workers_per_gpu, round_up, on_sample_error, mode)
-    auto = workers_per_gpu == AUTO
-    _check_data(dataset, auto)
-    finish = news = None
+    if not isinstance(dataset, IterableDataset):
+        check_samples(dataset)
     collate_fn = collate_fn or getattr(dataset, "collate_fn", None)
-    if on_device:
-        _check_unfinished(batch_transform, buckets, collate_fn)
-        dataset, finish = without_finish(dataset)
     if cache is not None:
-        dataset, news = with_cache(dataset, cache)
+        dataset = with_cache(dataset, cache)
     copies = 1 if dist else num_gpus
     loader = ConfiguredLoader(
         dataset,
-        extras=Extras(
-            on_sample_error,
-            max_skipped,
-            mode,
-            group_by_length,
-            auto_workers=_reading(options, 1) if auto else None,
-            finish=finish,
-            news=news,
-        ),
+        extras=Extras(on_sample_error, max_skipped, mode, group_by_length),
         batch_size=samples_per_gpu * copies,
         collate_fn=build_collate(collate_fn),
         **_order(
             dataset, sampler if sampler_cfg is None else sampler_cfg, shuffle, seed
         ),
-        **_reading(options, 0 if auto else int(workers_per_gpu) * copies),
+        **_reading(options, workers_per_gpu * copies),
     )
     made = with_buckets(loader, buckets)
     if batch_transform is not None:
@@ -229,13 +212,8 @@ def _check(
         ("samples_per_gpu", samples_per_gpu, 1, 2**63 - 1),
         ("workers_per_gpu", workers_per_gpu, 0, MOST_WORKERS),
     ):
-        if name == "workers_per_gpu" and value == AUTO:
-            continue
         if type(value) is not int or value < least:
-            other = ", or auto" if name == "workers_per_gpu" else ""
-            raise ConfigError.of(
-                name, f"must be an int of at least {least}{other}: {value!r}"
-            )
+            raise ConfigError.of(name, f"must be an int of at least {least}: {value!r}")
         if value > most:
             raise ConfigError.of(name, f"must be at most {most}: {describe(value)}")
     if not round_up:
@@ -249,33 +227,6 @@ def _check(
             "on_sample_error",
             f"must be one of {', '.join(ERROR_POLICIES)}: {policy!r}",
         )
-
-
-def _check_data(dataset: Any, auto: bool) -> None:
-    """Refuse a data set that is empty, or whose order depends on the workers."""
-    if not isinstance(dataset, IterableDataset):
-        check_samples(dataset)
-    elif auto:
-        raise ConfigError.of(
-            "workers_per_gpu",
-            "auto is not for an iterable data set, whose order follows from the number "
-            "of workers: give a number",
-        )
-
-
-def _check_unfinished(batch_transform: Any, buckets: Any, collate_fn: Any) -> None:
-    """Refuse what would be given images that `on_device` has yet to finish."""
-    own = {
-        "batch_transform": batch_transform,
-        "buckets": buckets,
-        "collate_fn": collate_fn,
-    }
-    for name, value in own.items():
-        if value is not None:
-            raise ConfigError.of(
-                "on_device",
-                f"cannot be combined with {name}, which takes finished images",
-            )
 
 
 def _reading(options: dict[str, Any], workers: int) -> dict[str, Any]:

@@ -41,39 +41,16 @@ class _Memory:
             ) from None
         self.limit = limit
         self.lock = multiprocessing.get_context("fork").Lock()
-        self.used = _shared_integers(3)
-        """Bytes; images that were given room; those that were refused it."""
-        self.places: list[Any] = []
-        """Of the images of each data set, see `_Images`."""
-        self._told = False
+        self.used = _shared_integers(1)
 
     def reserve(self, size: int) -> int | None:
         """Where there is room for `size` bytes; None where there is none."""
         with self.lock:
             begin = int(self.used[0])
-            fits = begin + size <= self.limit
-            self.used[1 if fits else 2] += 1
-            if not fits:
+            if begin + size > self.limit:
                 return None
             self.used[0] = begin + size
         return begin
-
-    def news(self) -> str | None:
-        """That all images are here, or that there is no room for more; once."""
-        used, given, refused = self.used.tolist()
-        images = sum(map(len, self.places))
-        if self._told or not (refused or given >= images):
-            return None
-        kept = sum(int((places > 0).sum()) for places in self.places)
-        if not refused and kept < images:  # two workers had the same one
-            return None
-        self._told = True
-        if not refused:
-            return f"all {images} images are kept, {size_text(used)}"
-        return (
-            f"{size_text(self.limit)} are full with {kept} of {images} images "
-            f"({kept / images:.0%}); the others are decoded each time"
-        )
 
     def __reduce__(self) -> Any:
         raise UnsupportedFeatureError(
@@ -97,7 +74,6 @@ class _Images:
         self.decode, self.fixed = decode, Compose(fixed)
         self.memory = memory
         self.places = _shared_integers(count)
-        memory.places.append(self.places)
         """Of the image of each index, plus 1; 0 for those that are not there."""
 
     def __call__(self, index: int) -> Any:
@@ -119,11 +95,10 @@ class _Images:
         return image
 
 
-def with_cache(dataset: Any, limit: str | int) -> tuple[Any, Callable[[], str | None]]:
+def with_cache(dataset: Any, limit: str | int) -> Any:
     """A copy of `dataset` that decodes no image twice, up to `limit` bytes of them.
 
-    What comes before the first random transform is done once, too. Second comes what
-    to ask, in this process, for news of it.
+    What comes before the first random transform is done once, too.
 
     Raises:
         ConfigError: no such size, or a data set other than `ImageFolder`.
@@ -131,42 +106,35 @@ def with_cache(dataset: Any, limit: str | int) -> tuple[Any, Callable[[], str | 
     size = parsed_size(limit) if isinstance(limit, str) else limit
     if type(size) is not int or size <= 0:
         raise ConfigError.of("cache", f"takes a size such as 2GiB, got {limit!r}")
-    done: list[str] = []
-    memory = _Memory(size)
-    cached = _cached(dataset, memory, done)
-    after = f" after {', '.join(done)}" if done else ""
     logger.info(
-        "cache: images are decoded once and kept%s, up to %s, one copy for all workers "
-        "of this process; those beyond are read each time",
-        after,
+        "cache: images are decoded once and kept, up to %s, one copy for all workers "
+        "of this process; those beyond are decoded each time",
         size_text(size),
     )
-    return cached, memory.news
+    return _cached(dataset, _Memory(size))
 
 
-def _cached(dataset: Any, memory: _Memory, done: list[str]) -> Any:
+def _cached(dataset: Any, memory: _Memory) -> Any:
     own = getattr(dataset, "__dict__", {})
     made = copy.copy(dataset)
     for name in _INNER:
         if isinstance(inner := own.get(name), (list, tuple)):
-            setattr(made, name, [_cached(each, memory, done) for each in inner])
+            setattr(made, name, [_cached(each, memory) for each in inner])
             return made
         if inner is not None:
-            setattr(made, name, _cached(inner, memory, done))
+            setattr(made, name, _cached(inner, memory))
             return made
     kind = type(dataset)
     if getattr(kind, "__getitem__", None) is not ImageFolder.__getitem__:
         raise ConfigError.of(
             "cache", f"is for images of an ImageFolder, not for {kind.__name__}"
         )
-    steps = list(getattr(dataset.pipeline, "transforms", ()))
-    whole = type(dataset.pipeline) is Compose
-    at = 0
-    while whole and at < len(steps) and type(steps[at]) in _FIXED:
+    at, steps = 0, []
+    if type(dataset.pipeline) is Compose:
+        steps = list(dataset.pipeline.transforms)
+    while at < len(steps) and type(steps[at]) in _FIXED:
         at += 1
-    fixed = steps[:at]
-    done += [name for each in fixed if (name := type(each).__name__) not in done]
-    made.decoded = _Images(dataset.decoded, fixed, len(dataset), memory)
+    made.decoded = _Images(dataset.decoded, steps[:at], len(dataset), memory)
     if at:
         made.pipeline = Compose(steps[at:])
     return made

@@ -27,8 +27,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from devrun.blame import cause_of
-from devrun.data import streams, workers
-from devrun.data.counting import WorkerCount
+from devrun.data import rng, workers
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import Fetched, SampleError, SeededDataset
 from devrun.data.spec import LoaderSpec
@@ -55,8 +54,8 @@ class PreparedLoader:
             `lookahead` n it runs n items ahead of the one that is handed out.
         receive: called on an item just before it is handed out, such as to wait for
             the copy that `transfer` began.
-        paced: goes between the items and who reads them, and may take longer.
-        synchronize: waits for the device, to time its steps.
+        in_step: goes between the items and who reads them: keeps processes in step
+            whose shares have different numbers of batches.
         engine: makes of `LoaderSpec.arguments` and a generator what reads the batches.
     """
 
@@ -69,8 +68,7 @@ class PreparedLoader:
         transfer: Callable[[Any], Any] | None = None,
         receive: Callable[[Any], Any] | None = None,
         lookahead: int = 0,
-        paced: Callable[[Iterator[Any]], Iterator[Any]] | None = None,
-        synchronize: Callable[[], None] | None = None,
+        in_step: Callable[[Iterator[Any]], Iterator[Any]] | None = None,
         engine: Callable[..., Any] = DataLoader,
     ) -> None:
         if accumulate < 1:
@@ -85,13 +83,8 @@ class PreparedLoader:
         self.loader = loader
         """What reads the batches: the engine, or the user's own."""
         self._spec = loader if isinstance(loader, LoaderSpec) else None
-        self.auto: WorkerCount | None = None
-        """Finds out how many workers are needed; None where that was given."""
         if self._spec is not None:
             given = self._spec.arguments()
-            auto = self._spec.extras.auto_workers
-            if auto is not None:
-                self.auto = WorkerCount({**given, **auto}, accumulate, synchronize)
             self._generator = torch.Generator()
             self._seed_workers(0)
             if engine is DataLoader:
@@ -110,8 +103,8 @@ class PreparedLoader:
         """What knows the number of batches, and perhaps how to start at one."""
         self._drop_short, self._lookahead = drop_short, lookahead
         self._moves = transfer, receive
-        self.paced = paced
-        """What goes between the items and who reads them; None for nothing."""
+        self.in_step = in_step
+        """Keeps processes in step; None where none has to wait for another."""
         self._limit: int | None = None
         self._skip = 0
         self._iterator: Any = None
@@ -140,7 +133,7 @@ class PreparedLoader:
         return bool(getattr(self._order, "drop_last", False))
 
     @property
-    def share(self) -> tuple[int, int]:
+    def data_share(self) -> tuple[int, int]:
         """Which part of the samples this is, of how many."""
         spec = self._spec
         return (0, 1) if spec is None else (spec.rank, spec.world_size)
@@ -213,7 +206,7 @@ class PreparedLoader:
         began = perf_counter()
         iterator = self._opened(skip)
         self.clock.data += perf_counter() - began
-        items: Iterator[Any] = islice(self._read(iterator, start), left)
+        items: Iterator[Any] = islice(self._read(iterator), left)
         if self.stream is not None:
             items = self.stream.noted(items, start)
         if self.accumulate > 1:
@@ -224,7 +217,7 @@ class PreparedLoader:
             items = map(self._moves[1], items)
         if self.stream is not None:
             items = self.stream.handed_out(items, self.accumulate, start)
-        return items if self.paced is None else self.paced(items)
+        return items if self.in_step is None else self.in_step(items)
 
     def close(self) -> None:
         """End the workers of an epoch broken off, and those that outlive epochs."""
@@ -267,7 +260,7 @@ class PreparedLoader:
     def _seed_workers(self, epoch: int) -> None:
         """What an iterable data set, or a worker_init_fn, draws."""
         if self._spec is not None:
-            seed = streams.mix(self._spec.seed, epoch, 0, _LOADER)
+            seed = rng.mix(self._spec.seed, epoch, 0, _LOADER)
             self._generator.manual_seed(seed)
 
     def _opened(self, skip: int) -> Any:
@@ -289,15 +282,12 @@ class PreparedLoader:
             self._guarded(next, iterator, None)
         return iterator
 
-    def _read(self, iterator: Any, position: int) -> Iterator[Any]:
-        """The batches from `position` on; the loader's failures as one line each."""
-        clock, auto = self.clock, self.auto
-        news = None if self._spec is None else self._spec.extras.news
+    def _read(self, iterator: Any) -> Iterator[Any]:
+        """The batches of `iterator`; the loader's failures as one line each."""
+        clock = self.clock
         transfer = None if self.accumulate > 1 else self._moves[0]
         try:
             while True:
-                if auto is not None and not auto.known:
-                    auto.begin()
                 began = perf_counter()
                 try:
                     batch = next(iterator)
@@ -311,15 +301,6 @@ class PreparedLoader:
                     batch = self._open(batch)
                 there = perf_counter()
                 clock.data += there - began
-                if news is not None and (said := news()):
-                    logger.info("cache: %s", said)
-                position += 1
-                if auto is not None and not auto.known:
-                    auto.end()
-                    if count := auto.found(batch):
-                        self.loader = auto.loader(count, self._generator)
-                        self._order.start_at(position)
-                        iterator = self._opened(0)
                 if transfer is not None:
                     batch = transfer(batch)
                     clock.copy += perf_counter() - there
@@ -329,8 +310,6 @@ class PreparedLoader:
             self._death = workers.describe_dead(iterator)
             raise
         finally:
-            if auto is not None:
-                auto.rest()
             if self._iterator is iterator:
                 self._iterator = None  # lets the workers of a broken-off epoch go
 
@@ -361,8 +340,6 @@ class PreparedLoader:
         return DataError(f"data loading failed: {cause_of(error)}")
 
     def _open(self, fetched: Fetched) -> Any:
-        if fetched["watched"]:
-            self.clock.note(fetched["watched"])
         for index, why in fetched["skipped"]:
             if index not in self.skipped:
                 self.skipped[index] = why

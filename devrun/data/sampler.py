@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import Sampler
 
-from devrun.data import streams
+from devrun.data import rng
 from devrun.errors import ConfigError
 
 _ORDER, _CUSTOM = 1, 2  # salts: the order shares no stream with the samples
@@ -100,7 +100,7 @@ class EpochBatchSampler(Sampler[list[Any]]):
         if not self.shuffle:
             return torch.arange(self.num_samples)
         generator = torch.Generator()
-        generator.manual_seed(streams.mix(self.seed, epoch, 0, _ORDER))
+        generator.manual_seed(rng.mix(self.seed, epoch, 0, _ORDER))
         order = torch.randperm(self.num_samples, generator=generator)
         return order if self.lengths is None else self._grouped(order, generator)
 
@@ -198,8 +198,8 @@ class KeyedBatchSampler(Sampler[list[Any]]):
         batches: Iterable[Any] = self.batch_sampler
         if not any(hasattr(owner, "set_epoch") for owner in self._owners()):
             for generator, seed in self._generators:
-                generator.manual_seed(streams.mix(seed, self.epoch, 0, _CUSTOM))
-            batches = _seeded(batches, streams.mix(self.seed, self.epoch, 0, _CUSTOM))
+                generator.manual_seed(rng.mix(seed, self.epoch, 0, _CUSTOM))
+            batches = _seeded(batches, rng.mix(self.seed, self.epoch, 0, _CUSTOM))
         if self.joined > 1:
             batches = _joined(batches, self.joined)
         return self._keyed(batches, self.epoch, self._start)
@@ -227,16 +227,16 @@ def _joined(batches: Iterable[Any], count: int) -> Iterator[list[Any]]:
 
 def _seeded(batches: Iterable[Any], seed: int) -> Iterator[Any]:
     """`batches`, drawing from streams of their own instead of the global ones."""
-    with streams.preserved():
-        streams.reseed(seed)
+    with rng.preserved():
+        rng.reseed(seed)
         iterator = iter(batches)
-        own = streams.capture()
+        own = rng.capture()
     while True:
-        with streams.preserved():
-            streams.restore(own)
+        with rng.preserved():
+            rng.restore(own)
             try:
                 batch = next(iterator)
             except StopIteration:
                 return
-            own = streams.capture()
+            own = rng.capture()
         yield batch

@@ -16,9 +16,8 @@ from torch.utils.data import (
 )
 
 from devrun.blame import cause_of
-from devrun.data import streams
+from devrun.data import rng
 from devrun.data.sampler import SampleKey
-from devrun.data.timing import EVERY, transforms_of, watched
 from devrun.errors import DataError
 
 _COLLATE = 3  # salt: collating draws from another stream than the first sample
@@ -41,7 +40,6 @@ class Samples(list[Any]):
     def __init__(self, items: Iterable[Any], key: SampleKey) -> None:
         super().__init__(items)
         self.key = key
-        self.watched: dict[str, float] = {}
         self.stacked: list[torch.Tensor] | None = None
         """What `default_collate` would make of them, where that is there already."""
         self.skipped: list[tuple[Any, str]] = []
@@ -50,7 +48,6 @@ class Samples(list[Any]):
 class Fetched(dict[str, Any]):
     """A collated `batch` from which samples were `skipped`: [(index, why), ...].
 
-    `watched` has the seconds of a sample by transform, where one was watched.
     A dict so that torch can pin what is inside; `PreparedLoader` opens it.
     """
 
@@ -75,7 +72,6 @@ class SeededDataset(Dataset[Any]):
         self.seed = seed
         self.on_error = on_error
         self._takes_epoch = callable(getattr(dataset, "set_epoch", None))
-        self._read_so_far = 0
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -96,7 +92,7 @@ class SeededDataset(Dataset[Any]):
             return [self.dataset[key] for key in keys]
         if get_worker_info() is not None or _draws_nothing(self.dataset):
             return self._read(keys)
-        with streams.preserved():
+        with rng.preserved():
             return self._read(keys)
 
     def _read(self, keys: Sequence[SampleKey]) -> Samples:
@@ -110,16 +106,11 @@ class SeededDataset(Dataset[Any]):
             samples.extend(zip(*stacked, strict=True))
             samples.stacked = stacked
             return samples
-        self._read_so_far += 1
-        watch = draws and self._read_so_far % EVERY == 2
         for key in keys:
             if draws:
-                streams.reseed(streams.mix(seed, key.epoch, key.index))
+                rng.reseed(rng.mix(seed, key.epoch, key.index))
             try:
-                if watch and not samples:
-                    samples.append(self._watched(key.index, samples.watched))
-                else:
-                    samples.append(dataset[key.index])
+                samples.append(dataset[key.index])
             except Exception as error:
                 if self.on_error != "skip":
                     raise _failed(key, error) from error
@@ -131,16 +122,6 @@ class SeededDataset(Dataset[Any]):
                 f"{cause_of(last)}"
             ) from last
         return samples
-
-    def _watched(self, index: Any, parts: dict[str, float]) -> Any:
-        """The sample, and where its time went."""
-        transforms = transforms_of(self.dataset)
-        if not transforms:
-            return self.dataset[index]
-        with watched(transforms) as spent:
-            sample = self.dataset[index]
-        parts.update(spent)
-        return sample
 
     def _tell_epoch(self, epoch: int) -> None:
         """Pass a new epoch on: a copy in a worker hears of it no other way."""
@@ -156,7 +137,7 @@ class SeededDataset(Dataset[Any]):
 
     def _read_at_once(self, keys: Sequence[SampleKey]) -> Samples:
         first = keys[0]
-        streams.reseed(streams.mix(self.seed, first.epoch, first.index))
+        rng.reseed(rng.mix(self.seed, first.epoch, first.index))
         try:
             items = self.dataset.__getitems__([key.index for key in keys])
         except Exception as error:
@@ -189,7 +170,7 @@ class SeededCollate:
             return self.collate_fn(samples)
         if get_worker_info() is not None or self.collate_fn is default_collate:
             return self._collate(samples)
-        with streams.preserved():
+        with rng.preserved():
             return self._collate(samples)
 
     def _collate(self, samples: Samples) -> Any:
@@ -197,7 +178,7 @@ class SeededCollate:
             return samples.stacked
         if self.collate_fn is not default_collate:
             key = samples.key
-            streams.reseed(streams.mix(self.seed, key.epoch, key.index, _COLLATE))
+            rng.reseed(rng.mix(self.seed, key.epoch, key.index, _COLLATE))
         try:
             batch = self.collate_fn(list(samples))
         except Exception as error:
@@ -205,9 +186,8 @@ class SeededCollate:
                 f"the batch that starts with sample {samples.key.index}{_where()}: "
                 f"it cannot be put together: {cause_of(error)}{_remedy(error)}"
             ) from error
-        if samples.skipped or samples.watched:
-            about = {"skipped": samples.skipped, "watched": samples.watched}
-            return Fetched(batch=batch, **about)
+        if samples.skipped:
+            return Fetched(batch=batch, skipped=samples.skipped)
         return batch
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +26,6 @@ from torch.utils.data import (
 
 from devrun.blame import cause_of
 from devrun.data import workers
-from devrun.data.finishing import Finish
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import SeededCollate, SeededDataset
 from devrun.data.streaming import divided
@@ -62,19 +60,8 @@ class Extras:
     mode: str | None = None
     """`sync`, or `async` to fetch ahead where the device's SDK can."""
     group_by_length: bool = False
-    auto_workers: Mapping[str, Any] | None = None
-    """Options of workers whose number is measured; None where it was given."""
-    finish: Finish | None = None
-    """Transforms left for the device; None where the loader does them all."""
-    news: Callable[[], str | None] | None = None
-    """Asked after each batch what is to be said of the `cache`; None without one."""
     lengths: Tensor | None = None
     """Of all samples, int64 of shape (samples,): similar ones meet in a batch."""
-
-    def finished(self, move: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`move`, then what `finish` leaves to do."""
-        finish = self.finish
-        return move if finish is None else lambda batch: finish(move(batch))
 
 
 class ConfiguredLoader(DataLoader[Any]):

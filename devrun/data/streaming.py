@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from devrun.data import streams
+from devrun.data import rng
 from devrun.errors import ConfigError, DataError
 from devrun.files import check_regular, user_path
 
@@ -247,6 +247,6 @@ class FileShards(IterableDataset[Any]):
         files = self.files
         if self.shuffle:
             generator = torch.Generator()
-            generator.manual_seed(streams.mix(self.seed, self.epoch, 0, _FILES))
+            generator.manual_seed(rng.mix(self.seed, self.epoch, 0, _FILES))
             files = [files[i] for i in torch.randperm(len(files), generator=generator)]
         return files[self._reader :: self._readers]

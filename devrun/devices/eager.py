@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from devrun.data.prepared import PreparedLoader
-from devrun.data.spec import LoaderSpec, extras_of
+from devrun.data.spec import LoaderSpec
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.explain import STEP_FAILURES, raise_explained
 from devrun.devices.fast import Plan, Switch, fused_switch, hasten
@@ -198,13 +198,12 @@ class EagerAdapter(DeviceAdapter):
             training=training,
             pin_memory=self.pin_memory(loader),
         )
-        paced = self.update.strategy.divided and not training
+        in_step = self.update.strategy.divided and not training
         return PreparedLoader(
             spec,
             accumulate=self._policy.accumulate if training else 1,
-            paced=self._in_step if paced else None,
-            synchronize=self.synchronize,
-            **self.transfers(extras_of(loader).finished(self.to_device)),
+            in_step=self._in_step if in_step else None,
+            **self.transfers(self.to_device),
         )
 
     def train_step(

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from devrun.data import streams
+from devrun.data import rng
 from devrun.data.batch import batch_size_of
 from devrun.dist import all_reduce_max, get_dist_info
 from devrun.errors import (
@@ -167,14 +167,14 @@ class _Snapshot:
         self._tensors = list(tensors)
         self._values = [tensor.detach().clone() for tensor in self._tensors]
         self._adapter = adapter
-        self._host, self._device = streams.capture(), adapter.rng_state()
+        self._host, self._device = rng.capture(), adapter.rng_state()
 
     def put_back(self) -> None:
         """Make everything as it was."""
         with torch.no_grad():
             for tensor, value in zip(self._tensors, self._values, strict=True):
                 tensor.copy_(value)
-        streams.restore(self._host)
+        rng.restore(self._host)
         self._adapter.set_rng_state(self._device)
 
 

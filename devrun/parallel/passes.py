@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from devrun.data import streams
+from devrun.data import rng
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.recompute import is_recomputed
 from devrun.models.split import CONTAINERS
@@ -98,7 +98,7 @@ class Passes:
         finally:
             self.current = None
             after = self._states()
-            streams.restore(before[0])
+            rng.restore(before[0])
             if self._draws is not None:
                 self._draws.set_rng_state(before[1])
             for buffer, version, value in kept:  # such as a norm's count of batches
@@ -144,7 +144,7 @@ class Passes:
 
     def _states(self) -> tuple[Any, Any]:
         device = None if self._draws is None else self._draws.rng_state()
-        return streams.capture(), device
+        return rng.capture(), device
 
     def _hook(self, number: int) -> Any:
         # a function and no method: a copy of the model has no passes of its own

@@ -60,7 +60,7 @@ def digest(
     return Digest(
         seconds=seconds,
         shares=shares,
-        bound=bound_of(shares, run.facts),
+        bound=bound_of(shares),
         update_ms=_median(run, "time", 1000.0),
         samples_per_sec=_median(run, "samples_per_sec"),
         memory_mib=_peak(run),

@@ -35,13 +35,8 @@ def shares_of(facts: Mapping[str, Any]) -> dict[str, float]:
     return shares
 
 
-def bound_of(
-    shares: Mapping[str, float], facts: Mapping[str, Any] | None = None
-) -> str | None:
+def bound_of(shares: Mapping[str, float]) -> str | None:
     """What most of the time went to, in words; None without times.
-
-    Args:
-        facts: `run.json`, for the slowest transform.
 
     The start and the end of a run are not what bounds it: a longer one spreads them.
     """
@@ -51,31 +46,9 @@ def bound_of(
         return None
     part = max(named, key=lambda name: named[name])
     share = named[part] / whole
-    advice = ADVICE[part]
-    if part == "data" and (slowest := slowest_of((facts or {}).get("sample_ms"))):
-        advice = f"{slowest}: {advice.partition(': ')[2]}"
     rest = shares.get(REST, 0.0) / whole
     beside = f", {rest:.0%} its start and end" if rest > share else ""
-    return f"{part}: {share:.0%} of the time{beside}; {advice}"
-
-
-def slowest_of(parts: Any) -> str | None:
-    """What most of the time of a sample goes to, in words.
-
-    Args:
-        parts: transform -> ms of a sample; "" is what is in none of them.
-    """
-    if not isinstance(parts, Mapping):
-        return None
-    numbers = {str(key): finite(value) for key, value in parts.items()}
-    known = {key: value for key, value in numbers.items() if value}
-    if not known:
-        return None
-    slowest = max(known, key=lambda name: known[name])
-    whole = f"{known[slowest]:.3g} of {sum(known.values()):.3g} ms a sample"
-    if not slowest:
-        return f"most of a sample is reading it, no transform ({whole})"
-    return f"the slowest transform is {slowest} ({whole})"
+    return f"{part}: {share:.0%} of the time{beside}; {ADVICE[part]}"
 
 
 def finite(value: Any) -> float | None:

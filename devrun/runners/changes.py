@@ -37,7 +37,7 @@ _FREE = re.compile(
     r"|checkpoint_config|evaluation|launcher|dist_params|timer_config|watchdog"
     r"|device|cpu|cuda|hpu|ipu|ipu_replicas|cudnn_benchmark|omp_num_threads"
     r"|custom_imports|gradient_checkpointing|data\.(val|test|val_dataloader|test_dataloader)"
-    r"|data(\.train_dataloader)?\.(num_workers|workers_per_gpu|pin_memory|on_device|cache"
+    r"|data(\.train_dataloader)?\.(num_workers|workers_per_gpu|pin_memory|cache"
     r"|persistent_workers|prefetch_factor|timeout|multiprocessing_context"
     r"|batch_size|samples_per_gpu))\b"  # the size of an update is compared itself
 )

@@ -228,7 +228,7 @@ def _take_loaders(run: Looped, flow: Workflow, data_loaders: Sequence[Any]) -> N
             run.state.max_iters = epochs * len(flow.loaders[first])
     else:  # one for all phases of a loader: they go through its data together
         for loader in flow.loaders:
-            if loader.paced is not None:
+            if loader.in_step is not None:
                 raise UnsupportedFeatureError(
                     "a val phase counted in iterations cannot be combined with weights "
                     "divided over processes: use evaluation, or epochs",

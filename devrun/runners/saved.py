@@ -15,7 +15,7 @@ from devrun.checkpoint import (
     read_mmcv_checkpoint,
     set_host_rng_state,
 )
-from devrun.data.streams import preserved
+from devrun.data.rng import preserved
 from devrun.errors import CheckpointError, DevrunError
 from devrun.runners.position import check_position
 

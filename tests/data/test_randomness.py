@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from devrun.data import streams
+from devrun.data import rng
 from devrun.data.prepared import PreparedLoader
 from devrun.data.spec import LoaderSpec
 from tests.data.helpers import Draws, prepared, read
@@ -91,7 +91,7 @@ def test_plain_tensors_come_as_they_are_and_draw_nothing() -> None:
 
 def test_neighbouring_counters_share_no_seed() -> None:
     seeds = {
-        streams.mix(seed, epoch, index)
+        rng.mix(seed, epoch, index)
         for seed in range(10)
         for epoch in range(10)
         for index in range(100)
@@ -101,7 +101,7 @@ def test_neighbouring_counters_share_no_seed() -> None:
 
 
 def test_an_index_that_is_no_number_has_a_seed() -> None:
-    assert streams.mix(0, 0, "a") != streams.mix(0, 0, "b")
+    assert rng.mix(0, 0, "a") != rng.mix(0, 0, "b")
 
 
 class Told(Dataset):

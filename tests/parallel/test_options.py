@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_one_line(section, world, words):
             "parallel.mesh: {pipeline: 2} is for a multiple of 2 processes, there is 1",
         ),
         ("parallel: {pipeline: 2}", "it belongs to mesh: {pipeline: 2}"),
-        ("on_device: true", "on_device: unknown key; it belongs to the section data"),
+        ("drop_last: true", "drop_last: unknown key; it belongs to the section data"),
         (
             "parallel: {mesh: {shard: 0}}",
             "parallel.mesh.shard: must be an integer of at least 1, got 0",

@@ -278,9 +278,6 @@ class HPUAdapter(EagerAdapter):
         if getattr(reader, "num_workers", 0) and reader.multiprocessing_context is None:
             # a process that holds a Gaudi cannot be forked
             reader.multiprocessing_context = "forkserver"
-        if prepared.auto is not None:
-            own = prepared.auto.options["multiprocessing_context"]
-            prepared.auto.options["multiprocessing_context"] = own or "forkserver"
         return prepared
 
     def settle_owner(self, owner: str, optimizer: Any) -> None:

@@ -20,7 +20,7 @@ from devrun.data.prepared import PreparedLoader
 from devrun.data.seeded import SeededDataset
 from devrun.data.spec import LoaderSpec
 from devrun.devices.ipu.batch import whole
-from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.errors import ConfigError
 
 logger = logging.getLogger("devrun")
 
@@ -74,18 +74,6 @@ def prepared_loader(
             return PreparedLoader(loader)
         return PreparedLoader(
             loader, accumulate=batch.parts, drop_short=True, receive=whole
-        )
-    if spec.extras.finish is not None:
-        raise UnsupportedFeatureError(
-            "on_device is not possible on an IPU, whose graph is given finished "
-            "images: leave it out",
-            key="on_device",
-        )
-    if spec.extras.auto_workers is not None:
-        raise UnsupportedFeatureError(
-            "workers_per_gpu: auto is not possible on an IPU, whose loader is built "
-            "once: give a number",
-            key="workers_per_gpu",
         )
     if training:
         _check_samples(spec.dataset, batch)

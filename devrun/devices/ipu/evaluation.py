@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from devrun.data import streams
+from devrun.data import rng
 from devrun.devices.explain import STEP_FAILURES, explain
 from devrun.devices.ipu.batch import Flat
 from devrun.devices.ipu.executors import Executor
@@ -66,7 +66,7 @@ def try_each(
     """
     for loader, mode in expected:
         modes = [(part, part.training) for part in step.modules()]
-        with streams.preserved():
+        with rng.preserved():
             source = loader()
             try:
                 step.eval()

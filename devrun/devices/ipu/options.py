@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from devrun.data import streams
+from devrun.data import rng
 from devrun.devices.ipu.setters import apply, call, nested
 from devrun.devices.ipu.settings import IPUSettings
 from devrun.errors import ConfigError
@@ -58,7 +58,7 @@ def training_options(
             "ipu: deterministic and Precision.enableStochasticRounding contradict each "
             "other: remove one"
         )
-    with streams.preserved():  # randomSeed also seeds the host, which is seeded
+    with rng.preserved():  # randomSeed also seeds the host, which is seeded
         options = _new(sdk, popdist, ipus, replicas)
         steps = 1 if accumulate is None else accumulate
         call(
@@ -99,7 +99,7 @@ def inference_options(
     """
     given = nested(settings.inference)
     replicas = given.pop("replicationFactor", None)
-    with streams.preserved():
+    with rng.preserved():
         options = _new(sdk, popdist, ipus, replicas)
         options.randomSeed(seed % 2**31)
         options.outputMode(sdk.OutputMode.All)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from devrun.data import streams
+from devrun.data import rng
 from devrun.devices.ipu.batch import Flat, rebuild
 from devrun.devices.ipu.options import micro_batches
 from devrun.errors import ConfigError
@@ -79,7 +79,7 @@ class Recorder:
         """Keep what they return on the host, whose weights stay as they are."""
         twin = copy.deepcopy(step, {id(step.optimizer): step.optimizer})
         with (
-            streams.preserved(),
+            rng.preserved(),
             torch.no_grad(),
             self.watching(twin.module) as found,
         ):

@@ -72,7 +72,7 @@ def check_shares(loader: Any) -> None:
     facts = data_facts(loader)
     require_same({f"{name} of the evaluation data": v for name, v in facts.items()})
     lengths = gather_objects(length_of(loader))
-    if loader.paced is not None and 0 in lengths and any(lengths):
+    if loader.in_step is not None and 0 in lengths and any(lengths):
         raise DataError(
             f"process {lengths.index(0)} has no sample of the evaluation set: where "
             "weights are divided, all that read it need at least one"

@@ -51,7 +51,7 @@ class Kept:
             DataError: there are other samples than the data set has.
         """
         prepared = self._runner.prepare_eval_loader(self._loader)
-        size, (rank, world) = length_of(prepared.dataset), prepared.share
+        size, (rank, world) = length_of(prepared.dataset), prepared.data_share
         own = range(rank, size or 0, world) if self._runner.adapter.speaks else ()
         places = [place for place in own if place not in prepared.skipped]
         if size is None and world == 1:

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from devrun.config.numbers import whole_number
 from devrun.construct import Buildable
-from devrun.data import streams
+from devrun.data import rng
 from devrun.dist import allreduce_params
 from devrun.errors import ConfigError
 from devrun.hooks import ema
@@ -81,7 +81,7 @@ class PreciseBNHook(Hook):
         on_device = Capability.HOST_WEIGHTS in runner.adapter.capabilities
         if not on_device:
             runner.adapter.sync_to_host(runner.model)
-        with streams.preserved():
+        with rng.preserved():
             self._replace(runner, layers, count, on_device)
         if not on_device:
             runner.adapter.sync_to_device(runner.model)

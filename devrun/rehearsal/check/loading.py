@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import cProfile
+import inspect
 import os
 from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import Any
 
 from devrun.checkpoint import host_rng_state, set_host_rng_state
-from devrun.data.counting import spare_cores
-from devrun.data.timing import transforms_of, watched
 from devrun.hooks.base import Priority
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.probe import Probe
@@ -24,6 +24,10 @@ _LEAST = 0.005
 _SAMPLES, _SECONDS = 64, 1.0
 """Samples and seconds that are read at the most."""
 _NAMED = 3
+_INNER = (
+    "dataset", "datasets", "pipeline", "transform", "transforms", "target_transform",
+)  # fmt: skip
+"""Attributes of data sets, and of what is around them, in which transforms are."""
 _WORK = ("__call__", "__getitem__", "forward")
 """Methods that do the work of a transform or a data set."""
 
@@ -39,9 +43,7 @@ class LoadingProbe(Probe):
     def before(self, cfg: Any) -> None:
         data = cfg.get("data") or {}
         own = data.get("train_dataloader") or {}
-        given = own.get("workers_per_gpu", data.get("workers_per_gpu", 0)) or 0
-        # as many as it takes, where the run finds out itself
-        self._workers = spare_cores() if given == "auto" else given
+        self._workers = own.get("workers_per_gpu", data.get("workers_per_gpu", 0)) or 0
 
     def built(self, training: Training) -> None:
         self._seconds, self._samples, self._updates = 0.0, 0, 0
@@ -83,7 +85,7 @@ class LoadingProbe(Probe):
         else:
             remedy = f"data.workers_per_gpu: {processes}"
             fix = {"data.workers_per_gpu": processes}
-        kinds = {_name(one): type(one) for one in transforms_of(dataset)}
+        kinds = {_name(one): type(one) for one in _transforms_of(dataset)}
         slowest, share = next(iter(shares.items()), ("", 1.0))
         kind = kinds.get(slowest, type(dataset))
         work = (getattr(kind, name, None) for name in _WORK)
@@ -108,21 +110,51 @@ def _sample_time(dataset: Any) -> tuple[float, dict[str, float]]:
     """
     stride = max(len(dataset) // _SAMPLES, 1)
     state, count = host_rng_state(), 0
+    profile = cProfile.Profile()
     start = perf_counter()
     try:
-        with watched(transforms_of(dataset)) as spent:
-            for index in range(0, len(dataset), stride):
-                dataset[index]
-                count += 1
-                if count == _SAMPLES or perf_counter() - start > _SECONDS:
-                    break
+        profile.enable()
+        for index in range(0, len(dataset), stride):
+            dataset[index]
+            count += 1
+            if count == _SAMPLES or perf_counter() - start > _SECONDS:
+                break
     finally:
+        profile.disable()
         set_host_rng_state(state)
-    total = sum(spent.values())
+    total = perf_counter() - start
+    if not count or not total:
+        return 0.0, {}
+    works = {_code(one): _name(one) for one in _transforms_of(dataset)}
+    spent = {
+        works[entry.code]: entry.totaltime
+        for entry in profile.getstats()
+        if entry.code in works
+    }
+    spent[""] = max(total - sum(spent.values()), 0.0)
     slowest = sorted(spent.items(), key=lambda item: -item[1])[:_NAMED]
-    shares = {name: round(seconds / total, 3) for name, seconds in slowest if total}
-    return (total / count if count else 0.0), shares
+    return total / count, {name: round(part / total, 3) for name, part in slowest}
+
+
+def _transforms_of(dataset: Any, depth: int = 4) -> list[Any]:
+    """What is called on each sample of `dataset`, as far as it shows; maybe nothing."""
+    if isinstance(dataset, (list, tuple)):
+        return [one for entry in dataset for one in _transforms_of(entry, depth)]
+    own = getattr(dataset, "__dict__", {})
+    inner = [own[name] for name in _INNER if own.get(name) is not None]
+    if inner and depth:
+        return _transforms_of(inner, depth - 1)
+    return [dataset] if callable(dataset) else []
 
 
 def _name(transform: Any) -> str:
     return str(getattr(transform, "__name__", type(transform).__name__))
+
+
+def _code(transform: Any) -> Any:
+    """Of the function that does the work of `transform`; None if that is not Python."""
+    methods = (getattr(type(transform), name, None) for name in ("forward", "__call__"))
+    for function in (transform, *methods):
+        if inspect.isfunction(function):
+            return function.__code__
+    return None
