@@ -118,14 +118,30 @@ def restored_logging():
     logger.propagate = True
 
 
+_made = set()
+_MAKES = os.O_CREAT | os.O_WRONLY | os.O_RDWR
+
+
+def _note_what_is_made(event, arguments):
+    """Files and folders that this process makes, as Python announces them."""
+    if event == "os.mkdir" or (event == "open" and arguments[2] & _MAKES):
+        path = arguments[0]
+        if isinstance(path, str | os.PathLike):
+            path = os.path.abspath(path)
+            if os.path.dirname(path) == str(ROOT) and not os.path.exists(path):
+                _made.add(path)
+
+
+sys.addaudithook(_note_what_is_made)
+
+
 @pytest.fixture(autouse=True)
 def clean_repository():
-    """No test leaves a file at the top of the repository."""
-    before = set(os.listdir(ROOT))
+    """No test makes a file at the top of the repository; other programs may."""
+    _made.clear()
     yield
-    left = (
-        set(os.listdir(ROOT)) - before - {".pytest_cache", ".hypothesis", "__pycache__"}
-    )
+    left = {os.path.basename(path) for path in _made if os.path.exists(path)}
+    left -= {".pytest_cache", ".hypothesis", "__pycache__"}
     if left:
         pytest.fail(f"the test left {sorted(left)} in the repository")
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -140,6 +141,9 @@ def _log_warnings(session: Session) -> None:
     """Python's warnings go the way of the log, where they are made safe to show."""
     from devrun.log.logger import close_logger, get_logger
 
+    session.cleanup.enter_context(warnings.catch_warnings())
+    # what torch says at each loader in a paragraph, devrun says once in a line
+    warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
     get_logger("py.warnings")
     logging.captureWarnings(True)
     session.cleanup.callback(close_logger, "py.warnings")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,7 @@ from devrun.data.collate import TransformedBatch, build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
 from devrun.data.spec import ERROR_POLICIES, ConfiguredLoader, Extras, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
+from devrun.log.logger import get_logger
 from devrun.place import Place
 from devrun.registry import Registry
 
@@ -239,8 +242,19 @@ def _reading(options: dict[str, Any], workers: int) -> dict[str, Any]:
             "what workers need belongs into the data set",
         )
     if workers:
+        _warn_of_cores(workers)
         return {"persistent_workers": True, **options, "num_workers": workers}
     return {key: options[key] for key in options if key not in _OF_WORKERS}
+
+
+@functools.cache  # once, not for each loader
+def _warn_of_cores(workers: int) -> None:
+    cores = len(os.sched_getaffinity(0))
+    if workers > cores:
+        get_logger().warning(
+            f"workers_per_gpu {workers} on {cores} of the machine's cores: "
+            "more workers than cores read no faster"
+        )
 
 
 def _order(

@@ -104,11 +104,17 @@ def run(*words):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.fixture(scope="module")
+def cache(request, tmp_path_factory):
+    """Of mypy: pytest's, which later runs find, unless it was told to have none."""
+    known = getattr(request.config, "cache", None)
+    return tmp_path_factory.mktemp("mypy") if known is None else known.mkdir("mypy")
+
+
 @pytest.fixture
-def complaints(python, tmp_path, request):
+def complaints(python, tmp_path, cache):
     """Type checks sources by name; the lines with mypy's errors."""
     api = pytest.importorskip("mypy.api")
-    cache = request.config.cache.mkdir("mypy")
 
     def complaints(sources):
         for name, text in sources.items():

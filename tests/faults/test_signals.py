@@ -86,7 +86,7 @@ def test_a_signal_at_any_moment(name, group, times, undisturbed, tmp_path, figur
 
 def test_a_second_signal_leaves_at_once(tmp_path, figures):
     data = {**harness.CONFIG["data"], "train": {"type": "Noisy", "length": 10_000}}
-    slow = [*harness.CONFIG["custom_hooks"], {"type": "Slow", "seconds": 5}]
+    slow = [*harness.CONFIG["custom_hooks"], {"type": "Slow", "seconds": 600}]
     harness.write_config(tmp_path, data=data, custom_hooks=slow)
     words = harness.train(tmp_path)
     child = Child(harness.command, *words, output=tmp_path / "output")
@@ -94,12 +94,10 @@ def test_a_second_signal_leaves_at_once(tmp_path, figures):
     time.sleep(0.3)
     child.kill(signal.SIGTERM)
     harness.wait_for(lambda: "once more leaves at once" in child.said())
-    start = time.monotonic()
     child.kill(signal.SIGTERM)
-    assert child.wait(5) == 143
-    assert time.monotonic() - start < 1
+    assert child.wait(60) == 143, "it did not wait for the update to end"
     assert harness.living(child.pid) == []
-    figures("F10", "a second signal left within a second, status 143")
+    figures("F10", "a second signal left in the middle of an update, status 143")
 
 
 @pytest.mark.parametrize("times", numbers(1, 30))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -32,7 +33,7 @@ def wait_for_nothing():
 
 WHERE = sys.argv[1]
 run = runner(True, 2)
-watchdog = WatchdogHook(timeout=1.0, first_timeout=20)
+watchdog = WatchdogHook(timeout=2.0, first_timeout=60)
 watchdog.on_hang.append(lambda error: print("told:", error, flush=True))
 run.register_hook(watchdog)
 run.register_hook(Stuck())
@@ -50,7 +51,7 @@ run.run([data])
 def test_it_ends_with_stacks_and_status_7(where):
     done = zygote.run(["-c", SCRIPT, where])
     assert done.returncode == 7, done.stderr
-    assert "told: no iteration for 1 s (epoch 1, iteration" in done.stdout
+    assert re.search(r"told: no iteration for \d+ s \(epoch 1, iteration", done.stdout)
     assert "in wait_for_nothing" in done.stderr  # of this process, or of the worker
     assert "Thread" in done.stderr
 

@@ -302,9 +302,7 @@ def test_words_that_logs_are_made_of_are_not_hidden():
 
 def test_messages_and_records_are_bounded_and_keep_their_end():
     text = f"{'x' * 5_000_000} password={S}; do this"
-    began = time.perf_counter()
     line, record = one_line(text), escape_lines(text)
-    assert time.perf_counter() - began < 1
     assert len(line) < LINE + 100
     assert len(record) < RECORD + 100
     for shown in (line, record):
@@ -314,10 +312,17 @@ def test_messages_and_records_are_bounded_and_keep_their_end():
 
 
 def test_the_redactor_takes_linear_time():
+    """Eight times the text takes eight times as long, and not sixty-four."""
+
+    def cost(unit, length):
+        text = unit * (length // len(unit))
+        began = time.process_time()
+        redact(text)
+        return time.process_time() - began
+
     for unit in ("a='", "password='", "://a:", "x:y@", "ey", "?key=", "\\'", "--a "):
-        began = time.perf_counter()
-        redact(unit * (80_000 // len(unit)))
-        assert time.perf_counter() - began < 2, unit
+        once = max(cost(unit, 10_000), 1e-3)
+        assert cost(unit, 80_000) < 24 * once, unit
 
 
 def test_loggers_send_no_secret(monkeypatch):

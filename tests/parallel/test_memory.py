@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import subprocess
@@ -11,9 +12,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CAP = 800
-"""MiB of data (RLIMIT_DATA) that a process may have. Python and torch take 310,
-weights, gradients and AdamW's moments 868, a fourth of them 217."""
+ROOM = 490
+"""MiB of data (RLIMIT_DATA) that a process may have beside what Python and torch take.
+Weights, gradients and AdamW's moments take 868, a fourth of them 217."""
+BEFORE = """
+import devrun.runners, torch.distributed.fsdp, torch.optim
+print(next(line for line in open("/proc/self/status") if "VmData" in line).split()[1])
+"""
 CONFIG = """
 model: {type: GPT, vocab_size: 256, block_size: 16, n_layer: 8, n_embd: 768, n_head: 8}
 data:
@@ -29,12 +34,21 @@ seed: 5
 """
 
 
+@functools.cache
+def cap():
+    """KiB of data that each process may have."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout) + (ROOM << 10)
+
+
 def train(folder, *words):
-    """(exit status, last line) of `devrun train`, each of its processes under CAP."""
+    """(exit status, last line) of `devrun train`, each of its processes capped."""
     command = [sys.executable, "-m", "devrun", "train", "run.yaml", "--no-progress"]
     line = shlex.join([*command, "--work-dir", "work", *words])
     done = subprocess.run(
-        ["bash", "-c", f"ulimit -d {CAP << 10}; exec {line}"],
+        ["bash", "-c", f"ulimit -d {cap()}; exec {line}"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -98,7 +98,7 @@ def test_rates_and_times_are_judged_by_their_kind():
     ("words", "status", "said"),
     [
         (("--bench", "--device", "tpu"), 2, "'tpu'"),
-        (("--bench", "--device", "cuda"), 9, "device 'cuda' is not here"),
+        (("--bench", "--device", "npu"), 9, "device 'npu' is not here"),
         (("--bench", "--seconds", "0"), 2, "--seconds must be a number above 0, got 0"),
         (("--bench", "--config", "no.yaml"), 2, "no.yaml"),
         (("--seconds", "3"), 2, "--seconds is for --bench; add that, or leave it out"),

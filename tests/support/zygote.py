@@ -80,10 +80,20 @@ def start(
     return Process(request["arguments"], connection, *ours)
 
 
+_ports = []
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+    """A port that nobody else is given while this process runs.
+
+    It stays bound, without listening: the system hands it out to no other program,
+    and one that asks for it by its number, as torch does, may listen on it.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    _ports.append(held)
+    return str(held.getsockname()[1])
 
 
 def start_ranks(arguments, cwd=None, count=2, **options):

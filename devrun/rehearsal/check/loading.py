@@ -78,7 +78,7 @@ class LoadingProbe(Probe):
         wait = needed / max(self._workers, 1)
         if wait < _LEAST or wait < _SHARE * update:
             return
-        processes = min(int(needed / update) + 1, os.cpu_count() or 1)
+        processes = min(int(needed / update) + 1, len(os.sched_getaffinity(0)))
         if processes <= self._workers:
             remedy = "make the slowest transform cheaper, or keep what it gives on disk"
             fix = None

@@ -102,6 +102,12 @@ class Rehearsed:
         return [(f["severity"], f["kind"], f["what"]) for f in self.findings]
 
 
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    """A check judges what a GPU would do without one, on machines that have one too."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
 @pytest.fixture
 def rehearse(tmp_path):
     """`rehearse(device, mode="", parts={}, config={}, memory="")` -> Rehearsed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 SCALED = "if self.training:\n    self.scale.mul_(0.9)\nh = h * self.scale"
@@ -104,7 +106,9 @@ def test_a_planted_fault_is_found_and_its_remedy_leaves_nothing(rehearse, name):
     (finding,) = done.findings
     assert finding["why"] and finding["remedy"]
     if name == "samples that take long":  # here the config is the remedy
-        assert finding["fix"] == {"data.workers_per_gpu": 2}
+        (workers,) = finding["fix"].values()
+        assert finding["fix"] == {"data.workers_per_gpu": workers}
+        assert 1 <= workers <= len(os.sched_getaffinity(0))
         assert finding["site"].startswith(f"{done.file}:")
         return
     again = rehearse("cpu", parts=mended, config=mended_config)
