@@ -3,28 +3,25 @@
 A config from elsewhere is data. What its dotted paths lead to is judged by the object
 that is there, never by its own claims, such as an annotation:
 
-1. a class of the kind that the key needs; of the packages in `devrun.reviewed` only
-   one of the modules listed there. "Anything that can be called" (a transform, a
-   collate function) is no kind: it takes a `torch.nn.Module`, a class of `CALLABLES`,
-   or one of the user's own code, which no installer put there;
-2. a factory that its package lists as one of its models, or that `FACTORIES` or
-   `LOADERS` names;
+1. a class of the kind that the key needs; of the packages in `MODULES` only one of the
+   modules listed there. "Anything that can be called" (a transform, a collate function)
+   is no kind: it takes a `torch.nn.Module`, a class of `CALLABLES`, or one of the
+   user's own code, which no installer put there;
+2. a factory that its package lists as one of its models, or one of `FACTORIES`;
 3. what the user allows, in code (`allow_factory`) or on the command line.
 
-The arguments in `REFUSED` would let such a callee run or unpickle what they name.
+What such a class does with its arguments is its package's; see docs/threat-model.md.
 `--trust-config` lifts all of this: the config is then as good as a program.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from devrun.blame import cause_of
@@ -32,20 +29,66 @@ from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.importing import import_for_config, is_installed
 from devrun.network import network_closed
 from devrun.place import Place
-from devrun.reviewed import (
-    ANY,
-    CALLABLES,
-    COLLATES,
-    DENIED,
-    EXTRAS,
-    FACTORIES,
-    LOADED,
-    LOADERS,
-    REFUSED,
-    REFUSED_IN_INSTALLED,
-    REFUSED_IN_REVIEWED,
-    REVIEWED,
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "devrun": ("data", "hooks", "metrics", "models", "optim", "runners"),
+    "peft": ("",),
+    "timm": ("data", "layers", "loss", "models", "optim", "scheduler"),
+    "torch": (
+        "nn.modules",
+        "optim",
+        "utils.data.dataset",
+        "utils.data.distributed",
+        "utils.data.sampler",
+    ),
+    "torchmetrics": ("",),
+    "torchvision": ("datasets", "models", "ops", "transforms"),
+    "transformers": ("",),
+}
+"""Package -> its modules whose classes a config may name; "" is all of it."""
+CALLABLES = (
+    "devrun.data.transforms",
+    "devrun.metrics",
+    "timm.data",
+    "torchmetrics",
+    "torchvision.transforms",
+    "transformers.data.data_collator",
 )
+"""Modules whose callable classes are transforms or metrics."""
+FACTORIES = frozenset(
+    {
+        "peft.mapping_func.get_peft_model",
+        "timm.data.dataset_factory.create_dataset",
+        "timm.data.transforms_factory.create_transform",
+        "timm.models._factory.create_model",
+        "torchvision.models._api.get_model",
+    }
+)
+"""Functions by the module that defines them. Their result is checked by the key."""
+COLLATES = frozenset(
+    {
+        "timm.data.loader.fast_collate",
+        "torch.utils.data._utils.collate.default_collate",
+        "torch.utils.data._utils.collate.default_convert",
+        "transformers.data.data_collator.default_data_collator",
+    }
+)
+"""Functions that are themselves what a collate_fn is."""
+LOADERS = ("from_config", "from_pretrained")
+"""Class methods of transformers; they get `trust_remote_code` as False."""
+RUNS_CODE: dict[str, Callable[[Any], bool]] = {
+    "allow_pickle": bool,
+    "trust_remote_code": bool,
+    "weights_only": lambda value: value is not None and not value,
+}
+"""Argument -> whether this value asks the callee, whichever it is, to run code."""
+EXTRAS = {
+    "timm": "timm",
+    "torchmetrics": "metrics",
+    "torchvision": "torchvision",
+    "transformers": "transformers",
+}
+"""Package -> the extra of devrun that installs it."""
 
 _allowed: set[Any] = set()
 _granted: ContextVar[tuple[frozenset[str], bool]] = ContextVar(
@@ -192,7 +235,7 @@ def _advice(found: Found) -> str:
     """How to list what is at the path; empty where it must not be listed."""
     top = _home(found.target).partition(".")[0]
     own = callable(found.target) and top == found.path.partition(".")[0]
-    if not own or top in REVIEWED:
+    if not own or top in MODULES:
         return ""
     return f"; if you would run it, list it with --allow-factory {found.path}"
 
@@ -204,16 +247,16 @@ def _is_kind(found: Found, expected: type) -> bool:
     if _at(home, target.__qualname__) is not target:
         home = found.module  # it does not come from where it says
     top = home.partition(".")[0]
-    if top in sys.stdlib_module_names or not is_reviewed(home):
+    if top in sys.stdlib_module_names or not _is_for_configs(home):
         return False
-    if _full_name(target) in DENIED or not issubclass(target, expected):
+    if not issubclass(target, expected):
         return False
     if not _is_protocol(expected):
         return True
     torch: Any = sys.modules.get("torch")
     if torch is not None and issubclass(target, torch.nn.Module):
         return True
-    if top in REVIEWED:
+    if top in MODULES:
         return _within(home, CALLABLES)
     return top in sys.modules and not is_installed(sys.modules[top])
 
@@ -237,14 +280,15 @@ def is_config(found: Found, package: str) -> bool:
         inspect.isclass(target)
         and target.__name__.endswith("Config")
         and _home(target).partition(".")[0] == package
-        and is_reviewed(_home(target))
+        and _is_for_configs(_home(target))
     )
 
 
-def is_reviewed(module: str) -> bool:
-    """Whether configs may name classes of `module`, as far as it was looked at."""
-    within = REVIEWED.get(module.partition(".")[0])
-    return within is None or _within(module, within)
+def _is_for_configs(module: str) -> bool:
+    """Whether configs may name classes of `module`; of a package not listed, all."""
+    top = module.partition(".")[0]
+    names = (f"{top}.{name}".rstrip(".") for name in MODULES.get(top, ("",)))
+    return _within(module, names)
 
 
 def _within(module: str, names: Iterable[str]) -> bool:
@@ -263,19 +307,9 @@ def is_factory(target: Any) -> bool:
     """Whether `target` is a function on one of the lists, and the very one."""
     home, name = _home(target), getattr(target, "__name__", "")
     if inspect.ismethod(target):
-        owner = target.__self__
-        return (
-            name in LOADERS
-            and inspect.isclass(owner)
-            and home.startswith("transformers.")
-            and any(
-                base.__name__ in LOADED and base.__module__.startswith("transformers.")
-                for base in owner.__mro__
-            )
-        )
-    if not inspect.isfunction(target):
-        return False
-    if _at(home, name) is not target:
+        owner = inspect.isclass(target.__self__)
+        return owner and name in LOADERS and home.startswith("transformers.")
+    if not inspect.isfunction(target) or _at(home, name) is not target:
         return False
     if _full_name(target) in FACTORIES:
         return True
@@ -290,16 +324,11 @@ def is_factory(target: Any) -> bool:
 
 
 def takes_objects(target: Callable[..., Any]) -> bool:
-    """Whether `target` is made by a known package, which builds nothing from dicts."""
-    homes = [_home(target)]
-    if inspect.isclass(target):
-        homes += [
-            home
-            for home in map(_home, target.__mro__)
-            if home.startswith(("torchvision.", "timm."))
-        ]
-    tops = {home.partition(".")[0] for home in homes}
-    return bool(tops & (REVIEWED.keys() - {"devrun"}))
+    """Whether `target` is made by a listed package, which builds nothing from dicts."""
+    kinds = target.__mro__ if inspect.isclass(target) else (target,)
+    own, *bases = (_home(kind).partition(".")[0] for kind in kinds)
+    listed = MODULES.keys() - {"devrun"}
+    return own in listed or bool({"timm", "torchvision"} & set(bases))
 
 
 def fixed_arguments(target: Callable[..., Any]) -> dict[str, Any]:
@@ -314,7 +343,7 @@ def check_arguments(
     args: Mapping[str, Any],
     place: Callable[[str], Place] = lambda key: Place(),
 ) -> None:
-    """Refuse arguments of a callee named by path that make it run or unpickle.
+    """Refuse arguments, at any depth, that ask the callee to run code.
 
     `place` gives where a key of `args` was written.
 
@@ -323,14 +352,8 @@ def check_arguments(
     """
     if may_run_code():
         return
-    rules = REFUSED
-    module = sys.modules.get(_home(target).partition(".")[0])
-    if module is not None and is_installed(module):
-        rules = {**rules, **REFUSED_IN_INSTALLED}
-    if takes_objects(target):
-        rules = {**rules, **REFUSED_IN_REVIEWED}
     for key, value in args.items():
-        for name in _refused(key, value, rules):
+        for name in _asking(key, value):
             callee = getattr(target, "__name__", target)
             raise ConfigError(
                 f"{callee} is not given {name!r} with this value from a "
@@ -338,54 +361,15 @@ def check_arguments(
                 f"--trust-config allows it for a config that you would run",
                 place=place(key),
             )
-    if inspect.ismethod(target) and target.__name__ == "from_pretrained":
-        _check_folder(args, rules, place)
 
 
-def _check_folder(
-    args: Mapping[str, Any], rules: Mapping[str, Any], place: Callable[[str], Place]
-) -> None:
-    """What is loaded is a folder here, whose own configs ask for nothing refused."""
-    key = "pretrained_model_name_or_path"
-    folder = Path(str(args.get(key, "")))
-    if not folder.is_dir():
-        raise ConfigError(
-            f"from_pretrained takes a folder that is here as {key} in a "
-            f"config, not {str(args.get(key))!r}; download it first (hf download NAME "
-            f"--local-dir FOLDER), or give --trust-config",
-            place=place(key),
-        )
-    if (folder / "adapter_config.json").exists():
-        raise ConfigError(
-            f"{str(folder)!r} holds an adapter, which names another model "
-            f"to load; give the folder of that model",
-            place=place(key),
-        )
-    # code that auto_map names is never run: see `fixed_arguments`
-    rules = {name: rule for name, rule in rules.items() if name != "auto_map"}
-    for file in sorted(folder.glob("*config.json")):
-        try:
-            content = json.loads(file.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{str(file)!r} is no JSON", place=place(key)) from error
-        for name in _refused("", content, rules):
-            raise ConfigError(
-                f"{str(file)!r} sets {name!r} to a value that could run or "
-                f"unpickle something; --trust-config allows it",
-                place=place(key),
-            )
-
-
-def _refused(key: Any, value: Any, rules: Mapping[str, Any]) -> Iterator[Any]:
-    """The names, at any depth, that `rules` refuse."""
-    if str(key) in rules and rules[str(key)](value):
+def _asking(key: Any, value: Any) -> Iterator[Any]:
+    """The names, at any depth, that ask to run code."""
+    if key in RUNS_CODE and RUNS_CODE[key](value):
         yield key
-    elif isinstance(value, str):
-        if rules[ANY](value):
-            yield key
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _refused(name, inner, rules)
-    elif isinstance(value, (list, tuple, set, frozenset)):
+            yield from _asking(name, inner)
+    elif isinstance(value, (list, tuple)):
         for inner in value:
-            yield from _refused(key, inner, rules)
+            yield from _asking(None, inner)

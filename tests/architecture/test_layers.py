@@ -19,7 +19,6 @@ LAYERS = {
     "text": 0,
     "blame": 0,
     "importing": 1,
-    "reviewed": 1,
     "trust": 1,
     "construct": 1,
     "tensors": 1,

@@ -7,7 +7,6 @@ process of the tests. Prints one JSON object a package.
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import importlib.util
 import inspect
@@ -15,17 +14,10 @@ import io
 import json
 import pkgutil
 import sys
-import textwrap
 import warnings
 from importlib import import_module
 
 SKIPPED = ("__main__", "conftest", ".tests.", ".testing.", "setup", "_pytesttester")
-RUNS = {
-    "exec", "eval", "compile", "__import__", "import_module", "system", "popen",
-    "Popen", "check_output", "check_call", "run_path", "run_module", "exec_module",
-    "load_source", "get_class_from_dynamic_module", "unpickle", "Unpickler",
-}  # fmt: skip
-PICKLES = {"pickle.load", "pickle.loads", "torch.load", "joblib.load", "dill.load"}
 
 
 def registries():
@@ -81,32 +73,6 @@ def get(owner, name):
         return None
 
 
-def dangers(target):
-    """Calls in the source of a function, or of a class's constructors, that run."""
-    parts = [target]
-    if inspect.isclass(target):
-        methods = ("__init__", "__new__", "__call__", "__getitem__", "__iter__")
-        parts = [vars(k)[m] for k in target.__mro__ for m in methods if m in vars(k)]
-    found = set()
-    for part in parts:
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(part))))
-        except (OSError, TypeError, SyntaxError):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                name = ast.unparse(node.func)
-                safe = any(
-                    k.arg == "weights_only" and ast.unparse(k.value) == "True"
-                    for k in node.keywords
-                )
-                last = name.rpartition(".")[2]
-                builtin = last not in ("eval", "compile", "exec") or last == name
-                if (last in RUNS and builtin) or (name in PICKLES and not safe):
-                    found.add(name)
-    return sorted(found)
-
-
 def scan(package, whole):
     from devrun import trust
     from devrun.errors import DevrunError
@@ -149,7 +115,6 @@ def row(target, path, kinds):
         "class": inspect.isclass(target),
         "home": f"{target.__module__}.{target.__qualname__}",
         "bases": bases,
-        "dangers": dangers(target),
         "listed": listed(target),
     }
 

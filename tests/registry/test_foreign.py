@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from pathlib import Path
@@ -124,37 +123,6 @@ def test_models_of_a_folder_and_of_a_config_are_built(folder):
     assert MODELS.build(cfg).classifier.out_features == 3
     with pytest.raises(ConfigTypeError, match="made no dataset"):
         DATASETS.build({"type": f"{AUTO}.from_pretrained", **place})
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "reason"),
-    [
-        ("config.json", {"attn_implementation": "evil/kernel"}, "attn_implementation"),
-        ("config.json", {"k": [{"trust_remote_code": True}]}, "trust_remote_code"),
-        ("x_config.json", {"megatron_core": "this"}, "megatron_core"),
-        ("config.json", "[" * 9, "is no JSON"),
-        ("adapter_config.json", {}, "holds an adapter"),
-    ],
-)
-def test_a_folder_that_asks_for_code_is_refused(folder, file, content, reason):
-    text = content if isinstance(content, str) else json.dumps(content)
-    (folder / file).write_text(text)
-    cfg = {
-        "type": f"{AUTO}.from_pretrained",
-        "pretrained_model_name_or_path": str(folder),
-    }
-    with pytest.raises(ConfigError, match=reason):
-        MODELS.build(cfg)
-
-
-def test_a_name_of_the_hub_is_answered_with_how_to_get_it():
-    pytest.importorskip("transformers")
-    cfg = {
-        "type": f"{AUTO}.from_pretrained",
-        "pretrained_model_name_or_path": "bert-base-uncased",
-    }
-    with pytest.raises(ConfigError, match="hf download NAME"):
-        MODELS.build(cfg)
 
 
 def vision():
