@@ -127,7 +127,6 @@ WRONG = [
     ("device", {**HPU, "index": 1}, ".index"),
     ("device", {**HPU, "graphs": True}, ".graphs"),
     ("device", {**HPU, "compile": True}, ".compile"),
-    ("device", {**HPU, "strict": True, "report": False}, ".strict"),
     ("device", {**HPU, "env": {"PATH": "x"}}, ".env.PATH"),
     ("device", {**HPU, "env": {"PT_HPU_LAZY_MODE": 1}}, ".env.PT_HPU_LAZY_MODE"),
     ("device", {**IPU, "replicas": 0}, ".replicas"),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from devrun import Hook
 from devrun.config import Config
+from devrun.rehearsal.check.hpu.report import ReportHook
 from devrun.runners.training import build_training
 from tests.support.observe import Lines
 
@@ -63,6 +64,7 @@ def run(name, work_dir, options):
     warned.setLevel(logging.WARNING)
     training = build_training(cfg, validate=False, progress=False)
     training.runner.register_hook(hook)
+    training.runner.register_hook(ReportHook())
     training.runner.logger.addHandler(warned)
     training.run()
     training.runner.close()

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from devrun.devices.hpu.report import ReportHook
 from devrun.errors import UnsupportedFeatureError
+from devrun.rehearsal.check.hpu.report import ReportHook
 from tests.hpu.cases_report import Planted
 from tests.hpu.runs import close, device, loader, make, net, train
 from tests.support.observe import Lines
@@ -173,11 +173,11 @@ def frozen_line(way):
 
 def test_what_a_graph_freezes_of_the_host_is_said_with_its_line():
     for way in ("by_device", "by_buffer", *FROZEN):
-        where = device(graphs=True, report_after=3)
+        hook = ReportHook(after=3)
         with Lines() as log:
-            runner, _ = make(where, model=Mixed(way), epochs=1)
+            runner, _ = make(device(graphs=True), model=Mixed(way), epochs=1)
+            runner.register_hook(hook)
             runner.run([loader()], [("train", 1)])
-        (hook,) = [h for h in runner.hooks if isinstance(h, ReportHook)]
         runner.close()
         rows = [r for r in hook.report.rows() if r.kind == "frozen"]
         said = [line for line in log.messages if line.startswith("hpu graphs: ")]
@@ -192,8 +192,8 @@ def test_what_a_graph_freezes_of_the_host_is_said_with_its_line():
 
 
 def test_strict_refuses_what_a_graph_freezes():
-    where = device(graphs=True, report_after=3, strict=True)
-    runner, _ = make(where, model=Mixed("by_numpy"), epochs=1)
+    runner, _ = make(device(graphs=True), model=Mixed("by_numpy"), epochs=1)
+    runner.register_hook(ReportHook(after=3, strict=True))
     try:
         runner.run([loader()], [("train", 1)])
     except UnsupportedFeatureError as error:

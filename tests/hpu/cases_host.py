@@ -22,10 +22,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from devrun.devices.hpu.remedies import GENERAL, remedy_for
-from devrun.devices.hpu.report import ReportHook
-from devrun.devices.hpu.watch import OpWatch
 from devrun.hooks import Hook
+from devrun.rehearsal.check.hpu.remedies import GENERAL, remedy_for
+from devrun.rehearsal.check.hpu.report import ReportHook
+from devrun.rehearsal.check.hpu.watch import OpWatch
 from tests.hpu.runs import MODE, close, device, loader, make, train
 from tests.support.observe import Lines
 
@@ -206,12 +206,13 @@ STEPS = {name: step for name, step in vars(Steps).items() if callable(step)}
 def run(model, report, **options):
     """The losses, the rows of the report and the log."""
     with Lines() as log:
-        where = device(report_after=3, report=report, **options)
-        runner, losses = make(where, model=model, epochs=1)
+        runner, losses = make(device(**options), model=model, epochs=1)
+        hook = ReportHook(after=3)
+        if report:
+            runner.register_hook(hook)
         try:
             runner.run([loader(samples=24)], [("train", 1)])
-            hooks = [h for h in runner.hooks if isinstance(h, ReportHook)]
-            rows = hooks[0].report.rows() if hooks else []
+            rows = hook.report.rows() if report else []
             return losses.values, rows, log.text
         finally:
             runner.close()
@@ -307,10 +308,11 @@ class Copies(Hook):
 
 def test_copies_in_hooks_are_found():
     lines, first = inspect.getsourcelines(Copies)
-    runner, _ = make(device(report_after=3), epochs=1)
+    runner, _ = make(device(), epochs=1)
     runner.register_hook(Copies())
+    hook = ReportHook(after=3)
+    runner.register_hook(hook)
     runner.run([loader(samples=24)], [("train", 1)])
-    (hook,) = [h for h in runner.hooks if isinstance(h, ReportHook)]
     runner.close()
     found = {
         lines[r.site.line - first].split("# ")[1].strip(): r.times
@@ -378,9 +380,10 @@ def test_float64_of_the_data_set_is_told():
         def forward(self, x):
             return self.head(self.body(x.float()))
 
-    runner, _ = make(device(report_after=3), model=Narrow(), epochs=1)
+    runner, _ = make(device(), model=Narrow(), epochs=1)
+    hook = ReportHook(after=3)
+    runner.register_hook(hook)
     runner.run([torch.utils.data.DataLoader(data, batch_size=4)], [("train", 1)])
-    (hook,) = [h for h in runner.hooks if isinstance(h, ReportHook)]
     runner.close()
     (row,) = [r for r in hook.report.rows() if r.kind == "float64"]
     assert (row.what, str(row.site), row.times) == (

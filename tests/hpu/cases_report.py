@@ -8,15 +8,13 @@ import inspect
 import torch
 from torch import nn
 
-from devrun.devices.hpu.report import Report, ReportHook
 from devrun.errors import UnsupportedFeatureError
 from devrun.hooks import Hook
+from devrun.rehearsal.check.hpu.report import Report, ReportHook
 from tests.hpu.runs import MODE, device, loader, make
 from tests.support.observe import Lines
 
 MODES = ("lazy", "eager", "compile")
-
-SHORT = {"report_after": 6}
 
 
 class Planted(nn.Module):
@@ -77,9 +75,10 @@ def line_of(fault):
 def report_of(model, data=None, epochs=2, **options):
     """The rows at the end of a run, and what was logged."""
     with Lines() as log:
-        runner, _ = make(device(**SHORT, **options), model=model, epochs=epochs)
+        runner, _ = make(device(**options), model=model, epochs=epochs)
+        hook = ReportHook(after=6)
+        runner.register_hook(hook)
         runner.run([loader() if data is None else data], [("train", 1)])
-        (hook,) = [h for h in runner.hooks if isinstance(h, ReportHook)]
         runner.close()
     return hook.report.rows(), log.text
 
@@ -118,7 +117,8 @@ def test_a_growing_shape():
 
 
 def test_strict_makes_a_finding_an_error():
-    runner, _ = make(device(strict=True, **SHORT), model=Planted("item"))
+    runner, _ = make(device(), model=Planted("item"))
+    runner.register_hook(ReportHook(after=6, strict=True))
     try:
         runner.run([loader()], [("train", 1)])
     except UnsupportedFeatureError as error:
@@ -128,11 +128,15 @@ def test_strict_makes_a_finding_an_error():
         raise AssertionError("no error")
     finally:
         runner.close()
-    report_of(Planted("item", remedied=True), strict=True)
+    runner, _ = make(device(), model=Planted("item", remedied=True))
+    asked = {"type": "devrun.rehearsal.check.hpu.report.ReportHook", "strict": True}
+    runner.register_hook_from_cfg(asked)
+    runner.run([loader()], [("train", 1)])
+    runner.close()
 
 
-def test_the_report_may_be_off():
-    runner, _ = make(device(report=False), epochs=1)
+def test_a_run_that_does_not_ask_has_no_report():
+    runner, _ = make(device(), epochs=1)
     with Lines() as log:
         runner.run([loader()], [("train", 1)])
     runner.close()
@@ -190,7 +194,7 @@ def test_without_the_emulator_the_first_updates_give_the_lines():
     if MODE["mode"] == "compile":
         return
     for fault in ("op", "item"):
-        runner, _ = make(device(report=False), model=Planted(fault), epochs=1)
+        runner, _ = make(device(), model=Planted(fault), epochs=1)
         runner.prepare()
         meter = Metered(runner)
         runner.register_hook(meter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from devrun.data.padding import BucketCollate
 from devrun.data.prepared import PreparedLoader
 from devrun.data.sampler import EpochBatchSampler
 from devrun.devices.base import DeviceInfo
@@ -26,12 +25,10 @@ from devrun.devices.hpu.graphs import GraphedForward
 from devrun.devices.hpu.lazy import Markers
 from devrun.devices.hpu.optimizer import converted
 from devrun.devices.hpu.options import HPUOptions
-from devrun.devices.hpu.report import Report, ReportHook
 from devrun.devices.options import EagerOptions
 from devrun.devices.placement import compile_in_place, place
 from devrun.devices.update import Update
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
-from devrun.hooks.base import Hook
 from devrun.models.step_module import StepModule
 from devrun.parallel.strategy import optimizers_in
 from devrun.step import Capability, StepOutput, UpdatePolicy
@@ -64,7 +61,6 @@ class HPUAdapter(EagerAdapter):
         self._sdk: sdk.SDK | None = None
         self._markers: Markers | None = None
         self._graphed: GraphedForward | None = None
-        self._report: Report | None = None
         self._undo = contextlib.ExitStack()
 
     @classmethod
@@ -113,24 +109,6 @@ class HPUAdapter(EagerAdapter):
                 "fused", None, "the SDK's optimizers and clipping are the default here"
             ),
         ]
-
-    def hooks(self) -> list[Hook]:
-        if self._report is None:
-            return []
-        after, strict = self.options.report_after, self.options.strict
-        return [ReportHook(self._report, after=after, strict=strict)]
-
-    def train_step(
-        self,
-        model: Any,
-        batch: Any,
-        optimizer: Any,
-        on_grads: Callable[[], None] | None = None,
-    ) -> StepOutput:
-        with contextlib.ExitStack() as watches:
-            if self._report is not None:
-                watches.enter_context(self._report.watching(batch))
-            return super().train_step(model, batch, optimizer, on_grads)
 
     def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
         outputs = super().eval_step(model, batch, mode)
@@ -209,19 +187,10 @@ class HPUAdapter(EagerAdapter):
             self._undo.enter_context(patched)
         elif self.options.graphs:
             self._graph(model.module)
-        if self.options.report:
-            window = self.options.report_after
-            self._report = Report(
-                self.sdk,
-                str(self.options.mode),
-                window=window,
-                module=model.module,
-                frozen=self._frozen,
-            )
         # converted after the move: fused optimizers keep state on the device
         return self._fused(optimizer) if self.options.fused else optimizer
 
-    def _frozen(self) -> Sequence[Finding]:
+    def frozen(self) -> Sequence[Finding]:
         """What of the host's state a graph froze, so far."""
         return [] if self._graphed is None else self._graphed.findings
 
@@ -262,8 +231,6 @@ class HPUAdapter(EagerAdapter):
         self, loader: Any, *, training: bool, seed: int | None = None
     ) -> PreparedLoader:
         prepared = super().prepare_dataloader(loader, training=training, seed=seed)
-        if training and self._report is not None:
-            self._report.shapes = _bucketed_shapes(prepared.loader)
         sampler = prepared.sampler
         if training and self.options.last_batch != "keep":
             if not isinstance(sampler, EpochBatchSampler):
@@ -319,16 +286,6 @@ class HPUAdapter(EagerAdapter):
                 "precision 'fp16' needs a Gaudi 2 or later, this is a Gaudi: use bf16",
                 key="precision",
             )
-
-
-def _bucketed_shapes(loader: Any) -> int:
-    """How many shapes its batches have by its buckets; 1 without."""
-    collate, shapes = getattr(loader, "collate_fn", None), 1
-    while collate is not None:  # wrappers keep what they wrap under the same name
-        if isinstance(collate, BucketCollate):
-            shapes *= max(1, len(getattr(collate.buckets, "sizes", ())))
-        collate = getattr(collate, "collate_fn", None)
-    return shapes
 
 
 def _zero_in_place(optimizer: Any) -> None:

@@ -16,7 +16,7 @@ _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "last_batch": ("keep", "pad", "drop"),
     "generation": (None, *GENERATIONS),
 }
-_LEAST = {"max_graphs": 1, "report_after": 1, "memory_mb": 1}
+_LEAST = {"max_graphs": 1, "memory_mb": 1}
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,6 @@ class HPUOptions(IndexedOptions):
     """Captured shapes at the most; batches of further ones run uncaptured."""
     last_batch: str = option("keep", str)
     """A training epoch's short last batch: `keep`, `pad` with samples, or `drop`."""
-    report: bool = option(True, bool)
-    """Say what ran on the host, waited for it, or was compiled again."""
-    report_after: int = option(10, int)
-    """Updates before the first report; the second comes at the end of the run."""
-    strict: bool = option(False, bool)
-    """Anything to report is an error."""
     autocast_lower: Sequence[str] | None = option(None, list, tuple, type(None))
     """Operators that autocast runs in bf16, in place of the SDK's whole list."""
     autocast_fp32: Sequence[str] | None = option(None, list, tuple, type(None))
@@ -100,8 +94,6 @@ class HPUOptions(IndexedOptions):
             if getattr(self, name) is not None and not self.emulate:
                 clause = "is the emulator's: add emulate (--emulate) or remove it"
                 raise refused("hpu", name, clause)
-        if self.strict and not self.report:
-            raise refused("hpu", "strict", "needs report: true")
 
 
 def _word(value: Any) -> str:

@@ -15,8 +15,8 @@ from devrun.blame import cause_of
 from devrun.devices.resolve import FACTS
 from devrun.errors import ConfigError
 from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.hpu.program import LazyProgram
 from devrun.rehearsal.check.ipu.program import IPUProgram
-from devrun.rehearsal.check.lazy_program import LazyProgram
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import safely
 from devrun.rehearsal.check.sites import of_error

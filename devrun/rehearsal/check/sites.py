@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
-from devrun.devices.hpu.watch import calls_model, is_foreign, is_own
+from devrun.rehearsal.check.hpu.watch import calls_model, is_foreign, is_own
 
 _CALL = re.compile(r'File "(.+?)", line (\d+)')
 _LIBRARY = ("site-packages", "dist-packages")

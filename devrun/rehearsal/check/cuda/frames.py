@@ -6,8 +6,8 @@ import sys
 from types import FrameType
 
 from devrun.devices import substitutes
-from devrun.devices.hpu.watch import calls_model, is_foreign, is_own
 from devrun.rehearsal.check import sites
+from devrun.rehearsal.check.hpu.watch import calls_model, is_foreign, is_own
 
 _LOOKING_ON = (sites.__file__.rpartition("/")[0], substitutes.__file__)
 """The modes that every call goes through."""

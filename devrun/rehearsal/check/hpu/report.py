@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from devrun.data.padding import BucketCollate
 from devrun.devices.frozen import Finding
-from devrun.devices.hpu.compile_log import CompileLog
-from devrun.devices.hpu.remedies import remedy_for
 from devrun.devices.hpu.sdk import SDK
-from devrun.devices.hpu.watch import (
+from devrun.errors import UnsupportedFeatureError
+from devrun.hooks.base import Hook, Priority
+from devrun.rehearsal.check.hpu.compile_log import CompileLog
+from devrun.rehearsal.check.hpu.remedies import remedy_for
+from devrun.rehearsal.check.hpu.watch import (
     LAYERS,
     LOADER,
     NOWHERE,
@@ -28,8 +31,6 @@ from devrun.devices.hpu.watch import (
     calls_model,
     is_own,
 )
-from devrun.errors import UnsupportedFeatureError
-from devrun.hooks.base import Hook, Priority
 from devrun.run import Run
 
 logger = logging.getLogger("devrun")
@@ -265,35 +266,84 @@ def _number(count: int, noun: str, plural: str = "s") -> str:
     return f"{count} {noun}{'' if count == 1 else plural}"
 
 
+def _bucketed_shapes(loader: Any) -> int:
+    """How many shapes its batches have by its buckets; 1 without."""
+    collate, shapes = getattr(loader, "collate_fn", None), 1
+    while collate is not None:  # wrappers keep what they wrap under the same name
+        if isinstance(collate, BucketCollate):
+            shapes *= max(1, len(getattr(collate.buckets, "sizes", ())))
+        collate = getattr(collate, "collate_fn", None)
+    return shapes
+
+
 class ReportHook(Hook):
-    """Writes the table after the first updates and at the end of a run."""
+    """Says what a run does slowly on a Gaudi, after the first updates and at the end.
+
+    `custom_hooks: [{type: devrun.rehearsal.check.hpu.report.ReportHook}]` asks for it.
+
+    Args:
+        after: updates until the first table, during which operators are watched.
+        strict: end the run with an error where there is anything to report.
+
+    Raises:
+        UnsupportedFeatureError: the device is no Gaudi, or what `strict` says.
+    """
 
     priority = Priority.LOWEST
 
-    def __init__(self, report: Report, *, after: int, strict: bool) -> None:
-        self.report = report
+    def __init__(self, after: int = 10, strict: bool = False) -> None:
         self.after = after
         self.strict = strict
+        self.report: Report | None = None
+        self._watched = ExitStack()
 
     def before_run(self, runner: Run) -> None:
-        self.report.restart()
+        adapter: Any = runner.adapter
+        if not hasattr(adapter, "frozen"):  # what no other device can say
+            raise UnsupportedFeatureError(
+                f"ReportHook reports on hpu, and this runs on {adapter.name}: "
+                "devrun check names what would be slow on every device"
+            )
+        self.report = Report(
+            adapter.sdk,
+            str(adapter.options.mode),
+            window=self.after,
+            module=runner.model,
+            frozen=adapter.frozen,
+        )
+
+    def before_train_iter(self, runner: Run) -> None:
+        report = self._begun()
+        if not report.updates:
+            reader = getattr(runner.data_loader, "loader", None)
+            report.shapes = _bucketed_shapes(reader)
+        self._watched.enter_context(report.watching(runner.data_batch))
 
     def after_train_iter(self, runner: Run) -> None:
-        self.report.count_update()
-        if self.report.updates == self.after:
-            self._log_table()
+        self._watched.close()
+        report = self._begun()
+        report.count_update()
+        if report.updates == self.after:
+            self._log_table(report)
+
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
+        self._watched.close()
 
     def after_run(self, runner: Run) -> None:
-        self._log_table()
+        self._log_table(self._begun())
 
-    def _log_table(self) -> None:
-        rows = self.report.rows()
-        logger.log(logging.WARNING if rows else logging.INFO, self.report.table(rows))
+    def _begun(self) -> Report:
+        if self.report is None:
+            raise RuntimeError("the report begins in before_run")
+        return self.report
+
+    def _log_table(self, report: Report) -> None:
+        rows = report.rows()
+        logger.log(logging.WARNING if rows else logging.INFO, report.table(rows))
         if rows and self.strict:
             first = rows[0]
             which = ", the first" if rows[1:] else ""
             raise UnsupportedFeatureError(
-                f"hpu strict: {_number(len(rows), 'finding')} (in full in the log)"
+                f"ReportHook: {_number(len(rows), 'finding')} (in full in the log)"
                 f"{which}: {first.kind}, {first.what} at {first.site}: {first.remedy}",
-                key="strict",
             )

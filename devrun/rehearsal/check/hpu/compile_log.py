@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from devrun.devices.hpu.watch import LAYERS, Site, is_foreign, is_own
+from devrun.rehearsal.check.hpu.watch import LAYERS, Site, is_foreign, is_own
 
 USUAL = 3
 """Recompilations that every run has: another batch size, evaluation, its last batch."""

@@ -8,10 +8,10 @@ from typing import Any
 from torch.optim import optimizer as optimizers
 
 from devrun.devices.emulation import use_emulators
-from devrun.devices.hpu.remedies import MARK, UNUSED, WHY, remedy_for
-from devrun.devices.hpu.report import KINDS, RECOMPILATION, SYNC
 from devrun.devices.hpu.sdk import emulator
 from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.hpu.remedies import MARK, UNUSED, WHY, remedy_for
+from devrun.rehearsal.check.hpu.report import KINDS, RECOMPILATION, SYNC
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.sites import here
 

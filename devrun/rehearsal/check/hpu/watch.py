@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from devrun.tensors import is_spread, tensors_in
 
-_PACKAGE = Path(__file__).resolve().parents[2]
+_PACKAGE = Path(__file__).resolve().parents[3]
 _TORCH = Path(torch.__file__).resolve().parent
 _MODELS = str(_PACKAGE / "models")
 _CHECK = f"{_MODELS}/finite.py"

@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 
-from devrun.devices.hpu.report import (
+from devrun.devices.hpu.sdk import SDK
+from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.hosted import Hosted
+from devrun.rehearsal.check.hpu.report import (
     FALLBACK,
     FROZEN,
     GRAPH_BREAK,
@@ -19,10 +22,7 @@ from devrun.devices.hpu.report import (
     Report,
     ReportHook,
 )
-from devrun.devices.hpu.sdk import SDK
-from devrun.devices.hpu.watch import LOADER
-from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.hosted import Hosted
+from devrun.rehearsal.check.hpu.watch import LOADER
 from devrun.rehearsal.check.probe import Probe
 from devrun.rehearsal.check.sites import is_library
 from devrun.run import Run
@@ -46,7 +46,6 @@ class HPUProbe(Probe):
 
     def changes(self, cfg: Any) -> dict[str, Any]:
         section = dict(cfg["device"])
-        section.update(report=True, report_after=2 * self.request.steps, strict=False)
         if self.request.memory is not None and self.request.emulated:
             section["memory_mb"] = max(self.request.memory >> 20, 1)
         return {"device": {**section, "_delete_": True}}
@@ -55,6 +54,8 @@ class HPUProbe(Probe):
         self._evaluated: Counter[Any] = Counter()
         self._weighed = False
         training.runner.register_hook(self)
+        self._hook = ReportHook(after=2 * self.request.steps)
+        training.runner.register_hook(self._hook)
         training.runner.eval_contexts.append(self._evaluating)
 
     def before_train_iter(self, runner: Run) -> None:
@@ -81,8 +82,7 @@ class HPUProbe(Probe):
 
     def after(self, training: Training) -> Iterator[Finding]:
         runner = training.runner
-        hooks = (hook for hook in runner.hooks if isinstance(hook, ReportHook))
-        report = next((hook.report for hook in hooks), None)
+        report = self._hook.report
         if report is None or not report.updates:
             return
         yield from _findings(report, self._evaluated)

@@ -1,0 +1,1 @@
+"""What a rehearsal on a Gaudi finds, and the hook that reports it in a run."""
