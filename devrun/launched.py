@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "DEVRUN_LAUNCHER"
-"""The launcher's process id, when it began (seconds since 1970), the start's name."""
+"""The launcher's process id, and when it began, in seconds since 1970."""
 HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Signals that wait, in a new process, until it can answer to them."""
 AT_ONCE = signal.SIGUSR2
@@ -33,8 +33,6 @@ class Launcher:
 
     since: float
     """When the first launcher of the run began, in seconds since 1970."""
-    start: str
-    """What the processes have in common that were started together."""
     place: int
     """Number of this process on its machine."""
     among: int
@@ -72,7 +70,7 @@ def join_launcher() -> None:
     told = os.environ.pop(VARIABLE, "").split()
     if not told:
         return
-    parent, since, start = told
+    parent, since = told
     import ctypes  # which a run of one process need not pay for
 
     ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
@@ -84,7 +82,7 @@ def join_launcher() -> None:
     cores = share_of_cores(place, among)
     if cores:
         os.sched_setaffinity(0, cores)
-    _launcher = Launcher(float(since), start, place, among, tuple(cores))
+    _launcher = Launcher(float(since), place, among, tuple(cores))
 
 
 def take_signals() -> None:

@@ -9,7 +9,6 @@ import time
 from typing import Any
 
 from devrun.errors import HangError
-from devrun.launched import launcher
 
 _SILENT = ("Timed out waiting", "collective operation timeout", "timed out after")
 _GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
@@ -31,9 +30,7 @@ def addresses_of_this_start() -> dict[str, Any]:
     from torch.distributed import PrefixStore, rendezvous
 
     store, rank, world_size = next(rendezvous("env://"))
-    own = launcher()
-    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    name = f"start-{count}" if own is None else own.start
+    name = f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     return {"store": PrefixStore(name, store), "rank": rank, "world_size": world_size}
 
 

@@ -30,7 +30,7 @@ from devrun.files import own_folder, user_path
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.timer import exclude_time
 from devrun.lock import lock_directory, unlock_directory
-from devrun.parallel.copies import is_divided, replicas_of
+from devrun.parallel.divided import is_divided, replicas_of
 from devrun.ranks import together
 from devrun.registry import HOOKS
 from devrun.run import Run

@@ -14,7 +14,7 @@ from devrun.checkpoint.mmcv_format import apart
 from devrun.config.numbers import whole_number
 from devrun.errors import CheckpointError, ConfigError
 from devrun.hooks.base import Hook, Priority, get_priority
-from devrun.parallel.copies import copyable, parts_here, take_whole, whole_state
+from devrun.parallel.divided import copyable, parts_here, take_whole, whole_state
 from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import Capability

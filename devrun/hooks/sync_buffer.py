@@ -6,7 +6,7 @@ from torch import nn
 
 from devrun.dist import allreduce_params, broadcast_tensors
 from devrun.hooks.base import Hook
-from devrun.parallel.copies import replicas_of
+from devrun.parallel.divided import replicas_of
 from devrun.registry import HOOKS
 from devrun.run import Run
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from devrun.dist import allreduce_grads
 from devrun.errors import UnsupportedFeatureError
 from devrun.hooks.base import Hook, Priority
-from devrun.parallel.copies import is_divided
+from devrun.parallel.divided import is_divided
 from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import Capability, UpdatePolicy

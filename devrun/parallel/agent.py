@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -86,7 +85,7 @@ class Agent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._signals.interrupt()
         self.failure = self._ending = None
-        os.environ[VARIABLE] = self._agree_on_start(worker_group)
+        os.environ[VARIABLE] = f"{os.getpid()} {self._first_began(worker_group)}"
         # they inherit the mask: none is to die of a signal that the launcher passes on
         # before it can answer
         before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
@@ -96,9 +95,8 @@ class Agent(LocalElasticAgent):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _agree_on_start(self, worker_group: WorkerGroup) -> str:
-        """What the processes of this start are told: our process, when the first of the
-        machines began, and a name that this start alone has on all machines."""
+    def _first_began(self, worker_group: WorkerGroup) -> float:
+        """When the first of the machines began, in seconds since 1970."""
         group: Any = worker_group  # what is in it is known only here
         store, rank, self._machines = (
             group.store,
@@ -107,10 +105,8 @@ class Agent(LocalElasticAgent):
         )
         keys = [f"devrun/since/{each}" for each in range(self._machines)]
         store.set(keys[rank], str(self._since))
-        if rank == 0:
-            store.set("devrun/start", uuid.uuid4().hex)
         self._since = min(float(store.get(key)) for key in keys)
-        return f"{os.getpid()} {self._since} {store.get('devrun/start').decode()}"
+        return self._since
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         super()._shutdown(timeout=_TO_LEAVE)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from devrun.config.numbers import whole_number
@@ -13,24 +14,8 @@ from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 
 TYPES = ("ddp", "fsdp", "none")
 DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")
-_CHOICES = {"schedule": ("1f1b", "gpipe"), "compression": ("bf16", "fp16")}
 SEQUENCE_STYLES = ("split", "sequence", "gather")
 STYLES = ("colwise", "rowwise", "qkv", *SEQUENCE_STYLES)
-_OF = {
-    "static_graph": ("ddp",),
-    "gradient_as_bucket_view": ("ddp",),
-    "find_unused_parameters": ("ddp",),
-    "broadcast_buffers": ("ddp", "fsdp"),
-    "bucket_cap_mb": ("ddp",),
-    "compression": ("ddp",),
-    "sync_bn": ("ddp",),
-    "wrap": ("fsdp",),
-    "reshard": ("fsdp",),
-    "offload": ("fsdp",),
-    "plan": ("fsdp", "none"),
-    "sequence": ("fsdp", "none"),
-}
-"""The types that honour an option; all of them take `type` and `mesh`."""
 _ELSEWHERE = {
     "recompute": "gradient_checkpointing: [patterns], at the top of the config",
     "gradient_checkpointing": "the top of the config",
@@ -47,47 +32,125 @@ _ABSENT = {
 """Dimensions that are elsewhere, and what there is here."""
 
 
+def _flag(key: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ConfigTypeError(
+            f"parallel: {key} must be true or false, got {value!r}", key=key
+        )
+
+
+def _one_of(*choices: str) -> Callable[[str, Any], None]:
+    def check(key: str, value: Any) -> None:
+        if value not in choices:
+            raise ConfigError(
+                f"parallel: {key} must be one of {', '.join(choices)}, got {value!r}; "
+                f"{nearest(str(value), choices)}",
+                key=key,
+            )
+
+    return check
+
+
+def _count(key: str, value: Any) -> None:
+    if key != "reshard" or not isinstance(value, bool):
+        whole_number(f"parallel.{key}", value, 2 if key == "reshard" else 1, key=key)
+
+
+def _split(key: str, value: Any) -> None:
+    if value != "auto" and not isinstance(value, (list, tuple)):
+        raise ConfigTypeError(
+            f"parallel: split takes auto, or a list of layers, got {value!r}", key=key
+        )
+
+
+def _wrap(key: str, value: Any) -> None:
+    if isinstance(value, Mapping) and set(value) == {"min_params"}:
+        whole_number("parallel.wrap.min_params", value["min_params"], key=key)
+        return
+    names = [value] if isinstance(value, str) else value
+    listed = isinstance(names, (list, tuple)) and names
+    if not listed or not all(isinstance(name, str) for name in names):
+        given = dict(value) if isinstance(value, Mapping) else value
+        raise ConfigTypeError(
+            f"parallel: wrap takes class names or {{min_params: N}}, got {given!r}",
+            key=key,
+        )
+
+
+def _each(key: str, value: Any) -> None:
+    """Entries of `mesh` and `plan`."""
+    if not isinstance(value, Mapping):
+        raise ConfigTypeError(f"parallel: {key} takes a dict, got {value!r}", key=key)
+    for name, entry in value.items():
+        place = where(value, name)
+        if key == "plan" and entry not in STYLES:
+            raise ConfigError(
+                f"parallel: plan takes {', '.join(STYLES)} for {name!r}, got {entry!r}",
+                place=place,
+            )
+        if key == "mesh" and name not in DIMENSIONS:
+            hint = _ABSENT.get(str(name)) or nearest(str(name), DIMENSIONS)
+            raise ConfigError(
+                f"parallel: mesh has no dimension {name!r}; {hint}", place=place
+            )
+        if key == "mesh" and (type(entry) is not int or entry < 1):
+            raise ConfigTypeError(
+                f"parallel: mesh.{name} must be an integer of at least 1, got "
+                f"{entry!r}",
+                place=place,
+                key=name,
+            )
+
+
+def _option(default: Any, check: Callable[[str, Any], None], *types: str) -> Any:
+    """A field; `types` are those that honour it, all of them where none is given."""
+    metadata = {"check": check, "types": types or TYPES}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
 @dataclass(frozen=True)
 class ParallelOptions:
     """What is asked for; None stands for what the device or torch does by itself."""
 
     section: ClassVar[Any] = None
     """What it was parsed from, for the places of errors; of an instance."""
-    type: str | None = None
+    type: str | None = _option(None, _one_of(*TYPES))
     """`ddp`, `fsdp` or `none`; None is fsdp where the mesh shards or divides tensors,
     ddp for several processes, and none for one."""
-    mesh: Mapping[str, int] = field(default_factory=dict)
+    mesh: Mapping[str, int] = dataclasses.field(
+        default_factory=dict, metadata={"check": _each, "types": TYPES}
+    )
     """Processes along `pipeline`, `replicate`, `shard` and `tensor`."""
-    static_graph: bool = False
-    gradient_as_bucket_view: bool | None = None
-    find_unused_parameters: bool = False
-    broadcast_buffers: bool | None = None
+    static_graph: bool = _option(False, _flag, "ddp")
+    gradient_as_bucket_view: bool | None = _option(None, _flag, "ddp")
+    find_unused_parameters: bool = _option(False, _flag, "ddp")
+    broadcast_buffers: bool | None = _option(None, _flag, "ddp", "fsdp")
     """Whether every update begins with the buffers (BatchNorm statistics) of rank 0."""
-    bucket_cap_mb: int | None = None
-    compression: str | None = None
-    """Of gradients while they travel: `bf16` or `fp16`."""
-    sync_bn: bool = False
+    bucket_cap_mb: int | None = _option(None, _count, "ddp")
+    compression: str | None = _option(None, _one_of("bf16", "fp16"), "ddp")
+    """Of gradients while they travel."""
+    sync_bn: bool = _option(False, _flag, "ddp")
     """Whether batch norms take mean and variance of all processes' samples."""
-    wrap: Any = None
+    wrap: str | Sequence[str] | Mapping[str, int] | None = _option(None, _wrap, "fsdp")
     """What is gathered at a time: class names, or `{min_params: N}`; None for the
     model's own `fsdp_blocks`, else its numbered blocks."""
-    reshard: bool | int | None = None
+    reshard: bool | int | None = _option(None, _count, "fsdp")
     """Whether weights are given up between forward and backward; an int is the number
     of processes over which they stay divided. None gives up blocks and keeps what is in
     none of them, with which the backward begins."""
-    offload: bool = False
+    offload: bool = _option(False, _flag, "fsdp")
     """Keep weights, gradients and optimizer state on the host."""
-    plan: Mapping[str, str] | None = None
+    plan: Mapping[str, str] | None = _option(None, _each, "fsdp", "none")
     """Module pattern -> `colwise`, `rowwise` or `qkv` (three colwise ones in one
     matrix) where the mesh has `tensor`; None for the model's own `tensor_plan`. With
     `sequence`, those of `SEQUENCE_STYLES` too, and of `sequence_plan`."""
-    sequence: bool = False
+    sequence: bool = _option(False, _flag, "fsdp", "none")
     """Whether those that divide matrices have parts of the sequence between them."""
-    split: Any = None
+    split: str | Sequence[Any] | None = _option(None, _split)
     """Where the mesh has `pipeline`: the first layer of each further stage, or an IPU's
     edges `{layer_to_call, ipu_id}`; None or `auto` balances the model's blocks."""
-    schedule: str = "1f1b"
-    """In which order the stages of a pipeline work: `1f1b` or `gpipe`."""
+    schedule: str = _option("1f1b", _one_of("1f1b", "gpipe"))
+    """In which order the stages of a pipeline work."""
 
     @classmethod
     def parse(cls, section: Any) -> ParallelOptions:
@@ -105,14 +168,15 @@ class ParallelOptions:
             raise ConfigTypeError.of(
                 "parallel", f"takes a dict such as dict(type='fsdp'), got {section!r}"
             )
-        known = [each.name for each in dataclasses.fields(cls)]
+        known = {each.name: each.metadata for each in dataclasses.fields(cls)}
         for key, value in section.items():
             try:
                 if key not in known:
                     home = _ELSEWHERE.get(str(key))
                     hint = f"it belongs to {home}" if home else nearest(str(key), known)
                     raise ConfigError(f"parallel has no key {key!r}; {hint}")
-                _check(key, value)
+                if value is not None:
+                    known[key]["check"](key, value)
             except DevrunError as error:
                 error.locate(where(section, key))
                 raise
@@ -148,9 +212,7 @@ class ParallelOptions:
             free = None
         elif kind == "ddp":
             free = None if "replicate" in sizes else "replicate"
-        fixed = 1
-        for size in sizes.values():
-            fixed *= size
+        fixed = math.prod(sizes.values())
         if free is not None and world % fixed == 0:
             sizes[free] = world // fixed
             fixed = world
@@ -212,7 +274,7 @@ class ParallelOptions:
         if stages > 1:
             return "none" if stages == world else "ddp"
         divides = self.mesh.get("shard", 1) > 1 or self.mesh.get("tensor", 1) > 1
-        if divides or any(_OF.get(name, ("",))[0] == "fsdp" for name in self.given()):
+        if divides or any(_types(name)[0] == "fsdp" for name in self.given()):
             alone = self.mesh.get("tensor", 1) == world
             return "none" if alone else "fsdp"
         return "ddp" if world > 1 else "none"
@@ -237,9 +299,9 @@ class ParallelOptions:
 
     def _check_type(self, kind: str, section: Mapping[str, Any]) -> None:
         """Refuse an option that `kind` would not honour."""
-        given = self.given()
-        for name, types in _OF.items():
-            if name in given and kind not in types and kind != "none":
+        for name in self.given():
+            types = _types(name)
+            if kind not in types and kind != "none":
                 raise ConfigError(
                     f"parallel: {name} is for type {' or '.join(types)}; type {kind} "
                     "cannot honour it: leave it out",
@@ -248,79 +310,8 @@ class ParallelOptions:
                 )
 
 
-_FLAGS = [
-    each.name
-    for each in dataclasses.fields(ParallelOptions)
-    if each.type in ("bool", "bool | None")
-]
-
-
-def _check(key: str, value: Any) -> None:
-    if value is None:
-        return
-    if key == "type" and value not in TYPES:
-        raise ConfigError(
-            f"parallel: type must be one of {', '.join(TYPES)}, got {value!r}; "
-            f"{nearest(str(value), TYPES)}",
-            key=key,
-        )
-    if key in _FLAGS and not isinstance(value, bool):
-        raise ConfigTypeError(
-            f"parallel: {key} must be true or false, got {value!r}", key=key
-        )
-    if key == "bucket_cap_mb":
-        whole_number("parallel.bucket_cap_mb", value, key=key)
-    if key in _CHOICES and value not in _CHOICES[key]:
-        known = " or ".join(_CHOICES[key])
-        raise ConfigError(f"parallel: {key} must be {known}, got {value!r}", key=key)
-    if key == "split" and value != "auto" and not isinstance(value, (list, tuple)):
-        raise ConfigTypeError(
-            f"parallel: split takes auto, or a list of layers, got {value!r}", key=key
-        )
-    if key == "reshard" and not isinstance(value, bool):
-        whole_number("parallel.reshard", value, 2, key=key)
-    if key in ("mesh", "plan"):
-        if not isinstance(value, Mapping):
-            raise ConfigTypeError(
-                f"parallel: {key} takes a dict, got {value!r}", key=key
-            )
-        _check_each(key, value)
-    if key == "wrap":
-        _check_wrap(value)
-
-
-def _check_each(key: str, value: Mapping[str, Any]) -> None:
-    for name, entry in value.items():
-        place = where(value, name)
-        if key == "plan" and entry not in STYLES:
-            raise ConfigError(
-                f"parallel: plan takes {', '.join(STYLES)} for {name!r}, got {entry!r}",
-                place=place,
-            )
-        if key == "mesh" and name not in DIMENSIONS:
-            hint = _ABSENT.get(str(name)) or nearest(str(name), DIMENSIONS)
-            raise ConfigError(
-                f"parallel: mesh has no dimension {name!r}; {hint}",
-                place=place,
-            )
-        if key == "mesh" and (type(entry) is not int or entry < 1):
-            raise ConfigTypeError(
-                f"parallel: mesh.{name} must be an integer of at least 1, got "
-                f"{entry!r}",
-                place=place,
-                key=name,
-            )
-
-
-def _check_wrap(value: Any) -> None:
-    if isinstance(value, Mapping) and set(value) == {"min_params"}:
-        whole_number("parallel.wrap.min_params", value["min_params"], key="wrap")
-        return
-    names = [value] if isinstance(value, str) else value
-    listed = isinstance(names, (list, tuple)) and names
-    if not listed or not all(isinstance(name, str) for name in names):
-        given = dict(value) if isinstance(value, Mapping) else value
-        raise ConfigTypeError(
-            f"parallel: wrap takes class names or {{min_params: N}}, got {given!r}",
-            key="wrap",
-        )
+def _types(name: str) -> tuple[str, ...]:
+    """Those that honour the option."""
+    fields = {each.name: each for each in dataclasses.fields(ParallelOptions)}
+    types: tuple[str, ...] = fields[name].metadata["types"]
+    return types

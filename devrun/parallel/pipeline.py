@@ -20,9 +20,14 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from devrun.dist import allreduce_grads
 from devrun.parallel import sharding
-from devrun.parallel.homes import Homes, forget_others
-from devrun.parallel.passes import Passes, Plan
-from devrun.parallel.stages import describe, stages_by_name, starts_of
+from devrun.parallel.stage_pass import Plan, StagePass
+from devrun.parallel.stage_weights import (
+    StageWeights,
+    describe,
+    forget_others,
+    stages_by_name,
+    starts_of,
+)
 from devrun.parallel.strategy import (
     Strategy,
     obstacles,
@@ -46,8 +51,8 @@ class Pipeline(Strategy):
     divided = True
     staged = True
 
-    _passes: Passes
-    _homes: Homes
+    _pass: StagePass
+    _weights: StageWeights
     _group: Any
     _user: nn.Module
 
@@ -92,10 +97,10 @@ class Pipeline(Strategy):
             for side in (-1, 1)
             if 0 <= mesh.stage + side < len(ranks)
         }
-        self._homes = Homes(stages, mesh, self.device)
-        self._homes.leave(user, optimizer)
+        self._weights = StageWeights(stages, mesh, self.device)
+        self._weights.leave(user, optimizer)
         where = self.device, self.streams
-        self._passes = Passes(user, starts, mesh.stage, stages, *where)
+        self._pass = StagePass(user, starts, mesh.stage, stages, *where)
         self._plans: dict[Any, Plan] = {}
         self._made: tuple[Any, Any] = (None, None)
         self._said = False
@@ -143,14 +148,14 @@ class Pipeline(Strategy):
             for meta in plan.crossings[self.mesh.stage - 1].metas:
                 received.append(torch.empty_like(meta, device=self.device))
                 group.recv(received[-1], self._peers[-1])
-        result = self._passes.run(forward, plan, received)
+        result = self._pass.run(forward, plan, received)
         if not self._is_last:
             for tensor in result:
                 group.send(tensor, self._peers[1])
         return self._told(lambda: StepOutput(result))
 
     def average(self, model: Any) -> None:
-        self._homes.add_up()
+        self._weights.add_up()
         if self.mesh.data_size > 1:
             here = [param for param in self._user.parameters() if not param.is_meta]
             allreduce_grads(here, group=self.mesh.replicas.get_group())
@@ -162,10 +167,13 @@ class Pipeline(Strategy):
         return lambda optimizer: self._norm(optimizer, float("inf"))
 
     def model_state(self, state: dict[str, Any], *, full: bool) -> dict[str, Any]:
-        return self._homes.whole(state) if full else self._homes.spread(state)
+        return self._weights.whole(state) if full else self._weights.spread(state)
 
     def optimizer_state(self, tree: dict[str, Any], *, full: bool) -> dict[str, Any]:
-        return {**tree, "state": self._homes.optimizer_state(tree["state"], full=full)}
+        return {
+            **tree,
+            "state": self._weights.optimizer_state(tree["state"], full=full),
+        }
 
     def take_optimizer_state(self, model: nn.Module, optimizer: Any) -> None:
         forget_others(optimizer)
@@ -193,9 +201,9 @@ class Pipeline(Strategy):
 
     def _planned(self, key: Any, forward: Callable[[], Any]) -> Plan:
         """What is exchanged for batches of one kind; the model may be thawed amid."""
-        key = key, self._passes.trained
+        key = key, self._pass.trained
         if key not in self._plans:
-            found = self._passes.plan(forward)
+            found = self._pass.plan(forward)
             while len(self._plans) >= _KEPT:
                 del self._plans[next(iter(self._plans))]
             self._plans[key] = found
@@ -243,7 +251,7 @@ class Pipeline(Strategy):
             param.grad
             for each in optimizer.param_groups
             for param in each["params"]
-            if param.grad is not None and self._homes.counts(param)
+            if param.grad is not None and self._weights.counts(param)
         ]
         norm = sharding.total_norm(grads, norm_type).to(self.device)
         return sharding.norm_over(norm, norm_type, [self._group])
@@ -259,9 +267,7 @@ class _Stage(nn.Module):
     def forward(self, *received: Tensor, index: Tensor) -> Any:
         pipeline = self._owner[0]
         batch = pipeline._batches[int(index)]
-        result = pipeline._passes.run(
-            lambda: pipeline._step(batch), self._plan, received
-        )
+        result = pipeline._pass.run(lambda: pipeline._step(batch), self._plan, received)
         return result.reshape(1) if isinstance(result, Tensor) else result
 
 

@@ -186,17 +186,24 @@ def share_weights(model: nn.Module) -> None:
     broadcast_tensors([*model.parameters(), *model.buffers()])
 
 
+_FILES = {
+    "DDP": "ddp",
+    "FSDP": "fsdp",
+    "TensorParallel": "tensor",
+    "Pipeline": "pipeline",
+}
+
+
 def strategy_for(
     options: ParallelOptions, mesh: Mesh, *device: Any, **how: Any
 ) -> Strategy:
     """The strategy that fits the mesh; only what is used is imported."""
     name = "TensorParallel" if mesh.tensor_size > 1 else mesh.type.upper()
     name = "Pipeline" if mesh.num_stages > 1 else name
-    homes = {"DDP": "ddp", "FSDP": "fsdp", "TensorParallel": "tensor"}
-    home = {**homes, "Pipeline": "pipeline"}.get(name)
+    file = _FILES.get(name)
     kind: Any = Strategy
-    if home is not None:
-        kind = getattr(importlib.import_module(f"devrun.parallel.{home}"), name)
+    if file is not None:
+        kind = getattr(importlib.import_module(f"devrun.parallel.{file}"), name)
     made: Strategy = kind(options, mesh, *device, **how)
     return made
 

@@ -24,8 +24,7 @@ from devrun.errors import ConfigError
 from devrun.models.names import matching, matching_modules
 from devrun.parallel.fsdp import FSDP
 from devrun.parallel.options import ParallelOptions
-from devrun.parallel.sequence import SequenceParts, is_of_sequence
-from devrun.parallel.streams import StreamsApart
+from devrun.parallel.sequence import DropoutStreams, SequenceParts, is_of_sequence
 from devrun.step import UpdatePolicy
 
 _HEADS = ("n_head", "num_heads", "num_attention_heads")
@@ -48,7 +47,7 @@ class TensorParallel(FSDP):
         matrices = {n: s for n, s in styles.items() if not is_of_sequence(s)}
         _check(model, matrices, self.mesh.tensor_size)
         orders = self._reordered(model, styles)
-        streams = StreamsApart(self.mesh.tensor_rank, self.streams)
+        streams = DropoutStreams(self.mesh.tensor_rank, self.streams)
         parts = SequenceParts(self.mesh.tensor, streams)
         sequence = self.options.sequence
         plan: dict[str, Any] = parts.prepare(model, styles) if sequence else {}

@@ -23,7 +23,7 @@ from devrun.errors import CheckpointError, ConfigError, ConfigTypeError
 from devrun.files import own_folder
 from devrun.hooks.checkpoint import CheckpointHook, saves_full
 from devrun.hooks.dispatch import HookTable
-from devrun.parallel.copies import divided_alike
+from devrun.parallel.divided import divided_alike
 from devrun.run import Run
 from devrun.runners.arguments import file_name, plain_meta
 from devrun.runners.changes import compare_config, compare_data, log_resumed

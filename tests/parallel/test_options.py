@@ -8,7 +8,7 @@ import torch
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
-from devrun.parallel.stages import stages_by_name, starts_of
+from devrun.parallel.stage_weights import stages_by_name, starts_of
 from devrun.runners import EpochBasedRunner
 from devrun.runners.device_section import parallel_section
 from tests.parallel.worker import gpt, train
@@ -82,7 +82,7 @@ def test_stages_are_balanced_or_begin_where_those_of_an_ipu_do():
         ({"mesh": {"pipeline": 2, "tensor": 2}}, 4, "combined with tensor: leave one"),
         ({"mesh": {"pipeline": 2, "tensor": 2}}, 2, "combined with tensor: leave one"),
         ({"split": ["h.1"]}, 2, "split is for the stages of a pipeline: add mesh"),
-        ({"schedule": "zb"}, 2, "schedule must be 1f1b or gpipe, got 'zb'"),
+        ({"schedule": "zb"}, 2, "schedule must be one of 1f1b, gpipe, got 'zb'"),
         ({"split": "h.1"}, 2, "split takes auto, or a list of layers, got 'h.1'"),
         ({"mesh": {"tensor": 2}}, 1, "a multiple of 2 processes, there is 1"),
         ({"mesh": {"replicate": 2, "shard": 4}}, 4, "for 8 processes, there are 4"),
@@ -93,7 +93,7 @@ def test_stages_are_balanced_or_begin_where_those_of_an_ipu_do():
         ({"sequence": True, "type": "ddp"}, 2, "sequence is for type fsdp or none"),
         ({"mesh": {"shard": 0}}, 2, "mesh.shard must be an integer of at least 1"),
         ({"offload": "yes"}, 2, "offload must be true or false"),
-        ({"compression": "fp8"}, 2, "compression must be bf16 or fp16"),
+        ({"compression": "fp8"}, 2, "compression must be one of bf16, fp16"),
         ({"wrap": {"min_param": 3}}, 2, "wrap takes class names or {min_params: N}"),
         ({"reshard": 1}, 2, "parallel.reshard must be an int of 2 or more"),
         ({"wrap": ["Block"], "compression": "bf16"}, 2, "compression is for type ddp"),

@@ -29,8 +29,8 @@ def replicas_of(model: nn.Module) -> Any:
 
     A stage of a pipeline has no others' buffers, only those beside it have its own.
     """
-    homes = vars(model).get("stage_homes")
-    return None if homes is None else homes.replicas
+    stages = vars(model).get("stage_weights")
+    return None if stages is None else stages.replicas
 
 
 def copyable(model: nn.Module) -> nn.Module:
@@ -72,8 +72,8 @@ def whole_state(model: nn.Module) -> dict[str, Any]:
     """Its `state_dict` as one process would have it; a collective where divided."""
     if not isinstance(model, Bare):
         return dict(model.state_dict())
-    if model.homes is not None:
-        return dict(model.homes.whole(model.state_dict()))
+    if model.stages is not None:
+        return dict(model.stages.whole(model.state_dict()))
     from devrun.parallel.sharding import whole
 
     order = model.orders.get
@@ -82,8 +82,8 @@ def whole_state(model: nn.Module) -> dict[str, Any]:
 
 def take_whole(model: nn.Module) -> None:
     """Let its `load_state_dict` take what `whole_state` gave."""
-    if isinstance(model, Bare) and model.homes is not None:
-        from devrun.parallel.homes import take_what_is_here
+    if isinstance(model, Bare) and model.stages is not None:
+        from devrun.parallel.stage_weights import take_what_is_here
 
         take_what_is_here(model)
     elif isinstance(model, Bare):
@@ -100,7 +100,7 @@ class Bare(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.orders: dict[str, Tensor] = dict(getattr(model, "row_orders", {}))
-        self.homes: Any = getattr(model, "stage_homes", None)
+        self.stages: Any = getattr(model, "stage_weights", None)
         made: dict[int, nn.Parameter] = {}  # tied ones stay one
         for name, module in model.named_modules():
             place = self
