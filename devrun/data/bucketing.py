@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 import logging
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,17 +26,64 @@ from torch.utils.data import (
 )
 
 from devrun.construct import call, where
-from devrun.data.buckets import POLICIES, WAYS, Buckets, choose_sizes, forecast
 from devrun.data.padding import Axis, BucketCollate
 from devrun.data.sampler import EpochBatchSampler, SampleKey
 from devrun.data.seeded import SampleError, SeededDataset
 from devrun.data.spec import ConfiguredLoader, Extras, error_policy, extras_of
-from devrun.errors import ConfigError, ConfigTypeError
+from devrun.errors import ConfigError, ConfigTypeError, DataError
 
 MOST_BATCHES = 2000
 """Laid out in advance, to choose sizes and to tell the waste."""
 
+POLICIES = ("error", "truncate", "grow")
+WAYS = ("quantiles", "powers", "longest")
+
 logger = logging.getLogger("devrun")
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The sizes that batches are padded to, ascending; without any, the longest
+    sample of each batch decides."""
+
+    sizes: tuple[int, ...]
+    multiple_of: int = 1
+    max_length: int | None = None
+    too_long: str = "error"
+
+    @property
+    def largest(self) -> int | None:
+        return self.sizes[-1] if self.sizes else self.max_length
+
+    def fit(self, length: int) -> int:
+        """The size for a batch whose longest sample has `length`.
+
+        Raises:
+            DataError: it is too long, and `too_long` is "error".
+        """
+        largest = self.largest
+        if largest is None:
+            return _rounded(length, self.multiple_of)
+        if length <= largest:
+            if self.sizes:
+                return self.sizes[bisect_left(self.sizes, length)]
+            return min(_rounded(length, self.multiple_of), largest)
+        if self.too_long == "truncate":
+            return largest
+        if self.too_long == "grow":  # no state: workers and restarts agree
+            while largest < length:
+                largest *= 2
+            return largest
+        raise DataError(
+            f"a sample of length {length} is above the largest bucket, {largest}; "
+            "too_long: truncate cuts it, grow doubles the size, or give larger sizes"
+        )
+
+    def __str__(self) -> str:
+        if not self.sizes:
+            return "the longest sample of each batch"
+        sizes = ", ".join(map(str, self.sizes))
+        return f"{len(self.sizes)} size{'s' * (len(self.sizes) > 1)} ({sizes})"
 
 
 def bucketed(
@@ -44,7 +92,7 @@ def bucketed(
     pad: Mapping[Any, float] | float,
     dim: Mapping[Any, int] | int = 0,
     mask: Mapping[Any, str] | None = None,
-    sizes: str | Sequence[int] = "optimal",
+    sizes: str | Sequence[int] = "quantiles",
     num: int = 8,
     multiple_of: int = 1,
     max_length: int | None = None,
@@ -63,9 +111,9 @@ def bucketed(
             form of a key); a number alone if a sample is one tensor.
         dim: of a sample's tensor, the one that varies; for all or by key.
         mask: key -> name of the mask to add for it.
-        sizes: `optimal`, at most `num` with the least padding; `quantiles`, `num` that
-            get equally many batches; `powers` of two; a list; or `longest`: no
-            buckets, each batch is padded to its longest sample.
+        sizes: `quantiles`, at most `num` that get equally many batches; `powers` of
+            two, all that are needed; a list; or `longest`: no buckets, each batch is
+            padded to its longest sample.
         multiple_of: chosen sizes are rounded up to one.
         max_length: no size is above it.
         too_long: what becomes of a sample longer than the largest size: an `error`,
@@ -94,7 +142,7 @@ def bucketed(
     elif sizes == "longest":
         chosen = []
     else:
-        chosen = _from_data(sizes, batches, lengths, max_length, num, multiple_of)
+        chosen = _chosen(sizes, batches, lengths, num, multiple_of, max_length)
     buckets = Buckets(tuple(chosen), multiple_of, max_length, too_long)
     _refuse_too_long(buckets, lengths)
     padded.collate_fn = BucketCollate(loader.collate_fn, axis, buckets)
@@ -230,26 +278,35 @@ def _batches(loader: DataLoader[Any], lengths: Tensor, extras: Extras) -> list[T
     return [part for part in lengths[order].split(size)[:MOST_BATCHES] if len(part)]
 
 
-def _from_data(
+def _chosen(
     way: str,
     batches: list[Tensor],
     lengths: Tensor,
-    max_length: int | None,
     num: int,
     multiple_of: int,
+    max_length: int | None,
 ) -> list[int]:
+    """Sizes for batches like these, of which the last holds the longest sample."""
     if len(lengths) == 0:
         raise ConfigError(
             f"no lengths to choose {way} from: give sizes as a list, or the data set "
             "`lengths`",
             key="sizes",
         )
-    longest = torch.stack([part.max() for part in batches or [lengths]])
+    longest = torch.stack([part.max() for part in batches or [lengths]]).sort().values
     most = int(lengths.max())
-    sizes = choose_sizes(way, longest, most, num=num, multiple_of=multiple_of)
-    if max_length is None:
-        return sizes
-    return sorted({min(size, max_length) for size in sizes})
+    if way == "powers":
+        first, last = (
+            max(size - 1, 0).bit_length() for size in (int(longest[0]), most)
+        )
+        found = [2**power for power in range(first, last + 1)]
+    else:
+        ends = -(-torch.arange(1, num) * len(longest) // num) - 1  # rounded up
+        found = [*longest[ends].tolist(), most]
+    sizes = {_rounded(size, multiple_of) for size in found}
+    return sorted(
+        {size if max_length is None else min(size, max_length) for size in sizes}
+    )
 
 
 def _refuse_too_long(buckets: Buckets, lengths: Tensor) -> None:
@@ -268,10 +325,24 @@ def _refuse_too_long(buckets: Buckets, lengths: Tensor) -> None:
 
 def _announcement(dataset: Any, buckets: Buckets, batches: list[Tensor]) -> str:
     text = f"batches of {type(dataset).__name__} are padded to {buckets}"
-    if not batches:
-        return text
-    text += f": {forecast(batches, buckets)}"
-    if buckets.sizes:
-        free = Buckets((), 1, buckets.largest, buckets.too_long)
-        text += f" (to the longest sample of each: {forecast(batches, free)})"
-    return text
+    return f"{text}: {_forecast(batches, buckets)}" if batches else text
+
+
+def _forecast(batches: Sequence[Tensor], buckets: Buckets) -> str:
+    """Share of padding and number of shapes in `batches`, the lengths of their samples.
+
+    A shape is the number of samples and the size they are padded to.
+    """
+    shapes: set[tuple[int, int]] = set()
+    real = total = 0
+    for batch in batches:
+        size = buckets.fit(int(batch.max()))
+        shapes.add((len(batch), size))
+        real += int(batch.clamp(max=size).sum())
+        total += len(batch) * size
+    share = 100 * (1 - real / max(total, 1))
+    return f"{share:.1f} % padding, {len(shapes)} shape{'s' * (len(shapes) > 1)}"
+
+
+def _rounded(length: int, multiple: int) -> int:
+    return -(-max(length, 1) // multiple) * multiple

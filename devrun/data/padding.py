@@ -16,7 +16,7 @@ from devrun.errors import ConfigError, nearest
 
 
 class Fits(Protocol):
-    """What sizes are allowed, such as `devrun.data.buckets.Buckets`."""
+    """What sizes are allowed, such as `devrun.data.bucketing.Buckets`."""
 
     def fit(self, length: int) -> int:
         """The size that tensors of up to `length` are padded (or cut) to."""

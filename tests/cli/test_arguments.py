@@ -26,8 +26,6 @@ WRONG = [
         {"type": "Normalize", "mean": [0.5], "std": [1.0, 1.0]},
         ".std",
     ),
-    ("data.train.pipeline.0", {"type": "ColorJitter", "contrast": -0.1}, ".contrast"),
-    ("data.train.pipeline.0", {"type": "ColorJitter", "saturation": -1}, ".saturation"),
     ("data.train.pipeline.0", {"type": "Resize", "size": 0}, ".size"),
     ("data.train.pipeline.0", 3, ""),
     # buckets

@@ -27,6 +27,7 @@ from devrun.data import (
     build_dataloader,
     build_loaders,
 )
+from devrun.data.bucketing import Buckets
 from devrun.data.spec import LoaderSpec, extras_of
 from devrun.errors import ConfigError, DataError
 from devrun.hooks import Hook
@@ -263,6 +264,13 @@ def test_what_is_too_long_is_refused_in_one_line() -> None:
     assert "\n" not in str(at.value)
 
 
+def test_the_forecast_counts_what_is_padded(caplog: Any) -> None:
+    samples: Any = [torch.ones(length) for length in (2, 3, 4, 1, 6, 6)]
+    with caplog.at_level(logging.INFO, "devrun"):
+        bucketed(DataLoader(samples, 2), pad=0, sizes=[4, 8])
+    assert caplog.messages[0].endswith("2 sizes (4, 8): 31.2 % padding, 2 shapes")
+
+
 def test_the_padding_to_expect_is_said_once(caplog: Any) -> None:
     with caplog.at_level(logging.INFO, "devrun"):
         loader = bucketed(loader_of(shuffle=True), pad=PAD, num=3)
@@ -441,6 +449,46 @@ def test_training_is_the_same_with_and_without_buckets() -> None:
     torch.testing.assert_close(torch.tensor(free), torch.tensor(few))
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def chosen(lengths: list[int], **options: Any) -> list[int]:
+    """The sizes chosen for batches of one sample each."""
+    samples: Any = [torch.ones(length) for length in lengths]
+    loader = bucketed(DataLoader(samples), pad=0, **options)
+    return list(loader.collate_fn.buckets.sizes)  # type: ignore[attr-defined]
+
+
+def test_sizes_are_quantiles_powers_and_multiples() -> None:
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 60, (300,), generator=generator).tolist()
+    sizes = chosen(lengths, num=4)
+    counts = torch.bincount(torch.bucketize(torch.tensor(lengths), torch.tensor(sizes)))
+    assert len(counts) == 4 and (counts - 75).abs().max() < 12
+    assert chosen([3, 3, 9, 12], num=8) == [3, 9, 12]  # no more than lengths
+    assert chosen([5, 8, 65], sizes="powers", num=1) == [8, 16, 32, 64, 128]
+    rounded = chosen(lengths, num=5, multiple_of=8)
+    assert all(size % 8 == 0 for size in rounded) and rounded[-1] <= 64
+    assert chosen([4, 30], max_length=8, too_long="truncate") == [4, 8]
+
+
+def test_a_length_takes_the_next_size() -> None:
+    buckets = Buckets((4, 8))
+    assert [buckets.fit(n) for n in (0, 1, 4, 5, 8)] == [4, 4, 4, 8, 8]
+    longest = Buckets((), multiple_of=4, max_length=10)
+    assert [longest.fit(n) for n in (1, 4, 7, 9, 10)] == [4, 4, 8, 10, 10]
+
+
+def test_a_sample_that_is_too_long_is_refused_cut_or_given_room() -> None:
+    with pytest.raises(
+        DataError, match=r"length 9 is above the largest bucket, 8; too"
+    ):
+        Buckets((4, 8)).fit(9)
+    assert Buckets((4, 8), too_long="truncate").fit(9) == 8
+    assert [Buckets((4, 8), too_long="grow").fit(n) for n in (9, 16, 17)] == [
+        16,
+        16,
+        32,
+    ]
 
 
 SET = {"type": "TextParagraphs", "block_size": 64, "max_bytes": 6_000}

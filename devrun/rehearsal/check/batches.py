@@ -70,7 +70,7 @@ class BatchShapes(Probe):
         if self._buckets is None:
             return {"data.buckets": {**buckets, "num": FEW}}
         if isinstance(self._buckets, Mapping):
-            return {"data.buckets.sizes": "optimal", "data.buckets.num": FEW}
+            return {"data.buckets.sizes": "quantiles", "data.buckets.num": FEW}
         return None
 
 
