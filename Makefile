@@ -20,9 +20,10 @@ PACKAGES := $(INTEROP)/packages
 train: $(DEMO)
 	$(BIN)/python tools/train.py $(CONFIG) $(ARGS)
 
-# Two processes; the tests of one file stay together, with what they share.
+# Many tests wait for processes of theirs: four at once keep two cores busy. The tests of
+# one file stay together, with what they share, and files keep the order of conftest.py.
 test: $(DEV)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # What needs other people's packages, which two environments below build/ have.
 test-interop: $(MMCV1)/.installed $(PACKAGES)/.installed

@@ -29,10 +29,19 @@ import pytest  # noqa: E402 - after the variables that torch reads
 ROOT = Path(__file__).resolve().parents[1]
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NEEDS_DEVICES = {"cuda": 1, "multi_cuda": 2}
+LONG = [
+    ROOT / "tests" / folder
+    for folder in ("rehearsal", "faults", "launch", "parallel", "checkpoint", "dist")
+]
+"""Folders whose files run for a minute each, mostly waiting for processes."""
 
 
 def pytest_collection_modifyitems(items):
-    """Skip, with the reason, what needs hardware that is not here."""
+    """The long files first, so that none is left for one process at the end.
+
+    Skip, with the reason, what needs hardware that is not here.
+    """
+    items.sort(key=lambda item: not any(map(item.path.is_relative_to, LONG)))
     marked = [
         (item, name, count)
         for item in items

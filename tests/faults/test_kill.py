@@ -72,8 +72,8 @@ def until_done(place, reference, kill, most=10_000, in_flight=0):
 @pytest.mark.parametrize(
     ("wanted", "workers", "saving"),
     [
-        (6, 0, {}),
-        (3, 0, {"async": True}),
+        (3, 0, {}),
+        (2, 0, {"async": True}),
         *(
             pytest.param(200, workers, saving, marks=pytest.mark.faults)
             for workers in (0, 2)
@@ -120,7 +120,7 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize("stride", [31, pytest.param(1, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("stride", [61, pytest.param(1, marks=pytest.mark.faults)])
 def test_killed_at_every_file_operation(stride, undisturbed, tmp_path, figures):
     reference, points = undisturbed(**SHORT), 0
     for nth in range(1, 10_000, stride):

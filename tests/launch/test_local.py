@@ -28,7 +28,7 @@ def test_two_processes_are_one_run_with_one_output(place):
     assert set(cores[0]).isdisjoint(cores[1]) or cores[0] == cores[1]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_the_command_ends_as_the_process_that_failed(place, rank):
     place.write({"type": "Strike", "how": "raises", "rank": rank})
     status, _, err = place.run()
@@ -72,7 +72,7 @@ def test_the_script_of_the_repository_does_it_too(place):
     ("name", "times", "status", "everyone"),
     [
         ("SIGINT", 1, 130, False),
-        ("SIGTERM", 1, 75, False),
+        pytest.param("SIGTERM", 1, 75, False, marks=pytest.mark.slow),
         ("SIGTERM", 1, 75, True),
         ("SIGTERM", 2, 143, False),
         pytest.param("SIGTERM", 2, 143, True, marks=pytest.mark.slow),

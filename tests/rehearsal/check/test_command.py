@@ -155,7 +155,10 @@ def test_a_check_that_is_ended_leaves_no_process_and_no_file(folder, number):
     eventually(lambda: left(folder) == [])
 
 
-@pytest.mark.parametrize(("least", "status"), [("breaks", 0), ("slow", 11)])
+@pytest.mark.parametrize(
+    ("least", "status"),
+    [pytest.param("breaks", 0, marks=pytest.mark.slow), ("slow", 11)],
+)
 def test_what_fails_is_the_users_choice(folder, least, status):
     options = ["--cfg-options", "model={'type': 'Odd', 'plant': 'waits'}"]
     words = ["--import", "odd_models", "--device", "hpu", "--fail-on", least]

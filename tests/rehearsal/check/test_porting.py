@@ -15,7 +15,10 @@ CUT = 150
 """Characters of a line in the page."""
 
 
-@pytest.mark.parametrize(("name", "status"), [("for_one_gpu", 11), ("anywhere", 0)])
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("for_one_gpu", 11), pytest.param("anywhere", 0, marks=pytest.mark.slow)],
+)
 def test_the_page_shows_what_is_said(name, status):
     file = f"examples/porting/{name}.yaml"
     words = ["-m", "devrun", "check", file, "--import", name]
