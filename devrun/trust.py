@@ -31,7 +31,15 @@ from devrun.network import network_closed
 from devrun.place import Place
 
 MODULES: dict[str, tuple[str, ...]] = {
-    "devrun": ("data", "hooks", "metrics", "models", "optim", "runners"),
+    "devrun": (
+        "data",
+        "hooks",
+        "metrics",
+        "models",
+        "optim",
+        "rehearsal.check.hpu.report",
+        "runners",
+    ),
     "peft": ("",),
     "timm": ("data", "layers", "loss", "models", "optim", "scheduler"),
     "torch": (
