@@ -143,6 +143,6 @@ def hint(kind: str, name: str, own: Iterable[str]) -> str:
     if elsewhere:
         return f"{searched}; {elsewhere}"
     return (
-        f"{searched}; {nearest(name, known) or 'it is empty'} (the module of your own "
-        "class must be listed in custom_imports)"
+        f"{searched}; {nearest(name, known) or 'it is empty'} (a class of your "
+        "own: name its module with --import, or list it in custom_imports)"
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
-import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +13,13 @@ from torch import nn
 from devrun.checkpoint.fitting import WRAPPED, load_state_dict, renamed
 from devrun.checkpoint.loader import CheckpointLoader, moved, state_dict_of
 from devrun.checkpoint.mmcv_format import write_mmcv_checkpoint
-from devrun.config.revisions import MODULE, revisions
-from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
+from devrun.config.revisions import MODULE, revised, revisions
+from devrun.errors import (
+    CheckpointError,
+    ConfigError,
+    ConfigTypeError,
+    UnsupportedFeatureError,
+)
 
 
 def load_checkpoint(
@@ -51,7 +54,11 @@ def load_checkpoint(
     checkpoint = CheckpointLoader.load_checkpoint(
         filename, map_location, logger, allow_pickle=allow_pickle
     )
-    state_dict = _revised(state_dict_of(checkpoint, filename), pairs)
+    state_dict = state_dict_of(checkpoint, filename)
+    try:
+        state_dict = renamed(state_dict, lambda key: revised(key, pairs))
+    except ValueError as error:
+        raise CheckpointError(f"{filename}: revise_keys: {error}") from None
     load_state_dict(model, state_dict, strict, logger, source=str(filename))
     return checkpoint
 
@@ -116,12 +123,3 @@ def save_checkpoint(
         state = optimizer.state_dict()
     weights = weights_to_cpu(get_state_dict(model))
     write_mmcv_checkpoint(filename, weights, state, facts)
-
-
-def _revised(
-    state_dict: Mapping[str, Any], pairs: Sequence[tuple[re.Pattern[str], str]]
-) -> Mapping[str, Any]:
-    for pattern, replacement in pairs:
-        rename = functools.partial(pattern.sub, replacement)
-        state_dict = renamed(state_dict, rename)
-    return state_dict

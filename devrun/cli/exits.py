@@ -47,6 +47,7 @@ STATUSES = {
     "11": "`check`: something breaks, or is as bad as --fail-on says",
     "75": "stopped by a signal and saved: start it again",
     "130, 143": "interrupted without saving (130 also when Ctrl-C saved)",
+    "141": "what read the output closed it, as `| head` does",
 }
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)

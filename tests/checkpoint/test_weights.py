@@ -155,6 +155,21 @@ def test_keys_are_revised(tmp_path):
     assert equal(model, other)
 
 
+@pytest.mark.parametrize(
+    ("key", "pairs"),
+    [
+        ("w" * 600, [(r"\w*\w*\w*\w*!", "")]),
+        ("a", [["a", "a" * 500]] * 5),
+        ("a" * 200, [("a", r"\g<0>" * 50)]),
+    ],
+)
+def test_a_key_stays_as_short_as_a_name(tmp_path, key, pairs):
+    torch.save({key: torch.zeros(1)}, tmp_path / "b.pth")
+    with pytest.raises(CheckpointError, match="has more than 256 characters") as caught:
+        load_checkpoint(net(), tmp_path / "b.pth", revise_keys=pairs)
+    assert len(str(caught.value)) < 500
+
+
 def test_hostile_key_names_cannot_forge_a_line(caplog):
     state = {**net().state_dict(), "x\nERROR forged\x1b[31m": torch.zeros(1)}
     with caplog.at_level(logging.WARNING):

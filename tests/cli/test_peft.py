@@ -150,7 +150,6 @@ def test_norms_of_the_rest_keep_their_statistics(run):
         ({"type": 3}, "type must be a name"),
         ({**LORA, "target_modules": "(a|a)*b"}, "repetition"),
         ({**LORA, "target_modules": "a?" * 40 + "a" * 40}, "could take for ever"),
-        ({**LORA, "eva_config": {}}, "eva_config"),
         ([1], "takes a dict, not"),
     ],
 )
