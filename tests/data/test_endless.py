@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from devrun.data import FileShards, build_dataset
-from devrun.data.datasets.idx import read_idx
+from devrun.data.datasets import read_idx
 from devrun.errors import DataError
 
 LIMIT = 20  # seconds; none is needed

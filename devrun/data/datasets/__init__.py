@@ -1,10 +1,14 @@
 """Data sets by name; importing this registers them in DATASETS."""
 
-from devrun.data.datasets.cifar import CIFAR10
-from devrun.data.datasets.digits import DigitsDataset
 from devrun.data.datasets.folder import ImageFolder
 from devrun.data.datasets.huggingface import HuggingFaceDataset
-from devrun.data.datasets.idx import MNIST, IDXDataset, read_idx
+from devrun.data.datasets.images import (
+    CIFAR10,
+    MNIST,
+    DigitsDataset,
+    IDXDataset,
+    read_idx,
+)
 from devrun.data.datasets.synthetic import (
     SyntheticClassification,
     SyntheticImages,

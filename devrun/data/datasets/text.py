@@ -26,8 +26,55 @@ _MOST_FILES = 1_000_000
 _NOT_SOURCE = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3")
 
 
+class _Bytes(Dataset[dict[str, torch.Tensor]]):
+    """dict(input_ids, labels) of a piece of text; a token is a byte."""
+
+    vocab_size = 256
+    num_classes = 256
+    least = 1
+    """Tokens that a piece may have."""
+
+    def __init__(
+        self,
+        files: str | Sequence[str] = STDLIB,
+        split: str = "train",
+        val_fraction: float = 0.1,
+        block_size: int = 128,
+        max_bytes: int | None = None,
+    ) -> None:
+        if block_size < self.least:
+            raise ConfigError.of(
+                "block_size", f"must be at least {self.least}, got {block_size}"
+            )
+        text = _text_of(files, split, val_fraction, max_bytes)
+        self.tokens = torch.from_numpy(np.frombuffer(text, np.uint8).copy())
+        self.begins, self.lengths = self._pieces(text, block_size)
+        if len(self) == 0:
+            raise DataError(
+                f"the data set is empty: the {split} split of {files!r} has "
+                f"{len(text)} bytes, {self._needs(block_size)}"
+            )
+
+    def _pieces(self, text: bytes, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the samples begin, and their tokens, at most `size`."""
+        raise NotImplementedError
+
+    def _needs(self, size: int) -> str:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        begin = int(self.begins[index])
+        tokens = self.tokens[begin : begin + int(self.lengths[index])].to(torch.int64)
+        return {"input_ids": tokens, "labels": tokens}
+
+
 @DATASETS.register_module(name=["TextCorpus", "LanguageModelDataset"])
-class TextCorpus(Dataset[dict[str, torch.Tensor]]):
+class TextCorpus(_Bytes):
     """dict(input_ids, labels), int64 (block_size,), the labels being the same tokens:
     the model shifts them, as Hugging Face's models and the GPT here do.
 
@@ -46,41 +93,16 @@ class TextCorpus(Dataset[dict[str, torch.Tensor]]):
         max_bytes: of the split, the rest is left out.
     """
 
-    vocab_size = 256
-    num_classes = 256
+    def _pieces(self, text: bytes, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        begins = torch.arange(0, len(text) // size * size, size)
+        return begins, torch.full_like(begins, size)
 
-    def __init__(
-        self,
-        files: str | Sequence[str] = STDLIB,
-        split: str = "train",
-        val_fraction: float = 0.1,
-        block_size: int = 128,
-        max_bytes: int | None = None,
-    ) -> None:
-        if block_size < 1:
-            raise ConfigError.of("block_size", f"must be at least 1, got {block_size}")
-        self.block_size = block_size
-        text = _text_of(files, split, val_fraction, max_bytes)
-        self.tokens = torch.from_numpy(np.frombuffer(text, np.uint8).copy())
-        if len(self) == 0:
-            raise DataError(
-                f"the data set is empty: the {split} split of {files!r} has "
-                f"{len(text)} bytes, one block takes {block_size}"
-            )
-
-    def __len__(self) -> int:
-        return len(self.tokens) // self.block_size
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        begin = index * self.block_size
-        block = self.tokens[begin : begin + self.block_size].to(torch.int64)
-        return {"input_ids": block, "labels": block}
+    def _needs(self, size: int) -> str:
+        return f"one block takes {size}"
 
 
 @DATASETS.register_module()
-class TextParagraphs(Dataset[dict[str, torch.Tensor]]):
+class TextParagraphs(_Bytes):
     """As `TextCorpus`, but a sample is a paragraph: 2 to `block_size` tokens.
 
     Paragraphs end at an empty line or with the file; a longer one is cut off, a
@@ -89,41 +111,16 @@ class TextParagraphs(Dataset[dict[str, torch.Tensor]]):
     loader option `buckets` does.
     """
 
-    vocab_size = 256
-    num_classes = 256
+    least = 2
 
-    def __init__(
-        self,
-        files: str | Sequence[str] = STDLIB,
-        split: str = "train",
-        val_fraction: float = 0.1,
-        block_size: int = 128,
-        max_bytes: int | None = None,
-    ) -> None:
-        if block_size < 2:
-            raise ConfigError.of("block_size", f"must be at least 2, got {block_size}")
-        text = _text_of(files, split, val_fraction, max_bytes)
+    def _pieces(self, text: bytes, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         spans = [match.span() for match in _PARAGRAPH.finditer(text)]
-        begins = torch.tensor(spans, dtype=torch.int64).reshape(-1, 2)
-        lengths = (begins[:, 1] - begins[:, 0]).clamp(max=block_size)
-        long_enough = lengths > 1
-        self.begins = begins[long_enough, 0]
-        self.lengths = lengths[long_enough]
-        self.tokens = torch.from_numpy(np.frombuffer(text, np.uint8).copy())
-        if len(self) == 0:
-            raise DataError(
-                f"the data set is empty: no paragraph in the {split} split of {files!r}"
-            )
+        ends = torch.tensor(spans, dtype=torch.int64).reshape(-1, 2)
+        lengths = (ends[:, 1] - ends[:, 0]).clamp(max=size)
+        return ends[lengths > 1, 0], lengths[lengths > 1]
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        begin = int(self.begins[index])
-        tokens = self.tokens[begin : begin + int(self.lengths[index])].to(torch.int64)
-        return {"input_ids": tokens, "labels": tokens}
+    def _needs(self, size: int) -> str:
+        return "and no paragraph"
 
 
 def _text_of(
