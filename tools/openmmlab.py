@@ -11,7 +11,7 @@ that amounts to the same was, or where each of its sections (model, data, optimi
 schedule, hooks) took part in a good run on that device; its line says so (`by`).
 
 Each outcome is a line of a JSON-lines file, which a second start goes on with;
-`--table` puts them into docs/openmmlab.md.
+`--table` puts them into benchmarks/OPENMMLAB.md.
 
 A file under `_base_` is a part of a config: what it lacks comes from the bases of
 ResNet-18 on ImageNet; for VOC, whose images have several labels, with a head for them.

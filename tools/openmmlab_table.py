@@ -1,4 +1,4 @@
-"""The tables of docs/openmmlab.md from the results of the survey."""
+"""The tables of benchmarks/OPENMMLAB.md from the results of the survey."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def parity_table(results: Path) -> str:
 
 def insert(name: str, text: str) -> None:
     """Replace the part of the page between the marks of `name`."""
-    page = Path(__file__).resolve().parents[1] / "docs" / "openmmlab.md"
+    page = Path(__file__).resolve().parents[1] / "benchmarks" / "OPENMMLAB.md"
     old = page.read_text("utf-8")
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     head, _, rest = old.partition(begin)

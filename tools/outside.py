@@ -73,7 +73,7 @@ SUITES = {
             "tests/test_utils/test_registry.py",
         ),
         door=("-m", "devrun.interop.mmcv", "--trust-config"),
-        reasons="docs/from-mmcv.md",
+        reasons="benchmarks/MMCV.md",
     ),
     "poptorch": Suite(
         "PopTorch's own tests",

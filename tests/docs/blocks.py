@@ -11,10 +11,9 @@ DOCUMENTS = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
-    "benchmarks/RESULTS.md",
     *sorted(
         path.relative_to(ROOT).as_posix()
-        for folder in ("docs", "examples")
+        for folder in ("benchmarks", "docs", "examples")
         for path in (ROOT / folder).rglob("*.md")
     ),
 ]

@@ -1,4 +1,4 @@
-"""docs/reliability.md names tests that exist."""
+"""benchmarks/FAULTS.md names tests that exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.faults.harness import ROOT
 
 
 def test_every_named_test_is_there():
-    text = (ROOT / "docs" / "reliability.md").read_text()
+    text = (ROOT / "benchmarks" / "FAULTS.md").read_text()
     named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", text)
     assert len(named) > 30
     for file, name in named:

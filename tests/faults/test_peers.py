@@ -1,7 +1,7 @@
 """What went wrong in other trainers, tried here.
 
 Each test is named after the fault; where one is proved elsewhere in this suite,
-docs/reliability.md says by which test.
+benchmarks/FAULTS.md says by which test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of docs/parallel.md, at fewer updates."""
+"""The table of benchmarks/RESULTS.md, at fewer updates."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def test_parts_draw_apart_and_the_same_when_recomputed(ranks):
 
 
 def test_parts_keep_fewer_activations(ranks):
-    """The figures of docs/parallel.md."""
+    """The figures of benchmarks/RESULTS.md."""
     assert kept(None) == pytest.approx(16, abs=0.2)
     for rank in ranks:
         assert rank["sequence"]["kept"] == pytest.approx([10, 9], abs=0.2)
