@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import math
 from contextlib import closing
@@ -15,8 +14,7 @@ from devrun.errors import ConfigError
 from devrun.files import disk_errors, replace_file
 
 STEPS = 100
-NAME = "lr_find"
-_WIDTH, _ROWS = 50, 25
+FILE = "lr_find.json"
 _LEFT_OUT = (
     *("work_dir", "lr_config", "momentum_config", "checkpoint_config", "custom_hooks"),
     *("evaluation", "watchdog", "resume_from", "auto_resume"),
@@ -52,18 +50,15 @@ def find_lr(cfg: Any, work_dir: Path, *, main: bool, **options: Any) -> None:
     if not main:
         return
     facts = {**vars(curve), "suggestion": curve.suggestion}
-    files = {f"{NAME}.json": _as_json(facts), **_shown(curve)}
-    for name, content in files.items():
-        path = work_dir / name
-        with disk_errors(f"{str(path)!r} cannot be written", "; give --work-dir"):
-            work_dir.mkdir(parents=True, exist_ok=True)
-            replace_file(path, content, follow=False)
-    shown = ", ".join(str(work_dir / name) for name in files)
+    path = work_dir / FILE
+    with disk_errors(f"{str(path)!r} cannot be written", "; give --work-dir"):
+        work_dir.mkdir(parents=True, exist_ok=True)
+        replace_file(path, _as_json(facts), follow=False)
     tried = f"{len(curve.lr)} updates from {curve.lr[0]:.3g} to {curve.lr[-1]:.3g}"
     if curve.suggestion is None:
-        say(f"no learning rate suggested: the loss fell nowhere in {tried} ({shown})")
+        say(f"no learning rate suggested: the loss fell nowhere in {tried} ({path})")
     else:
-        say(f"suggested learning rate: {curve.suggestion:.3g} ({tried}; {shown})")
+        say(f"suggested learning rate: {curve.suggestion:.3g} ({tried}; {path})")
 
 
 def _reduced(cfg: Any) -> Any:
@@ -90,43 +85,3 @@ def _as_json(facts: dict[str, Any]) -> bytes:
         for key, value in facts.items()
     }
     return f"{json.dumps(plain)}\n".encode()
-
-
-def _shown(curve: Any) -> dict[str, bytes]:
-    """The curve as a picture, where matplotlib is installed, else as text."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return {f"{NAME}.txt": _as_text(curve).encode()}
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot(
-        xscale="log", xlabel="learning rate", ylabel="training loss"
-    )
-    least = min(filter(math.isfinite, curve.smoothed), default=0.0)
-    first = curve.smoothed[0] if math.isfinite(curve.smoothed[0]) else least
-    axes.plot(curve.lr, curve.loss, color="0.8", label="each update")
-    axes.plot(curve.lr, curve.smoothed, label="smoothed")
-    if curve.suggestion is not None:
-        axes.axvline(curve.suggestion, color="C3", label=f"{curve.suggestion:.3g}")
-    axes.set_ylim(least - 0.1 * abs(first), 1.5 * max(first, least) + 1e-6)
-    axes.legend()
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
-    return {f"{NAME}.png": content.getvalue()}
-
-
-def _as_text(curve: Any) -> str:
-    finite = [value for value in curve.smoothed if math.isfinite(value)]
-    least, most = min(finite, default=0.0), max(finite, default=0.0)
-    lines = ["smoothed training loss by learning rate"]
-    every = max(len(curve.lr) // _ROWS, 1)
-    for at in range(0, len(curve.lr), every):
-        loss, lr = curve.smoothed[at], curve.lr[at]
-        share = (loss - least) / (most - least or 1.0) if math.isfinite(loss) else 1.0
-        bar = "#" * round(_WIDTH * share)
-        lines.append(f"{lr:9.2e} {loss:10.4g} {bar}".rstrip())
-    if curve.suggestion is not None:
-        lines.append(f"suggested: {curve.suggestion:.3g}")
-    return "\n".join(lines) + "\n"
