@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if launches(args, session, True):
         return 0
     with opened(args, every_sample=True, stage="predict") as (runner, hook, _):
-        from devrun.hooks.evaluation.predictions import predict, write_predictions
+        from devrun.cli.predictions import predict, write_predictions
 
         rows = predict(runner, hook.loaders)
         if runner.rank == 0:

@@ -119,7 +119,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if launches(args, session, whole):
         return 0
     with opened(args, every_sample=whole) as (runner, hook, checkpoint):
-        from devrun.hooks.evaluation.predictions import Kept, write_predictions
+        from devrun.cli.predictions import Kept, write_predictions
 
         kept: dict[str, Kept] = {}
         if whole:

@@ -184,19 +184,18 @@ class ProfilerHook(Hook):
         return usable
 
     def _handler(self, runner: Run) -> Handler:
-        given = self.on_trace_ready
-        if given is None:
-            return self._json_writer(runner)
-        handler = given if callable(given) else _configured(given, runner)
-        if self.json_trace_path is None:
-            return handler
-        write = self._json_writer(runner)
+        """Calls what each trace goes to."""
+        given, handlers = self.on_trace_ready, []
+        if given is not None:
+            handlers.append(given if callable(given) else _configured(given, runner))
+        if given is None or self.json_trace_path is not None:
+            handlers.append(self._json_writer(runner))
 
-        def both(running: profiler.profile) -> None:
-            handler(running)
-            write(running)
+        def ready(running: profiler.profile) -> None:
+            for handle in handlers:
+                handle(running)
 
-        return both
+        return ready
 
     def _json_writer(self, runner: Run) -> Handler:
         if self.json_trace_path is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from time import perf_counter
 from typing import Any, TextIO
 
@@ -18,7 +19,15 @@ from devrun.run import Run
 
 
 class _Bar(tqdm):
-    monitor_interval = 0  # no thread of its own: the hook decides when to draw
+    """One that asks for its texts only when it is drawn, which tqdm decides."""
+
+    monitor_interval = 0  # no thread of its own: it is drawn by updates
+    texts: Callable[[], tuple[str, str]] | None = None
+
+    def display(self, *args: Any, **kwargs: Any) -> Any:
+        if self.texts is not None:
+            self.desc, self.postfix = self.texts()
+        return super().display(*args, **kwargs)
 
 
 @HOOKS.register_module()
@@ -54,25 +63,23 @@ class ProgressHook(Hook):
         self.stream = stream
         self._bar: _Bar | None = None
         self._below: _Bar | None = None
-        self._drawn = self._began = 0.0
-        self._first = 0
+        self._began, self._first = 0.0, 0
         self._loss: float | None = None
         self._active = False
 
     def get_triggered_stages(self) -> list[str]:
-        stages = super().get_triggered_stages()
         if self._began and not self._active:  # another rank, or other lines are there
             return ["before_run"]
-        return stages
+        return super().get_triggered_stages()
 
     def before_run(self, runner: Run) -> None:
         bar = self._wants_bar()
         others = any(isinstance(hook, TextLoggerHook) for hook in runner.hooks)
         self._active = runner.rank == 0 and (bar or not others)
-        self._began = self._drawn = perf_counter()
-        self._first = runner.iter
+        self._began, self._first = perf_counter(), runner.iter
         if self._active and bar:
             self._bar = self._new_bar(runner.max_iters, initial=runner.iter)
+            self._bar.texts = partial(self._texts, runner)
 
     def after_train_iter(self, runner: Run) -> None:
         done = runner.iter + 1
@@ -80,16 +87,15 @@ class ProgressHook(Hook):
             self._read_loss(runner)
             if self._bar is None and self._active:
                 self._write_line(runner, done)
-        now = perf_counter()
-        if self._bar is not None and now - self._drawn >= self.refresh:
-            self._drawn = now
-            self._draw(self._bar, runner, done)
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
 
     def before_val_epoch(self, runner: Run) -> None:
         self._open_below(runner, runner.data_loader, "val")
 
     def after_val_iter(self, runner: Run) -> None:
-        self._advance_below()
+        if self._below is not None:
+            self._below.update()
 
     def after_val_epoch(self, runner: Run) -> None:
         self._close_below()
@@ -100,13 +106,13 @@ class ProgressHook(Hook):
         try:
             for batch in batches:
                 yield batch
-                self._advance_below()
+                self.after_val_iter(runner)
         finally:
             self._close_below()
 
     def after_run(self, runner: Run) -> None:
         if self._bar is not None:
-            self._draw(self._bar, runner, runner.iter)
+            self._bar.n = runner.iter
         self._close()
 
     def on_exception(self, runner: Run, exception: BaseException) -> None:
@@ -121,7 +127,7 @@ class ProgressHook(Hook):
             total=total,
             file=self.stream if self.stream is not None else sys.stderr,
             dynamic_ncols=True,
-            mininterval=0,
+            mininterval=self.refresh,
             miniters=1,
             unit="it",
             **options,
@@ -137,15 +143,6 @@ class ProgressHook(Hook):
             total = None
         below = 0 if self._bar is None else 1
         self._below = self._new_bar(total, desc=what, position=below, leave=False)
-
-    def _advance_below(self) -> None:
-        now = perf_counter()
-        if self._below is None:
-            return
-        self._below.n += 1
-        if now - self._drawn >= self.refresh:
-            self._drawn = now
-            self._below.refresh()
 
     def _close_below(self) -> None:
         if self._below is not None:
@@ -166,19 +163,15 @@ class ProgressHook(Hook):
         if loss is not None:
             self._loss = float(loss)
 
-    def _draw(self, bar: _Bar, runner: Run, done: int) -> None:
+    def _texts(self, runner: Run) -> tuple[str, str]:
+        """Before and behind the bar."""
         epoch = f"epoch {min(runner.epoch + 1, runner.max_epochs or sys.maxsize)}"
         if runner.max_epochs is not None:
             epoch += f"/{runner.max_epochs}"
         latest = runner.log_buffer.latest
         if runner.mode == "train" and "loss" in latest:
             self._loss = latest["loss"]
-        bar.set_description_str(epoch, refresh=False)
-        bar.set_postfix_str(", ".join(self._facts(runner)), refresh=False)
-        if done > bar.n:
-            bar.update(done - bar.n)  # draws, and knows the speed
-        else:
-            bar.refresh()
+        return f"{epoch}: ", ", ".join(self._facts(runner))
 
     def _facts(self, runner: Run) -> list[str]:
         facts = [] if self._loss is None else [f"loss {self._loss:.4f}"]

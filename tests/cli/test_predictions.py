@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from devrun.cli.main import main
+from devrun.cli.predictions import write_predictions
 from devrun.data.datasets import SyntheticClassification
 from devrun.errors import ConfigError
-from devrun.hooks.evaluation.predictions import write_predictions
 from devrun.models import MLP
 from tests.support import zygote
 

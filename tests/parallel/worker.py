@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from devrun import dist
 from devrun.checkpoint import read_mmcv_checkpoint
+from devrun.cli.predictions import predict
 from devrun.errors import CheckpointError, DevrunError
 from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook, SyncBuffersHook
 from devrun.hooks.base import Priority
-from devrun.hooks.evaluation.predictions import predict
 from devrun.models.gpt import GPT
 from devrun.models.recompute import checkpoint_blocks
 from devrun.models.resnet import ResNet

@@ -51,7 +51,8 @@ from devrun.run import Run
 from devrun.step import StepOutput
 
 Watch: TypeAlias = Callable[[str, Steps], Iterable[StepOutput]]
-"""Given a set's name and its steps, the same steps, looked at on the way."""
+"""Called with a set's name and its steps; gives their outputs on, one by one, when it
+has taken from each what it keeps, such as the predictions."""
 
 
 @HOOKS.register_module()
@@ -187,11 +188,11 @@ class EvalHook(Hook):
 
     def before_train_epoch(self, runner: Run) -> None:
         if self.by_epoch:
-            self._evaluatefirst_score(runner, runner.epoch)
+            self._evaluate_before_training(runner, runner.epoch)
 
     def before_train_iter(self, runner: Run) -> None:
         if not self.by_epoch and self.initial_flag:
-            self._evaluatefirst_score(runner, runner.iter)
+            self._evaluate_before_training(runner, runner.iter)
 
     def after_train_epoch(self, runner: Run) -> None:
         if self.by_epoch and self._should_evaluate(runner):
@@ -258,7 +259,7 @@ class EvalHook(Hook):
         self.best.entries = [(float(score), str(name)) for score, name in state["best"]]
         self.key_indicator, self.rule = state["key_indicator"], state["rule"]
 
-    def _evaluatefirst_score(self, runner: Run, position: int) -> None:
+    def _evaluate_before_training(self, runner: Run, position: int) -> None:
         """Evaluation before training; logged at once: an epoch clears the buffer."""
         due = self.initial_flag and self.start is not None and position >= self.start
         self.initial_flag = False
@@ -321,7 +322,8 @@ class EvalHook(Hook):
     def _results(self, runner: Run, watch: Watch | None) -> tuple[Any, int]:
         """Of one pass over the set in turn, and its number of batches."""
         if self.test_fn is not None:
-            results = self._call_test_fn(runner, self.test_fn)
+            loader = runner.prepare_eval_loader(self.dataloader)
+            results = self.test_fn(runner.model, loader, **self._test_options())
             return results, length_of(self.dataloader) or 0
         steps = Steps(runner, self.dataloader, self._mode)
         seen = steps if watch is None else watch(self._set, steps)
@@ -344,13 +346,14 @@ class EvalHook(Hook):
     def dataset(self) -> Any:
         return self.dataloader.dataset
 
+    def _test_options(self) -> dict[str, Any]:
+        """Further arguments of `test_fn`."""
+        return {}
+
     @property
     def _mode(self) -> str:
         """A data set that judges for itself gets predictions, without a loss."""
         return "predict" if judges(self.dataset) else "val"
-
-    def _call_test_fn(self, runner: Run, test_fn: Callable[..., Any]) -> Any:
-        return test_fn(runner.model, runner.prepare_eval_loader(self.dataloader))
 
     def publish(self, runner: Run, named: Mapping[str, Any]) -> Any:
         """Put the named results into the log; the one that `save_best` goes by."""
@@ -406,3 +409,29 @@ class EvalHook(Hook):
             runner.logger.info(
                 "Best %s is %.4f at %s, saved as %s", metric, score, when, path
             )
+
+
+@HOOKS.register_module()
+class DistEvalHook(EvalHook):
+    """`EvalHook`, which itself works on several ranks, with MMCV's extra arguments.
+
+    Args:
+        broadcast_bn_buffer: all ranks evaluate with the BatchNorm statistics of rank 0.
+        tmpdir, gpu_collect: passed on to `test_fn`; not needed otherwise.
+    """
+
+    def __init__(
+        self,
+        dataloader: Any,
+        *args: Any,
+        broadcast_bn_buffer: bool = True,
+        tmpdir: str | None = None,
+        gpu_collect: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dataloader, *args, **kwargs)
+        self.broadcast_bn_buffer = broadcast_bn_buffer
+        self.tmpdir, self.gpu_collect = tmpdir, gpu_collect
+
+    def _test_options(self) -> dict[str, Any]:
+        return {"tmpdir": self.tmpdir, "gpu_collect": self.gpu_collect}
