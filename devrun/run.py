@@ -1,7 +1,8 @@
 """`RunState`: where a run is. `Run`: what hooks and device adapters may use of one.
 
 A hook is handed the runner; it is typed against `Run`, so that nothing it reads
-depends on how a runner is built. The loops alone write the `RunState`.
+depends on how a runner is built. The loops alone write the `RunState`: a resume and a
+rollback `seek`.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class RunState:
     """Updates of the present epoch."""
     updates: int = 0
     """Like `iter`, but right already while `after_train_iter` runs."""
+    train_steps: int = 0
+    """Training steps that the adapter did; a loop of a user's own may go without."""
     in_loop: bool = False
     """Whether the phases have begun, so that no other run can be taken up."""
     phase_over: bool = False
@@ -113,6 +116,10 @@ class RunState:
                 self.updates, self.iter
             ),  # a loop of a user's counts no updates
         }
+
+    def reopen(self) -> None:
+        """The hooks at the end of a phase have failed: the phase goes on."""
+        self.phase_over = False
 
     def seek(self, epoch: int, iter: int, done: int) -> None:
         """Go to a saved `position`."""

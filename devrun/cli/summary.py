@@ -55,7 +55,7 @@ def _speed(runner: Any) -> dict[str, Any]:
     timers = [hook for hook in runner.hooks if isinstance(hook, IterTimerHook)]
     if not timers:
         return {"seconds": None, "utilization": None}
-    spent, updates = timers[0].spent, runner.session.train_steps
+    spent, updates = timers[0].spent, runner.train_steps
     training = sum(spent[part] for part in ("data", "copy", "compute", "hooks"))
     counts = (hook.flops for hook in runner.hooks if isinstance(hook, FlopsHook))
     flops = next(counts, None)

@@ -21,6 +21,7 @@ from devrun.checkpoint import (
 from devrun.config.redact import redacted
 from devrun.errors import CheckpointError, ConfigError, ConfigTypeError
 from devrun.files import own_folder
+from devrun.hooks.base import Hook, Priority
 from devrun.hooks.checkpoint import CheckpointHook, saves_full
 from devrun.hooks.dispatch import HookTable
 from devrun.parallel.divided import divided_alike
@@ -36,14 +37,38 @@ from devrun.runners.writing import Writing
 
 CHECKPOINTS = "checkpoints"
 """Their folder in a work_dir."""
+HookConfig = Mapping[str, Any] | Hook | None
+"""A hook, or a config of one."""
 
 
-class Owner(Run, Protocol):
-    """A run with its parts, as the checkpointer sees it."""
+class WholeRun(Run, Protocol):
+    """A run with its parts, and what a user may override, as the runners' own modules
+    see it; hooks are given no more than `Run`."""
 
     session: Session
     table: HookTable
     workflow: Workflow | None
+    checkpointer: Checkpointer
+    on_grads: Callable[[], None] | None
+    """Calls `after_backward`, where a hook has it."""
+    not_finite: str | None
+    """What of the weights was not finite at the end of the run."""
+
+    def run_iter(self, data_batch: Any, train_mode: bool, **kwargs: Any) -> None: ...
+    def call_hook(self, fn_name: str) -> None: ...
+    def loader(self, data_loader: Any, *, training: bool) -> Any: ...
+    def register_hook(
+        self, hook: Hook, priority: int | str | Priority | None = None
+    ) -> None: ...
+    def register_lr_hook(self, lr_config: HookConfig) -> None: ...
+    def register_momentum_hook(self, momentum_config: HookConfig) -> None: ...
+    def register_optimizer_hook(self, optimizer_config: HookConfig) -> None: ...
+    def register_checkpoint_hook(self, checkpoint_config: HookConfig) -> None: ...
+    def register_logger_hooks(self, log_config: Mapping[str, Any] | None) -> None: ...
+    def register_timer_hook(self, timer_config: HookConfig) -> None: ...
+    def register_custom_hooks(
+        self, custom_config: HookConfig | Sequence[HookConfig]
+    ) -> None: ...
 
 
 class Checkpointer:
@@ -55,7 +80,7 @@ class Checkpointer:
     streams.
     """
 
-    def __init__(self, run: Owner) -> None:
+    def __init__(self, run: WholeRun) -> None:
         self._run = run
         self.run_id = uuid.uuid4().hex
         """What the checkpoints of this run have in common, also after a resume."""
@@ -71,6 +96,10 @@ class Checkpointer:
         self._positioned = True
         self._allows_changes = False
         self._writing = Writing(run)
+
+    def keep_config(self, config: Mapping[str, Any]) -> None:
+        """Keep it in the checkpoints; a resume compares it."""
+        self.config = config
 
     def root(self, out_dir: str | os.PathLike[str] | None = None) -> Path:
         """The directory that checkpoints go to: `out_dir`, or one in `work_dir`."""
@@ -268,8 +297,8 @@ class Checkpointer:
         self._take_up(source, allow_changes=self._allows_changes)
         self.rewound_to, self._positioned = rewound, True
         self.rollbacks += 1
-        state = self._run.state
-        state.epoch, state.done = place
+        epoch, done = place
+        self._run.state.seek(epoch, self._run.state.iter, done)
         self.take_hooks_and_streams()
 
     def places(self) -> list[Path]:
@@ -325,9 +354,8 @@ class Checkpointer:
         run.state.seek(*(saved.position[name] for name in counters))
         self.last_saved_iter = run.state.iter
         self.rollbacks = max(saved.rollbacks, self.rollbacks)
-        if saved.seed is not None and not run.session.keeps_seed:
-            # without a seed of its own, a run takes up the order of the data
-            run.session.seed = saved.seed
+        if saved.seed is not None:
+            run.session.take_seed(saved.seed)
         for name in ("model", "optimizer"):  # they have what they need
             saved.parts.pop(name, None)
         self._resumed, self._positioned = saved, False

@@ -13,10 +13,10 @@ A loop writes the `RunState` and asks the runner for the step, so that a `run_it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -33,7 +33,7 @@ from devrun.models.finite import not_finite
 from devrun.peers import lost_peer
 from devrun.runners.agreement import check_data, check_run
 from devrun.runners.arguments import length
-from devrun.runners.checkpointer import Checkpointer, Owner
+from devrun.runners.checkpointer import WholeRun
 from devrun.runners.endless import IterLoader
 from devrun.runners.opening import opening
 from devrun.runners.rollback import roll_back
@@ -43,21 +43,7 @@ FEW_UPDATES = 10
 """A run of fewer, such as a dry one, may end while a loss scale is still searched."""
 
 
-class Looped(Owner, Protocol):
-    """A runner as its loop sees it: with its parts, and what a user may override."""
-
-    checkpointer: Checkpointer
-    on_grads: Callable[[], None] | None
-    """Calls `after_backward`, where a hook has it."""
-    not_finite: str | None
-    """What of the weights was not finite at the end of the run."""
-
-    def run_iter(self, data_batch: Any, train_mode: bool, **kwargs: Any) -> None: ...
-    def call_hook(self, fn_name: str) -> None: ...
-    def loader(self, data_loader: Any, *, training: bool) -> Any: ...
-
-
-def run_iter(run: Looped, data_batch: Any, train_mode: bool, **kwargs: Any) -> None:
+def run_iter(run: WholeRun, data_batch: Any, train_mode: bool, **kwargs: Any) -> None:
     """One step through the adapter; its values go to the log buffer."""
     session = run.session
     if kwargs:
@@ -68,7 +54,7 @@ def run_iter(run: Looped, data_batch: Any, train_mode: bool, **kwargs: Any) -> N
         began = perf_counter()
         outputs = train_step(model, data_batch, optimizer, run.on_grads)
         run.state.clock.compute += perf_counter() - began
-        session.train_steps += 1
+        run.state.train_steps += 1
     else:
         outputs = session.adapter.eval_step(session.wrapped, data_batch)
     run.outputs = outputs
@@ -76,7 +62,7 @@ def run_iter(run: Looped, data_batch: Any, train_mode: bool, **kwargs: Any) -> N
     run.log_buffer.update(outputs["log_vars"], outputs["num_samples"], items)
 
 
-def train_epoch(run: Looped, loader: Any, **kwargs: Any) -> None:
+def train_epoch(run: WholeRun, loader: Any, **kwargs: Any) -> None:
     """One train epoch, from where a resumed run left it::
 
     before_train_epoch
@@ -113,7 +99,7 @@ def train_epoch(run: Looped, loader: Any, **kwargs: Any) -> None:
 
 
 @torch.no_grad()
-def val_epoch(run: Looped, loader: Any, **kwargs: Any) -> None:
+def val_epoch(run: WholeRun, loader: Any, **kwargs: Any) -> None:
     """One pass over the data without training::
 
     before_val_epoch
@@ -136,7 +122,7 @@ def val_epoch(run: Looped, loader: Any, **kwargs: Any) -> None:
         run.call_hook("after_val_epoch")
 
 
-def train_iter(run: Looped, loader: Any, **kwargs: Any) -> None:
+def train_iter(run: WholeRun, loader: Any, **kwargs: Any) -> None:
     """One update with the next batch: before_train_iter; step; after_train_iter."""
     state = run.state
     if state.mode != "train":
@@ -158,7 +144,7 @@ def train_iter(run: Looped, loader: Any, **kwargs: Any) -> None:
 
 
 @torch.no_grad()
-def val_iter(run: Looped, loader: Any, **kwargs: Any) -> None:
+def val_iter(run: WholeRun, loader: Any, **kwargs: Any) -> None:
     """One step without training: before_val_iter; step; after_val_iter."""
     state = run.state
     state.mode, run.data_loader = "val", loader
@@ -175,7 +161,7 @@ def val_iter(run: Looped, loader: Any, **kwargs: Any) -> None:
 
 
 def run(
-    run: Looped,
+    run: WholeRun,
     data_loaders: Sequence[Any],
     workflow: Sequence[Any],
     kwargs: dict[str, Any],
@@ -194,7 +180,7 @@ def run(
 
 
 def _planned(
-    run: Looped, data_loaders: Sequence[Any], workflow: Sequence[Any]
+    run: WholeRun, data_loaders: Sequence[Any], workflow: Sequence[Any]
 ) -> Workflow:
     """The phases with their loaders, ready to read."""
     name = _limit_name(run)
@@ -211,7 +197,7 @@ def _planned(
     return flow
 
 
-def _take_loaders(run: Looped, flow: Workflow, data_loaders: Sequence[Any]) -> None:
+def _take_loaders(run: WholeRun, flow: Workflow, data_loaders: Sequence[Any]) -> None:
     """Give each phase its loader as the device wants it, in the order of the seed."""
     flow.loaders = [
         run.loader(loader, training=mode != "val")
@@ -238,12 +224,12 @@ def _take_loaders(run: Looped, flow: Workflow, data_loaders: Sequence[Any]) -> N
         flow.loaders = [endless[id(loader)] for loader in flow.loaders]
 
 
-def _limit_name(run: Looped) -> str:
+def _limit_name(run: WholeRun) -> str:
     return "max_epochs" if run.state.by_epoch else "max_iters"
 
 
 def _run_phases(
-    run: Looped, flow: Workflow, data_loaders: Sequence[Any], kwargs: dict[str, Any]
+    run: WholeRun, flow: Workflow, data_loaders: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
     """Call `before_run`, the phases in turn, and `after_run`."""
     run.workflow, seed = flow, run.session.seed
@@ -281,7 +267,7 @@ def _run_phases(
         run.session.close_loaders()
 
 
-def _check_result(run: Looped) -> None:
+def _check_result(run: WholeRun) -> None:
     """Warn about weights that are not finite; a run without any update is an error."""
     left_out = run.session.adapter.skipped_updates
     if left_out == run.iter >= FEW_UPDATES:
@@ -299,7 +285,9 @@ def _check_result(run: Looped) -> None:
         )
 
 
-def _train(run: Looped, flow: Workflow, kwargs: dict[str, Any], resumed: bool) -> None:
+def _train(
+    run: WholeRun, flow: Workflow, kwargs: dict[str, Any], resumed: bool
+) -> None:
     """All phases; where updates count, as one epoch that a resumed run has begun."""
     run.state.in_loop = True
     try:
@@ -313,7 +301,7 @@ def _train(run: Looped, flow: Workflow, kwargs: dict[str, Any], resumed: bool) -
         run.state.in_loop = False
 
 
-def _train_on(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
+def _train_on(run: WholeRun, flow: Workflow, kwargs: dict[str, Any]) -> None:
     """The phases in turn, again from where a rollback leads."""
     while True:
         try:
@@ -334,7 +322,7 @@ def _train_on(run: Looped, flow: Workflow, kwargs: dict[str, Any]) -> None:
         roll_back(run, run.checkpointer, failure)
 
 
-def _open_epoch(run: Looped, loader: Any) -> Iterator[tuple[int, Any]]:
+def _open_epoch(run: WholeRun, loader: Any) -> Iterator[tuple[int, Any]]:
     """Call `before_train_epoch`, then give (inner_iter, batch) pairs.
 
     An epoch that a resumed run goes on with was begun before: what its beginning drew
@@ -350,11 +338,11 @@ def _open_epoch(run: Looped, loader: Any) -> Iterator[tuple[int, Any]]:
         return enumerate(iter(loader), start)
 
 
-def _streams_kept(run: Looped, kept: bool) -> contextlib.AbstractContextManager[None]:
+def _streams_kept(run: WholeRun, kept: bool) -> contextlib.AbstractContextManager[None]:
     return run.session.keeping_random_state() if kept else contextlib.nullcontext()
 
 
-def _explained(run: Looped, error: BaseException) -> BaseException | None:
+def _explained(run: WholeRun, error: BaseException) -> BaseException | None:
     """The loader's explanation of `error`, if any; sets how far the run was."""
     explain = getattr(run.data_loader, "explain", None)
     known = explain(error) if explain is not None else None

@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from devrun.runners.checkpointer import Owner
+from devrun.runners.checkpointer import WholeRun
 from devrun.runners.helpers import get_host_info
 from devrun.runners.position import loader_facts
 
 
-def opening(runner: Owner, workflow: Iterable[Any], loaders: Any) -> list[str]:
+def opening(runner: WholeRun, workflow: Iterable[Any], loaders: Any) -> list[str]:
     """The lines a run begins with: device, model, schedule and one row for each hook.
 
     `loaders` are the prepared ones, one for each phase of `workflow`.
@@ -39,7 +39,7 @@ def parameters_of(model: nn.Module) -> str:
     return f"{count:,} parameters ({trainable:,} trainable)"
 
 
-def _schedule(runner: Owner, workflow: Iterable[Any], loaders: Any) -> str:
+def _schedule(runner: WholeRun, workflow: Iterable[Any], loaders: Any) -> str:
     """Updates of the whole run, and the samples they see."""
     flow = [tuple(phase) for phase in workflow]
     said = [_times(runner.max_iters, "update")]
@@ -63,7 +63,7 @@ def _times(count: int | None, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def describe(runner: Owner) -> str:
+def describe(runner: WholeRun) -> str:
     """One line with what the runner trains, where, and how far it is."""
     epochs, iters = runner.max_epochs, runner.max_iters
     where = f"device={runner.adapter.name}{' (emulated)' * runner.adapter.emulated}"

@@ -58,7 +58,7 @@ def take_position(
                 done = min(done, length(loader, needed=False) or done)
             loader.start_at(done)
         elif number == flow.phase:
-            state.done = state.done * before // now
+            state.seek(state.epoch, state.iter, state.done * before // now)
         if before != now:
             sizes = before, now
             logger.warning(

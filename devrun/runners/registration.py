@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from devrun.construct import where, where_key
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError
@@ -13,31 +13,12 @@ from devrun.hooks.schedules.build import build_lr_hook, build_momentum_hook
 from devrun.hooks.update import OptimizerHook
 from devrun.place import Place
 from devrun.registry import HOOKS, build_from_cfg
-from devrun.runners.checkpointer import Owner
+from devrun.runners.checkpointer import HookConfig, WholeRun
 from devrun.step import UpdatePolicy
-
-HookConfig = Mapping[str, Any] | Hook | None
-
-
-class Hooked(Owner, Protocol):
-    """A runner as hooks are added to it."""
-
-    def register_hook(
-        self, hook: Hook, priority: int | str | Priority | None = None
-    ) -> None: ...
-    def register_lr_hook(self, lr_config: HookConfig) -> None: ...
-    def register_momentum_hook(self, momentum_config: HookConfig) -> None: ...
-    def register_optimizer_hook(self, optimizer_config: HookConfig) -> None: ...
-    def register_checkpoint_hook(self, checkpoint_config: HookConfig) -> None: ...
-    def register_logger_hooks(self, log_config: Mapping[str, Any] | None) -> None: ...
-    def register_timer_hook(self, timer_config: HookConfig) -> None: ...
-    def register_custom_hooks(
-        self, custom_config: HookConfig | Sequence[HookConfig]
-    ) -> None: ...
 
 
 def register_hook(
-    self: Hooked, hook: Hook, priority: int | str | Priority | None = None
+    self: WholeRun, hook: Hook, priority: int | str | Priority | None = None
 ) -> None:
     """Add `hook`; see `HookTable.add` for what is refused.
 
@@ -57,25 +38,25 @@ def register_hook(
         )
     self.table.add(hook, priority)
     if isinstance(hook, OptimizerHook):
-        self.session.policy = hook.policy
+        self.session.update_by(hook.policy)
 
 
-def register_hook_from_cfg(self: Hooked, hook_cfg: Mapping[str, Any]) -> None:
+def register_hook_from_cfg(self: WholeRun, hook_cfg: Mapping[str, Any]) -> None:
     """Build a hook from `{type, [priority], ...}` and add it."""
     _add(self, hook_cfg)
 
 
-def register_lr_hook(self: Hooked, lr_config: HookConfig) -> None:
+def register_lr_hook(self: WholeRun, lr_config: HookConfig) -> None:
     """`lr_config`: `{policy: ..., ...}` or a hook; runs at VERY_HIGH."""
     _add(self, lr_config, Priority.VERY_HIGH, build=build_lr_hook)
 
 
-def register_momentum_hook(self: Hooked, momentum_config: HookConfig) -> None:
+def register_momentum_hook(self: WholeRun, momentum_config: HookConfig) -> None:
     """`momentum_config`: `{policy: ..., ...}` or a hook; runs at HIGH."""
     _add(self, momentum_config, Priority.HIGH, build=build_momentum_hook)
 
 
-def register_optimizer_hook(self: Hooked, optimizer_config: HookConfig) -> None:
+def register_optimizer_hook(self: WholeRun, optimizer_config: HookConfig) -> None:
     """`optimizer_config`: arguments of an `OptimizerHook`, or a hook.
 
     A hook of any other class does the update itself, from `outputs["loss"]`.
@@ -84,10 +65,10 @@ def register_optimizer_hook(self: Hooked, optimizer_config: HookConfig) -> None:
         self, optimizer_config, Priority.ABOVE_NORMAL, default_type="OptimizerHook"
     )
     if hook is not None and not isinstance(hook, OptimizerHook):
-        self.session.policy = UpdatePolicy(owner="hook")
+        self.session.update_by(UpdatePolicy(owner="hook"))
 
 
-def register_checkpoint_hook(self: Hooked, checkpoint_config: HookConfig) -> None:
+def register_checkpoint_hook(self: WholeRun, checkpoint_config: HookConfig) -> None:
     """`checkpoint_config`: arguments of a `CheckpointHook`, or a hook.
 
     It runs last in its stage, so that the checkpoint holds what evaluation and the
@@ -102,7 +83,7 @@ def register_checkpoint_hook(self: Hooked, checkpoint_config: HookConfig) -> Non
     )
 
 
-def register_logger_hooks(self: Hooked, log_config: Mapping[str, Any] | None) -> None:
+def register_logger_hooks(self: WholeRun, log_config: Mapping[str, Any] | None) -> None:
     """`log_config`: `{interval, hooks: [...]}`; each logger runs at VERY_LOW."""
     if log_config is None:
         return
@@ -121,18 +102,18 @@ def register_logger_hooks(self: Hooked, log_config: Mapping[str, Any] | None) ->
         _add(self, entry, Priority.VERY_LOW, follow_runner=True, place=place)
 
 
-def register_timer_hook(self: Hooked, timer_config: HookConfig) -> None:
+def register_timer_hook(self: WholeRun, timer_config: HookConfig) -> None:
     """`timer_config`: arguments of an `IterTimerHook`, or a hook; runs at LOW."""
     _add(self, timer_config, Priority.LOW, default_type="IterTimerHook")
 
 
-def register_profiler_hook(self: Hooked, profiler_config: HookConfig) -> None:
+def register_profiler_hook(self: WholeRun, profiler_config: HookConfig) -> None:
     """`profiler_config`: arguments of a `ProfilerHook`, or a hook."""
     _add(self, profiler_config, default_type="ProfilerHook")
 
 
 def register_custom_hooks(
-    self: Hooked, custom_config: HookConfig | Sequence[HookConfig]
+    self: WholeRun, custom_config: HookConfig | Sequence[HookConfig]
 ) -> None:
     """One hook or config, or a list of them, with an optional `priority` each."""
     several = isinstance(custom_config, (list, tuple))
@@ -142,7 +123,7 @@ def register_custom_hooks(
 
 
 def register_training_hooks(
-    self: Hooked,
+    self: WholeRun,
     lr_config: HookConfig,
     optimizer_config: HookConfig = None,
     checkpoint_config: HookConfig = None,
@@ -168,7 +149,7 @@ def register_training_hooks(
 
 
 def _add(
-    run: Hooked,
+    run: WholeRun,
     config: Any,
     priority: Priority | None = None,
     *,

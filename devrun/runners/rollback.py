@@ -5,10 +5,12 @@ from __future__ import annotations
 from devrun import dist
 from devrun.checkpoint import find_latest
 from devrun.errors import DivergedError, RollbackError, StorageError
-from devrun.runners.checkpointer import Checkpointer, Owner
+from devrun.runners.checkpointer import Checkpointer, WholeRun
 
 
-def roll_back(run: Owner, checkpointer: Checkpointer, failure: RollbackError) -> None:
+def roll_back(
+    run: WholeRun, checkpointer: Checkpointer, failure: RollbackError
+) -> None:
     """Return to the newest whole checkpoint, but not to its place in the data.
 
     The weights, the optimizer, the hooks and the random streams go back. What was
@@ -20,7 +22,7 @@ def roll_back(run: Owner, checkpointer: Checkpointer, failure: RollbackError) ->
         DivergedError: it went back `max_rollbacks` times already, or cannot.
     """
     state, limit = run.state, run.policy.max_rollbacks
-    state.phase_over = False  # of the hooks that failed: the phase goes on
+    state.reopen()
     if checkpointer.rollbacks >= limit:
         raise DivergedError(
             f"{failure}; this run went back {checkpointer.rollbacks} times already, "

@@ -219,7 +219,7 @@ class BaseRunner(ABC):
     seed: int = _of("session.seed", "Of the data order and of samples, on every rank.")
     rank: int = _of("session.rank", "This process, 0 to `world_size` - 1.")
     world_size: int = _of("session.world_size", "Number of processes.")
-    train_steps: int = _of("session.train_steps", "Training steps of the adapter.")
+    train_steps: int = _of("state.train_steps", "Training steps of the adapter.")
     eval_steps: int = _of("session.eval_steps", "Evaluation steps, also of hooks.")
 
     @property

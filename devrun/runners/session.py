@@ -81,8 +81,6 @@ class Session:
         # Unseeded, the order still follows what the user may have seeded torch with.
         own = torch.initial_seed() % 2**31 if seed is None else seed
         self.seed: int = broadcast_object(own)
-        self.train_steps = 0
-        """Training steps that the adapter did."""
         self.eval_steps = 0
         """Evaluation steps, also those of hooks."""
         self._loaders: dict[tuple[int, bool, int], tuple[Any, PreparedLoader]] = {}
@@ -136,6 +134,19 @@ class Session:
             self.adapter.load_state_dict(adapter_state)
         self.prepared = True
         return self.adapter.hooks()
+
+    def update_by(self, policy: UpdatePolicy) -> None:
+        """How an update is done, said before the model is on the device."""
+        self.policy = policy
+
+    def release_seed(self) -> None:
+        """The seed was drawn, not given: a resumed run takes that of its checkpoint."""
+        self.keeps_seed = False
+
+    def take_seed(self, seed: int) -> None:
+        """The seed of a checkpoint, unless the run was given one of its own."""
+        if not self.keeps_seed:
+            self.seed = seed
 
     def meet(self, loaders: Sequence[Any], flow: Sequence[tuple[str, int]]) -> None:
         """Tell a model of another framework of its data, before it is prepared."""

@@ -212,8 +212,9 @@ def _built(
         },
     )
     runner.session.step_module.still = still
-    runner.session.keeps_seed = cfg.get("seed") is not None
-    runner.checkpointer.config = to_plain(cfg)
+    if cfg.get("seed") is None:
+        runner.session.release_seed()
+    runner.checkpointer.keep_config(to_plain(cfg))
     _register_hooks(runner, cfg)
     for hook in hooks_of(model):
         runner.register_hook(hook)

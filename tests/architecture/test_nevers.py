@@ -213,6 +213,42 @@ def test_13_hooks_leave_the_runners_own_state_alone(devrun_modules):
     assert not wrong, "\n".join(wrong)
 
 
+WRITERS = {
+    "state": {"devrun/runners/loops.py", "devrun/runners/runner.py"},
+    "session": set(),
+    "checkpointer": set(),
+}
+"""Part of a run -> the files, beside its own class, that assign to it. The runner has
+MMCV's names for users who write a loop of their own."""
+
+
+def test_22_each_part_of_a_run_is_written_in_one_place(devrun_modules):
+    wrong = [
+        f"{m.at(node)} writes {ast.unparse(target)}"
+        for m in devrun_modules
+        if m.room not in ("cli", "emulators")  # a command's own session is no run's
+        for node in ast.walk(m.tree)
+        for target in _written(node)
+        if m.path not in WRITERS.get(_last(target.value), {m.path})
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def _written(node):
+    """The attributes that a statement, a loop, or a `setattr` assigns to."""
+    targets = [*_targets(node)]
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        targets += _flat(node.target)
+    if isinstance(node, ast.Call) and dotted(node.func) == "setattr":
+        targets.append(ast.Attribute(node.args[0], "?", ast.Store()))
+    return [target for target in targets if isinstance(target, ast.Attribute)]
+
+
+def _last(node):
+    """The last name of `a.b.c`."""
+    return dotted(node).rpartition(".")[2]
+
+
 def _imported_names(module):
     """Names bound by an import anywhere in the file."""
     names = set()
@@ -259,6 +295,7 @@ try:
 except Exception:
     pass
 assert x
+for runner.state.iter in (): pass
 print(time.sleep(1))
 logging.getLogger().addHandler(h)
 """
@@ -272,6 +309,7 @@ logging.getLogger().addHandler(h)
         test_8_nothing_imported_is_assigned_to,
         test_9_nobody_asks_which_adapter_or_wrapper_it_has,
         test_11_no_assert_and_no_swallowed_exception,
+        test_22_each_part_of_a_run_is_written_in_one_place,
     ],
 )
 def test_the_rules_have_teeth(test, tmp_path, modules):

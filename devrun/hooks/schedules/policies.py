@@ -149,19 +149,14 @@ class InvLrUpdaterHook(LrUpdaterHook):
         return base * float((1.0 + self.gamma * progress) ** -self.power)
 
 
-def _end(base: float, name: str, least: float | None, ratio: float | None) -> float:
-    """Where a group ends that begins at `base`: at `least`, or `ratio` of `base`.
-
-    Raises:
-        ConfigError: both are given, or neither.
-    """
+def _exactly_one(name: str, least: float | None, ratio: float | None) -> None:
+    """Refuse both or neither of `name` and `name`_ratio."""
     if (least is None) == (ratio is None):
         given = "neither" if least is None else f"{least!r} and {ratio!r}"
         raise ConfigError(
             f"give exactly one of {name} and {name}_ratio, got {given}",
             key=f"{name}_ratio",
         )
-    return float(least if least is not None else base * ratio)  # type: ignore[operator]
 
 
 class _ToMinLr(LrUpdaterHook):
@@ -171,12 +166,13 @@ class _ToMinLr(LrUpdaterHook):
     min_lr_ratio: float | None
 
     def __post_init__(self) -> None:
+        _exactly_one("min_lr", self.min_lr, self.min_lr_ratio)
         super().__post_init__()
-        self.end(1.0)  # refuses both, and neither
 
     def end(self, base: float) -> float:
         """The last rate of a group that begins at `base`."""
-        return _end(base, "min_lr", self.min_lr, self.min_lr_ratio)
+        ratio = self.min_lr_ratio
+        return float(self.min_lr or 0.0) if ratio is None else base * ratio
 
 
 class _ToMinMomentum(MomentumUpdaterHook):
@@ -186,12 +182,13 @@ class _ToMinMomentum(MomentumUpdaterHook):
     min_momentum_ratio: float | None
 
     def __post_init__(self) -> None:
+        _exactly_one("min_momentum", self.min_momentum, self.min_momentum_ratio)
         super().__post_init__()
-        self.end(1.0)  # refuses both, and neither
 
     def end(self, base: float) -> float:
         """The last momentum of a group that begins at `base`."""
-        return _end(base, "min_momentum", self.min_momentum, self.min_momentum_ratio)
+        ratio = self.min_momentum_ratio
+        return float(self.min_momentum or 0.0) if ratio is None else base * ratio
 
 
 @policy
