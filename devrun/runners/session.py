@@ -139,9 +139,9 @@ class Session:
         """How an update is done, said before the model is on the device."""
         self.policy = policy
 
-    def release_seed(self) -> None:
-        """The seed was drawn, not given: a resumed run takes that of its checkpoint."""
-        self.keeps_seed = False
+    def keep_seed(self, given: bool) -> None:
+        """Whether the seed was given; one that was drawn makes way in a resume."""
+        self.keeps_seed = given
 
     def take_seed(self, seed: int) -> None:
         """The seed of a checkpoint, unless the run was given one of its own."""

@@ -212,8 +212,7 @@ def _built(
         },
     )
     runner.session.step_module.still = still
-    if cfg.get("seed") is None:
-        runner.session.release_seed()
+    runner.session.keep_seed(cfg.get("seed") is not None)
     runner.checkpointer.keep_config(to_plain(cfg))
     _register_hooks(runner, cfg)
     for hook in hooks_of(model):
