@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from devrun.construct import Buildable
 from devrun.errors import ConfigError, UnknownNameError, nearest
 
-SCOPES = ("mmcls", "mmcv", "mmdet", "mmengine", "mmpose", "mmpretrain", "mmseg")
+SCOPES = ("mmcls", "mmcv", "mmdet", "mmengine", "mmpretrain", "mmseg")
 """Names of scopes; a config that names one may import the package of that name."""
 
 VAL_PHASE = "_val_phase"

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from openmmlab_changes import SIZES, changes
-from openmmlab_data import make_data
+from openmmlab_data import make_data, take_made_up_files
 from openmmlab_table import DEVICES, STAGES, insert, parity_table, plain, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -167,6 +167,7 @@ def commit() -> str:
 def work(stage: str, results: Path) -> None:
     """The configs in the file `todo` of this folder, one after the other."""
     provide_operators()
+    take_made_up_files()
     configs = find_configs()
     runs = [line for (at, _), line in read(results).items() if at == stage]
     ran = Ran()

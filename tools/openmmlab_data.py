@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,12 @@ def make_data(folder: Path) -> None:
     make_cifar(folder / "data", draw)
     make_mnist(folder / "data" / "mnist", draw)
     make_cars(folder / "data" / "stanfordcars", image)
+
+
+def take_made_up_files() -> None:
+    """Have MMClassification take CIFAR's files whatever their checksums are."""
+    cifar: Any = import_module("mmcls.datasets.cifar")
+    cifar.check_integrity = lambda path, md5=None: Path(path).exists()
 
 
 def make_cifar(folder: Path, draw: Any) -> None:

@@ -39,14 +39,12 @@ _KINDS = {
         "mmcls": ("mmcls", "0"),
         "mmseg": ("mmsegmentation", "0"),
         "mmdet": ("mmdet", "2"),
-        "mmpose": ("mmpose", "0"),
     },
     "mmengine": {
         "mmengine": ("mmengine", "0"),
         "mmpretrain": ("mmpretrain", "1"),
         "mmseg": ("mmsegmentation", "1"),
         "mmdet": ("mmdet", "3"),
-        "mmpose": ("mmpose", "1"),
     },
 }
 """Kind of scope (a module here) -> scope -> distribution and its major version."""
@@ -56,14 +54,13 @@ _BASES = {
 }
 """Module of `BaseModule` -> module here that knows such models."""
 _FITS = {
-    "openmmlab": "mmcv 1.7.2 with mmcls 0.25, mmseg 0.30, mmdet 2.28 or mmpose 0.29",
+    "openmmlab": "mmcv 1.7.2 with mmcls 0.25, mmseg 0.30 or mmdet 2.28",
     "mmengine": "mmengine 0.10 with mmcv 2.1, mmpretrain 1.2 or mmseg 1.2",
 }
 _OTHER_NAMES = {"mmcv": ("mmcv", "mmcv-full", "mmcv-lite")}
 _KNOWN = {
     "ImageClassifier": ("mmcls", "mmpretrain"),
     **dict.fromkeys(("EncoderDecoder", "CascadeEncoderDecoder"), ("mmseg",)),
-    **dict.fromkeys(("TopDown", "AssociativeEmbedding"), ("mmpose",)),
     **dict.fromkeys(
         ("FasterRCNN", "MaskRCNN", "CascadeRCNN", "RetinaNet", "FCOS", "YOLOX", "DETR"),
         ("mmdet",),

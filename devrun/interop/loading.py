@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from devrun.blame import cause_of
+from devrun.checkpoint import CheckpointLoader
 from devrun.errors import ConfigError
 from devrun.importing import import_for_config
 
@@ -29,3 +32,17 @@ def imported(scope: str, module: str, hints: Iterable[tuple[str, str]]) -> None:
         raise ConfigError(
             f"the scope {scope!r}: importing {module} failed: {cause_of(error)}{hint}"
         ) from error
+
+
+def read_weights_here(loader: Any) -> None:
+    """Have the `CheckpointLoader` of MMCV or MMEngine read local files by devrun's.
+
+    Theirs leaves it to `torch.load`, which since torch 2.6 refuses files of their own
+    with numbers of numpy in `meta`.
+    """
+    loader.register_scheme("", _weights_of, force=True)
+
+
+def _weights_of(filename: str, map_location: Any = None, logger: Any = None) -> Any:
+    path = os.path.expanduser(filename)
+    return CheckpointLoader.load_checkpoint(path, map_location or "cpu")

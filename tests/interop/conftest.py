@@ -102,28 +102,12 @@ def mmseg2():
     vision("torchvision")
 
 
-def _family(package, distribution, series):
-    _needs("mmcv", "mmcv", "1.7")
-    _needs(package, distribution, series)
-    vision("torchvision")
-
-
 @pytest.fixture(scope="session")
 def mmseg1():
     """MMSegmentation 0.30 on MMCV 1.7 is installed."""
-    _family("mmseg", "mmsegmentation", "0.30")
-
-
-@pytest.fixture(scope="session")
-def mmdet2():
-    """MMDetection 2.28 on MMCV 1.7 is installed."""
-    _family("mmdet", "mmdet", "2.28")
-
-
-@pytest.fixture(scope="session")
-def mmpose0():
-    """MMPose 0.29 on MMCV 1.7 is installed."""
-    _family("mmpose", "mmpose", "0.29")
+    _needs("mmcv", "mmcv", "1.7")
+    _needs("mmseg", "mmsegmentation", "0.30")
+    vision("torchvision")
 
 
 @pytest.fixture(scope="module")
@@ -131,23 +115,6 @@ def segmentation(mmseg1, tmp_path_factory):
     """A folder with `data` in the layouts of ADE20K and CHASE_DB1."""
     folder = tmp_path_factory.mktemp("mmseg")
     family.make_segmentation(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def detection(mmdet2, tmp_path_factory):
-    """A folder with `data` in COCO's layout, for MMDetection."""
-    attach("mmdet")
-    folder = tmp_path_factory.mktemp("mmdet")
-    family.make_coco(folder, sys.modules["mmdet.datasets"].CocoDataset.CLASSES)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def poses(mmpose0, tmp_path_factory):
-    """A folder with `data` in COCO's layout, for MMPose."""
-    folder = tmp_path_factory.mktemp("mmpose")
-    family.make_coco(folder)
     return folder
 
 

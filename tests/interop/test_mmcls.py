@@ -47,6 +47,7 @@ def data(survey, tmp_path_factory):
     """A folder that the configs' own paths lead out of to made-up data."""
     folder = tmp_path_factory.mktemp("mmcls")
     survey.make_data(folder)
+    survey.take_made_up_files()
     return folder
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import re
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from tests.interop.engine_runs import (
     rows,
     train,
 )
-from tests.support import zygote
 
 pytestmark = [
     pytest.mark.usefixtures("mmpretrain"),
@@ -245,20 +243,6 @@ HOSTILE = {
         "[dict(type='PackInputs')]",
         "[dict(type='os.system', command='touch owned')]",
     ),
-    "text that is evaluated as a dtype": (
-        "[dict(type='PackInputs')]",
-        "[dict(type='torchvision/ConvertImageDtype', "
-        'dtype=\'float32 if __import__("os").system("touch owned") else 0\')]',
-    ),
-    "an attribute of albumentations": (
-        "[dict(type='PackInputs')]",
-        "[dict(type='Albumentations', transforms=[dict(type='Lambda')])]",
-    ),
-    "a storage that imports": (
-        "split='train'",
-        "split='train', backend_args=dict(backend='memcached', server_list_cfg='a', "
-        "client_cfg='b', sys_path='.')",
-    ),
     "a scheduler by its path": ("type='LinearLR'", "type='os.system'"),
     "a metric by its path": (
         "val_evaluator = dict(type='Accuracy', topk=(1, 5))",
@@ -300,46 +284,6 @@ def test_a_config_runs_nothing(folder, capsys, change):
 class Bomb:
     def __reduce__(self):
         return os.system, ("touch owned",)
-
-
-TRUSTED_FIRST = """
-import sys
-from mmengine import fileio
-from devrun.errors import DevrunError
-from devrun.interop import attach
-from devrun.trust import granted
-
-with granted(everything=True):
-    attach("mmengine")
-    assert fileio.get_file_backend("http://a/b") is not None
-try:
-    fileio.load("any.pkl")
-except DevrunError:
-    pass
-else:
-    sys.exit("unpickled")
-try:
-    fileio.get_file_backend("http://a/b")
-except DevrunError:
-    pass
-else:
-    sys.exit("fetched")
-"""
-
-
-def test_a_config_runs_nothing_after_one_that_was_trusted(tmp_path):
-    (tmp_path / "any.pkl").write_bytes(pickle.dumps(Bomb()))
-    (tmp_path / "first.py").write_text(TRUSTED_FIRST)
-    done = zygote.run(["first.py"], cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert not (tmp_path / "owned").exists()
-
-
-def test_a_pickle_among_the_data_runs_nothing(folder):
-    place = Path("data/cifar-10-batches-py/data_batch_1")
-    place.write_bytes(pickle.dumps({"data": Bomb(), "labels": [0], "label_names": []}))
-    assert train(classifier()) == 4
-    assert not Path("owned").exists()
 
 
 def test_weights_with_code_in_them_run_nothing(folder):

@@ -5,7 +5,7 @@ import importlib.util
 
 import pytest
 
-from devrun.interop.operators import numpy2
+from devrun.interop import numpy2
 from tests.support.packages import vision
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of packages not maintained

@@ -1,10 +1,9 @@
-"""Made-up data in the layouts of MMSegmentation, MMDetection and MMPose, and their
-installed configs with small images."""
+"""Made-up data in the layouts of MMSegmentation, and its installed configs with small
+images."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 from pathlib import Path
 
@@ -104,56 +103,3 @@ def make_segmentation(folder, count=2):
                 for n in range(count):
                     image = draw.integers(0, high, shape, dtype=np.uint8)
                     cv2.imwrite(str(where / f"{n}{end}"), image)
-
-
-def make_coco(folder, names=("person", "bicycle"), count=2):
-    """COCO's folders: boxes, polygons and keypoints of two objects an image.
-
-    `names` are those of the categories; the objects are of the first two.
-    """
-    import cv2
-
-    draw = np.random.default_rng(0)
-    root = Path(folder, "data", "coco")
-    (root / "annotations").mkdir(parents=True)
-    for part in ("train2017", "val2017"):
-        (root / part).mkdir()
-        images, boxes = [], []
-        for n in range(count):
-            file = f"{n + 1:012d}.jpg"
-            pixels = draw.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
-            cv2.imwrite(str(root / part / file), pixels)
-            images.append({"id": n + 1, "file_name": file, "width": 64, "height": 64})
-            boxes += [_instance(len(boxes) + k, n + 1, k, draw) for k in range(2)]
-        whole = {
-            "images": images,
-            "annotations": boxes,
-            "categories": [{"id": i + 1, "name": n} for i, n in enumerate(names)],
-        }
-        person = {"id": 1, "name": "person", "skeleton": []}
-        people = {
-            **whole,
-            "annotations": [{**one, "category_id": 1} for one in boxes],
-            "categories": [{**person, "keypoints": [str(n) for n in range(17)]}],
-        }
-        for kind, content in (("instances", whole), ("person_keypoints", people)):
-            path = root / "annotations" / f"{kind}_{part}.json"
-            path.write_text(json.dumps(content))
-
-
-def _instance(number, image, kind, draw):
-    x, y = 4 + 24 * kind, 6 + 20 * kind
-    points = np.concatenate(
-        [draw.integers(8, 30, (17, 2)) + np.array([x, y]), np.full((17, 1), 2)], 1
-    )
-    return {
-        "id": number + 1,
-        "image_id": image,
-        "category_id": kind + 1,
-        "bbox": [x, y, 28, 32],
-        "area": 28 * 32,
-        "iscrowd": 0,
-        "segmentation": [[x, y, x + 28, y, x + 28, y + 32, x, y + 32]],
-        "num_keypoints": 17,
-        "keypoints": points.flatten().tolist(),
-    }

@@ -12,7 +12,7 @@ __all__ = ["attach", "hooks_of", "init_weights"]
 
 
 def attach(name: str) -> EngineScope:
-    """The scope of the package `name`, imported and made safe for configs.
+    """The scope of the package `name`, imported.
 
     Raises:
         ConfigError: importing it fails.

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 from devrun.construct import Buildable, call, check_call, where
-from devrun.errors import DevrunError, UnknownNameError, nearest
-from devrun.interop.loading import imported
+from devrun.errors import ConfigError, DevrunError, UnknownNameError, nearest
+from devrun.interop import numpy2
+from devrun.interop.loading import imported, read_weights_here
 from devrun.interop.mmengine.adapters import ADAPTERS, OWN
-from devrun.interop.mmengine.guard import check_section, harden
-from devrun.interop.operators import numpy2, stand_in
+from devrun.interop.operators import stand_in
 from devrun.interop.sections import in_dicts, place_of
+from devrun.scopes import SCOPES
+from devrun.trust import may_run_code
 
 _REGISTRIES = {
     "model": "MODELS",
@@ -39,6 +42,36 @@ _HINTS = (
     ),
     (r"No module named '(\S+?)'", r"install \1"),
 )
+
+
+_UNKNOWN = re.compile(r"([\w/.-]+) is not in the (\w+)::([\w ]+) registry")
+_SCOPE = "|".join(SCOPES)
+_NAMES = {"type": re.compile(rf"(({_SCOPE})\.)?[\w/-]+"), "_scope_": re.compile(_SCOPE)}
+
+
+def check_names(node: Any) -> None:
+    """Refuse a `type` or `_scope_`, at any depth, that is no registered name.
+
+    MMEngine's registries import any dotted path and call what it leads to.
+
+    Raises:
+        ConfigError: with the place of the key.
+    """
+    if isinstance(node, Mapping):
+        for key in {"type", "_scope_"} & node.keys():
+            given = node[key]
+            if isinstance(given, str) and not _NAMES[key].fullmatch(given):
+                raise ConfigError(
+                    f"{key} {given!r} names code, and parts are named, as Name or "
+                    "scope.Name; --trust-config allows it for a config that you would "
+                    "run",
+                    place=where(node, key),
+                )
+        node = node.values()
+    elif not isinstance(node, (list, tuple)):
+        return
+    for part in node:
+        check_names(part)
 
 
 class EngineScope:
@@ -76,7 +109,8 @@ class EngineScope:
         Raises:
             ConfigError: in one line, with the place of the part that is wrong.
         """
-        check_section(args, cfg)
+        if not may_run_code():
+            check_names(cfg)
         check_call(target, args, cfg)
         own_dict = import_module("mmengine.config").ConfigDict
         given = {key: in_dicts(own_dict, value) for key, value in args.items()}
@@ -92,7 +126,7 @@ class EngineScope:
         try:
             return call(built, args, cfg)
         except DevrunError as error:
-            told = _unknown(error, cfg)
+            told = self._unknown(error, cfg)
             if told is not None:
                 raise told from None
             raise
@@ -122,6 +156,26 @@ class EngineScope:
                 return registry.module_dict[name]  # type: ignore[no-any-return]
         return None
 
+    def _unknown(
+        self, error: DevrunError, cfg: Mapping[str, Any]
+    ) -> DevrunError | None:
+        """The unknown name of a part, in devrun's words, and where it was written."""
+        found = _UNKNOWN.search(str(error.__cause__ or ""))
+        if found is None:
+            return None
+        name, scope, group = found.groups()
+        known: list[str] = []
+        for registry in vars(self._module).values():
+            if getattr(registry, "name", None) == group:
+                inherited = getattr(registry.parent, "module_dict", ())
+                known += [*registry.module_dict, *inherited]
+        told = UnknownNameError(
+            f"{name!r} is not in the {group} registry of {scope}; "
+            f"{nearest(name, known)}"
+        )
+        told.locate(place_of(name, cfg) or where(cfg))
+        return told
+
     def _default(self) -> Any:
         """Inside, names without a scope are those of this package, as in its runner."""
         scope: Any = import_module("mmengine.registry").DefaultScope
@@ -132,38 +186,8 @@ class EngineScope:
         return scope.overwrite_default_scope(self.name)
 
 
-def _unknown(error: DevrunError, cfg: Mapping[str, Any]) -> DevrunError | None:
-    """The unknown name of a part, in devrun's words and with where it was written."""
-    found = _asked(error.__cause__)
-    if found is None:
-        return None
-    name, registry = found
-    known = [*registry.module_dict, *getattr(registry.parent, "module_dict", ())]
-    told = UnknownNameError(
-        f"{name!r} is not in the {registry.name} registry of {registry.scope}; "
-        f"{nearest(name, known)}"
-    )
-    told.locate(place_of(name, cfg) or where(cfg))
-    return told
-
-
-def _asked(error: BaseException | None) -> tuple[str, Any] | None:
-    """The name and the registry of theirs that does not have it, where that failed."""
-    registries: Any = import_module("mmengine.registry").Registry
-    while error is not None:
-        trace = error.__traceback__
-        while trace is not None:
-            facts = trace.tb_frame.f_locals
-            owner = facts.get("self")
-            if trace.tb_frame.f_code.co_name == "get" and isinstance(owner, registries):
-                return str(facts.get("key")), owner
-            trace = trace.tb_next
-        error = error.__cause__ or error.__context__
-    return None
-
-
 def attach(name: str) -> EngineScope:
-    """The scope of the package `name`, imported and made safe for configs.
+    """The scope of the package `name`, imported.
 
     Raises:
         ConfigError: importing it fails.
@@ -180,7 +204,7 @@ def attach(name: str) -> EngineScope:
         if name != "mmengine":
             for part in ("models", "datasets"):
                 imported(name, f"{name}.{part}", _HINTS)
-        harden(name)
+        read_weights_here(import_module("mmengine.runner").CheckpointLoader)
         numpy2.mend(name)
     logging.getLogger("mmengine").setLevel(logging.WARNING)
     return EngineScope(name)

@@ -1,4 +1,4 @@
-"""`EvalHook` with what MMDetection and MMPose add to MMCV's."""
+"""`EvalHook` with what MMDetection adds to MMCV's."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from typing import Any
 from devrun.config.numbers import whole_number
 from devrun.errors import ConfigTypeError
 from devrun.hooks.evaluation import EvalHook as _EvalHook
-from devrun.hooks.evaluation.best import GREATER_KEYS, LESS_KEYS
 from devrun.run import Run
 
 
 class EvalHook(_EvalHook):
-    """devrun's, with the metrics of MMPose for `save_best`.
+    """devrun's, whose interval may change during the run.
 
     Args:
         dynamic_intervals: pairs of MMDetection's (from, interval): another `interval`
             from that epoch (or iteration) on, counted from 1.
     """
-
-    _default_greater_keys = (*GREATER_KEYS, "ap", "ar", "pck", "pcp")
-    _default_less_keys = (*LESS_KEYS, "epe", "nme", "mpjpe")
 
     def __init__(
         self,

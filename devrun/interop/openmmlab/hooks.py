@@ -21,7 +21,6 @@ from devrun.dist import allreduce_params
 from devrun.errors import ConfigError
 from devrun.hooks import ema
 from devrun.hooks.base import Hook
-from devrun.interop.openmmlab import yolox
 from devrun.interop.openmmlab.evaluation import EvalHook
 from devrun.registry import HOOKS
 from devrun.run import Run
@@ -133,16 +132,7 @@ def _batches(loader: Any, epoch: int, count: int) -> Any:
 
 
 OWN: dict[str, Buildable] = {
-    hook.__name__: hook
-    for hook in (
-        EMAHook,
-        EvalHook,
-        PreciseBNHook,
-        yolox.ExpMomentumEMAHook,
-        yolox.LinearMomentumEMAHook,
-        yolox.YOLOXLrUpdaterHook,
-        yolox.YOLOXModeSwitchHook,
-    )
+    hook.__name__: hook for hook in (EMAHook, EvalHook, PreciseBNHook)
 }
 """What means something else there than devrun's hook of that name, or is not here."""
 

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from devrun.interop.openmmlab.guard import guarded
-
 
 def init_weights(model: Any) -> None:
     """Call the model's `init_weights`, which draws from torch's stream only."""
@@ -21,7 +19,7 @@ def init_weights(model: Any) -> None:
     level = quiet.level
     quiet.setLevel(logging.ERROR)  # a line for each parameter
     try:
-        with guarded(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.init_weights()
     finally:

@@ -6,20 +6,17 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
 from devrun.construct import Buildable, call, check_call, where
 from devrun.errors import DevrunError, UnknownNameError, nearest
-from devrun.interop.loading import imported
+from devrun.interop import numpy2
+from devrun.interop.loading import imported, read_weights_here
 from devrun.interop.openmmlab import config, hooks
 from devrun.interop.openmmlab.data import collate, ignore_others, packed_masks
-from devrun.interop.openmmlab.guard import check_section, guarded, harden
 from devrun.interop.openmmlab.models import keep_values_on_device
-from devrun.interop.openmmlab.older import mend
-from devrun.interop.openmmlab.pose import importable, split_predictions
-from devrun.interop.operators import numpy2, stand_in
+from devrun.interop.operators import stand_in
 from devrun.interop.sections import in_dicts, place_of
 from devrun.registry import HOOKS, OPTIMIZER_BUILDERS, RUNNER_BUILDERS, RUNNERS
 
@@ -28,7 +25,6 @@ _MODULES = {
     "mmcls": ("mmcls.models", "mmcls.datasets", "mmcls.core"),
     "mmseg": ("mmseg.models", "mmseg.datasets", "mmseg.core"),
     "mmdet": ("mmdet.models", "mmdet.datasets", "mmdet.core"),
-    "mmpose": ("mmpose.models", "mmpose.datasets", "mmpose.core"),
 }
 """What is imported so that the registries are full."""
 _SHARED = {
@@ -48,7 +44,7 @@ _REGISTRIES = {
             "dataset": f"{name}.datasets.builder:DATASETS",
             "transform": f"{name}.datasets.builder:PIPELINES",
         }
-        for name in ("mmcls", "mmseg", "mmdet", "mmpose")
+        for name in ("mmcls", "mmseg", "mmdet")
     },
 }
 _REGISTRIES["mmcls"]["sampler"] = "mmcls.datasets.builder:SAMPLERS"
@@ -66,13 +62,12 @@ _OURS = {
 """The runner is devrun's, so what works on it is too, where devrun has that name."""
 
 _HINTS = (
-    (r"<=1\.7\.0", "mmcv 1.7.2 fits"),
     (r"MMCV==\S+ is used", "mmcv 1.7.2 fits"),
     (r"mmcv\._ext", "it needs MMCV's compiled operators (mmcv-full)"),
     (
         "numpy.dtype size changed",
         "a package it imports was built for another numpy: build it here, or take "
-        "numpy 1; for xtcocotools an installed pycocotools is enough",
+        "numpy 1",
     ),
     (r"No module named 'mmcv'", "install mmcv==1.7.2"),
     (r"No module named '(\w+)", r"install \1"),
@@ -123,22 +118,18 @@ class MmcvScope:
         """
         if kind not in _NESTED:
             return call(target, args, cfg)
-        check_section(args, cfg)
         check_call(target, args, cfg)
         make = self._builder(kind)
         section = in_dicts(import_module("mmcv").ConfigDict, {"type": name, **args})
 
         def built(**_: Any) -> Any:
-            with guarded():
-                return make(section)
+            return make(section)
 
         built.__name__ = name
         try:
             made = call(built, args, cfg)
         except DevrunError as error:
             raise self._explained(error, kind, cfg) from error.__cause__
-        if kind == "model" and self.name == "mmpose":
-            split_predictions(made)
         if kind == "dataset":
             ignore_others(made)
             packed_masks(made)
@@ -179,7 +170,7 @@ class MmcvScope:
 
 
 def attach(name: str) -> MmcvScope:
-    """The scope of the package `name`, imported and made safe for configs.
+    """The scope of the package `name`, imported.
 
     Raises:
         ConfigError: importing it fails.
@@ -189,11 +180,9 @@ def attach(name: str) -> MmcvScope:
         imported(name, "mmcv", _HINTS)
         if name not in _WITHOUT_OPERATORS:
             stand_in()
-        with importable() if name == "mmpose" else nullcontext():
-            for module in _MODULES[name]:
-                imported(name, module, _HINTS)
-        mend(name)
-        harden(name)
+        for module in _MODULES[name]:
+            imported(name, module, _HINTS)
+        read_weights_here(import_module("mmcv.runner").CheckpointLoader)
         numpy2.mend(name)
         keep_values_on_device(name)
     logging.getLogger("mmcv").setLevel(logging.WARNING)

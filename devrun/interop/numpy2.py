@@ -1,8 +1,9 @@
-"""What MMCV and MMPretrain call of NumPy that NumPy 2 does otherwise, or not at all.
+"""What packages of OpenMMLab call of NumPy that newer ones do otherwise, or not at all.
 
 - `mmcv.adjust_hue` writes `np.uint8(hue_factor * 255)`, which was taken modulo 256
   until NumPy 2 made a negative number an OverflowError. Jitters of colours call it.
 - MMPretrain's retrieval metrics call `np.in1d`, which NumPy 2.4 has as `np.isin` only.
+- MMDetection 2 says `np.int`, which NumPy 1.24 took out.
 """
 
 from __future__ import annotations
@@ -14,21 +15,29 @@ from importlib import import_module
 from typing import Any
 
 _MODULES = ("mmcv", "mmcv.image", "mmcv.image.photometric")
+_WITH_INT = (
+    "mmdet.datasets.custom",
+    "mmdet.datasets.openimages",
+    "mmdet.core.bbox.samplers.iou_balanced_neg_sampler",
+)
 
 
 def mend(package: str) -> None:
     """Put forms that work with the NumPy at hand in place of those that stop there."""
     _mend_hue()
-    if package == "mmpretrain":
-        _mend_in1d(import_module("mmpretrain.evaluation.metrics.retrieval"))
+    np: Any = import_module("numpy")
+    if package == "mmpretrain" and not hasattr(np, "in1d"):
+        _give("mmpretrain.evaluation.metrics.retrieval", in1d=np.isin)
+    for module in _WITH_INT if package == "mmdet" else ():
+        _give(module, int=int)
 
 
-def _mend_in1d(module: Any) -> None:
-    np: Any = module.np
-    if not hasattr(np, "in1d"):
-        view: Any = types.ModuleType("numpy")  # numpy itself stays as it is
-        vars(view).update(vars(np), in1d=np.isin)
-        module.np = view
+def _give(module: str, **names: Any) -> None:
+    """Have the module see a numpy with these names too; numpy stays as it is."""
+    home: Any = import_module(module)
+    view: Any = types.ModuleType("numpy")
+    vars(view).update(vars(home.np), **names)
+    home.np = view
 
 
 def _mend_hue() -> None:
