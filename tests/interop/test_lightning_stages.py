@@ -177,7 +177,7 @@ def ranks(tmp_path_factory):
     pytest.importorskip("lightning", reason="the package lightning is not installed")
     folder = tmp_path_factory.mktemp("ranks")
     running = zygote.start_ranks([WORKER, folder], cwd=folder)
-    said = [process.communicate(timeout=120)[1] for process in running]
+    said = [process.communicate(timeout=300)[1] for process in running]
     assert [process.returncode for process in running] == [0, 0], "\n".join(said)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
