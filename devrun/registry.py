@@ -360,7 +360,7 @@ OPTIMIZERS = Registry(
 OPTIMIZER_BUILDERS = Registry(
     "optimizer constructor",
     home="devrun.optim",
-    expects=_lazily("devrun.optim.constructor", "DefaultOptimizerConstructor"),
+    expects=_lazily("devrun.optim", "DefaultOptimizerConstructor"),
 )
 COLLATE_FUNCTIONS = Registry(
     "collate function", home="devrun.data", expects=lambda: Transform

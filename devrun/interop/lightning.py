@@ -33,7 +33,7 @@ from devrun.hooks.base import Hook
 from devrun.interop.lightning_log import ModelLog
 from devrun.interop.lightning_optimizers import configured
 from devrun.interop.lightning_trainer import STAGE, Trainer, Unknown
-from devrun.metrics.kinds import StatefulMetric
+from devrun.metrics import StatefulMetric
 from devrun.models.calls import Wrapped, target_in
 from devrun.models.steps import separate_loss_step
 from devrun.registry import MODELS

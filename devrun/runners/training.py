@@ -30,7 +30,7 @@ from devrun.interop import hooks_of, init_weights, move_augments, opened
 from devrun.interop.lightning import names_guest
 from devrun.interop.lightning_data import module_loaders
 from devrun.models.build import build_loss, build_model
-from devrun.optim.build import build_optimizer
+from devrun.optim import build_optimizer
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.agreement import check_config
 from devrun.runners.checkpointer import CHECKPOINTS

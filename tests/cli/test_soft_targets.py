@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from devrun.checkpoint import find_latest, read_checkpoint
-from devrun.metrics.functional import accuracy, topk_accuracy
+from devrun.metrics import accuracy, topk_accuracy
 from tests.support.configs import DATA, RESNET
 from tests.support.packages import vision
 

@@ -13,7 +13,7 @@ from devrun.data.build import build_dataloader
 from devrun.errors import ConfigError
 from devrun.hooks import EarlyStoppingHook, OptimizerHook
 from devrun.hooks.schedules.policies import StepLrUpdaterHook
-from devrun.optim.build import build_optimizer
+from devrun.optim import build_optimizer
 from devrun.runners import EpochBasedRunner
 from tests.cli.conftest import CONFIG
 from tests.support.cpu import net, samples_of

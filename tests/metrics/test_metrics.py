@@ -9,8 +9,15 @@ import pytest
 import torch
 
 from devrun.errors import ConfigError, UnknownNameError
-from devrun.metrics import METRICS, accuracy, build_metric, build_metrics, topk_accuracy
-from devrun.metrics.kinds import FunctionMetric, StatefulMetric
+from devrun.metrics import (
+    METRICS,
+    FunctionMetric,
+    StatefulMetric,
+    accuracy,
+    build_metric,
+    build_metrics,
+    topk_accuracy,
+)
 from devrun.step import StepOutput
 
 SCORES = torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]])

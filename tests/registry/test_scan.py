@@ -27,7 +27,7 @@ BASES = {
     "model": MODULE,
     "optimizer": "torch.optim.optimizer.Optimizer",
     "processor": "transformers.image_processing_base.ImageProcessingMixin",
-    "optimizer constructor": "devrun.optim.constructor.DefaultOptimizerConstructor",
+    "optimizer constructor": "devrun.optim.DefaultOptimizerConstructor",
     "runner": "devrun.runners.runner.BaseRunner",
     "sampler": "torch.utils.data.sampler.Sampler",
 }

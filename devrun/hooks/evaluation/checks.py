@@ -18,8 +18,7 @@ from devrun.errors import (
     nearest,
 )
 from devrun.hooks.evaluation.loop import length_of
-from devrun.metrics.build import build_metrics
-from devrun.metrics.kinds import StatefulMetric
+from devrun.metrics import StatefulMetric, build_metrics
 from devrun.ranks import require_same
 from devrun.scopes import SCOPES
 

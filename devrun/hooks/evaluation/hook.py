@@ -45,7 +45,7 @@ from devrun.hooks.evaluation.own import evaluate_own
 from devrun.hooks.logger.hook import LoggerHook, plain_number
 from devrun.hooks.sync_buffer import share_statistics
 from devrun.hooks.timer import exclude_time
-from devrun.metrics.kinds import StatefulMetric
+from devrun.metrics import StatefulMetric
 from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import StepOutput

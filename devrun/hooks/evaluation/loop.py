@@ -14,12 +14,12 @@ from devrun.dist import gather_objects, get_dist_info, weighted_means
 from devrun.errors import ConfigError, DataError
 from devrun.hooks.progress import over_evaluation
 from devrun.log.buffer import LogBuffer
-from devrun.metrics.kinds import MeanMetric, StatefulMetric
+from devrun.metrics import MeanMetric, StatefulMetric
 from devrun.run import Run
 from devrun.step import StepOutput
 
 if TYPE_CHECKING:
-    from devrun.metrics.build import BuiltMetric
+    from devrun.metrics import BuiltMetric
 
 _METRIC = "\0metric\0"  # keeps a metric apart from a log value of the same name
 

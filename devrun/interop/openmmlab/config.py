@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from devrun.config.tree import ConfigDict, where
-from devrun.optim.constructor import OPTIONS
+from devrun.optim import OPTIONS
 from devrun.scopes import VAL_PHASE
 
 logger = logging.getLogger("devrun")
