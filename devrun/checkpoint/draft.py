@@ -36,7 +36,6 @@ from devrun.checkpoint.names import (
     check_part,
     temporary,
 )
-from devrun.checkpoint.reader import verify_checkpoint
 from devrun.checkpoint.storage import (
     clear_directory,
     make_durable,
@@ -46,7 +45,7 @@ from devrun.checkpoint.storage import (
 from devrun.errors import CheckpointError, StorageError
 
 _SPARE = 1.1
-_ENDINGS = (".json", ".safetensors", ".distcp", ".metadata")
+_ENDINGS = (".json", ".safetensors")
 _LOGGER = logging.getLogger("devrun.checkpoint")
 Content = bytes | dict[str, Tensor]
 
@@ -154,18 +153,15 @@ class Draft:
         """
         root, name = self._root, self._name
         with self._errors():
-            with ExitStack() as stack:
-                written = []
-                for file, content in snapshot.files.items():
-                    hasher = stack.enter_context(Hasher())
-                    size = _write_one(file, content, self.fd, hasher)
-                    written.append((file, size, hasher))
-                entries = [FileEntry(n, size, h.hexdigest()) for n, size, h in written]
+            entries = [
+                write_one(file, content, self.fd)
+                for file, content in snapshot.files.items()
+            ]
             files = (*entries, *others)
             complete = replace(snapshot.manifest, files=files).render()
-            _write_one(MANIFEST, complete, self.fd, Hasher())
+            write_one(MANIFEST, complete, self.fd)
             fileops.sync(self.fd)
-            _publish(root, self.directory, name, self._parent)
+            _publish(self.directory, name, self._parent)
         try:
             write_pointer(root, "latest", name, snapshot.manifest.step)
         except StorageError as error:  # the checkpoint counts without it
@@ -226,40 +222,45 @@ def _check_room(needed: int, parent: int) -> None:
         )
 
 
-def _write_one(name: str, content: Content, parent: int, hasher: Hasher) -> int:
-    """Write one file, while `hasher` takes the hash; its size.
+def write_one(
+    name: str, content: Content, parent: int, about: Mapping[str, str] | None = None
+) -> FileEntry:
+    """Write one file to the disk; `about` as `tensorfile.pieces` takes it.
 
     The hash is of the bytes that the kernel was given, so that whatever happens to
     them on the way to the disk shows when the file is read.
+
+    Raises:
+        OSError: the disk refused.
     """
     pieces: Iterable[Piece]
     if isinstance(content, bytes):
         size, pieces = len(content), [content]
     else:
-        size, pieces = tensorfile.size_of(content), tensorfile.pieces(content)
+        size = tensorfile.size_of(content, about)
+        pieces = tensorfile.pieces(content, about)
     fd = fileops.create(name, parent)
     try:
-        fileops.reserve(fd, size)
-        for piece in pieces:
-            hasher.update(piece)
-            fileops.write(fd, piece)
-        fileops.sync(fd)
-        written = os.fstat(fd).st_size
+        with Hasher() as hasher:
+            fileops.reserve(fd, size)
+            for piece in pieces:
+                hasher.update(piece)
+                fileops.write(fd, piece)
+            fileops.sync(fd)
+            written = os.fstat(fd).st_size
+            sha256 = hasher.hexdigest()
     finally:
         os.close(fd)
     if written != size:
         raise OSError(errno.EIO, f"{name} has {written} bytes instead of {size}")
-    return size
+    return FileEntry(name, size, sha256)
 
 
-def _publish(root: Path, temp: str, name: str, parent: int) -> None:
+def _publish(temp: str, name: str, parent: int) -> None:
     """Rename the finished directory; a former one of that name is moved aside."""
     aside = None
     try:
         if fileops.file_type(name, parent) is not None:
-            if _holds_the_same(root / temp, root / name):
-                clear_directory(temp, parent)
-                return
             aside = temporary("old", name)
             fileops.rename(name, aside, parent)
         fileops.rename(temp, name, parent)
@@ -271,19 +272,3 @@ def _publish(root: Path, temp: str, name: str, parent: int) -> None:
     if aside is not None:
         with suppress(OSError):  # swept at the next start
             clear_directory(aside, parent)
-
-
-def _holds_the_same(new: Path, present: Path) -> bool:
-    try:
-        there = verify_checkpoint(present)
-    except CheckpointError as error:
-        _LOGGER.warning("replacing a damaged checkpoint: %s", error)
-        return False
-    return _content(verify_checkpoint(new)) == _content(there)
-
-
-def _content(manifest: Manifest) -> tuple[Any, ...]:
-    """What makes two checkpoints the same one."""
-    # equal values are not always one pickle, and .shards.json says what it says
-    files = [entry for entry in manifest.files if entry.name != ".metadata"]
-    return files, manifest.step, manifest.run_id, manifest.meta

@@ -10,7 +10,7 @@ import datetime
 import hashlib
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,28 +20,30 @@ from devrun import __version__
 from devrun.checkpoint import strict_json
 from devrun.checkpoint.codec import encode_tree
 from devrun.checkpoint.decode import decode_tree
-from devrun.checkpoint.names import FILE, MANIFEST, SHARDS, is_of_pieces, is_part
+from devrun.checkpoint.names import FILE, MANIFEST, is_of_pieces, is_part
 from devrun.errors import CheckpointError
 
-SCHEMA = 2
-"""2 where tensors are sharded, which an older devrun cannot read; else 1 as ever."""
+SCHEMA = 3
+"""1 is the same with two facts twice, 2 had pieces of tensors in another form."""
 MAX_MANIFEST = 1 << 24
 _HASH = "self_sha256"
 _FIELDS = {
-    "complete": bool,
     "created": str,
     "environment": dict,
     "files": list,
     "format": str,
     "meta": dict,
     "parent_step": (int, type(None)),
-    "required": list,
     "run_id": (str, type(None)),
     "schema": int,
     "step": int,
     "writer": str,
     _HASH: str,
 }
+
+
+_ONCE = {"complete", "required"}
+"""Fields of format 1 that say what others say."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,26 @@ class FileEntry:
         """The part whose JSON or tensors it holds; None for the files of shards."""
         name, _, ending = self.name.rpartition(".")
         own = ending in ("json", "safetensors") and is_part(name)
-        return name if own else None
+        return name if own and not is_of_pieces(self.name) else None
+
+    def read(self, read: Callable[..., Any], fd: int, *arguments: Any) -> Any:
+        """What `read` gives for it in the directory `fd`.
+
+        Raises:
+            CheckpointError: it cannot be read, or is not what `read` expects.
+        """
+        try:
+            return read(self.name, fd, self.size, *arguments)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CheckpointError(f"{self.name} cannot be read: {reason}") from error
+        except ValueError as error:
+            raise CheckpointError(f"{self.name} is damaged: {error}") from error
+
+    def check(self, sha256: str) -> None:
+        """Refuse bytes with another hash."""
+        if sha256 != self.sha256:
+            raise CheckpointError(f"{self.name} is damaged: its sha256 does not match")
 
 
 @dataclass(frozen=True)
@@ -74,9 +95,9 @@ class Manifest:
     writer: str = ""
 
     @property
-    def sharded(self) -> bool:
-        """Whether the tensors of some parts are in pieces, by the process."""
-        return any(entry.name == SHARDS for entry in self.files)
+    def pieces(self) -> list[FileEntry]:
+        """The files with tensors that each process wrote its piece of."""
+        return [entry for entry in self.files if is_of_pieces(entry.name)]
 
     @property
     def parts(self) -> list[str]:
@@ -119,9 +140,7 @@ class Manifest:
             **asdict(self),
             "files": [asdict(entry) for entry in self.files],
             "format": "devrun checkpoint",
-            "required": [entry.name for entry in self.files],
-            "schema": SCHEMA if self.sharded else 1,
-            "complete": True,
+            "schema": SCHEMA,
         }
         return strict_json.render({**record, _HASH: _self_hash(record)})
 
@@ -166,17 +185,21 @@ def _check_schema(record: dict[str, Any]) -> None:
             f"written by {writer!r} in format {schema}, this devrun reads up to "
             f"{SCHEMA}; install the newer devrun"
         )
+    if schema == 2:
+        raise CheckpointError(
+            f"written by {writer!r} with tensors in pieces as this devrun does not "
+            "read them; with that one, resume it and save with `full: true`"
+        )
     wrong = [
         key
         for key, kind in _FIELDS.items()
         if not isinstance(record.get(key, ...), kind)  # type: ignore[arg-type]
         or (kind is int and isinstance(record[key], bool))
     ]
-    if wrong or record.keys() != _FIELDS.keys():
-        wrong = wrong or sorted(record.keys() - _FIELDS.keys())
-        raise CheckpointError(f"{MANIFEST} is damaged: field {wrong[0]!r}")
-    if not record["complete"] or not 0 <= record["step"] < 1 << 63:
-        raise CheckpointError(f"{MANIFEST} is not of a complete checkpoint")
+    unknown = record.keys() - _FIELDS.keys() - (_ONCE if schema == 1 else set())
+    wrong += sorted(unknown)
+    if wrong or not 0 <= record["step"] < 1 << 63:
+        raise CheckpointError(f"{MANIFEST} is damaged: field {(*wrong, 'step')[0]!r}")
 
 
 def _entries(record: dict[str, Any]) -> tuple[FileEntry, ...]:
@@ -190,13 +213,10 @@ def _entries(record: dict[str, Any]) -> tuple[FileEntry, ...]:
         if type(size) is not int or size < 0 or not isinstance(sha256, str):
             raise CheckpointError(f"{MANIFEST} is damaged: facts of {name}")
         entries.append(FileEntry(name, size, sha256))
-    if record["required"] != [entry.name for entry in entries]:
-        raise CheckpointError(f"{MANIFEST} is damaged: its lists of files differ")
-    sharded = SHARDS in record["required"]
     for entry in entries:
-        if entry.part is None and not (sharded and is_of_pieces(entry.name)):
+        if entry.part is None and not is_of_pieces(entry.name):
             raise CheckpointError(f"{MANIFEST} names a file {entry.name!r}: refused")
-    if len(set(record["required"])) != len(entries):
+    if len({entry.name for entry in entries}) != len(entries):
         raise CheckpointError(f"{MANIFEST} names a file twice")
     return tuple(entries)
 

@@ -8,9 +8,7 @@ import secrets
 from devrun.errors import CheckpointError
 
 MANIFEST = "MANIFEST.json"
-SHARDS = ".shards.json"
-"""Where the tensors are that the processes wrote piece by piece (`sharded`)."""
-_PIECES = re.compile(r"\.shards\.json|\.metadata|__\d{1,9}_\d{1,9}\.distcp")
+_PIECES = re.compile(r"shard-\d{5,9}-model-\d{5}-of-\d{5}\.safetensors")
 STEP_PATTERN = r"step-\d{8,}"
 FILE = re.compile(r"[a-z0-9._-]{1,64}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")

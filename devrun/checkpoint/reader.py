@@ -13,21 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from devrun.checkpoint import fileops, strict_json, tensorfile
 from devrun.checkpoint.decode import decode_tree
-from devrun.checkpoint.entries import check_digest, from_file
 from devrun.checkpoint.hasher import Hasher
 from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST
-from devrun.checkpoint.sharded_index import Like
+from devrun.dist import get_dist_info
 from devrun.errors import CheckpointError, nearest
 from devrun.files import checkpoints_near
 from devrun.place import Place
 from devrun.ranks import together
 
 _MAX_JSON = 1 << 31
+Like = Callable[[str, Sequence[int], torch.dtype], "Tensor | None"]
+"""`PART/NAME`, shape and type of a tensor in pieces -> an empty one that is spread over
+processes as this is to be; None for the whole of it, on the host."""
 
 
 class MissingCheckpointError(CheckpointError, FileNotFoundError):
@@ -83,7 +86,7 @@ def verify_checkpoint(path: str | os.PathLike[str]) -> Manifest:
     with _opened(Path(path)) as (fd, manifest):
         _check_listing(fd, manifest)
         for entry in manifest.files:
-            check_digest(entry, from_file(fileops.digest, fd, entry))
+            entry.check(entry.read(fileops.digest, fd))
         return manifest
 
 
@@ -102,7 +105,7 @@ def read_checkpoint(
         parts: read only these (and check the hashes of only their files); one that
             the checkpoint lacks is an error.
         like: what each process is to have of tensors that were saved in pieces. It
-            reads, and checks, the files with some of that; all must call this together.
+            reads its own, and checks a share of the files; all must call this together.
 
     Raises:
         CheckpointError: not a checkpoint, damaged, or a part is not there; with `like`
@@ -110,7 +113,18 @@ def read_checkpoint(
     """
     if like is None:
         return _read(Path(path), verify, parts)
+    if verify:
+        together(lambda: _check_share(Path(path)))
     return together(lambda: _read(Path(path), verify, parts, like))
+
+
+def _check_share(path: Path) -> None:
+    """Compare the hashes of some of the files in pieces: all processes, of all."""
+    rank, world = get_dist_info()
+    with _opened(path) as (fd, manifest):
+        _check_listing(fd, manifest)
+        for entry in manifest.pieces[rank::world]:
+            entry.check(entry.read(fileops.digest, fd))
 
 
 def _read(
@@ -127,8 +141,20 @@ def _read(
                 )
         entries = [entry for entry in manifest.files if entry.part in wanted]
         data = _read_files(fd, entries, verify=verify)
-        if manifest.sharded:
-            data.update(_read_shards(fd, manifest, wanted, like, verify=verify))
+        divided = [
+            part
+            for part in wanted
+            if f"{part}.safetensors" not in data
+            and b'"$tensor"' in data.get(f"{part}.json", b"")
+        ]
+        if divided and manifest.pieces:
+            from devrun.checkpoint.sharded import read_shards  # imports for long
+
+            for entry in manifest.pieces if verify and like is None else ():
+                entry.check(entry.read(fileops.digest, fd))
+            files = [path / entry.name for entry in manifest.pieces]
+            pieces = read_shards(files, divided, like)
+            data.update((f"{part}.safetensors", pieces[part]) for part in pieces)
         return Checkpoint(
             path, manifest, {part: _decode(part, data) for part in wanted}
         )
@@ -194,9 +220,9 @@ def _check_listing(fd: int, manifest: Manifest) -> None:
 
 def _read_files(
     fd: int, entries: Iterable[FileEntry], *, verify: bool
-) -> dict[str, bytes | dict[str, Tensor]]:
-    """Name -> what is in it; each piece is hashed while the next ones are read."""
-    data: dict[str, bytes | dict[str, Tensor]] = {}
+) -> dict[str, Any]:
+    """Name -> text or tensors; each piece is hashed while the next ones are read."""
+    data: dict[str, Any] = {}
     hashers: list[tuple[FileEntry, Hasher]] = []
     with ExitStack() as stack:
         for entry in entries:
@@ -205,25 +231,10 @@ def _read_files(
             if verify:
                 hashers.append((entry, stack.enter_context(Hasher())))
                 seen = hashers[-1][1].update
-            data[entry.name] = from_file(read, fd, entry, seen)
+            data[entry.name] = entry.read(read, fd, seen)
         for entry, hasher in hashers:
-            check_digest(entry, hasher.hexdigest())
+            entry.check(hasher.hexdigest())
     return data
-
-
-def _read_shards(
-    fd: int,
-    manifest: Manifest,
-    parts: Sequence[str],
-    like: Like | None,
-    *,
-    verify: bool,
-) -> dict[str, dict[str, Tensor]]:
-    """Of the parts whose tensors are in pieces: what their files would hold."""
-    from devrun.checkpoint.sharded_reader import Shards  # half a second of imports
-
-    found = Shards(fd, manifest, verify=verify).assembled(parts, like)
-    return {f"{part}.safetensors": tensors for part, tensors in found.items()}
 
 
 Seen = Callable[[bytes | memoryview], None]

@@ -1,13 +1,15 @@
-"""A checkpoint whose tensors each process writes by itself, as far as they are its own.
+"""Checkpoints of which each process writes the tensors that are its own.
 
-torch.distributed.checkpoint plans and writes: `__R_0.distcp` with the pieces of rank R,
-and `.metadata`. It does so inside the write protocol of every other checkpoint:
+torch.distributed.checkpoint plans who writes what, and what a process has to read; the
+files are those of its `HuggingFaceStorageWriter`, safetensors with the offsets of the
+pieces in their header, and its `HuggingFaceStorageReader` reads them. They are written
+inside the protocol of every other checkpoint:
 
     every rank      take: everything encoded, its own pieces on the host
     all             plan: who writes what                       dcp.save, step "plan"
     rank 0          .tmp-NAME-random/, locked; room for it?
-    every rank      its file, hashed as it is written, fsync    dcp.save, step "write"
-    rank 0          .metadata, .shards.json, the other parts, MANIFEST.json, rename
+    every rank      shard-RANK-....safetensors, hashed, fsync   dcp.save, step "write"
+    rank 0          the other parts, MANIFEST.json, rename
 
 What fails on any rank, all learn in the two exchanges of `dcp.save`: nothing is
 published, and what was there before is intact. The directory must be the same one for
@@ -17,13 +19,12 @@ all processes.
 from __future__ import annotations
 
 import dataclasses
-import errno
-import hashlib
-import io
+import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,22 +34,17 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystem
-from torch.distributed.checkpoint.metadata import (
-    Metadata,
-    MetadataIndex,
-    TensorStorageMetadata,
-)
 from torch.futures import Future
 
-from devrun.checkpoint import fileops, sharded_index
+from devrun.checkpoint import fileops, tensorfile
 from devrun.checkpoint.codec import has_shards, shared_memory
-from devrun.checkpoint.draft import Draft, Snapshot
+from devrun.checkpoint.draft import Draft, Snapshot, write_one
 from devrun.checkpoint.manifest import FileEntry
-from devrun.checkpoint.names import SHARDS
-from devrun.checkpoint.sharded_index import Piece, ShardedTensor
+from devrun.checkpoint.names import is_part
+from devrun.checkpoint.reader import Like
 from devrun.checkpoint.storage import storage_errors
 from devrun.dist import get_dist_info, is_main
-from devrun.errors import CheckpointError, DevrunError
+from devrun.errors import CheckpointError, DevrunError, UnsupportedFeatureError
 from devrun.ranks import together
 from devrun.tensors import is_spread, map_tensors
 
@@ -81,7 +77,9 @@ class ShardedSnapshot(Snapshot):
 
         Raises:
             CheckpointError: a name or a value that cannot be saved, on any rank.
+            UnsupportedFeatureError: this torch cannot read such files.
         """
+        _reader()
         return together(lambda: cls._taken(parts, meta, to_host))
 
     @classmethod
@@ -106,10 +104,18 @@ class ShardedSnapshot(Snapshot):
             for name, tensor in found.items():
                 if main or is_spread(tensor):
                     tensors[f"{part}/{name}"] = tensor
-        pieces: dict[str, Any] = dict(tensors)
-        for key, tensor in pieces.items():
-            if is_spread(tensor):
-                pieces[key] = to_host(tensor.to_local())
+        pieces = {
+            key: to_host(cast("Any", tensor).to_local())
+            if is_spread(tensor)
+            else tensor
+            for key, tensor in tensors.items()
+        }
+        for key, piece in pieces.items():
+            if piece.dtype not in tensorfile.STORED:
+                raise CheckpointError(
+                    f"{key} is divided and of {piece.dtype}, which pieces of a "
+                    "checkpoint cannot hold; give checkpoint_config `full: true`"
+                )
         return cls(files, whole.manifest, tensors, pieces)
 
     def write(self, root: str | os.PathLike[str], name: str, ranks: Any = None) -> Path:
@@ -127,33 +133,105 @@ class ShardedSnapshot(Snapshot):
         with (
             writer.draft,
             storage_errors(f"cannot write checkpoint {str(root / name)!r}"),
+            _failures("cannot write the shards"),
         ):
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # that there is one process only
-                    dcp.save(
-                        dict(self.tensors),
-                        storage_writer=writer,
-                        planner=_Planner(self.pieces),
-                        process_group=ranks,
-                    )
-            except dcp.api.CheckpointException as failures:
-                raise _first(failures.failures) from failures
+            dcp.save(
+                dict(self.tensors),
+                storage_writer=writer,
+                planner=_Planner(self.pieces),
+                process_group=ranks,
+            )
         return root / name
 
 
-def _first(failures: Mapping[int, Any]) -> BaseException:
-    """What the lowest of the ranks that failed had to say."""
-    rank, (cause, _) = min(failures.items())
-    said = f"rank {rank}: " if get_dist_info()[1] > 1 else ""
-    if isinstance(cause, DevrunError) or not isinstance(cause, Exception):
-        return cause
-    if isinstance(cause, OSError):
-        return OSError(cause.errno, f"{said}{cause.strerror or cause}")
-    reason = (str(cause).splitlines() or [""])[0]
-    return CheckpointError(
-        f"cannot write the shards: {said}{type(cause).__name__}: {reason:.200}"
-    )
+def read_shards(
+    files: Sequence[Path], parts: Sequence[str], like: Like | None = None
+) -> dict[str, dict[str, Tensor]]:
+    """The tensors in pieces of `parts`: part -> name -> tensor, whole ones on the CPU.
+
+    Args:
+        files: of the pieces, in one directory; their hashes were compared.
+        like: gives those of which only the piece of this process is wanted.
+
+    Raises:
+        CheckpointError: they do not fit together.
+        UnsupportedFeatureError: this torch cannot read such files.
+    """
+    reader = _reader()(str(files[0].parent))
+    reader.fs = _Files(list(map(str, files)))
+    targets: dict[str, Tensor] = {}
+    with _failures("its shards are damaged"):
+        for key, saved in reader.read_metadata().state_dict_metadata.items():
+            _check_whole(key, saved)
+            if key.partition("/")[0] in parts:
+                dtype = saved.properties.dtype
+                spread = None if like is None else like(key, saved.size, dtype)
+                whole = torch.zeros(saved.size, dtype=dtype) if spread is None else None
+                targets[key] = cast("Tensor", whole if spread is None else spread)
+        if wanted := {key: target for key, target in targets.items() if target.numel()}:
+            dcp.load(
+                wanted,
+                storage_reader=reader,
+                planner=dcp.DefaultLoadPlanner(
+                    flatten_state_dict=False, flatten_sharded_tensors=False
+                ),
+                no_dist=True,
+            )
+    found: dict[str, dict[str, Tensor]] = defaultdict(dict)
+    for key, tensor in targets.items():
+        part, _, name = key.partition("/")
+        found[part][name] = tensor
+    return found
+
+
+def _reader() -> Any:
+    """torch's reader of these files."""
+    try:
+        from torch.distributed.checkpoint import HuggingFaceStorageReader
+    except ImportError:
+        raise UnsupportedFeatureError(
+            f"torch {torch.__version__} cannot read checkpoints in pieces: install 2.9 "
+            "or newer, or save whole ones (checkpoint_config: {full: true})"
+        ) from None
+    return HuggingFaceStorageReader
+
+
+@contextmanager
+def _failures(what: str) -> Iterator[None]:
+    """Turn what torch raises into one line: what the lowest rank that failed said."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is one process only
+            yield
+    except (DevrunError, OSError):
+        raise
+    except dcp.api.CheckpointException as failures:
+        rank, (cause, _) = min(failures.failures.items())
+        if isinstance(cause, DevrunError) or not isinstance(cause, Exception):
+            raise cause from failures
+        said = f"rank {rank}: " if get_dist_info()[1] > 1 else ""
+        if isinstance(cause, OSError):
+            reason = f"{said}{cause.strerror or cause}"
+            raise OSError(cause.errno, reason) from failures
+        raise CheckpointError(f"{what}: {said}{_first_line(cause)}") from failures
+    except Exception as error:
+        raise CheckpointError(f"{what}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]:.200}"
+
+
+def _check_whole(key: str, saved: Any) -> None:
+    """Refuse a tensor of another size than its pieces, so of more memory than bytes."""
+    part, _, name = key.partition("/")
+    pieces = sum(math.prod(chunk.sizes) for chunk in saved.chunks)
+    starts = [start for chunk in saved.chunks for start in chunk.offsets]
+    if not is_part(part) or not name or pieces != math.prod(saved.size):
+        raise ValueError(f"the pieces of {key!r:.80} are not all of it")
+    if any(type(start) is not int or start < 0 for start in starts):
+        raise ValueError(f"a piece of {key!r:.80} lies outside")
 
 
 class _Planner(dcp.DefaultSavePlanner):
@@ -185,30 +263,26 @@ class _Place(NamedTuple):
     rank: int
     directory: str
 
-    @property
-    def prefix(self) -> str:
-        """Of its files; torch's writer asks for it."""
-        return f"__{self.rank}_"
 
-
-class _Share(list[Any]):
-    """What a rank has written, as torch's writer lists it, and the `entries`."""
-
-    entries: list[FileEntry]
-
-
-class _Writer(dcp.FileSystemWriter):
-    """torch's writer, of files that are hashed as they are written."""
+class _Writer(dcp.StorageWriter):
+    """One file for each rank that has something, written as other files are."""
 
     def __init__(self, whole: Snapshot, root: Path, name: str) -> None:
-        super().__init__(root, sync_files=False)
+        super().__init__()
         self._whole, self._root, self._name = whole, root, name
         self.draft = ExitStack()
         """Of rank 0, once there is something to clear away."""
         self._open: Draft | None = None
 
-    def storage_meta(self) -> None:
-        """Nothing: a path and a random number would make equal checkpoints differ."""
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """It writes once."""
+
+    def set_up_storage_writer(self, *_: Any, **__: Any) -> None:
+        """Rank 0 does, when it is known how large all is."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
 
     def prepare_local_plan(self, plan: dcp.SavePlan) -> dcp.SavePlan:
         return plan
@@ -226,116 +300,43 @@ class _Writer(dcp.FileSystemWriter):
         ]
 
     def write_data(self, plan: dcp.SavePlan, planner: Any) -> Future[Any]:
-        place = self._root / plan.storage_data.directory
+        rank, directory = cast("_Place", plan.storage_data)
+        place = self._root / directory
         if not place.is_dir():
             raise CheckpointError(
-                f"rank {plan.storage_data.rank} does not see what rank 0 made in "
-                f"{str(self._root)!r}: write checkpoints where all processes see them"
+                f"rank {rank} does not see what rank 0 made in {str(self._root)!r}: "
+                "write checkpoints where all processes see them"
             )
-        with fileops.directory(place) as fd:
-            self.fs = _Files(fd)
-            share = _Share(super().write_data(plan, planner).value())
-        share.entries = list(self.fs.entries.values())
+        entries = []
+        items: list[Any] = list(plan.items)
+        if items:
+            tensors = {item.index.fqn: planner.resolve_data(item) for item in items}
+            offsets = {
+                item.index.fqn: {"saved_offsets": list(item.tensor_data.chunk.offsets)}
+                for item in items
+            }
+            about = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0"}
+            name = f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
+            with fileops.directory(place) as fd:
+                entries = [write_one(name, tensors, fd, {**about, "format": "pt"})]
         done: Future[Any] = Future()
-        done.set_result(share)
+        done.set_result(entries)
         return done
 
-    def finish(self, metadata: Metadata, results: list[Any]) -> None:
-        draft = cast("Draft", self._open)
-        self.fs = _Files(draft.fd)
-        super().finish(metadata, results)
-        entries = [entry for share in results for entry in share.entries]
-        files = {SHARDS: sharded_index.render(_index(metadata)), **self._whole.files}
-        whole = dataclasses.replace(self._whole, files=files)
-        draft.finish(whole, [*entries, *self.fs.entries.values()])
+    def finish(self, metadata: Any, results: list[list[Any]]) -> None:
+        entries: list[FileEntry] = [entry for share in results for entry in share]
+        cast("Draft", self._open).finish(self._whole, entries)
 
 
 class _Files(FileSystem):
-    """What torch's writer does with files, in a directory that is open."""
+    """Of a directory, the files of the shards."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self.entries: dict[str, FileEntry] = {}
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
 
-    @contextmanager
-    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
-        name = Path(path).name
-        with ExitStack() as stack:
-            fd = fileops.create(name, self._fd)
-            stack.callback(os.close, fd)
-            stream = _Hashed(fd)
-            try:
-                yield stream
-            except RuntimeError:  # of torch.save, which hides the reason
-                if stream.refusal is not None:
-                    raise stream.refusal from None
-                raise
-            fileops.sync(fd)
-            written = os.fstat(fd).st_size
-        if written != stream.tell():
-            raise OSError(errno.EIO, f"{name} has {written} bytes, not {stream.tell()}")
-        self.entries[name] = FileEntry(name, written, stream.sha256.hexdigest())
-
-    def rename(self, path: Any, new_path: Any) -> None:
-        old, new = Path(path).name, Path(new_path).name
-        fileops.rename(old, new, self._fd)
-        self.entries[new] = dataclasses.replace(self.entries.pop(old), name=new)
-
-    def exists(self, path: Any) -> bool:
-        return fileops.file_type(Path(path).name, self._fd) is not None
-
-
-class _Hashed(io.RawIOBase):
-    """A new file; what is written to it is hashed."""
-
-    def __init__(self, fd: int) -> None:
-        super().__init__()
-        self._fd, self._size = fd, 0
-        self.sha256 = hashlib.sha256()
-        self.refusal: OSError | None = None
-        """Of the disk."""
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self.sha256.update(view)  # now: torch's writer uses its memory again
-        try:
-            fileops.write(self._fd, view)
-        except OSError as error:
-            self.refusal = error
-            raise
-        self._size += len(view)
-        return len(view)
-
-    def tell(self) -> int:
-        return self._size
+    def ls(self, path: Any) -> list[str]:
+        return self._paths
 
 
 def _volume(item: Any) -> int:
     return math.prod(item.tensor_data.chunk.sizes)
-
-
-def _index(metadata: Metadata) -> dict[str, ShardedTensor]:
-    """What `.metadata` says, in plain words."""
-    index = {}
-    facts = cast("dict[str, TensorStorageMetadata]", metadata.state_dict_metadata)
-    for key, tensor in facts.items():
-        pieces = []
-        for chunk in tensor.chunks:
-            place = metadata.storage_data[MetadataIndex(key, chunk.offsets)]
-            if math.prod(chunk.sizes):
-                pieces.append(
-                    Piece(
-                        tuple(chunk.offsets),
-                        tuple(chunk.sizes),
-                        place.relative_path,
-                        place.offset,
-                        place.length,
-                    )
-                )
-        index[key] = ShardedTensor(
-            tensor.properties.dtype, tuple(tensor.size), tuple(pieces)
-        )
-    return index

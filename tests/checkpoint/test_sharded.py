@@ -30,19 +30,13 @@ def test_each_process_writes_its_pieces_and_one_reads_them_whole(ranks):
     assert found["tied"]
     assert found["hooks"] == 0
     assert found["files"] == [
-        ".metadata",
-        ".shards.json",
         "MANIFEST.json",
-        *(f"__{rank}_0.distcp" for rank in RANKS),
         "hooks.json",
         "hooks.safetensors",
         "model.json",
         "optimizer.json",
+        *(f"shard-{n + 1:05d}-model-00001-of-00001.safetensors" for n in RANKS),
     ]
-
-
-def test_the_same_state_is_not_written_over(ranks):
-    assert [found["twice"] for found in ranks] == [True] * 3
 
 
 def test_in_the_background_it_is_the_state_of_the_call(ranks):
@@ -88,7 +82,7 @@ def test_a_directory_that_not_all_see_is_one_line(ranks):
         assert left == []
 
 
-@pytest.mark.parametrize("failpoint", ["open:1:kill", "write:3:torn", "fsync:1:kill"])
+@pytest.mark.parametrize("failpoint", ["open:1:kill", "write:1:torn", "fsync:1:kill"])
 def test_a_process_that_dies_in_a_save_leaves_the_one_before(tmp_path, failpoint):
     running = zygote.start_ranks([SCRIPT, tmp_path, failpoint], tmp_path, count=3)
     for process in running:

@@ -50,8 +50,8 @@ def saved(tmp_path_factory):
 
 
 def test_only_what_is_divided_is_in_pieces(saved):
-    assert not list(saved.glob("1-none/*/*.distcp"))
-    assert len(list(saved.glob("2-fsdp/step-00000003/*.distcp"))) == 2
+    assert not list(saved.glob("1-none/*/shard-*"))
+    assert len(list(saved.glob("2-fsdp/step-00000003/shard-*"))) == 2
 
 
 @pytest.mark.parametrize("name", ["1-none", "2-ddp", "2-fsdp"])
@@ -62,7 +62,7 @@ def test_it_goes_on_on_others(saved, name):
 
 def test_a_full_one_is_as_of_one_process(tmp_path):
     assert started(tmp_path, "2-fsdp", "save", "full") == "saved"
-    assert not list(tmp_path.glob("2-fsdp/*/*.distcp"))
+    assert not list(tmp_path.glob("2-fsdp/*/shard-*"))
     assert_kept(started(tmp_path, "1-none", "load", "2-fsdp")["2-fsdp"])
 
 

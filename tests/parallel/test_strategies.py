@@ -147,9 +147,10 @@ def test_dropout_is_alike_where_activations_are_and_the_same_when_recomputed(ran
     assert found[0]["dropped"]["losses"] == found[1]["dropped"]["losses"]
 
 
-def test_a_resume_reads_the_share_of_each_process_and_all_learn_of_damage(ranks):
-    """Of the file of rank 1 rank 0 needs nothing, and would not find this."""
-    line = "'PATH': __1_0.distcp is damaged: its sha256 does not match"
+def test_a_resume_checks_a_share_on_each_process_and_all_learn_of_damage(ranks):
+    """Rank 1 checks the second file, and rank 0 would not find this."""
+    file = "shard-00002-model-00001-of-00001.safetensors"
+    line = f"'PATH': {file} is damaged: its sha256 does not match"
     said = [rank["saved"]["damaged"] for rank in ranks]
     assert said == [f"rank 1: {line}", line]
 

@@ -708,7 +708,8 @@ def damaged(folder: Path) -> str:
     runner = runner_of(gpt(), parallel={"type": "fsdp"}, work_dir=folder)
     newest = sorted((folder / "checkpoints").iterdir())[-1]
     if dist.is_main():
-        with (newest / "__1_0.distcp").open("r+b") as file:
+        (second,) = newest.glob("shard-00002-*")
+        with second.open("r+b") as file:
             file.seek(5000)
             file.write(b"broken")
     dist.barrier()
