@@ -12,17 +12,15 @@ import json
 import logging
 import os
 import re
+import socket
 import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 import torch
 
+from devrun.checkpoint import fileops
 from devrun.checkpoint.storage import make_durable, storage_errors
 from devrun.errors import CheckpointError, nearest
 from devrun.network import may_download
@@ -52,7 +50,7 @@ def fetched(address: str) -> Path:
 
     Raises:
         CheckpointError: not allowed (`--allow-download`), no checksum, not there, cut
-            short, another checksum, or an answer that leads elsewhere than to a page.
+            short, or another checksum.
         StorageError: the cache cannot be written.
     """
     if not may_download():
@@ -65,22 +63,19 @@ def fetched(address: str) -> Path:
     name, digits = _name_and_checksum(url)
     root = Path(torch.hub.get_dir()) / "checkpoints"
     target = root / name
-    part = root / f".{name}.part"
     with storage_errors(f"cannot write in {str(root)!r}"):
         make_durable(root)
-        with _part(part) as file:
-            if os.path.lexists(target):
-                _check(_digest(target), digits, f"{str(target)!r}, from before,")
-                return target
-            _LOGGER.info("downloading %s to %s", address, target)
-            digest = hashlib.sha256()
-            for piece in _pieces(url.partition("#")[0]):
-                file.write(piece)
-                digest.update(piece)
-            _check(digest.hexdigest(), digits, repr(address))
-            file.flush()
-            os.fsync(file.fileno())
-            os.link(part, target)  # unlike a renaming, never over another file
+        with fileops.directory(root) as fd:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # others of this machine wait, and find it
+            if not os.path.lexists(target):
+                _LOGGER.info("downloading %s to %s", address, target)
+                _download(url.partition("#")[0], target, digits)
+            elif not (actual := _digest(target)).startswith(digits):
+                raise CheckpointError(
+                    f"{str(target)!r}, from before, is not the file that was meant, or "
+                    f"damaged: its SHA-256 begins with {actual[: len(digits)]}, not "
+                    f"{digits}"
+                )
     return target
 
 
@@ -134,82 +129,35 @@ def _name_and_checksum(url: str) -> tuple[str, str]:
     return name, digits or (in_name[1] if in_name else "")
 
 
-@contextmanager
-def _part(path: Path) -> Iterator[IO[bytes]]:
-    """The empty file beside the target, for this process alone, and gone at the end.
-
-    Whoever waits for it finds the target when its turn comes. One that a killed process
-    left is taken over.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    while True:
-        fd = os.open(path, flags, 0o644)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(fd), os.stat(path)):
-                break
-        os.close(fd)  # its owner has finished and removed it meanwhile
+def _download(url: str, target: Path, digits: str) -> None:
+    """Put what is there at `target`, once it is whole and has this checksum."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_TIMEOUT)  # torch's function has none
     try:
-        os.ftruncate(fd, 0)
-        with open(fd, "w+b", closefd=False) as file:
-            yield file
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-        os.close(fd)
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Followed to http and https alone, and from https to https."""
-
-    def redirect_request(self, req: Any, *rest: Any) -> Any:
-        address = rest[-1]
-        if urlsplit(address).scheme not in ("https", req.type):
-            raise urllib.error.URLError(f"it leads on to {address!r}")
-        return super().redirect_request(req, *rest)
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    """For http and https alone: urllib's usual one reads file:// and ftp:// too."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.UnknownHandler(),
-        _Redirects(),
-    ):
-        opener.add_handler(handler)
-    return opener
-
-
-def _pieces(url: str) -> Iterator[bytes]:
-    """What is there; CheckpointError unless all of it comes."""
-    done = 0
-    request = urllib.request.Request(url, headers={"User-Agent": "devrun"})
-    try:
-        with _opener().open(request, timeout=_TIMEOUT) as answer:
-            length = answer.headers.get("Content-Length") or ""
-            while piece := answer.read(_PIECE):
-                done += len(piece)
-                yield piece
+        torch.hub.download_url_to_file(url, str(target), digits, progress=False)
     except urllib.error.HTTPError as error:
         raise CheckpointError(
             f"{url!r}: the server answers {error.code} {error.reason}; check the "
             "address"
         ) from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{url!r} ended too early, or is not the file that was meant: {error}"
+        ) from None
+    except (
+        urllib.error.URLError,
+        http.client.HTTPException,
+        ConnectionError,
+        TimeoutError,
+        ValueError,
+    ) as error:
         reason = getattr(error, "reason", None) or error or type(error).__name__
         raise CheckpointError(
             f"{url!r} could not be downloaded: {reason}; is this machine offline? "
             "Get it elsewhere and give the path of the file"
         ) from None
-    if length.isdecimal() and done != int(length):
-        raise CheckpointError(
-            f"{url!r} ended after {done} of {length} bytes; try again"
-        )
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def _digest(path: Path) -> str:
@@ -218,11 +166,3 @@ def _digest(path: Path) -> str:
         while piece := file.read(_PIECE):
             digest.update(piece)
     return digest.hexdigest()
-
-
-def _check(actual: str, digits: str, what: str) -> None:
-    if not actual.startswith(digits):
-        raise CheckpointError(
-            f"{what} is not the file that was meant, or damaged: its SHA-256 begins "
-            f"with {actual[: len(digits)]}, not {digits}"
-        )

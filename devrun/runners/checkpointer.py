@@ -28,9 +28,8 @@ from devrun.parallel.divided import divided_alike
 from devrun.run import Run
 from devrun.runners.arguments import file_name, plain_meta
 from devrun.runners.changes import compare_config, compare_data, log_resumed
-from devrun.runners.newest import newest_checkpoint
 from devrun.runners.position import position_of, take_position
-from devrun.runners.saved import SavedRun, malformed
+from devrun.runners.saved import SavedRun, malformed, newest_checkpoint
 from devrun.runners.session import Session
 from devrun.runners.workflow import Workflow
 from devrun.runners.writing import Writing

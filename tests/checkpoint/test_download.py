@@ -150,10 +150,10 @@ def test_whatever_goes_wrong_is_one_line_and_leaves_nothing(
     free = "http://127.0.0.1:1"
     cases = {
         f"{server.address}/gone-01234567.pth": "answers 404",
-        f"{server.address}/wrong-01234567.pth": f"begins with {sha256(content)[:8]}",
-        f"{server.address}/short-01234567.pth": "200 of 1000 bytes|could not be",
-        f"{server.address}/file-01234567.pth": "not allowed|leads on",
-        f"{server.address}/ftp-01234567.pth": "leads on to 'ftp://",
+        f"{server.address}/wrong-01234567.pth": f"got .{sha256(content)[:8]}",
+        f"{server.address}/short-01234567.pth": "ended too early",
+        f"{server.address}/file-01234567.pth": "not allowed",
+        f"{server.address}/ftp-01234567.pth": "could not be downloaded",
         f"{server.address}/hang-01234567.pth": "could not be downloaded",
         f"{server.address}/plain.pth": "append #sha256=",
         f"{server.address}/plain.pth#sha256=zz": "8 to 64 hexadecimal",
@@ -207,17 +207,6 @@ def test_two_that_ask_for_one_file_at_once_both_have_it(server, cache, net, cont
     assert [torch.equal(one["weight"], net().weight) for one in found] == [True] * 2
     assert len(server.asked) == 1
     assert files(cache) == [f"a-{digits[:12]}.pth"]
-
-
-def test_what_a_killed_download_left_is_taken_over(server, cache, net, content):
-    cache.mkdir(parents=True)
-    name = f"a-{sha256(content)[:8]}.pth"
-    (cache / f".{name}.part").write_bytes(b"x" * 10_000)
-    server.pages[f"/{name}"] = content
-    with downloads_allowed():
-        load_checkpoint(net(), f"{server.address}/{name}")
-    assert (cache / name).read_bytes() == content
-    assert files(cache) == [name]
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(server, net, tmp_path, monkeypatch):
