@@ -262,6 +262,6 @@ def check_parameters(optimizer: Any, model: nn.Module) -> None:
         if own.isdisjoint(held):
             raise ConfigError(
                 f"the optimizer {type(each).__name__} has no parameter of the model, "
-                "and would train nothing of it: make it from this model.parameters() "
+                "and would train nothing of it: make it from the parameters() of this "
                 "model (a notebook cell that makes a model, run again, makes another)"
             )

@@ -80,9 +80,6 @@ def start(
     return Process(request["arguments"], connection, *ours)
 
 
-_ports = []
-
-
 def free_port():
     """A port that nobody else is given while this process runs.
 
@@ -92,8 +89,9 @@ def free_port():
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
-    _ports.append(held)
-    return str(held.getsockname()[1])
+    port = held.getsockname()[1]
+    held.detach()  # open until this process ends
+    return str(port)
 
 
 def start_ranks(arguments, cwd=None, count=2, **options):
