@@ -165,7 +165,8 @@ def test_a_hanging_worker_ends_at_the_timeout_and_is_gone() -> None:
 
 
 SIGNALLED = """
-import os, signal
+import os, signal, warnings
+warnings.simplefilter("ignore")  # torch's advice where there is one core
 from torch.utils.data import DataLoader
 from devrun.data import LoaderSpec, PreparedLoader
 
