@@ -36,7 +36,6 @@ from tests.data.helpers import Numbers, read
 from tests.docs.blocks import codes, table
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
 ]
 PAD = {"ids": 0, "labels": -100}

@@ -26,7 +26,6 @@ from tests.data.helpers import (
 )
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
 ]
 

@@ -1,4 +1,8 @@
-"""Whatever has happened to a checkpoint is found before any of it is used."""
+"""Whatever has happened to a checkpoint is found before any of it is used.
+
+Damage of each kind is in tests/checkpoint/test_damage.py; here it is of a run's own, by
+the hundred.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import pytest
 from devrun.checkpoint import find_latest, read_checkpoint
 from devrun.errors import CheckpointError
 from tests.faults import harness
-from tests.faults.harness import numbers, run
+from tests.faults.harness import later, run
 
 
 @pytest.fixture
@@ -42,7 +46,7 @@ def two(place):
     return steps[-1], steps[-2]
 
 
-@pytest.mark.parametrize("lengths", numbers(5, 100))
+@pytest.mark.parametrize("lengths", later(100))
 def test_any_truncation(lengths, finished, caplog, figures):
     new, old = two(finished)
     draw, count = random.Random(0), 0
@@ -56,6 +60,7 @@ def test_any_truncation(lengths, finished, caplog, figures):
     figures("F5", f"{count} of {count} truncated files found, the one before taken")
 
 
+@pytest.mark.faults
 def test_missing_extra_and_swapped_files(finished, caplog, figures):
     new, old = two(finished)
     count = 0
@@ -80,7 +85,7 @@ def test_missing_extra_and_swapped_files(finished, caplog, figures):
     figures("F5", f"{count + 1} of {count + 1} missing, extra and swapped files found")
 
 
-@pytest.mark.parametrize("flips", numbers(60, 1000))
+@pytest.mark.parametrize("flips", later(1000))
 def test_any_flipped_bit(flips, finished, figures):
     new, _ = two(finished)
     draw = random.Random(0)
@@ -97,7 +102,7 @@ def test_any_flipped_bit(flips, finished, figures):
     figures("F6", f"{flips} of {flips} single-bit flips found")
 
 
-@pytest.mark.parametrize("pages", numbers(10, 200))
+@pytest.mark.parametrize("pages", later(200))
 def test_any_zeroed_page(pages, finished, figures):
     new, _ = two(finished)
     draw, found = random.Random(1), 0

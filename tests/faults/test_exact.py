@@ -87,7 +87,6 @@ CELLS = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize(
     "cells", [CELLS[1:2], pytest.param(CELLS, marks=pytest.mark.faults)],
     ids=["one", "all"],
