@@ -35,9 +35,7 @@ from devrun.models import GPT
 from tests.data.helpers import Numbers, read
 from tests.docs.blocks import codes, table
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 PAD = {"ids": 0, "labels": -100}
 Pair = namedtuple("Pair", "ids label")
 

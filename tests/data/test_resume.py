@@ -25,9 +25,7 @@ from tests.data.helpers import (
     read,
 )
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 
 def same(one: list[Any], other: list[Any]) -> bool:
