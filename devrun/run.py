@@ -175,6 +175,7 @@ class Saver(Protocol):
     run_id: str
     last_saved_iter: int
     rewound_to: int | None
+    resumed_from: Path | None
 
     def root(self, out_dir: Any = None) -> Path: ...
     def finish(self) -> None: ...

@@ -190,7 +190,9 @@ class CheckpointHook(Hook):
         return str(user_path(self.out_dir).absolute() / Path(work_dir).name)
 
     def before_run(self, runner: Run) -> None:
-        self.out_dir = self.directory(runner.work_dir)
+        named, self.out_dir = self.out_dir, self.directory(runner.work_dir)
+        if named is not None and not self._placed and self.args.get("filename_tmpl"):
+            on_main(lambda: self._check_files(Path(str(self.out_dir)), runner))
         self._placed = True
         self._saved_at = runner.iter
         on_main(lambda: self._make_ready(runner))
@@ -218,6 +220,18 @@ class CheckpointHook(Hook):
                 out_dir,
                 saver.rewound_to,
                 place,
+            )
+
+    def _check_files(self, out_dir: Path, runner: Run) -> None:
+        """Refuse a folder with files of another run, which have the same names."""
+        names = sorted(os.listdir(out_dir)) if out_dir.is_dir() else []
+        there = [name for name in names if re.fullmatch(self._pattern, name)]
+        source = runner.checkpointer.resumed_from
+        if there and (source is None or source.parent.resolve() != out_dir.resolve()):
+            raise ConfigError.of(
+                "out_dir",
+                f"{str(out_dir)!r} holds {there[0]!r} of another run, which this one "
+                "could replace or delete: choose another out_dir, or resume from there",
             )
 
     def _check_here(self) -> None:

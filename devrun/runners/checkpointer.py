@@ -90,6 +90,8 @@ class Checkpointer:
         self.rewound_to: int | None = None
         """Updates done by a checkpoint that was named to resume from; later ones of
         the same run belong to what is not gone on with."""
+        self.resumed_from: Path | None = None
+        """The checkpoint that this run goes on from."""
         self.rollbacks = 0
         self._resumed: SavedRun | None = None
         self._positioned = True
@@ -348,6 +350,7 @@ class Checkpointer:
         """The counters and what else says which run this is."""
         run = self._run
         self.run_id = saved.run_id or self.run_id
+        self.resumed_from = saved.path
         run.meta.update(saved.meta)
         counters = ("epoch", "iter", "done")
         run.state.seek(*(saved.position[name] for name in counters))

@@ -256,7 +256,10 @@ class EvalHook(Hook):
         """Take the best of the run that saved, if it went by the same metric."""
         if self.save_best not in ("auto", state["key_indicator"]):
             return
-        self.best.entries = [(float(score), str(name)) for score, name in state["best"]]
+        # names alone: a checkpoint may be a stranger's, and outdated ones are deleted
+        self.best.entries = [
+            (float(score), os.path.basename(str(name))) for score, name in state["best"]
+        ]
         self.key_indicator, self.rule = state["key_indicator"], state["rule"]
 
     def _evaluate_before_training(self, runner: Run, position: int) -> None:
