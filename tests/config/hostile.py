@@ -5,114 +5,67 @@ The first file is the configuration. Each was, or is akin to, a way past a limit
 
 from __future__ import annotations
 
-PRIME = 2**61 - 1
-"""Integers have the hash of their remainder by it."""
-
 _PYTHON = {
     # Widths and precisions
     "width behind a name": "a = ['%(a)900000000d' % {'a': 1} for i in range(5)]",
-    "width in Arabic digits": "a = [f'{1:>٩٩٩٩٩٩٩٩}' for i in range(5)]",
     "width of format": "a = ['{:>٩٩٩٩٩٩٩٩}'.format(1) for i in range(5)]",
-    "width after flags": "a = ['%-+ #0900000000d' % 1 for i in range(5)]",
     "precision": "a = ['%.900000000f' % 1 for i in range(5)]",
-    "precision of a text": "a = [f'{1:.900000000f}' for i in range(5)]",
     "width from a value": "a = ['%*d' % (900000000, 1) for i in range(5)]",
-    "nested width": "w = 900000000\na = [f'{1:{w}}' for i in range(5)]",
     "many fields": "a = [len('%s' * 9999 % ((1,) * 9999)) for i in range(999)]",
     "one text in many fields": "s = 'x' * 9999\na = '%(s)s' * 9999 % {'s': s}",
-    "many braces": "a = ('{}' * 9999).format(*range(9999))",
     "braces by name": "d = {'a%d' % i: 1 for i in range(20000)}\n"
     "a = ['{a1}'.format(**d) for i in range(90000)]",
-    "long numbers": "a = [len(f'{1e-300:.999f}') for i in range(60000)]",
     # Copies
     "copies of a dict": "d = {i: i for i in range(50000)}\n"
     "a = [d.copy() for i in range(99999)]",
     "joined dicts": "d = {i: 1 for i in range(9999)}\na = [d | d for i in range(2000)]",
-    "unpacked dicts": "d = {i: 1 for i in range(9999)}\na = [{**d} for i in range(99)]",
     "keywords": "d = {'a%d' % i: 1 for i in range(20000)}\n"
     "a = [len(dict(**d)) for i in range(90000)]",
-    "updates": "d = {i: 1 for i in range(50000)}\nfor i in range(999): d.update(d)",
     "globals": "d = {'a%d' % i: 1 for i in range(20000)}\n"
     "for i in range(90000):\n    globals().update(d)",
-    "copies of a set": "s = set(range(90000))\na = [s.copy() for i in range(999)]",
     "unions": "s = set(range(90000))\na = [len(s | s) for i in range(9999)]",
-    "intersections": "s = set(range(90000))\n"
-    "a = [len(s.intersection(range(9))) for i in range(9999)]",
-    "copies of a list": "s = [1] * 90000\na = [s.copy() for i in range(9999)]",
     "list times n": "a = [[0] * 90000 for i in range(9999)]",
-    "tuple times n": "a = [(0,) * 90000 for i in range(9999)]",
     "text times n": "a = ['x' * 1000000 + str(i) for i in range(999)]",
     "slices of a list": "s = [1] * 90000\na = [s[i:] for i in range(9999)]",
-    "slices of a text": "s = 'x' * 1000000\na = [s[i:] for i in range(9999)]",
     "unpacked lists": "s = [1] * 90000\nfor i in range(999): a = [*s, *s]",
-    "unpacked arguments": "s = [1] * 90000\na = [max(*s, *s) for i in range(999)]",
     "sum": "a = sum([[1]] * 90000, [])",
     "zip": "r = list(range(9999))\na = zip(*[r] * 1000)",
-    "enumerate": "a = [len(enumerate(range(99999))) for i in range(999)]",
-    "letters": "s = '一' * 90000\na = [len(list(s)) for i in range(999)]",
     "f-strings": "s = 'x' * 500000\na = [f'{s}{s}' for i in range(999)]",
     "shown with escapes": "s = '\\U000e0001' * 99999\n"
     "a = [len(f'{s!a}{[s]}') for i in range(99)]",
     "shared lists": "a = [1]\n" + "a = [a, a]\n" * 16,
-    "shared dicts": "a = dict(x=1)\n" + "a = dict(x=a, y=a)\n" * 15,
     "many dicts": "a = [{} for i in range(99999)]",
-    "many sets": "a = [{1} for i in range(99999)]",
     "large numbers": "a = [(1 << 4095) + i for i in range(60000)]",
     # Searching and ordering
-    "in a range": "a = ['x' in range(99999) for i in range(20000)]",
     "in a list": "s = list(range(90000))\na = [-1 in s for i in range(99999)]",
-    "in a dict": "d = {i: 1 for i in range(30000)}\na = [i in d for i in range(99999)]",
     "in a text": "s = 'ab' * 500000\na = ['ba' * 50 + 'c' in s for i in range(9999)]",
-    "index": "s = list(range(90000))\na = [s.index(89999) for i in range(99999)]",
     "count": "s = (1,) * 90000\na = [s.count(2) for i in range(99999)]",
-    "remove": "s = list(range(90000))\nfor i in range(80000): s.remove(89999 - i)",
     "insert": "s = [1] * 90000\nfor i in range(99999): s.insert(0, 1)",
-    "pop": "s = [1] * 90000\nfor i in range(90000): s.pop(0)",
     "del": "s = [1] * 90000\nfor i in range(90000): del s[0]",
     "sort": "s = [i * 7919 % 90001 for i in range(50000)]\n"
     "a = [len(sorted(s)) for i in range(999)]",
-    "sort of long items": "t = (1,) * 1000\ns = [t + (i,) for i in range(90)]\n"
-    "a = [len(sorted(s)) for i in range(999)]",
     "max": "s = list(range(90000))\na = [max(s) + min(s) for i in range(9999)]",
     "equal lists": "s = [1] * 90000\nt = s[:]\na = [s == t for i in range(9999)]",
-    "equal dicts": "d = {i: 1 for i in range(30000)}\ne = d.copy()\n"
-    "a = [d == e for i in range(999)]",
     "search from the end": "h = 'a' * 500000\nn = 'ab' + 'a' * 50000\n"
     "a = [len(h.rsplit(n)) for i in range(20)]",
-    "search": "h = ('a' * 98 + 'b') * 300\nn = 'a' * 98\n"
-    "a = [h.find(n) + h.count(n) for i in range(20000)]",
     "strip": "h = 'a' * 1000000\nn = '😀一' * 200000 + 'a'\na = len(h.strip(n))",
-    "replace": "s = 'a' * 1000000\na = [len(s.replace('a', 'b')) for i in range(999)]",
     "replace with longer": "s = 'a' * 99999\na = s.replace('a', s)",
     "join": "s = 'a' * 99999\na = s.join(s)",
-    "split": "s = 'a ' * 40000\na = [len(s.split()) for i in range(999)]",
     "upper": "s = 'ΐ' * 90000\na = [len(s.upper()) for i in range(999)]",
     # Numbers
     "power": "a = 3 ** 10 ** 10",
     "powers": "a = [3 ** 2040 % 7 for i in range(99999)]",
-    "shift": "a = 1 << 10 ** 10",
     "products": "x = 1 << 2047\na = [x * x % 7 for i in range(60000)]",
-    "quotients": "x = 1 << 4095\ny = 3 ** 1000\na = [x // y % 7 for i in range(60000)]",
     "to text": "x = (1 << 4095) - 1\na = [len(str(x)) for i in range(60000)]",
-    "from text": "x = '9' * 999\na = [int(x) % 7 for i in range(60000)]",
     "a long decimal": "x = '1' * 1000000\na = [float(x) for i in range(60)]",
     "a long literal": "a = [0x" + "f" * 200_000 + " // 3 for i in range(999)]",
     # Keys
-    "keys that collide": "a = {i * (2 ** 61 - 1): 1 for i in range(1, 40000)}",
-    "a set that collides": "a = {i * (2 ** 61 - 1) for i in range(1, 40000)}",
-    "added keys that collide": "s = {1}\nd = {}\nfor i in range(1, 40000):\n"
-    "    s.add(i * (2 ** 61 - 1))\n    d.setdefault(i * (2 ** 61 - 1))",
-    "floats that collide": "a = {2.0 ** (61 * i): 1 for i in range(-17, 17)}",
     "tuples as keys": "a = {(i, -i): 1 for i in range(60000)}",
-    "tuples in sets": "s = [{(i, j) for j in range(99)} for i in range(99)]\n"
-    "a = s[0].union(*s)",
     "deep tuples as keys": "t = 1\nfor i in range(99999): t = (t,)\na = {t: 1}",
-    "deep tuples looked for": "t = 1\nfor i in range(99999): t = (t,)\na = t in {}",
     "deep lists compared": "t, u = 1, 1\nfor i in range(40000): t, u = [t], [u]\n"
     "a = t == u",
     # Statements and syntax
     "loops": "for i in range(99999):\n    for j in range(99999):\n        pass",
-    "nested loops": "a = [1 " + "for i in range(999) " * 9 + "]",
     "many scopes": "a = [x "
     + " ".join(f"for z{i} in [1]" for i in range(150))
     + " for x in range(99999) if x if x if x if x]",
@@ -121,26 +74,16 @@ _PYTHON = {
     + "') for i in range(99999)]",
     "a long name": "#_devrun_ref" + "x" * 250_000 + "\na = 1",
     "ones": "a = [" + "1," * 130_000 + "]",
-    "names": "x = 1\n" + "x;" * 130_000,
-    "slices": "a = x[" + ":," * 130_000 + "]",
     "fields of an f-string": "a = f'" + "{1}" * 80_000 + "'",
     "a call that is refused": "a = foo(" + "1," * 29_000 + ")",
-    "signs": "a = " + "-" * 250_000 + "1",
     "brackets": "a = " + "[" * 190 + "]" * 190,
     "open brackets": "a = " + "{**{**{" * 60,
-    "assignments": "".join(f"a{i}=1\n" for i in range(14_000)),
     "unknown methods": "a = 'x'.center(10 ** 9)",
 }
 _YAML = {
-    "keys that collide": "".join(f"{i * PRIME}: 1\n" for i in range(1, 40_000)),
-    "inner keys that collide": "a:\n"
-    + "".join(f"  {i * PRIME}: 1\n" for i in range(1, 40_000)),
-    "directives": "".join(f"%TAG !{i}! x\n" for i in range(55_000)) + "---\na: 1\n",
     "dicts": "a:\n" + "- {}\n" * 200_000,
-    "dicts of one": "a:\n" + "- {a: 1}\n" * 100_000,
     "ones": "a: [" + "1," * 500_000 + "]",
     "keys": "".join(f"a{i}: {i}\n" for i in range(70_000)),
-    "deep lists": "a:\n" + ("- " + "[" * 45 + "]" * 45 + "\n") * 11_000,
     "deep dicts": "a:\n" + ("- " + "{a: " * 45 + "1" + "}" * 45 + "\n") * 4_000,
     "anchors": "a: [" + "".join(f"&a{i} 1," for i in range(90_000)) + "]",
     "merge keys": "a: &a {k: 1}\nb:\n  <<: [" + "*a," * 300_000 + "]",
@@ -148,21 +91,15 @@ _YAML = {
     + ",".join(f"k{i}: 1" for i in range(900))
     + "}\nb:\n"
     + "- <<: *a\n" * 50_000,
-    "a long name": "#_devrun_ref" + "x" * 1_000_000 + "\na: 1",
     "a long number": "a: " + "1" * 500_000 + "." + "1" * 500_000,
     "comments": "# aaaa\n" * 149_000 + "a: 1",
     "references": "a: '" + "${env:HOME}" * 90_000 + "'",
-    "default values": "a: '" + "${env:NO_SUCH:1" * 69_000 + "'",
-    "open references": "a: '" + ("${env:" + "x" * 4000) * 250 + "'",
 }
 _JSON = {
     "ones": '{"a":[' + "1," * 500_000 + "1]}",
-    "lists": '{"a":[' + "[]," * 340_000 + "[]]}",
-    "dicts": '{"a":[' + "{}," * 340_000 + "{}]}",
     "keys": "{" + ",".join(f'"a{i}":1' for i in range(80_000)) + "}",
     "lines": "\n" * 1_000_000 + "{}",
     "long numbers": '{"a":[' + ("1" * 400 + ",") * 2500 + "1]}",
-    "texts": '{"a":[' + '"",' * 340_000 + "1]}",
 }
 _ONE_REFERENCE = "{{_base_.a1}}"
 _BASES = {
@@ -199,9 +136,6 @@ _BASES = {
     ],
 }
 _OPTIONS = {
-    "keys that collide": "b={"
-    + ",".join(f"{i * PRIME}: 1" for i in range(1, 40_000))
-    + "}",
     "ones": "b=[" + "1," * 500_000 + "]",
     "dicts": "b=[" + "{}," * 300_000 + "]",
     "brackets": "b=" + "x(" * 500_000,
