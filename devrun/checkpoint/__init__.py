@@ -21,7 +21,6 @@ from devrun.checkpoint.manifest import Manifest, environment
 from devrun.checkpoint.mmcv_format import (
     MmcvCheckpoint,
     export_weights,
-    load_mmcv_optimizer,
     mmcv_optimizer_tree,
     read_mmcv_checkpoint,
     write_mmcv_checkpoint,
@@ -73,7 +72,6 @@ __all__ = [
     "host_rng_state",
     "list_checkpoints",
     "load_checkpoint",
-    "load_mmcv_optimizer",
     "load_optimizer_state_by_name",
     "load_state_dict",
     "mmcv_optimizer_tree",

@@ -22,7 +22,6 @@ from devrun.checkpoint.keymap import relaid
 from devrun.checkpoint.pickled import load_pickled, save_pickled, write_safetensors
 from devrun.checkpoint.reader import Checkpoint, read_checkpoint
 from devrun.checkpoint.state import (
-    load_optimizer_state_by_name,
     named_optimizer_state,
     positional_optimizer_state,
 )
@@ -85,24 +84,12 @@ def read_mmcv_checkpoint(
     )
 
 
-def load_mmcv_optimizer(
-    model: nn.Module, optimizer: Any, checkpoint: MmcvCheckpoint
-) -> None:
-    """Give `optimizer` (or a dict of them) the state in an MMCV checkpoint.
-
-    Its positions are those of an optimizer built in the same way for the same model.
-
-    Raises:
-        CheckpointError: there is none, or it does not fit.
-    """
-    tree = mmcv_optimizer_tree(model, optimizer, checkpoint)
-    load_optimizer_state_by_name(model, optimizer, tree)
-
-
 def mmcv_optimizer_tree(
     model: nn.Module, optimizer: Any, checkpoint: MmcvCheckpoint
 ) -> dict[str, Any]:
     """The optimizer state of an MMCV checkpoint, by name.
+
+    Its positions are those of an optimizer built in the same way for the same model.
 
     Raises:
         CheckpointError: there is none, or it does not fit.

@@ -12,7 +12,6 @@ import logging
 import os
 import pickle
 import re
-import struct
 import warnings
 import zipfile
 from collections import OrderedDict
@@ -100,20 +99,7 @@ def _loaded(
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointError(f"{str(path)!r} cannot be read: {reason}") from error
-    except (
-        RuntimeError,
-        ValueError,
-        EOFError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        ImportError,
-        IndexError,
-        AssertionError,
-        OverflowError,
-        MemoryError,
-        struct.error,
-    ) as error:
+    except Exception as error:
         reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
         raise CheckpointError(
             f"{str(path)!r} is damaged or not a torch file: {reason:.200}"

@@ -79,7 +79,7 @@ class ShardedSnapshot(Snapshot):
             CheckpointError: a name or a value that cannot be saved, on any rank.
             UnsupportedFeatureError: this torch cannot read such files.
         """
-        _reader()
+        pieces_reader()
         return together(lambda: cls._taken(parts, meta, to_host))
 
     @classmethod
@@ -157,7 +157,7 @@ def read_shards(
         CheckpointError: they do not fit together.
         UnsupportedFeatureError: this torch cannot read such files.
     """
-    reader = _reader()(str(files[0].parent))
+    reader = pieces_reader()(str(files[0].parent))
     reader.fs = _Files(list(map(str, files)))
     targets: dict[str, Tensor] = {}
     with _failures("its shards are damaged"):
@@ -184,8 +184,12 @@ def read_shards(
     return found
 
 
-def _reader() -> Any:
-    """torch's reader of these files."""
+def pieces_reader() -> Any:
+    """torch's reader of these files.
+
+    Raises:
+        UnsupportedFeatureError: this torch has none.
+    """
     try:
         from torch.distributed.checkpoint import HuggingFaceStorageReader
     except ImportError:

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from devrun.checkpoint import (
-    load_mmcv_optimizer,
+    load_optimizer_state_by_name,
+    mmcv_optimizer_tree,
     optimizer_state_by_name,
     positional_optimizer_state,
     read_mmcv_checkpoint,
@@ -17,6 +18,11 @@ from devrun.checkpoint import (
     write_mmcv_checkpoint,
 )
 from devrun.errors import CheckpointError
+
+
+def load_mmcv_optimizer(model, optimizer, found):
+    tree = mmcv_optimizer_tree(model, optimizer, found)
+    load_optimizer_state_by_name(model, optimizer, tree)
 
 
 def mmcv_file(path, model, optimizer, **meta):
