@@ -10,6 +10,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -32,8 +33,10 @@ from devrun.devices.ownership import (
     check_policy,
     decide_owner,
     likely_owner,
+    may_differ,
 )
 from devrun.devices.placement import (
+    ForwardDone,
     bring_inputs,
     check_compile,
     compile_in_place,
@@ -45,7 +48,13 @@ from devrun.devices.placement import (
 from devrun.devices.precision import autocast_for, loss_scaler_for
 from devrun.devices.seeding import Determinism, seed_streams
 from devrun.devices.splitting import splitter_for
-from devrun.devices.update import Unreached, Update, check_closure, needs_closure
+from devrun.devices.update import (
+    EarlierRuns,
+    Unreached,
+    Update,
+    check_closure,
+    needs_closure,
+)
 from devrun.dist import close_dist, get_dist_info, init_dist, launched
 from devrun.errors import DeviceUnavailableError
 from devrun.models.items import items_in
@@ -74,7 +83,11 @@ class EagerAdapter(DeviceAdapter):
         self.device = torch.device("cpu")
         """Where tensors go; final after `setup`."""
         self.update = Update()
-        """How an update is done; final after `prepare`, but for its `owner`."""
+        """How an update is done; made by `prepare`, and done by another owner if the
+        first step shows that."""
+        self._undecided = False
+        """Whether the first step may still show another owner."""
+        self._before = EarlierRuns()
         self._policy = UpdatePolicy()
         self._seed = 0
         self._joined = False
@@ -149,13 +162,16 @@ class EagerAdapter(DeviceAdapter):
         model.optimizer = optimizer = self.placed(model, optimizer)
         if self.device.type != "cpu":
             self._handles.append(bring_inputs(model.module, self.device))
-        saved = self.update.saved  # a resume may come before prepare
-        self.update = self.planned(policy, model)
-        self.update.take(strategy, policy)
-        self.update.load_state_dict(saved)
+        owner = likely_owner(policy, optimizer)
+        closure = policy.owner != "hook" and needs_closure(optimizer)
+        self.update = Update(strategy=strategy)
+        self.update = self.planned(policy, model).by(owner, closure=closure)
+        if closure and owner == "adapter":
+            check_closure(self.update)
+        self._undecided = may_differ(policy, model, owner, strategy)
+        self.load_state_dict(self._before.state)  # a resume may come before prepare
         if self.update.overflows is not None:
             self.note_overflow = self.update.overflows.note
-        owner = likely_owner(policy, optimizer)
         self.settle_owner(owner, optimizer)
         if owner == "model" and not strategy.divided:
             share_weights(model)
@@ -178,9 +194,9 @@ class EagerAdapter(DeviceAdapter):
     def settle_owner(self, owner: str, optimizer: Any) -> None:
         """Who updates: `adapter`, `model` or `hook`.
 
-        Called at the end of `prepare`, and again if the first step shows another one.
+        Called at the end of `prepare`, and again if the first step shows another one,
+        for what has to be done then.
         """
-        self.update.owner = owner
         if owner == "model":
             self._handles += average_before_steps(optimizer)
 
@@ -213,25 +229,10 @@ class EagerAdapter(DeviceAdapter):
         optimizer: Any,
         on_grads: Callable[[], None] | None = None,
     ) -> StepOutput:
-        update = self.update
         try:
-            if update.watches:
+            if self._undecided:
                 model = self._watched(model, batch, optimizer)
-            if update.owner != "adapter":
-                return update.forward(model, batch, on_grads)
-            outputs = None
-            if update.instead is not None:
-                outputs = update.instead(model, batch, optimizer, on_grads)
-            if outputs is None:
-                outputs = update.gradients(model, batch, optimizer)
-                if update.may_step(model, outputs, optimizer, on_grads):
-                    if update.scaler is None:
-                        optimizer.step()
-                    else:
-                        update.scaler.step(optimizer)
-            if update.after_update is not None:
-                update.after_update()
-            return outputs
+            return self.update.step(model, batch, optimizer, on_grads)
         except STEP_FAILURES as error:
             raise_explained(error, batch, model, self)
             raise
@@ -290,7 +291,7 @@ class EagerAdapter(DeviceAdapter):
             update.overflows.flush()
         if update.guard is not None:
             update.guard.flush(None if model is None else user_module_of(model))
-        self.skipped_updates = update.skipped
+        self.skipped_updates = self._before.skipped + update.skipped
 
     def profiler_activities(self) -> list[Any]:
         known = torch.profiler.ProfilerActivity.__members__
@@ -298,16 +299,16 @@ class EagerAdapter(DeviceAdapter):
         return [known[name] for name in names if name in known]
 
     def state_dict(self) -> dict[str, Any]:
-        return self.update.state_dict()
+        return self._before.continued(self.update, decided=not self._undecided)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.update.load_state_dict(state)
+        self._before.take(self.update, state)
 
     def teardown(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self.update = Update()
+        self.update, self._undecided = Update(), False
         vars(self).pop("mesh", None)
         self._determinism.undo()
         if self._joined:
@@ -338,16 +339,15 @@ class EagerAdapter(DeviceAdapter):
         A subclass changes what its device does in another way.
         """
         shared, kind = self.host_shared, self.device.type
+        strategy = self.update.strategy
         guard = FiniteGuard(policy.nonfinite, host_shared=shared, spike=policy.spike)
         overflows = Overflows(host_shared=shared, give_up=guard.give_up)
-        ours = likely_owner(policy, model.optimizer) == "adapter"
-        unknown = model.may_update and policy.micro_batch is None if ours else True
         update = Update(
-            watches=policy.owner in ("auto", "adapter") and unknown,
             host_shared=shared,
             world=get_dist_info()[1],
+            strategy=strategy,
             zero=zero_function(model.optimizer),
-            autocast=autocast_for(policy.precision, kind),
+            autocast=None if strategy.casts else autocast_for(policy.precision, kind),
             splitter=splitter_for(policy, self),
             count_items=functools.partial(items_in, model),
             guard=None if policy.nonfinite == "ignore" else guard,
@@ -355,40 +355,37 @@ class EagerAdapter(DeviceAdapter):
         )
         if policy.owner == "hook":  # it clips, scales and accumulates by itself
             return update
-        update.closure = needs_closure(model.optimizer)
-        update.clip = clip_function(policy, host_shared=shared)
-        update.scaler = loss_scaler_for(policy, kind, overflows)
-        if policy.detect_anomalous_params:
-            update.unreached = Unreached(model.module)
-        if policy.nonfinite == "skip" and update.scaler is None:  # it skips them itself
+        clip, measure = clip_function(policy, host_shared=shared), None
+        if clip is not None:
+            clip = strategy.clip_function(policy) or clip
+        scaler = loss_scaler_for(policy, kind, overflows)
+        if policy.nonfinite == "skip" and scaler is None:  # it skips them itself
             guard.judges_gradients = True
             if policy.grad_clip is None or "max_norm" not in policy.grad_clip:
-                update.measure = largest_gradient()
-        if update.closure:
-            update.instead = update.by_closure
-            if ours:
-                check_closure(update)
-        return update
+                measure = strategy.largest_gradient() or largest_gradient()
+        unreached = Unreached(model.module) if policy.detect_anomalous_params else None
+        return replace(
+            update, clip=clip, measure=measure, scaler=scaler, unreached=unreached
+        )
 
     def _watched(self, model: Any, batch: Any, optimizer: Any) -> Any:
         """Do the forward pass of the first micro-batch, which shows who updates.
 
-        It runs on the bare module, which is returned for the rest of this update, with
+        It runs on the bare module, which stands for the model in this update, with
         gradients averaged by hand: DDP cannot wrap a forward pass in which the model
         itself calls backward. Where the owner is known with DDP, that is there from
         the first update on, so that a resumed run has the bits of an unbroken one.
         """
-        update, inner = self.update, step_module_of(model)
-        update.watches = False
-        known = (self._policy.owner, update.saved.get("owner"))
+        self._undecided, inner = False, step_module_of(model)
+        known = (self._policy.owner, self._before.state.get("owner"))
         if isinstance(model, DistributedDataParallel) and "adapter" in known:
             return model
         part = batch[0] if isinstance(batch, MicroBatches) else batch
-        update.strategy.begin()
-        with UpdateWatch(inner, optimizer, update.strategy.divided) as watch:
-            outputs = update.run(inner, part)
+        self.update.strategy.begin()
+        with UpdateWatch(inner, optimizer, self.update.strategy.divided) as watch:
+            outputs = self.update.forward(inner, part)
         owner = decide_owner(self._policy, watch, optimizer, inner)
-        if owner != update.owner:
+        if owner != self.update.owner:
+            self.update = self.update.by(owner)
             self.settle_owner(owner, optimizer)
-        update.done = outputs
-        return inner
+        return ForwardDone(inner, outputs)

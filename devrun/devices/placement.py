@@ -133,9 +133,24 @@ def _channels_last(tensor: Tensor) -> Tensor:
     return tensor
 
 
+class ForwardDone:
+    """Stands for a model whose forward pass of the first micro-batch is done."""
+
+    def __init__(self, model: StepModule, outputs: Any) -> None:
+        self.module, self._outputs = model, outputs
+
+    def __call__(self, batch: Any, mode: str) -> Any:
+        outputs, self._outputs = self._outputs, None
+        return self.module(batch, mode) if outputs is None else outputs
+
+    def parameters(self) -> Any:
+        return self.module.parameters()
+
+
 def step_module_of(model: Any) -> Any:
     """The `StepModule` inside what `prepare` returned."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    wrapped = isinstance(model, (DistributedDataParallel, ForwardDone))
+    return model.module if wrapped else model
 
 
 def user_module_of(model: Any) -> nn.Module:

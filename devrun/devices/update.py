@@ -1,18 +1,21 @@
 """`Update`: how one optimizer update is done on an eager device, and by whom.
 
-`EagerAdapter.train_step` reads as the update does: `gradients`, `may_step`, step. An
-optimizer that evaluates the loss itself (LBFGS) has the first two in a closure. Where
-the model, or an optimizer hook of the user's, updates by itself, `forward` is all.
+A value that `EagerAdapter.planned` makes once; a step only runs it. `AdapterUpdate`
+reads as the update does: gradients, `may_step`, the optimizer's step. An optimizer that
+evaluates the loss itself (LBFGS) has the first two in a closure: `ClosureUpdate`. Where
+the model, or an optimizer hook of the user's, updates by itself, a forward pass is all:
+`ModelUpdate`, `HookUpdate`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -20,14 +23,14 @@ from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import Clip, Zero, call_zero_grad
 from devrun.devices.overflow import Overflows
 from devrun.devices.ownership import UpdateWatch
-from devrun.devices.placement import step_module_of
+from devrun.devices.placement import ForwardDone, step_module_of
 from devrun.devices.precision import LossScaler
 from devrun.devices.shares import CountItems, Shares, count_nothing
 from devrun.devices.splitting import Pieces, Splitter
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 from devrun.parallel.strategy import Strategy
-from devrun.step import MicroBatches, StepOutput, UpdatePolicy
+from devrun.step import MicroBatches, StepOutput
 from devrun.tensors import map_tensors
 
 OnGrads = Callable[[], None] | None
@@ -35,22 +38,21 @@ OnGrads = Callable[[], None] | None
 logger = logging.getLogger("devrun")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Update:
-    """A policy made concrete; `None` stands for what is not asked for."""
+    """A policy made concrete; `None` stands for what is not asked for.
 
-    owner: str | None = None
-    """`adapter`, `model` or `hook`; None before `prepare`."""
-    watches: bool = False
-    """Whether the first step may still show another owner."""
+    As it is, nobody updates: that of an adapter before `prepare`.
+    """
+
+    owner: ClassVar[str | None] = None
+    """Who updates: `adapter`, `model` or `hook`."""
     host_shared: bool = False
     """Whether the host reads a tensor's value without waiting for a queue."""
     world: int = 1
     """Number of processes."""
     strategy: Strategy = field(default_factory=Strategy)
     """How they train one model."""
-    closure: bool = False
-    """Whether the optimizer has to be given a function that evaluates the loss."""
     zero: Zero = call_zero_grad
     autocast: contextlib.AbstractContextManager[Any] | None = None
     splitter: Splitter | None = None
@@ -63,36 +65,82 @@ class Update:
     where no clipping does."""
     clip: Clip | None = None
     overflows: Overflows | None = None
-    instead: Callable[..., StepOutput | None] | None = None
-    """Does the whole update in another way than operation by operation, or gives None
-    and leaves it."""
     after_backward: Callable[[], None] | None = None
     """Called after every micro-batch's backward, as `after_update` after the update:
     where a device wants to be told that work may be launched."""
     after_update: Callable[[], None] | None = None
-    bad: Tensor | None = None
-    """Ranks whose loss of this update is not finite, if they have told each other."""
-    done: Any = None
-    """Outputs of a forward pass that was done before; `run` gives them, once."""
-    saved: Mapping[str, Any] = field(default_factory=dict)
-    """What `load_state_dict` was given."""
-    skipped_before: int = 0
-    """Updates left out by the runs that this one continues."""
 
-    def take(self, strategy: Strategy, policy: UpdatePolicy) -> None:
-        """Do what is spread over processes in the way of `strategy`."""
-        self.strategy = strategy
-        if strategy.staged:  # no process sees a whole first step
-            self.watches = False
-        if strategy.casts:
-            self.autocast = None
-        if self.clip is not None:
-            self.clip = strategy.clip_function(policy) or self.clip
-        if self.measure is not None:
-            self.measure = strategy.largest_gradient() or self.measure
+    def by(self, owner: str, *, closure: bool = False) -> Update:
+        """The same, done by another owner."""
+        kind = {"model": ModelUpdate, "hook": HookUpdate}.get(owner, AdapterUpdate)
+        if closure and owner == "adapter":
+            kind = ClosureUpdate
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return kind(**own)
 
-    def gradients(self, model: Any, batch: Any, optimizer: Any) -> StepOutput:
-        """Forward and backward of each micro-batch; the outputs of the whole update."""
+    def step(
+        self, model: Any, batch: Any, optimizer: Any, on_grads: OnGrads
+    ) -> StepOutput:
+        """One update, and its outputs.
+
+        Its `log_vars` have the loss and, where it was clipped, the gradients' norm; as
+        numbers where the host reads them at no cost.
+        """
+        raise RuntimeError(
+            "the adapter is not prepared: call prepare(model, ...) first"
+        )
+
+    def forward(self, model: Any, batch: Any) -> Any:
+        """A forward pass of the model in `train` mode, in the precision asked for.
+
+        Its `log_vars` may lack the loss.
+        """
+        with self.autocast or contextlib.nullcontext():
+            return model(batch, "train")
+
+    @property
+    def skipped(self) -> int:
+        """Updates left out so far."""
+        guarded = 0 if self.guard is None else self.guard.skipped
+        return guarded + (0 if self.overflows is None else self.overflows.total)
+
+    def parts_with_state(self) -> dict[str, Any]:
+        """What of it a resumed run needs, by the name under which it is saved."""
+        parts = {
+            "scaler": None if self.scaler is None else self.scaler.grad_scaler,
+            "spikes": None if self.guard is None else self.guard.spikes,
+            "micro_batch": self.splitter,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
+
+class AdapterUpdate(Update):
+    """Forward, backward, clipping and the optimizer's step."""
+
+    owner = "adapter"
+
+    def step(
+        self, model: Any, batch: Any, optimizer: Any, on_grads: OnGrads
+    ) -> StepOutput:
+        outputs, bad = self.gradients(model, batch, optimizer)
+        if self.may_step(model, outputs, bad, optimizer, on_grads):
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                self.scaler.step(optimizer)
+        if self.after_update is not None:
+            self.after_update()
+        return outputs
+
+    def gradients(
+        self, model: Any, batch: Any, optimizer: Any
+    ) -> tuple[StepOutput, Tensor | None]:
+        """Forward and backward of each micro-batch.
+
+        Returns:
+            The outputs of the whole update, and the number of ranks whose loss is not
+            finite, if they have told each other.
+        """
         parts: Any = batch if isinstance(batch, MicroBatches) else (batch,)
         if not parts:
             raise ConfigError("an update without a batch: the data loader gave none")
@@ -112,7 +160,7 @@ class Update:
             judged = judged and self.splitter is None and not staged
             shares = Shares(parts, self.count_items, judged=judged)
             if staged:
-                return self._through_stages(model, parts, optimizer, shares)
+                return self._through_stages(model, parts, optimizer, shares), None
             parts = self.strategy.micro_batches(model, parts)
         for part in parts:
             outputs, loss = self._loss_of(model, part, shares)
@@ -121,20 +169,24 @@ class Update:
             loss.backward()
             if self.after_backward is not None:
                 self.after_backward()
-        if shares is None:
-            return outputs
-        self.bad = shares.bad
-        return shares.merged()
+        return (outputs, None) if shares is None else (shares.merged(), shares.bad)
 
     def _loss_of(
         self, model: Any, part: Any, shares: Shares | None
     ) -> tuple[StepOutput, Any]:
         """The outputs of a micro-batch, and its part of the loss of the update."""
-        outputs = self.run(model, part)
-        loss = outputs["loss"]
+        if self.autocast is None and type(model) is StepModule:
+            # past nn.Module's own call, which costs more
+            given = model.run(model, part, "train")
+        else:
+            given = self.forward(model, part)
+        loss = given["loss"]
         if loss is None or not loss.requires_grad or loss.is_complex():
             raise no_backward_from(loss, model)
-        outputs = detached(outputs)
+        outputs = StepOutput(given)
+        outputs["loss"] = loss.detach()
+        if len(outputs) > 3:  # more than loss, log_vars and num_samples
+            outputs = detached(outputs)
         if shares is not None:
             loss = shares.of_update(outputs, loss)
         return outputs, loss
@@ -148,18 +200,20 @@ class Update:
         with watch:
             return self.strategy.update(
                 parts,
-                lambda part: self.run(model, part),
+                lambda part: self.forward(model, part),
                 lambda part: self._loss_of(model, part, shares)[1],
                 shares.merged,
             )
 
     def may_step(
-        self, model: Any, outputs: StepOutput, optimizer: Any, on_grads: OnGrads
+        self,
+        model: Any,
+        outputs: StepOutput,
+        bad: Tensor | None,
+        optimizer: Any,
+        on_grads: OnGrads,
     ) -> bool:
-        """All between backward and step; False where the update is to be left out.
-
-        The values are logged as numbers where the host reads them at no cost.
-        """
+        """All between backward and step; False where the update is to be left out."""
         if self.world > 1:
             self.strategy.average(model)
         log_vars, loss = outputs["log_vars"], outputs["loss"]
@@ -168,7 +222,7 @@ class Update:
         if "loss" not in log_vars:
             log_vars["loss"] = loss
         guard, scaler = self.guard, self.scaler
-        if guard is not None and guard.blocks(loss, self.bad):
+        if guard is not None and guard.blocks(loss, bad):
             self.zero(optimizer)
             return False
         if scaler is not None:
@@ -188,31 +242,39 @@ class Update:
         # an overflow of scaled gradients is the scaler's affair
         return guard is None or scaler is not None or not guard.blocks_norm(norm)
 
-    def by_closure(
+
+class ClosureUpdate(AdapterUpdate):
+    """For an optimizer that asks for the loss as often as it wants.
+
+    What is returned is of its first evaluation, at the weights before the update.
+    """
+
+    def step(
         self, model: Any, batch: Any, optimizer: Any, on_grads: OnGrads
     ) -> StepOutput:
-        """An update by an optimizer that asks for the loss as often as it wants.
-
-        What is returned is of its first evaluation, at the weights before the update.
-        """
         evaluations: list[StepOutput] = []
 
         def closure() -> Tensor:
-            outputs = self.gradients(model, batch, optimizer)
-            self.may_step(model, outputs, optimizer, on_grads)
+            outputs, bad = self.gradients(model, batch, optimizer)
+            self.may_step(model, outputs, bad, optimizer, on_grads)
             evaluations.append(outputs)
             loss: Tensor = outputs["loss"]
             return loss
 
         optimizer.step(closure)
+        if self.after_update is not None:
+            self.after_update()
         return evaluations[0]
 
-    def forward(self, model: Any, batch: Any, on_grads: OnGrads) -> StepOutput:
-        """A forward pass alone; a hook's loss keeps its graph for a backward there."""
-        if self.owner is None:
-            raise RuntimeError(
-                "the adapter is not prepared: call prepare(model, ...) first"
-            )
+
+class HookUpdate(Update):
+    """A forward pass alone; its loss keeps its graph for a backward in the hook."""
+
+    owner = "hook"
+
+    def step(
+        self, model: Any, batch: Any, optimizer: Any, on_grads: OnGrads
+    ) -> StepOutput:
         if on_grads is not None:
             raise UnsupportedFeatureError(
                 "a hook overrides after_backward, which is never called where the "
@@ -224,63 +286,54 @@ class Update:
                 "none: give one, or only evaluate",
                 key="parallel",
             )
-        model = step_module_of(model) if self.owner == "model" else model
-        outputs = self.run(model, batch)
+        outputs = self.forward(model, batch)
         loss = outputs["loss"]
         if loss is not None:
             outputs["log_vars"].setdefault("loss", loss.detach())
             if self.guard is not None:
                 self.guard.blocks(loss)
-        return StepOutput(outputs) if self.owner == "hook" else detached(outputs)
+        return StepOutput(outputs)
 
-    def run(self, model: Any, batch: Any) -> Any:
-        """A forward pass of the model in `train` mode, in the precision asked for.
 
-        Its `log_vars` may lack the loss.
-        """
-        if self.done is not None:
-            outputs, self.done = self.done, None
-            return outputs
-        if self.autocast is not None:
-            with self.autocast:
-                return model(batch, "train")
-        if type(model) is StepModule:  # past nn.Module's own call, which costs more
-            return model.run(model, batch, "train")
-        return model(batch, "train")
+class ModelUpdate(HookUpdate):
+    """A forward pass of the bare model, which updates in it."""
 
-    @property
-    def skipped(self) -> int:
-        """Updates of the run that were left out so far."""
-        guarded = 0 if self.guard is None else self.guard.skipped
-        overflown = 0 if self.overflows is None else self.overflows.total
-        return self.skipped_before + guarded + overflown
+    owner = "model"
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs."""
-        state = dict(self.saved)
-        if self.owner is not None and not self.watches:
-            state["owner"] = self.owner
-        for name, part in self._stateful().items():
-            state[name] = part.state_dict()
-        if self.skipped:
-            state["skipped_updates"] = self.skipped
-        return state
+    def step(
+        self, model: Any, batch: Any, optimizer: Any, on_grads: OnGrads
+    ) -> StepOutput:
+        inner = model if isinstance(model, ForwardDone) else step_module_of(model)
+        return detached(super().step(inner, batch, optimizer, on_grads))
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave; also by a rollback, amid the counting."""
-        self.saved = dict(state)
-        self.skipped_before += state.get("skipped_updates", 0) - self.skipped
-        for name, part in self._stateful().items():
+
+class EarlierRuns:
+    """What a run takes up of the runs that it continues, and what it hands on."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {}
+        """What `take` was given."""
+        self.skipped = 0
+        """Updates that they left out."""
+
+    def take(self, update: Update, state: Mapping[str, Any]) -> None:
+        """Give the parts of `update` their state; also at a rollback, amid counting."""
+        self.state = dict(state)
+        self.skipped = state.get("skipped_updates", 0) - update.skipped
+        for name, part in update.parts_with_state().items():
             if state.get(name):
                 part.load_state_dict(dict(state[name]))
 
-    def _stateful(self) -> dict[str, Any]:
-        parts = {
-            "scaler": None if self.scaler is None else self.scaler.grad_scaler,
-            "spikes": None if self.guard is None else self.guard.spikes,
-            "micro_batch": self.splitter,
-        }
-        return {name: part for name, part in parts.items() if part is not None}
+    def continued(self, update: Update, *, decided: bool) -> dict[str, Any]:
+        """What a resumed run needs; `decided`: the owner of the updates is known."""
+        state = dict(self.state)
+        if update.owner is not None and decided:
+            state["owner"] = update.owner
+        for name, part in update.parts_with_state().items():
+            state[name] = part.state_dict()
+        if skipped := self.skipped + update.skipped:
+            state["skipped_updates"] = skipped
+        return state
 
 
 class Unreached:
@@ -335,14 +388,8 @@ def check_closure(update: Update) -> None:
 
 def detached(outputs: dict[str, Any]) -> StepOutput:
     """The outputs without their graph, which would keep the activations alive."""
-    result = StepOutput(outputs)
-    loss = result["loss"]
-    if loss is not None:
-        result["loss"] = loss.detach()
-    if len(result) > 3:  # more than loss, log_vars and num_samples
-        for key, value in result.items():
-            result[key] = map_tensors(Tensor.detach, value)
-    return result
+    items = outputs.items()
+    return StepOutput({key: map_tensors(Tensor.detach, value) for key, value in items})
 
 
 def no_backward_from(loss: Any, model: Any) -> ConfigError:

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from devrun import errors
+from devrun.devices.update import Update
 
 DEVICE_NAMES = {
     "cpu",
@@ -384,6 +385,22 @@ def test_21_shipped_code_has_no_hook_for_tests(modules):
         if not m.path.startswith("devrun/testing/") and hook.search(m.text)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_22_an_update_is_made_once(devrun_modules):
+    """The adapter makes the value; nobody edits it, and a step only runs it."""
+    assert Update.__dataclass_params__.frozen
+    own = ("devrun/devices/eager.py", "devrun/devices/update.py")
+    found = []
+    for module in devrun_modules:
+        for node in ast.walk(module.tree):
+            for target in _targets(node):
+                name = dotted(target) or ""
+                if re.search(r"(^|\.)update\.\w+$", name) or (
+                    name.endswith(".update") and module.path not in own
+                ):
+                    found.append(f"{module.at(node)}: {name}")
+    assert not found, "\n".join(found)
 
 
 def outside_emulators(modules):

@@ -18,6 +18,7 @@ PACKAGE = Path(devrun.__file__).parent
 WALK = [
     ("loops.py", "run_iter"),
     ("eager.py", "train_step"),
+    ("update.py", "step"),
     ("update.py", "gradients"),
 ]
 

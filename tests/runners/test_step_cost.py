@@ -42,16 +42,26 @@ class Count(Hook):
             self.calls[f"{Path(code.co_filename).name}:{code.co_name}"] += 1
 
 
+SCHEDULE = {"policy": "CosineAnnealing", "by_epoch": False, "min_lr_ratio": 0.01}
+CLIPPING = {"grad_clip": {"max_norm": 10.0}}
+EPOCH, ITER = (
+    (EpochBasedRunner, {"max_epochs": 1}),
+    (IterBasedRunner, {"max_iters": 40}),
+)
+
+
 @pytest.mark.parametrize(
-    ("runner_type", "limit", "most"),
+    ("runner", "hooks", "most"),
     [
-        (EpochBasedRunner, {"max_epochs": 1}, 32),
-        (IterBasedRunner, {"max_iters": 40}, 43),
+        (EPOCH, (None, None), 15),
+        (EPOCH, (SCHEDULE, CLIPPING), 32),
+        (ITER, (SCHEDULE, CLIPPING), 43),
     ],
 )
-def test_a_step_calls_so_many_functions(runner_type, limit, most, tmp_path):
+def test_a_step_calls_so_many_functions(runner, hooks, most, tmp_path):
     """With fewer `most` goes down; it goes up for a reason only."""
     model, count = nn.Linear(4, 3), Count()
+    runner_type, limit = runner
     runner = runner_type(
         model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
@@ -61,10 +71,7 @@ def test_a_step_calls_so_many_functions(runner_type, limit, most, tmp_path):
         **limit,
     )
     runner.register_training_hooks(
-        {"policy": "CosineAnnealing", "by_epoch": False, "min_lr_ratio": 0.01},
-        {"grad_clip": {"max_norm": 10.0}},
-        None,
-        {"interval": 50, "hooks": [{"type": "TextLoggerHook"}]},
+        *hooks, None, {"interval": 50, "hooks": [{"type": "TextLoggerHook"}]}
     )
     runner.register_hook(count)
     data = TensorDataset(torch.randn(80, 4), torch.arange(80) % 3)

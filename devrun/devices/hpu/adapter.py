@@ -216,16 +216,20 @@ class HPUAdapter(EagerAdapter):
             # one shape of pending losses from the second update on: one graph
             update.guard.fold_at = 2
         if update.clip is not None and self.options.fused:
-            update.clip = fused_clip(self.sdk, policy) or update.clip
-        if self.options.mode == "lazy":
-            self._markers = Markers(self.sdk)
-            update.after_backward = self._markers.after_backward
-            update.after_update = self._markers.after_update
-            if self._graphed is not None:
-                self._markers.on_micro_batch = self._graphed.set_micro_batch
-                # graphs hold the gradients' memory, which must stay the same
-                update.zero = _zero_in_place
-        return update
+            clip = fused_clip(self.sdk, policy)
+            update = replace(update, clip=clip or update.clip)
+        if self.options.mode != "lazy":
+            return update
+        self._markers = Markers(self.sdk)
+        if self._graphed is not None:
+            self._markers.on_micro_batch = self._graphed.set_micro_batch
+            # graphs hold the gradients' memory, which must stay the same
+            update = replace(update, zero=_zero_in_place)
+        return replace(
+            update,
+            after_backward=self._markers.after_backward,
+            after_update=self._markers.after_update,
+        )
 
     def prepare_dataloader(
         self, loader: Any, *, training: bool, seed: int | None = None

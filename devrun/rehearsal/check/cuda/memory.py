@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
+from devrun.devices.update import needs_closure
 from devrun.hooks.base import Priority
 from devrun.parallel.strategy import optimizers_in
 from devrun.rehearsal.check.aside import aside
@@ -61,11 +62,12 @@ class Memory(Probe):
                 self.batch, self._largest = batch, size
 
     def after(self, training: Training) -> Iterator[Finding]:
-        size, adapter = self.size, cast(Any, training.runner.adapter)
+        size = self.size
         if self.batch is None or size is None:
             return
         # one with a closure calls the model by itself
-        if not optimizers_in(training.runner.optimizer) or adapter.update.closure:
+        optimizers = optimizers_in(training.runner.optimizer)
+        if not optimizers or any(map(needs_closure, optimizers)):
             return
         try:
             use, how = self._use(training, size.samples, size.accumulate)
