@@ -14,7 +14,7 @@ from devrun.cli.exits import Session
 from devrun.cli.flags import add_trust_flags, import_modules, read_config, trusted
 from devrun.config import check_config
 from devrun.config.options import DictAction
-from devrun.devices.resolve import FACTS
+from devrun.device_facts.table import FACTS
 from devrun.errors import ConfigError
 from devrun.files import user_path
 

@@ -20,8 +20,8 @@ from devrun.cli.flags import add_train_flags, overrides, read_config
 from devrun.cli.parser import LineParser, at_least
 from devrun.cli.several import small
 from devrun.config import check_config
-from devrun.devices.facts import DeviceFacts
-from devrun.devices.resolve import FACTS
+from devrun.device_facts.facts import DeviceFacts
+from devrun.device_facts.table import FACTS
 from devrun.errors import ConfigError
 
 _SLURM = """\

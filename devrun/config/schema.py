@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NoReturn
 
 from devrun.config.numbers import (
@@ -24,6 +25,8 @@ from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.redact import shown_value
 from devrun.config.revisions import revisions
 from devrun.config.tree import ConfigDict, children, origin_of
+from devrun.device_facts.facts import DeviceFacts
+from devrun.device_facts.table import FACTS, own_facts
 from devrun.errors import ConfigTypeError
 from devrun.redact import MASK
 
@@ -97,6 +100,19 @@ UNUSED = (
 """MMCV's keys that are accepted so that its configs load, and do nothing here; a run
 that has one of them says so."""
 
+
+def _of_devices(what: str, facts: Mapping[str, DeviceFacts]) -> dict[str, Any]:
+    pairs = (getattr(each, what).items() for each in facts.values())
+    return dict(chain.from_iterable(pairs))
+
+
+def _device_keys(facts: Mapping[str, DeviceFacts]) -> dict[str, str]:
+    """A section of each device, and the keys that set an option of one."""
+    options = _of_devices("top_level_options", facts)
+    kinds = {key: kind for key, (_, kind) in options.items()}
+    return {**dict.fromkeys(facts, "dict?"), **kinds}
+
+
 KEYS: dict[str, str | Section] = {
     # what is trained
     "model": "dict",
@@ -166,10 +182,8 @@ KEYS: dict[str, str | Section] = {
             "max_epochs": "count?",
             "max_iters": "count?",
             "constructor": "text",
-            "ipu_model_cfg": "dict",
-            "modules_to_record": "list",
-            "options_cfg": "dict",
             "fp16_cfg": "dict?",
+            **_of_devices("runner_options", own_facts()),
         },
         types=("EpochBasedRunner", "IterBasedRunner", "Runner"),
     ),
@@ -203,11 +217,7 @@ KEYS: dict[str, str | Section] = {
     "watchdog": Section({"timeout": "number", "first_timeout": "number?"}),
     # where it runs
     "device": "text|dict?",
-    "cpu": "dict?",
-    "cuda": "dict?",
-    "hpu": "dict?",
-    "ipu": "dict?",
-    "ipu_replicas": "count?",
+    **_device_keys(own_facts()),
     "dist_params": "dict?",
     "launcher": "text?",
     "find_unused_parameters": "flag",
@@ -320,6 +330,9 @@ def check_config(cfg: Any) -> None:
             or USUAL_HELPERS.fullmatch(str(key))
             or str(key).startswith(("x-", "_"))
         ):
+            if key in (others := _device_keys(FACTS)):  # of another package's device
+                _check(tree, key, value, others[key], path)
+                continue
             if key in _LOADER:
                 reason = "unknown key; it belongs to the section data"
                 raise config_error(reason, origin_of(tree, key), path)
@@ -365,7 +378,11 @@ def _check(
         if name in rule.keys:
             _check(value, name, child, rule.keys[name], (*path, name))
         elif not (rule.open or foreign):
-            _unknown(value, name, rule.keys, (*path, name))
+            # of another package's device
+            others = _of_devices("runner_options", FACTS) if path == ("runner",) else {}
+            if name not in others:
+                _unknown(value, name, rule.keys, (*path, name))
+            _check(value, name, child, others[name], (*path, name))
 
 
 def _number_hint(value: Any) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from devrun.construct import where
+from devrun.device_facts.table import FACTS
 from devrun.errors import ConfigError, ConfigTypeError, nearest
 from devrun.trust import may_run_code
 
@@ -77,9 +78,10 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
     if values.get("emulate") is False:
         del values["emulate"]
     if "emulate" in values and "emulate" not in fields:
+        emulated = [name for name, facts in FACTS.items() if facts.has_emulator]
         raise ConfigError(
-            f"device {device!r} has no emulator: take device hpu or ipu, which have "
-            "one, or remove emulate",
+            f"device {device!r} has no emulator: take device {' or '.join(emulated)}, "
+            "which have one, or remove emulate",
             key="emulate",
         )
     for key, value in values.items():

@@ -1,7 +1,7 @@
 """From a device's name to its adapter; nothing is imported before it is asked for.
 
-Names come from three places: the table below, `register_device`, and the entry-point
-group `devrun.devices` of installed packages (`mydev = "mypackage.mod:MyAdapter"`).
+Names come from three places: `devrun.device_facts`, `register_device`, and the
+entry points `devrun.devices` of packages (`mydev = "mypackage.mod:MyAdapter"`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from devrun.devices.facts import DeviceFacts
-from devrun.devices.hpu import facts as hpu
-from devrun.devices.ipu import facts as ipu
+from devrun.device_facts.table import ADAPTERS, FACTS
 from devrun.errors import (
     ConfigError,
     ConfigTypeError,
@@ -30,27 +28,6 @@ if TYPE_CHECKING:
     from devrun.devices.base import DeviceAdapter, DeviceInfo
 
 ENTRY_POINT_GROUP = "devrun.devices"
-
-_BUILT_IN = {
-    "cpu": "devrun.devices.cpu:CPUAdapter",
-    "cuda": "devrun.devices.cuda:CUDAAdapter",
-    "mps": "devrun.devices.generic:MPSAdapter",
-    "xpu": "devrun.devices.generic:XPUAdapter",
-    "npu": "devrun.devices.generic:NPUAdapter",
-    "accelerator": "devrun.devices.generic:GenericAdapter",
-    "hpu": "devrun.devices.hpu.adapter:HPUAdapter",
-    "ipu": "devrun.devices.ipu.adapter:IPUAdapter",
-}
-_AUTO_ORDER = ("cuda", "hpu", "ipu", "mps", "xpu", "npu", "accelerator", "cpu")
-FACTS: Mapping[str, DeviceFacts] = {
-    "cpu": DeviceFacts(resource=None),
-    "cuda": DeviceFacts(
-        other_names=("gpu", "rocm", "hip"),
-        fast_environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-    ),
-    "hpu": hpu.FACTS,
-    "ipu": ipu.FACTS,
-}
 
 _registered: dict[str, Any] = {}
 _auto_rule: list[Callable[[Any], Any]] = []
@@ -83,8 +60,8 @@ def register_device(name: str, target: Any, *, force: bool = False) -> None:
         raise ConfigError(f"a device cannot be named {name!r}: use a plain word")
     if isinstance(target, str) and target.count(":") != 1:
         raise ConfigError(f"device {name!r}: expected 'module:Class', got {target!r}")
-    if not force and (name in _BUILT_IN or name in _registered):
-        owner = _registered.get(name, _BUILT_IN.get(name))
+    if not force and (name in ADAPTERS or name in _registered):
+        owner = _registered.get(name, ADAPTERS.get(name))
         raise ConfigError(
             f"device {name!r} is already {owner}; choose another name or force=True"
         )
@@ -93,7 +70,7 @@ def register_device(name: str, target: Any, *, force: bool = False) -> None:
 
 def device_names() -> list[str]:
     """Every name that `resolve_device` knows, besides `auto`."""
-    return sorted({*_BUILT_IN, *_registered, *_entry_points()})
+    return sorted({*ADAPTERS, *_registered, *_entry_points()})
 
 
 def resolve_device(spec: Any) -> DeviceAdapter:
@@ -196,8 +173,9 @@ def _read(spec: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _best() -> type[DeviceAdapter]:
-    """The first of `_AUTO_ORDER` that is really here."""
-    for name in _AUTO_ORDER:
+    """The first in the order of the facts that is really here."""
+    order = sorted((f.auto, name) for name, f in FACTS.items() if f.auto is not None)
+    for _, name in order:
         try:
             adapter = _adapter_class(name)
         except DeviceUnavailableError:
@@ -210,8 +188,8 @@ def _best() -> type[DeviceAdapter]:
 def _adapter_class(name: str) -> type[DeviceAdapter]:
     if name in _registered:
         return _load(name, _registered[name], "register_device")
-    if name in _BUILT_IN:
-        return _load(name, _BUILT_IN[name], "devrun")
+    if name in ADAPTERS:
+        return _load(name, ADAPTERS[name], "devrun")
     plugins = _entry_points()
     if name in plugins:
         found = plugins[name]
@@ -255,7 +233,7 @@ def _entry_points() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for point in metadata.entry_points(group=ENTRY_POINT_GROUP):
         owner = point.dist.name if point.dist is not None else "unknown"
-        if point.name in _BUILT_IN:
+        if point.name in ADAPTERS:
             _say_ignored(owner, point.name)
             continue
         found.setdefault(point.name, {})[point.value.replace(" ", "")] = owner

@@ -7,8 +7,9 @@ from copy import copy
 from typing import Any
 
 from devrun.config.tree import where
+from devrun.device_facts.table import FACTS
 from devrun.devices.base import DeviceAdapter
-from devrun.devices.resolve import FACTS, resolve_device
+from devrun.devices.resolve import resolve_device
 from devrun.errors import ConfigError, nearest
 from devrun.place import Place
 
@@ -45,8 +46,8 @@ def option_place(cfg: Mapping[str, Any], device: str, option: str) -> Place:
 def parallel_section(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
     """The `parallel` section with MMCV's keys for it; None where nothing is said.
 
-    The stages of a pipeline begin where those of an IPU do, if it says nothing else.
-    It keeps the places of its keys.
+    The stages of a pipeline begin where the device's own pipeline is cut, if it says
+    nothing else. It keeps the places of its keys.
     """
     section = cfg.get("parallel")
     named = [name for name in ("find_unused_parameters", "sync_bn") if cfg.get(name)]
@@ -55,9 +56,10 @@ def parallel_section(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
     made = copy(section) if section is not None else {}
     for name in named:
         made.setdefault(name, True)
-    edges = (cfg.get("ipu") or {}).get("train_split_edges")
-    if edges and (made.get("mesh") or {}).get("pipeline", 1) != 1:
-        made.setdefault("split", edges)
+    for device, facts in FACTS.items():
+        edges = (cfg.get(device) or {}).get(facts.split_option)
+        if edges and (made.get("mesh") or {}).get("pipeline", 1) != 1:
+            made.setdefault("split", edges)
     return made
 
 
@@ -80,13 +82,13 @@ def device_spec(cfg: Mapping[str, Any]) -> dict[str, Any]:
     given = device if isinstance(device, Mapping) else {"type": device}
     spec = {"type": "auto", **given}
     for kind, facts in FACTS.items():
-        for key, option in facts.top_level_options.items():
+        for key, (option, _) in facts.top_level_options.items():
             if cfg.get(key) and spec.get("type") in ("auto", kind):
                 given = {option: cfg[key]}
                 spec = {**_agreeing(spec, given, where(cfg, key)), "type": kind}
     name = str(spec.get("type")).split(":")[0]
     own = cfg.get(name)
-    if isinstance(own, Mapping):  # a section such as `ipu:`
+    if isinstance(own, Mapping):  # the section with the device's name
         spec = _agreeing(spec, own, where(cfg, name))
     runner = cfg.get("runner") or {}
     for key in FACTS[name].runner_options if name in FACTS else ():

@@ -20,8 +20,8 @@ from devrun.config.schema import unused
 from devrun.config.tree import where
 from devrun.data.build import build_dataloader, build_loaders, loader_options
 from devrun.data.labels import check_labels
+from devrun.device_facts.table import FACTS
 from devrun.devices.base import DeviceAdapter
-from devrun.devices.resolve import FACTS
 from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
 from devrun.errors import ConfigError, DevrunError
@@ -279,7 +279,7 @@ def _register_hooks(runner: BaseRunner, cfg: Mapping[str, Any]) -> None:
 def _optimizer_section(cfg: Mapping[str, Any], device: str) -> Mapping[str, Any] | None:
     """`optimizer_config` with MMCV's separate `fp16` section folded in.
 
-    What that says of an IPU's arithmetic is for devices with options in `runner` only.
+    What that says of the arithmetic is for devices with options in `runner` only.
     """
     fp16 = cfg.get("fp16") or (cfg.get("runner") or {}).get("fp16_cfg")
     if cfg.get("optimizer_config") is None and fp16 is None:

@@ -18,6 +18,7 @@ LAYERS = {
     "place": 0,
     "text": 0,
     "blame": 0,
+    "device_facts": 0,
     "importing": 1,
     "trust": 1,
     "construct": 1,

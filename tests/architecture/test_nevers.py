@@ -327,7 +327,8 @@ VENDOR_WORDS = re.compile(
 )
 NAMES_EMULATORS = {
     "devrun/devices/emulation.py",
-    "devrun/devices/facts.py",
+    "devrun/device_facts/hpu.py",
+    "devrun/device_facts/ipu.py",
     "devrun/rehearsal/scaling/published.py",  # a table of the vendors' links
 }
 
@@ -401,6 +402,29 @@ def test_22_an_update_is_made_once(devrun_modules):
                 ):
                     found.append(f"{module.at(node)}: {name}")
     assert not found, "\n".join(found)
+
+
+DEVICES_OF_VENDORS = re.compile(r"\b(hpu|ipu|gaudi|ipus)\b|\bipu_", re.IGNORECASE)
+KNOW_NO_VENDOR = re.compile(
+    r"devrun/(config|runners|hooks)/|devrun/errors\.py"
+    r"|devrun/devices/(__init__|base|resolve|eager|update|cpu|cuda|generic)\.py"
+)
+
+
+def test_23_no_vendors_name_above_the_devices(devrun_modules):
+    """What a device adds to configs, resumes and `auto` comes from its facts."""
+    wrong = []
+    for m in devrun_modules:
+        if not KNOW_NO_VENDOR.match(m.path):
+            continue
+        told = {id(node) for node in docstrings(m.tree)}
+        wrong += [
+            f"{m.at(node)} {node.value[:60]!r}"
+            for node in ast.walk(m.tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if id(node) not in told and DEVICES_OF_VENDORS.search(node.value)
+        ]
+    assert not wrong, "\n".join(wrong)
 
 
 def outside_emulators(modules):

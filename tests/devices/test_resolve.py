@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
 
+from devrun.config import check_config
+from devrun.device_facts import table
 from devrun.devices import resolve
 from devrun.devices.cpu import CPUAdapter
 from devrun.devices.resolve import (
@@ -23,6 +26,7 @@ from devrun.errors import (
     DeviceUnavailableError,
     UnknownNameError,
 )
+from devrun.runners import changes, device_section
 
 
 @pytest.fixture(autouse=True)
@@ -143,8 +147,8 @@ def test_an_option_of_the_wrong_kind_says_what_it_takes(value):
 
 
 def test_auto_takes_the_first_that_is_really_here(monkeypatch):
-    table = {**resolve._BUILT_IN, "cuda": f"{__name__}:Absent"}
-    monkeypatch.setattr(resolve, "_BUILT_IN", table)
+    table = {**resolve.ADAPTERS, "cuda": f"{__name__}:Absent"}
+    monkeypatch.setattr(resolve, "ADAPTERS", table)
     monkeypatch.setitem(sys.modules, __name__, sys.modules[Absent.__module__])
     register_device("hpu", Emulated, force=True)
     adapter = resolve_device("auto")
@@ -231,3 +235,57 @@ def test_resolving_names_does_not_import_torch(root_dir):
         cwd=root_dir,
     )
     assert done.stdout.strip() == "False"
+
+
+FACTS = """
+from devrun.device_facts import DeviceFacts
+
+FACTS = DeviceFacts(
+    auto=1,
+    runner_options={"own_cfg": "dict"},
+    top_level_options={"own_replicas": ("replicas", "count?")},
+)
+"""
+
+
+@pytest.fixture
+def facts():
+    """Those of packages are read anew."""
+    caches = (table._loaded, changes._free)
+    for each in caches:
+        each.cache_clear()
+    yield
+    for each in caches:
+        each.cache_clear()
+
+
+def test_a_package_brings_the_facts_of_its_device(facts, tmp_path, monkeypatch):
+    """To configs, resumes and `auto`, as the devices of this package do."""
+    info = tmp_path / "own_device-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-device\n")
+    group = f"[{table.ENTRY_POINT_GROUP}]\nown = own_device_facts:FACTS\n"
+    (info / "entry_points.txt").write_text(group)
+    (tmp_path / "own_device_facts.py").write_text(FACTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    check_config({"own": {"x": 1}, "own_replicas": 2, "runner": {"own_cfg": {}}})
+    with pytest.raises(ConfigError, match="own_replicas"):
+        check_config({"own_replicas": 0})
+    assert not changes.config_changes({"own_replicas": 1}, {"own_replicas": 2})
+    spec = device_section.device_spec({"own_replicas": 2})
+    assert spec == {"type": "own", "replicas": 2}
+
+    class Own(CPUAdapter):
+        name = "own"
+
+    register_device("own", Own)
+    assert resolve_device("auto").name == "own"
+
+
+def test_one_device_does_not_load_anothers():
+    code = "import devrun.devices.cpu, sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not re.search(r"devrun\.devices\.(hpu|ipu|cuda|generic)", done.stdout)

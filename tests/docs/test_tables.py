@@ -196,10 +196,10 @@ def test_the_protocol_table_has_every_method_of_an_adapter():
 
 
 def test_the_device_table_has_every_name():
-    from devrun.devices.resolve import _BUILT_IN
+    from devrun.device_facts import ADAPTERS
 
     rows = table("docs/devices.md", "name", "adapter")
-    assert {n for row in rows for n in codes(row[0])} == set(_BUILT_IN)
+    assert {n for row in rows for n in codes(row[0])} == set(ADAPTERS)
 
 
 def test_the_key_table_has_every_key_of_a_config():

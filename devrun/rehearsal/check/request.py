@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from devrun.config.merge import DELETE
-from devrun.devices.resolve import FACTS, available_devices, device_names
+from devrun.device_facts.table import FACTS
+from devrun.devices.resolve import available_devices, device_names
 from devrun.errors import DeviceUnavailableError, UnknownNameError, nearest
 
 MODES: Mapping[str, tuple[str, ...]] = {"hpu": ("lazy", "eager", "compile")}

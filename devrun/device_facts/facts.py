@@ -1,4 +1,4 @@
-"""`DeviceFacts`: what is known of a device before its adapter is imported."""
+"""`DeviceFacts`: what a device adds to configs, to resumes and to `auto`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """Each device with such facts has them in the module `facts` of its folder."""
+    """Plain data; kinds of keys are the words of `devrun.config.schema`."""
 
+    auto: int | None = None
+    """Its place in the order in which `auto` looks for a device; None: it is only taken
+    by name."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables to set before torch is imported; what the user has set stays."""
     fast_environment: Mapping[str, str] = field(default_factory=dict)
@@ -22,7 +25,13 @@ class DeviceFacts:
     """What a program for it imports; the first is the one to name."""
     resource: str | None = "nvidia.com/gpu"
     """What one of it is called by Kubernetes; None where it is no resource there."""
-    runner_options: tuple[str, ...] = ()
-    """Its options that MMCV keeps in the `runner` section."""
-    top_level_options: Mapping[str, str] = field(default_factory=dict)
-    """Top-level key of a config -> the option it sets; it also selects the device."""
+    runner_options: Mapping[str, str] = field(default_factory=dict)
+    """Its options that MMCV keeps in the `runner` section -> their kinds."""
+    top_level_options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Top-level key of a config -> the option it sets, and its kind; the key also
+    selects the device."""
+    split_option: str | None = None
+    """Its option that says where a pipeline is cut, which the stages of `parallel`
+    follow."""
+    recomputes_by: str = ""
+    """What it has in place of `gradient_checkpointing`, where it has none."""

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from devrun.devices.facts import DeviceFacts
+from devrun.device_facts.facts import DeviceFacts
 
 FACTS = DeviceFacts(
+    auto=20,
     resource="habana.ai/gaudi",
     has_emulator=True,
     packages=("habana_frameworks", "habana_dataloader"),
