@@ -38,8 +38,7 @@ def users_line(error: BaseException | None) -> str | None:
         found = [frame for frame in _frames(error) if is_users(frame[0])]
         if found:
             file, line, name = found[-1]
-            here = os.path.relpath(file)
-            return f"{file if here.startswith('..') else here}:{line} in {name}"
+            return f"{_shown(file)}:{line} in {name}"
         error = error.__cause__
     return None
 
@@ -50,6 +49,15 @@ def is_users(file: str) -> bool:
     if file.startswith("<") or any(name in parts for name in _INSTALLED):
         return False
     return not any(os.path.abspath(file).startswith(f"{own}{os.sep}") for own in _OURS)
+
+
+def _shown(file: str) -> str:
+    """`file`, from the current folder on where it is in that."""
+    try:
+        here = os.path.join(os.getcwd(), "")
+    except OSError:  # it is gone
+        return file
+    return file[len(here) :] if file.startswith(here) else file
 
 
 def _frames(error: BaseException) -> Iterator[tuple[str, int, str]]:

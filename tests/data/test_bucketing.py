@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import ConcatDataset as TorchConcat
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
-from devrun import EpochBasedRunner
 from devrun.data import (
     ConcatDataset,
     PreparedLoader,
@@ -30,7 +29,6 @@ from devrun.data import (
 from devrun.data.bucketing import Buckets
 from devrun.data.spec import LoaderSpec, extras_of
 from devrun.errors import ConfigError, DataError
-from devrun.hooks import Hook
 from devrun.models import GPT
 from tests.data.helpers import Numbers, read
 from tests.docs.blocks import codes, table
@@ -218,12 +216,6 @@ def test_two_axes_take_two_calls() -> None:
     assert shapes == {(20, 60), (30, 60)}
 
 
-def test_tensors_of_one_axis_get_one_size() -> None:
-    data = As(lambda ids, i: {"source": ids, "target": ids.repeat(2)})
-    loader = bucketed(loader_of(data), pad={"source": 0, "target": 0}, num=2)
-    assert all(b["source"].shape == b["target"].shape for b in loader)
-
-
 def test_the_callers_loader_and_samples_stay_as_they_were() -> None:
     kept = [{"ids": torch.ones(n)} for n in (2, 5, 3, 4)]
     loader = loader_of(kept)
@@ -266,23 +258,6 @@ def test_the_forecast_counts_what_is_padded(caplog: Any) -> None:
     with caplog.at_level(logging.INFO, "devrun"):
         bucketed(DataLoader(samples, 2), pad=0, sizes=[4, 8])
     assert caplog.messages[0].endswith("2 sizes (4, 8): 31.2 % padding, 2 shapes")
-
-
-def test_the_padding_to_expect_is_said_once(caplog: Any) -> None:
-    with caplog.at_level(logging.INFO, "devrun"):
-        loader = bucketed(loader_of(shuffle=True), pad=PAD, num=3)
-        list(loader)
-    (line,) = caplog.messages
-    assert line.startswith("batches of Sentences are padded to 3 sizes (")
-    share = float(line.split(": ")[1].split(" %")[0])
-    real = total = 0
-    for epoch in range(20):
-        for batch in read(resumable(loader), epoch):
-            real, total = (
-                real + int((batch["ids"] > 0).sum()),
-                total + batch["ids"].numel(),
-            )
-    assert abs(share - 100 * (1 - real / total)) < 3
 
 
 def test_known_lengths_spare_the_reading() -> None:
@@ -418,34 +393,6 @@ def test_the_loss_does_not_see_the_padding() -> None:
     losses = torch.stack([model(**default_collate([s]))["loss"] for s in alone])
     tokens = torch.tensor([len(sample["labels"]) - 1.0 for sample in alone])
     torch.testing.assert_close(model(**few[0])["loss"], losses @ tokens / tokens.sum())
-
-
-class Losses(Hook):
-    def __init__(self) -> None:
-        self.found: list[float] = []
-
-    def after_train_iter(self, runner: Any) -> None:
-        self.found.append(float(runner.outputs["loss"]))
-
-
-def test_training_is_the_same_with_and_without_buckets() -> None:
-    def trained(**spec: Any) -> tuple[list[float], nn.Module]:
-        model, losses = gpt(), Losses()
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-        runner = EpochBasedRunner(
-            model, optimizer=optimizer, device="cpu", seed=1, max_epochs=1
-        )
-        runner.register_hook(losses)
-        runner.run([paragraphs(**spec)], [("train", 1)])
-        runner.close()
-        return losses.found, model
-
-    free, first = trained(sizes="longest")
-    few, second = trained(sizes=[48, 64])
-    assert len(free) > 10 and free[-1] < free[0]
-    torch.testing.assert_close(torch.tensor(free), torch.tensor(few))
-    for a, b in zip(first.parameters(), second.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
 def chosen(lengths: list[int], **options: Any) -> list[int]:
