@@ -24,6 +24,7 @@ from devrun.scopes import SCOPES, Scope, within
 
 __all__ = [
     "attach",
+    "guest_of",
     "hooks_of",
     "init_weights",
     "installed",
@@ -183,6 +184,19 @@ def hooks_of(model: Any) -> list[Hook]:
     """What tells a model of a package how far the run is, where it asks for that."""
     home = _home_of(model)
     return list(home.hooks_of(model)) if hasattr(home, "hooks_of") else []
+
+
+def guest_of(model: Any) -> Any:
+    """What runs `model` where it is of another framework that leaves the step to it:
+    a LightningModule, or a `BaseModel` of MMEngine; else None."""
+    if sys.modules.keys() & {"lightning.pytorch", "pytorch_lightning"}:
+        guest = import_module("devrun.interop.lightning").lightning_hook(model)
+        if guest is not None:
+            return guest
+    if "mmengine.model" in sys.modules:
+        step = import_module("devrun.interop.mmengine.step")
+        return step.EngineGuest(model) if step.is_of_engine(model) else None
+    return None
 
 
 def _home_of(model: Any) -> Any:

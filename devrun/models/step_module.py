@@ -3,7 +3,6 @@
 Which of the contracts a model keeps is found once, when it is wrapped:
 
     train_step(batch, optimizer) -> {loss, log_vars, num_samples}        MMCV's
-    train_step(batch, optim_wrapper), val_step(batch) -> samples         MMEngine's
     forward(**batch) -> a dict or object with `loss`                     Hugging Face's
     forward(x) and a separate loss(output, target)                       plain PyTorch
 """
@@ -20,7 +19,6 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from devrun.errors import ConfigError, ConfigTypeError
-from devrun.models.engine import engine_step, is_of_engine, stacked_batch
 from devrun.models.items import shifts_labels
 from devrun.models.steps import (
     MODES,
@@ -50,7 +48,8 @@ class StepModule(nn.Module):
         model: the user's module, kept as `.module`; its `state_dict` is canonical.
         loss: `loss(output, target)`, for models that compute none themselves.
         batch_processor: MMCV's `f(model, data, train_mode)`; deprecated.
-        guest: what runs a model of another framework: its `step` becomes `run`.
+        guest: what runs a model of another framework: its `step` becomes `run`, and
+            its `stacked`, where it has one, what makes tensors of a batch.
 
     Raises:
         ConfigError: the parts contradict each other, or (from `forward`) the model
@@ -112,14 +111,14 @@ class StepModule(nn.Module):
         """A torch.nn loss takes a tensor: the `logits` where the output has more."""
         self.call_forms: dict[Any, Any] = {}
         """How each layout of batch is passed to `forward`, found at its first use."""
+        if batch_processor is not None:
+            _check_batch_processor(model, batch_processor)
         if guest is not None:
             self.run = guest.step
+            if hasattr(guest, "stacked"):
+                self.stacked = functools.partial(guest.stacked, self)
         elif batch_processor is not None:
-            _check_batch_processor(model, batch_processor)
             self.run = processor_step
-        elif is_of_engine(model):
-            self.run, own = engine_step, False
-            self.stacked = functools.partial(stacked_batch, self)
         elif own:
             self.run = own_step
         else:

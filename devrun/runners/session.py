@@ -19,7 +19,7 @@ from devrun.devices.seeding import seed_streams
 from devrun.dist import broadcast_object, get_dist_info
 from devrun.errors import ConfigError
 from devrun.hooks.base import Hook
-from devrun.interop.lightning import LightningHook, lightning_hook
+from devrun.interop import guest_of
 from devrun.models.fp16 import wrap_fp16_model
 from devrun.models.step_module import StepModule
 from devrun.parallel.options import ParallelOptions
@@ -99,7 +99,7 @@ class Session:
             )
         model = bare_module(model)  # the adapter wraps it as its device wants it
         self.step_module = StepModule(
-            model, self.loss, self.batch_processor, lightning_hook(model)
+            model, self.loss, self.batch_processor, guest_of(model)
         )
         self.wrapped: Any = self.step_module
         """The step module as the adapter wrapped it: what a step is given."""
@@ -108,10 +108,9 @@ class Session:
             vars(self).pop("optimizer", None)
 
     @property
-    def guest(self) -> LightningHook | None:
+    def guest(self) -> Any:
         """What runs a model of another framework, if it is one."""
-        guest: LightningHook | None = self.step_module.guest
-        return guest
+        return self.step_module.guest
 
     @cached_property
     def optimizer(self) -> Any:

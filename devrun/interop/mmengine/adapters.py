@@ -15,8 +15,8 @@ from devrun.errors import ConfigError
 from devrun.interop.mmengine.hook import EngineHook
 from devrun.interop.mmengine.own_hooks import PreciseBNHook, SwitchRecipeHook
 from devrun.interop.mmengine.schedulers import ParamSchedulerHook
+from devrun.interop.mmengine.step import Stacked
 from devrun.metrics import StatefulMetric
-from devrun.models.engine import Stacked
 
 
 class EngineMetric(StatefulMetric):

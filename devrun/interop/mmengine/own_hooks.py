@@ -11,8 +11,8 @@ from typing import Any
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.hooks.base import Hook, Priority
 from devrun.interop.mmengine.hook import EngineHook, EngineView
+from devrun.interop.mmengine.step import Stacked
 from devrun.interop.openmmlab import hooks as openmmlab
-from devrun.models.engine import Stacked
 from devrun.run import Run
 from devrun.step import Capability
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from devrun.data.batch import batch_size_of
-from devrun.errors import DevrunError, UnsupportedFeatureError
+from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
 from devrun.models.calls import Wrapped
 from devrun.models.steps import check_gradient, detached
 from devrun.scopes import SCOPES
@@ -200,3 +200,29 @@ def _count(batch: Any) -> int:
     if isinstance(inputs, (list, tuple)) and isinstance(inputs, Sized):
         return len(inputs)
     return batch_size_of(batch)
+
+
+class EngineGuest:
+    """Runs a model of MMEngine's kind on devrun's runner."""
+
+    step = staticmethod(engine_step)
+    stacked = staticmethod(stacked_batch)
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.batches: int | None = None
+
+    def join(self, run: Any, optimizer: Any, loss: Any) -> None:
+        """Nothing, but for a loss beside the model's own.
+
+        Raises:
+            ConfigError: there is one.
+        """
+        if loss is not None:
+            raise ConfigError(
+                f"{type(self.model).__name__} gets its loss from train_step; remove "
+                "the separate loss"
+            )
+
+    def optimizer(self) -> None:
+        """It brings none."""
