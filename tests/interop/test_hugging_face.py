@@ -168,7 +168,7 @@ def saved(folder, **facts):
         ({"path": "data/digits"}, ConfigError, "split of data/digits must be given"),
         ({"columns": {"lable": "labels"}}, ConfigError, "did you mean 'label'"),
         ({"inputs": "txet"}, ConfigError, "did you mean 'text'"),
-        ({"processor": {**TOKENIZER, FOLDER: "gpt2"}}, ConfigError, "hf download NAME"),
+        ({"processor": {**TOKENIZER, FOLDER: "gpt2"}}, ConfigError, "--allow-download"),
         (
             {"processor": {**TOKENIZER, "trust_remote_code": True}},
             ConfigError,
