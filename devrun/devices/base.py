@@ -26,7 +26,6 @@ from torch import nn
 
 from devrun.checkpoint import (
     MmcvCheckpoint,
-    fits,
     load_state_dict,
     mmcv_optimizer_tree,
     optimizer_state_by_name,
@@ -135,12 +134,6 @@ class DeviceAdapter(ABC):
         return True
 
     @property
-    def divides(self) -> bool:
-        """Whether a process will have only a part of some weights, once prepared."""
-        kind, sizes = self.parallel.fitted(get_dist_info()[1])
-        return kind == "fsdp" or sizes["tensor"] > 1
-
-    @property
     def data_share(self) -> tuple[int, int]:
         """Which share of the samples this process reads, of how many; after `setup`.
 
@@ -229,10 +222,6 @@ class DeviceAdapter(ABC):
         """
         state: dict[str, Any] = self.unwrap_model(model).state_dict()
         return state
-
-    def fits(self, model: Any, state: Any) -> bool:
-        """Whether `state` has the model's own names and shapes."""
-        return fits(self.unwrap_model(model), state)
 
     def load_model_state(self, model: Any, state: Any, source: str) -> None:
         """The model takes what `model_state` of any device gave, all of it.

@@ -192,6 +192,11 @@ class ParallelOptions:
         usual = vars(ParallelOptions())
         return [name for name, value in usual.items() if getattr(self, name) != value]
 
+    def divides(self, world: int) -> bool:
+        """Whether each of `world` processes will have only a part of some weights."""
+        kind, sizes = self.fitted(world)
+        return kind == "fsdp" or sizes["tensor"] > 1
+
     def fitted(self, world: int) -> tuple[str, dict[str, int]]:
         """The type, and the size of every dimension, for `world` processes.
 

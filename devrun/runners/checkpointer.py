@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from devrun import __version__, dist
 from devrun.checkpoint import (
     checkpoint_at,
+    fits,
     load_checkpoint,
     positional_optimizer_state,
     step_name,
@@ -327,7 +328,7 @@ class Checkpointer:
                 session.wrapped, session.optimizer, parts["optimizer"]
             )
 
-        fitting = adapter.fits(session.wrapped, parts["model"])
+        fitting = fits(adapter.unwrap_model(session.wrapped), parts["model"])
         load = optimizer_loader() if wanted and fitting else None
         with ExitStack() as undo:
             if not fitting:  # a model with names of its own for them may take it

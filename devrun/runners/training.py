@@ -331,7 +331,8 @@ def _load(
 ) -> None:
     runner = training.runner
     resume_from = cfg.get("resume_from") or ("auto" if cfg.get("auto_resume") else None)
-    if (resume_from or cfg.get("load_from")) and runner.adapter.divides:
+    divides = runner.adapter.parallel.divides(runner.world_size)
+    if (resume_from or cfg.get("load_from")) and divides:
         with training.located():
             runner.prepare()  # then it needs room for its share of the file alone
     if resume_from and dry_run:

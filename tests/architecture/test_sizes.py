@@ -345,3 +345,13 @@ def attributes(kind):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_flags_of_each_command_are_these(command):
     assert flags_of(parser_of(command)) == FLAGS[command]
+
+
+def test_the_seam_does_not_grow():
+    """What a device's author has to know; smaller is better."""
+    adapter = [
+        name
+        for name in {*vars(DeviceAdapter), *DeviceAdapter.__annotations__}
+        if not name.startswith("_")
+    ]
+    assert len(adapter) <= 42, sorted(adapter)
