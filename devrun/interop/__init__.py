@@ -24,10 +24,12 @@ from devrun.scopes import SCOPES, Scope, within
 
 __all__ = [
     "attach",
+    "brings_optimizer",
     "guest_of",
     "hooks_of",
     "init_weights",
     "installed",
+    "module_loaders",
     "move_augments",
     "opened",
     "scope_of",
@@ -184,6 +186,29 @@ def hooks_of(model: Any) -> list[Hook]:
     """What tells a model of a package how far the run is, where it asks for that."""
     home = _home_of(model)
     return list(home.hooks_of(model)) if hasattr(home, "hooks_of") else []
+
+
+def brings_optimizer(section: Mapping[str, Any]) -> bool:
+    """Whether the `model` section is of a kind that has its optimizer itself.
+
+    Also where it is of nothing that can be built, which building it explains.
+    """
+    lightning = import_module("devrun.interop.lightning")
+    found: bool = lightning.names_guest(section)
+    return found
+
+
+def module_loaders(
+    data: Mapping[str, Any], modes: Sequence[str], evaluated: str | None
+) -> tuple[list[Any], Any]:
+    """The loaders of a data module: one for each of `modes`, and that to evaluate on.
+
+    Raises:
+        ConfigError: no such module, or it makes no loader of one of `modes`.
+    """
+    home = import_module("devrun.interop.lightning_data")
+    found: tuple[list[Any], Any] = home.module_loaders(data, modes, evaluated)
+    return found
 
 
 def guest_of(model: Any) -> Any:

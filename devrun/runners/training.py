@@ -26,9 +26,14 @@ from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
 from devrun.errors import ConfigError, DevrunError
 from devrun.hooks.base import Priority
-from devrun.interop import hooks_of, init_weights, move_augments, opened
-from devrun.interop.lightning import names_guest
-from devrun.interop.lightning_data import module_loaders
+from devrun.interop import (
+    brings_optimizer,
+    hooks_of,
+    init_weights,
+    module_loaders,
+    move_augments,
+    opened,
+)
 from devrun.models.build import build_loss, build_model
 from devrun.optim import build_optimizer
 from devrun.registry import HOOKS, build_from_cfg
@@ -239,7 +244,7 @@ def _copies(cfg: Mapping[str, Any], runner: BaseRunner) -> int:
 def _check_sections(cfg: Mapping[str, Any]) -> None:
     for name in ("model", "data", "optimizer", "runner"):
         missing = cfg.get(name) is None
-        if missing and (name != "optimizer" or not names_guest(cfg["model"])):
+        if missing and (name != "optimizer" or not brings_optimizer(cfg["model"])):
             raise ConfigError(
                 f"the config has no section {name!r}, which training needs; there "
                 f"are: {', '.join(key for key in cfg if cfg[key] is not None)}"

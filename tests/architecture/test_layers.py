@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -91,6 +92,27 @@ def test_no_room_imports_a_higher_one(devrun_modules):
         for i in m.imports
         if is_ours(i.target) and i.target not in VERSION_ONLY
         if LAYERS[room_of(i.target)] > LAYERS[m.room]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_runners_know_other_frameworks_by_one_door(devrun_modules):
+    """What a front end is stays behind `devrun.interop`; models know none at all."""
+    behind = {m.name for m in devrun_modules if m.name.startswith("devrun.interop.")}
+    wrong = [
+        f"{m.path}:{i.line} imports {i.target}"
+        for m in devrun_modules
+        if m.room in ("runners", "models")
+        for i in m.imports
+        if behind & {i.target, i.target.rpartition(".")[0]}
+    ]
+    names = ("mmengine", "openmmlab", "lightning", "mmcls", "mmpretrain")
+    wrong += [
+        f"{m.path}:{node.lineno} names {node.value!r}"
+        for m in devrun_modules
+        if m.room in ("runners", "models")
+        for node in ast.walk(m.tree)
+        if isinstance(node, ast.Constant) and str(node.value).startswith(names)
     ]
     assert not wrong, "\n".join(wrong)
 
