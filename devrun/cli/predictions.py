@@ -52,7 +52,9 @@ class Kept:
         """
         prepared = self._runner.prepare_eval_loader(self._loader)
         size, (rank, world) = length_of(prepared.dataset), prepared.data_share
-        own = range(rank, size or 0, world) if self._runner.adapter.speaks else ()
+        own = (
+            range(rank, size or 0, world) if self._runner.adapter.tells_results else ()
+        )
         places = [place for place in own if place not in prepared.skipped]
         if size is None and world == 1:
             places = list(range(len(self._mine)))

@@ -128,7 +128,7 @@ class DeviceAdapter(ABC):
             self._is_set_up = True
 
     @property
-    def speaks(self) -> bool:
+    def tells_results(self) -> bool:
         """Whether results of this process count: False where another one, which reads
         the same samples, tells them."""
         return True

@@ -40,8 +40,8 @@ from devrun.devices.placement import (
     bring_inputs,
     check_compile,
     compile_in_place,
+    move_together,
     moved,
-    place,
     step_module_of,
     user_module_of,
 )
@@ -126,8 +126,8 @@ class EagerAdapter(DeviceAdapter):
         return self.mesh.data_rank, self.mesh.data_size
 
     @property
-    def speaks(self) -> bool:
-        return self.mesh.speaks
+    def tells_results(self) -> bool:
+        return self.mesh.tells_results
 
     def claim(self) -> torch.device:
         """The device of this process, where tensors go; `setup` asks once.
@@ -317,7 +317,7 @@ class EagerAdapter(DeviceAdapter):
 
     def placed(self, model: StepModule, optimizer: Any) -> Any:
         """Put both on the device; the optimizer to use from now on."""
-        place(model, optimizer, self.device, self.options)
+        move_together(model, optimizer, self.device, self.options)
         compile_in_place(model.module, self.options.compile)
         return optimizer
 

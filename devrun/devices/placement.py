@@ -21,7 +21,7 @@ from devrun.parallel.strategy import Strategy, follow, optimizers_in
 from devrun.tensors import map_tensors, tensors_in
 
 
-def place(
+def move_together(
     model: StepModule, optimizer: Any, device: torch.device, options: EagerOptions
 ) -> None:
     """Put weights and existing optimizer state on `device`, in place.

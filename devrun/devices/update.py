@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import Clip, Zero, call_zero_grad
+from devrun.devices.loss_weights import CountItems, LossWeights, count_nothing
 from devrun.devices.overflow import Overflows
 from devrun.devices.ownership import UpdateWatch
 from devrun.devices.placement import ForwardDone, step_module_of
 from devrun.devices.precision import LossScaler
-from devrun.devices.shares import CountItems, Shares, count_nothing
 from devrun.devices.splitting import Pieces, Splitter
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
@@ -152,27 +152,27 @@ class AdapterUpdate(Update):
                 lambda: self.zero(optimizer),
             )
         self.zero(optimizer)
-        shares = None
+        weights = None
         if len(parts) > 1 or self.world > 1:
             staged = self.strategy.staged
             # a rank that runs out of memory would leave the others waiting for its loss
             judged = self.guard is not None and self.guard.asks
             judged = judged and self.splitter is None and not staged
-            shares = Shares(parts, self.count_items, judged=judged)
+            weights = LossWeights(parts, self.count_items, judged=judged)
             if staged:
-                return self._through_stages(model, parts, optimizer, shares), None
+                return self._through_stages(model, parts, optimizer, weights), None
             parts = self.strategy.micro_batches(model, parts)
         for part in parts:
-            outputs, loss = self._loss_of(model, part, shares)
+            outputs, loss = self._loss_of(model, part, weights)
             if self.scaler is not None:
                 loss = self.scaler.scale(loss)
             loss.backward()
             if self.after_backward is not None:
                 self.after_backward()
-        return (outputs, None) if shares is None else (shares.merged(), shares.bad)
+        return (outputs, None) if weights is None else (weights.merged(), weights.bad)
 
     def _loss_of(
-        self, model: Any, part: Any, shares: Shares | None
+        self, model: Any, part: Any, weights: LossWeights | None
     ) -> tuple[StepOutput, Any]:
         """The outputs of a micro-batch, and its part of the loss of the update."""
         if self.autocast is None and type(model) is StepModule:
@@ -187,12 +187,12 @@ class AdapterUpdate(Update):
         outputs["loss"] = loss.detach()
         if len(outputs) > 3:  # more than loss, log_vars and num_samples
             outputs = detached(outputs)
-        if shares is not None:
-            loss = shares.of_update(outputs, loss)
+        if weights is not None:
+            loss = weights.of_update(outputs, loss)
         return outputs, loss
 
     def _through_stages(
-        self, model: Any, parts: Sequence[Any], optimizer: Any, shares: Shares
+        self, model: Any, parts: Sequence[Any], optimizer: Any, weights: LossWeights
     ) -> StepOutput:
         watch: Any = contextlib.nullcontext()
         if model.may_update:
@@ -201,8 +201,8 @@ class AdapterUpdate(Update):
             return self.strategy.update(
                 parts,
                 lambda part: self.forward(model, part),
-                lambda part: self._loss_of(model, part, shares)[1],
-                shares.merged,
+                lambda part: self._loss_of(model, part, weights)[1],
+                weights.merged,
             )
 
     def may_step(

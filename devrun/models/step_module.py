@@ -97,7 +97,7 @@ class StepModule(nn.Module):
         vars(self).update(model=model, call_loss=loss)
         self.batch_processor = batch_processor
         self.model_name = name
-        self.still: list[nn.Module] = []
+        self.kept_in_eval: list[nn.Module] = []
         """Modules that stay in evaluation mode, such as frozen norms."""
         self.optimizer = None
         self.step_kwargs: dict[str, Any] = {}
@@ -128,7 +128,7 @@ class StepModule(nn.Module):
 
     def train(self, mode: bool = True) -> StepModule:
         super().train(mode)
-        for module in self.still:
+        for module in self.kept_in_eval:
             module.eval()
         return self
 

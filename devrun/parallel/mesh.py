@@ -46,7 +46,7 @@ class Mesh:
         self._device_type = device_type
 
     @property
-    def speaks(self) -> bool:
+    def tells_results(self) -> bool:
         """Whether results of this process count: one of each tensor group does, in the
         last stage."""
         return self.tensor_rank == 0 and self.stage == self.num_stages - 1

@@ -216,7 +216,7 @@ def _built(
             "limit_batches": limit,
         },
     )
-    runner.session.step_module.still = still
+    runner.session.step_module.kept_in_eval = still
     runner.session.keep_seed(cfg.get("seed") is not None)
     runner.checkpointer.keep_config(to_plain(cfg))
     _register_hooks(runner, cfg)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from devrun.devices.options import EagerOptions
-from devrun.devices.placement import place
+from devrun.devices.placement import move_together
 from devrun.models.step_module import StepModule
 
 
@@ -24,7 +24,7 @@ def test_tied_parameters_stay_one_and_the_optimizer_follows(moves_make_new_param
     model[2].weight = model[0].weight
     first = model[0].weight
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    place(
+    move_together(
         StepModule(model, nn.MSELoss()), optimizer, torch.device("cpu"), EagerOptions()
     )
     assert model[0].weight is not first

@@ -161,4 +161,4 @@ def test_an_ipu_refuses_before_the_first_step():
 
 def test_alone_every_process_reads_everything():
     mesh = Mesh()
-    assert (mesh.data_rank, mesh.data_size, mesh.speaks) == (0, 1, True)
+    assert (mesh.data_rank, mesh.data_size, mesh.tells_results) == (0, 1, True)

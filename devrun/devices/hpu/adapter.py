@@ -26,7 +26,7 @@ from devrun.devices.hpu.lazy import Markers
 from devrun.devices.hpu.optimizer import converted
 from devrun.devices.hpu.options import HPUOptions
 from devrun.devices.options import EagerOptions
-from devrun.devices.placement import compile_in_place, place
+from devrun.devices.placement import compile_in_place, move_together
 from devrun.devices.update import Update
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
@@ -177,7 +177,7 @@ class HPUAdapter(EagerAdapter):
         )
 
     def placed(self, model: StepModule, optimizer: Any) -> Any:
-        place(model, optimizer, self.device, self.options)
+        move_together(model, optimizer, self.device, self.options)
         if self.options.mode == "compile":
             given = self.options.compile
             arguments = dict(given) if isinstance(given, Mapping) else {}

@@ -1,4 +1,4 @@
-"""`Shares`: how much each micro-batch of an update counts, on this rank and of all.
+"""`LossWeights`: how much each micro-batch of an update counts, here and over ranks.
 
 The gradient of an update is that of one mean over everything it holds. Where the losses
 are means over targets (tokens), a micro-batch counts for its valid ones, as with
@@ -27,7 +27,7 @@ def count_nothing(batch: Any) -> None:
     """For losses that are a mean over samples."""
 
 
-class Shares:
+class LossWeights:
     """Of the micro-batches `parts` of one update.
 
     On several ranks the gradients are averaged, so that a rank with fewer items than
