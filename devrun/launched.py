@@ -1,7 +1,7 @@
 """A process that `devrun train --num-devices N` started, and what it owes its launcher.
 
-The launcher and its processes know of each other by the environment of torch's elastic
-agent, by one variable more, and by the file in which torch expects the error that ended
+The launcher and its processes know of each other by the environment that torchrun
+gives, by one variable more, and by the file in which torch expects the error that ended
 a process.
 """
 

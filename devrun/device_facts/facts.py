@@ -30,8 +30,5 @@ class DeviceFacts:
     top_level_options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Top-level key of a config -> the option it sets, and its kind; the key also
     selects the device."""
-    split_option: str | None = None
-    """Its option that says where a pipeline is cut, which the stages of `parallel`
-    follow."""
     recomputes_by: str = ""
     """What it has in place of `gradient_checkpointing`, where it has none."""

@@ -12,6 +12,5 @@ FACTS = DeviceFacts(
         "modules_to_record": "list",
     },
     top_level_options={"ipu_replicas": ("replicas", "count?")},
-    split_option="train_split_edges",
     recomputes_by="an IPU has train_ckpt_nodes in a pipeline",
 )

@@ -1,41 +1,53 @@
-"""`launch`: one command as several processes, by torch's elastic agent.
+"""`launch`: one command as several processes, on machines that meet as torchrun's do.
 
-The agent starts the processes, finds those of other machines, and starts all again when
-one has failed. What is added here is how they end: a signal reaches each once and they
-are waited for, and the failure that was the cause is told, in one line.
+torch's rendezvous says which machines take part. A signal reaches each process once and
+they are waited for; when one fails, all start again, or the failure that was the cause
+is told, in one line.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import site
+import subprocess
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch.distributed import DistError
-from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 import devrun
 from devrun.errors import DeviceUnavailableError, RunInterrupted
+from devrun.launched import AT_ONCE, HELD_BACK, VARIABLE
 from devrun.log.logger import silence
-from devrun.parallel.agent import Agent, Signals
-from devrun.parallel.failure import STOPPED, RankError
+from devrun.parallel.failure import STOPPED, Ended, RankError, cause
 
 _TO_ANSWER = 75
 """Seconds; torch itself waits 60 for the first machine to listen."""
+_TO_FOLLOW = 30.0
+"""Seconds that processes have to end in order after the first has."""
+_TO_NOTICE = 5.0
+"""And that the others have to find out that one has failed."""
+_TO_LEAVE = 10.0
+"""And those that did not, or were told twice to end, until they are killed."""
+_CAUSE, _READ, _DONE = "devrun/cause", "devrun/read", "devrun/done"
+"""Keys of the store by which the machines tell each other how it ended."""
+_TO_TELL, _TO_FINISH = timedelta(seconds=5), timedelta(seconds=300)
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,17 @@ class Launch:
     """What the machines of one run have in common."""
     hosts: bool | None = None
     """Whether the meeting point is on this machine; None: HOST tells."""
+
+
+class Signals(Protocol):
+    """Where the signals that end a run are taken down."""
+
+    received: list[signal.Signals]
+    raising: bool
+    """Whether the next one ends the launch, as there is nobody to pass it on to."""
+
+    def interrupt(self) -> None:
+        """End the launch if there was one."""
 
 
 def launch(
@@ -74,52 +97,248 @@ def launch(
         DeviceUnavailableError: the machines do not find each other.
     """
     silence("torch.distributed.elastic")  # what follows says it in one line
+    # a machine that joins later would look for the shared store of the first start
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     folder = Path(tempfile.mkdtemp(prefix="devrun-ranks-"))
-    # the first process of a machine speaks for all; what others say goes to files
-    apart = dict.fromkeys(range(1, how.processes), Std.ALL)
-    agent = None
+    failure = None
     try:
-        with _environment(how):
-            with _met(how):
-                logs = DefaultLogsSpecs(str(folder), redirects=apart)
-                agent = Agent(_spec(words, how), logs, signals, on_restart)
-            with _met(how):
-                agent.run()
-        if (failure := agent.failure) is not None:
-            if failure.exit_code in STOPPED:
-                raise RunInterrupted(str(failure), failure.exit_code)
-            raise failure
+        with ExitStack() as ends, _met(how):
+            meeting = _answered(lambda: get_rendezvous_handler(_meeting(how)))
+            ends.callback(meeting.shutdown)
+            machine = _Machine(words, how, folder, meeting, signals)
+            ends.callback(machine.clear)
+            while (failure := machine.run()) is not None and machine.goes_on(failure):
+                on_restart(failure, machine.restarts)
     finally:
-        if agent is not None:
-            agent.close()
-        if agent is None or agent.failure is None or not agent.failure.keeps_output:
+        if failure is None or not failure.keeps_output:
             shutil.rmtree(folder, ignore_errors=True)
+    if failure is not None and failure.exit_code in STOPPED:
+        raise RunInterrupted(str(failure), failure.exit_code)
+    if failure is not None:
+        raise failure
 
 
-def _spec(words: Sequence[str], how: Launch) -> WorkerSpec:
+class _Machine:
+    """The processes of this machine, from meeting to meeting."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        how: Launch,
+        folder: Path,
+        meeting: Any,
+        signals: Signals,
+    ) -> None:
+        self._command = [sys.executable, "-m", "devrun", *words]
+        self._how, self._folder = how, folder
+        self._meeting, self._signals = meeting, signals
+        self.restarts = 0
+        self._since, self._passed_on, self._next_look = time.time(), 0, 0.0
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._store: Any = None
+        self._pause = threading.Event()
+        self._place, self._machines, self._first_rank = 0, 1, 0
+
+    def run(self) -> RankError | None:
+        """Meet, start the processes, and wait for them; the failure, if there is one.
+
+        When machines come or go they meet and start once more.
+        """
+        while True:
+            self._start()
+            failed = self._wait()
+            if failed is not None:
+                break
+        if isinstance(failed, RankError):
+            return failed
+        if not any(process.returncode for process in self._processes):
+            self._tell(_DONE, _TO_FINISH)  # the store is to outlive all
+            return None
+        ranks = range(self._first_rank, self._first_rank + self._how.processes)
+        ended = {
+            rank: Ended.of(process.returncode, self._place_of(n), n in failed)
+            for n, (rank, process) in enumerate(
+                zip(ranks, self._processes, strict=True)
+            )
+            if process.returncode
+        }
+        return self._agreed(cause(ended))
+
+    def goes_on(self, failure: RankError) -> bool:
+        """Whether all are to start again."""
+        if self._is_over(failure):
+            return False
+        self.restarts += 1
+        return True
+
+    def clear(self) -> None:
+        """End what the processes have left behind, such as workers of their loaders."""
+        for process in self._processes:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):  # stuck in the kernel
+                process.wait(_TO_LEAVE)
+
+    def _is_over(self, failure: RankError) -> bool:
+        used_up = self.restarts >= self._how.max_restarts
+        return failure.final or used_up or bool(self._passed_on)
+
+    def _start(self) -> None:
+        self._signals.raising = True
+        self._signals.interrupt()
+        met = self._meeting.next_rendezvous()
+        self._signals.raising = False
+        self._signals.interrupt()
+        self._store, self._place, self._machines = met.store, met.rank, met.world_size
+        mine = json.dumps([self._how.processes, self._since])
+        self._store.set(f"devrun/machine/{met.rank}", mine)
+        keys = [f"devrun/machine/{each}" for each in range(met.world_size)]
+        told = [json.loads(self._store.get(key)) for key in keys]
+        counts = [count for count, _ in told]
+        self._first_rank, self._since = sum(counts[: met.rank]), min(t for _, t in told)
+        shared = {
+            **_environment(self._how),
+            VARIABLE: f"{os.getpid()} {self._since}",
+            "WORLD_SIZE": sum(counts),
+            "LOCAL_WORLD_SIZE": self._how.processes,
+            "MASTER_ADDR": met.bootstrap_store_info.master_addr,
+            "MASTER_PORT": met.bootstrap_store_info.master_port,
+            "TORCHELASTIC_RESTART_COUNT": self.restarts,
+            "TORCHELASTIC_RUN_ID": self._how.name,
+        }
+        # they inherit the mask: none is to die of a signal that the launcher passes on
+        # before it can answer
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+        try:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            number = range(self._how.processes)
+            self._processes = [self._started(each, shared) for each in number]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _started(self, number: int, shared: dict[str, Any]) -> subprocess.Popen[bytes]:
+        place = self._place_of(number)
+        place.mkdir(parents=True)
+        own = {
+            **shared,
+            "LOCAL_RANK": number,
+            "RANK": self._first_rank + number,
+            "TORCHELASTIC_ERROR_FILE": place / "error.json",
+        }
+        env = {**os.environ, **{key: str(value) for key, value in own.items()}}
+        # the first process of a machine speaks for all; what others say goes to files
+        with ExitStack() as files:
+            streams: dict[str, Any] = {
+                name: files.enter_context((place / name).open("wb"))
+                for name in ("stdout", "stderr")
+                if number
+            }
+            return subprocess.Popen(
+                self._command, env=env, start_new_session=True, **streams
+            )
+
+    def _place_of(self, number: int) -> Path:
+        return self._folder / str(number)
+
+    def _wait(self) -> list[int] | RankError | None:
+        """The processes that failed by themselves, when all have ended; the cause where
+        another machine told it; None where machines wait to join."""
+        ending = None
+        while True:
+            self._pause.wait(0.1)
+            self._pass_on()
+            codes = [process.poll() for process in self._processes]
+            failed = [number for number, code in enumerate(codes) if code]
+            ending = (ending or time.monotonic()) if failed else None
+            if None not in codes or (ending and not self._has_time(codes, ending)):
+                break
+            if told := self._told_elsewhere():
+                self._end(signal.SIGTERM)
+                return told
+            if not failed and self._meeting.num_nodes_waiting() > 0:
+                self._end(signal.SIGTERM)  # they save, if they can
+                return None
+        self._end(AT_ONCE if self._passed_on else signal.SIGTERM)
+        return failed
+
+    def _has_time(self, codes: Sequence[int | None], ending: float) -> bool:
+        """Whether the other processes may still end by themselves."""
+        in_order = self._passed_on or any(code in STOPPED for code in codes)
+        limit = _TO_FOLLOW if in_order else _TO_NOTICE
+        return time.monotonic() - ending < limit
+
+    def _pass_on(self) -> None:
+        """Give the processes each signal once; the second ends them soon."""
+        received = self._signals.received
+        if received and not self._passed_on:
+            self._send(received[0])
+        if len(received) > 1 and self._passed_on < 2:
+            self._end(AT_ONCE)
+        self._passed_on = len(received)
+
+    def _send(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            process.send_signal(number)  # nothing where it has ended
+
+    def _end(self, number: signal.Signals) -> None:
+        """Send the signal, wait, and end all that is left."""
+        self._send(number)
+        end = time.monotonic() + _TO_LEAVE
+        for process in self._processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, end - time.monotonic()))
+        self.clear()
+
+    def _tell(self, key: str, wait: timedelta) -> None:
+        """Say that this machine has come to `key`, and wait for the others."""
+        with suppress(RuntimeError):  # the machine with the store is gone
+            if self._machines > 1:
+                self._store.set(f"{key}/{self._place}", "")
+                self._store.wait([f"{key}/{n}" for n in range(self._machines)], wait)
+
+    def _agreed(self, failure: RankError) -> RankError:
+        """The cause, of which any of the machines may know; else `failure`."""
+        if self._machines == 1:
+            return failure
+        over = self._is_over(failure)
+        with suppress(RuntimeError):
+            if failure.lost:
+                with suppress(RuntimeError):  # no machine knows better
+                    self._store.wait([_CAUSE], _TO_TELL)
+            mine = json.dumps([str(failure), failure.exit_code, over])
+            self._store.compare_set(_CAUSE, "", mine)
+            message, status, over = json.loads(self._store.get(_CAUSE))
+            if failure.lost:
+                failure = RankError(message, status, final=over)
+        if over:  # the store is to outlive the others' question
+            self._tell(_READ, _TO_TELL)
+        return failure
+
+    def _told_elsewhere(self) -> RankError | None:
+        """Why the run is over, when another machine has found that."""
+        if self._machines == 1 or time.monotonic() < self._next_look:
+            return None
+        self._next_look = time.monotonic() + 1
+        with suppress(RuntimeError):
+            if self._store.check([_CAUSE]):
+                message, status, over = json.loads(self._store.get(_CAUSE))
+                if over and status not in STOPPED:
+                    self._store.set(f"{_READ}/{self._place}", "")
+                    return RankError(message, status, final=True)
+        return None
+
+
+def _meeting(how: Launch) -> RendezvousParameters:
     alone = how.endpoint is None
-    settings: dict[str, Any] = {}
-    if alone or how.hosts is not None:
-        settings["is_host"] = alone or how.hosts
-    meeting = RendezvousParameters(
+    hosts = True if alone else how.hosts
+    return RendezvousParameters(
         backend="c10d",
         endpoint=how.endpoint or "localhost:0",
         run_id=f"{how.name}-{uuid.uuid4().hex}" if alone else how.name,
         min_nodes=how.nodes[0],
         max_nodes=how.nodes[1],
         local_addr="localhost" if alone else None,
-        **settings,
-    )
-    return WorkerSpec(
-        role="devrun",
-        local_world_size=how.processes,
-        entrypoint=sys.executable,
-        # torch puts the local rank in place of ${local_rank}
-        args=("-m", "devrun", *(word.replace("$", "$$") for word in words)),
-        rdzv_handler=_answered(lambda: get_rendezvous_handler(meeting)),
-        max_restarts=how.max_restarts,
-        monitor_interval=0.1,
-        local_addr="localhost" if alone else None,
+        **({} if hosts is None else {"is_host": hosts}),
     )
 
 
@@ -148,25 +367,16 @@ def _answered(connect: Callable[[], Any]) -> Any:
         ) from None
 
 
-@contextmanager
-def _environment(how: Launch) -> Iterator[None]:
-    """What the processes are to find in their environment."""
-    before = dict(os.environ)
-    cores = len(os.sched_getaffinity(0))
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // how.processes)))
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "200")
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ""  # that is for `Signals`
-    # a machine that joins later would look for the shared store of the first start
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+def _environment(how: Launch) -> dict[str, Any]:
+    """What all processes are to find in their environment, beside where they are."""
+    cores = max(1, len(os.sched_getaffinity(0)) // how.processes)
+    usual = {"OMP_NUM_THREADS": cores, "TORCH_FR_BUFFER_SIZE": 200}
+    found: dict[str, Any] = {k: os.environ.get(k, v) for k, v in usual.items()}
     home = str(Path(devrun.__file__).resolve().parents[1])
     if home not in (*site.getsitepackages(), site.getusersitepackages()):
         paths = [home, os.environ.get("PYTHONPATH", "")]
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    return found
 
 
 @contextmanager

@@ -147,8 +147,8 @@ class ParallelOptions:
     sequence: bool = _option(False, _flag, "fsdp", "none")
     """Whether those that divide matrices have parts of the sequence between them."""
     split: str | Sequence[Any] | None = _option(None, _split)
-    """Where the mesh has `pipeline`: the first layer of each further stage, or an IPU's
-    edges `{layer_to_call, ipu_id}`; None or `auto` balances the model's blocks."""
+    """Where the mesh has `pipeline`: the first layer of each further stage; None or
+    `auto` balances the model's blocks."""
     schedule: str = _option("1f1b", _one_of("1f1b", "gpipe"))
     """In which order the stages of a pipeline work."""
 

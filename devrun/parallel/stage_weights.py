@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from devrun.dist import gather_objects, get_dist_info, is_main
 from devrun.errors import ConfigError
 from devrun.models.blocks import blocks_of, depths_of
-from devrun.models.split import Edge, edges_of, partition
+from devrun.models.split import layers_of, partition
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.strategy import follow, optimizers_in
 from devrun.tensors import map_tensors
@@ -32,52 +33,37 @@ def starts_of(model: nn.Module, split: Any, num_stages: int) -> list[str]:
     """The first layer of each stage but the first, in their order.
 
     Args:
-        split: names of layers, one for each further stage; or edges `{layer_to_call,
-            ipu_id}`, where those with one number are one stage; None or `auto` takes
-            the model's numbered blocks, so that the stage with the most parameters has
-            as few as can be.
+        split: names of layers, or their places in `named_modules()`, one for each
+            further stage; None or `auto` takes the model's numbered blocks, so that the
+            stage with the most parameters has as few as can be.
 
     Raises:
-        ConfigError: no such layer, another number of stages, or stages that go
-            backwards.
+        ConfigError: no such layer, another number of stages, or another order than that
+            of the model.
     """
     if split is None or split == "auto":
         return _balanced(model, num_stages)
-    plain = not any(isinstance(each, Mapping) for each in split)
-    if plain:
-        split = [
-            {"layer_to_call": each, "ipu_id": number}
-            for number, each in enumerate(split, 1)
-        ]
-    where = "parallel.split"
     try:
-        edges = edges_of(model, split, where)
+        starts = [name for name, _ in layers_of(model, split, "parallel.split")]
     except ConfigError as error:
         error.key = "split"
         raise
-    place = {name: n for n, (name, _) in enumerate(model.named_modules())}
-    edges.sort(key=lambda edge: place.get(edge.name, 0))
-    starts: list[Edge] = []
-    stage = 0
-    for edge in edges:
-        if edge.ipu < stage:
+    names = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    for before, after in pairwise(starts):
+        if names.index(before) >= names.index(after):
             raise ConfigError(
-                f"{where} goes backwards: {edge.name!r} is in stage {edge.ipu}, and "
-                f"{starts[-1].name!r} before it in stage {stage}: let stages ascend in "
-                "the order of the model's layers",
+                f"parallel.split goes backwards: {after!r} does not come after "
+                f"{before!r}: name layers in the order of the model",
                 key="split",
             )
-        if edge.ipu > stage:
-            starts.append(edge)
-        stage = edge.ipu
-    if len(starts) != num_stages - 1 or stage != num_stages - 1:
+    if len(starts) != num_stages - 1:
         raise ConfigError(
-            f"{where} makes {len(starts) + 1} stages, and mesh pipeline is "
+            f"parallel.split makes {len(starts) + 1} stages, and mesh pipeline is "
             f"{num_stages}: name the first layer of {num_stages - 1} further ones, or "
             f"set pipeline: {len(starts) + 1}",
             key="split",
         )
-    return [edge.name for edge in starts]
+    return starts
 
 
 def _balanced(model: nn.Module, num_stages: int) -> list[str]:

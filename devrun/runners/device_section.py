@@ -46,8 +46,7 @@ def option_place(cfg: Mapping[str, Any], device: str, option: str) -> Place:
 def parallel_section(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
     """The `parallel` section with MMCV's keys for it; None where nothing is said.
 
-    The stages of a pipeline begin where the device's own pipeline is cut, if it says
-    nothing else. It keeps the places of its keys.
+    It keeps the places of its keys.
     """
     section = cfg.get("parallel")
     named = [name for name in ("find_unused_parameters", "sync_bn") if cfg.get(name)]
@@ -56,10 +55,6 @@ def parallel_section(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
     made = copy(section) if section is not None else {}
     for name in named:
         made.setdefault(name, True)
-    for device, facts in FACTS.items():
-        edges = (cfg.get(device) or {}).get(facts.split_option)
-        if edges and (made.get("mesh") or {}).get("pipeline", 1) != 1:
-            made.setdefault("split", edges)
     return made
 
 

@@ -159,10 +159,7 @@ def refused() -> Any:
         "name": split("blokcs.2"),
         "container": split("blocks"),
         "many": split("blocks.1", "blocks.2"),
-        "backwards": split(
-            {"layer_to_call": "blocks.1", "ipu_id": 1},
-            {"layer_to_call": "blocks.3", "ipu_id": 0},
-        ),
+        "backwards": split("blocks.3", "blocks.1"),
         "few blocks": fit(Stack(blocks=1)),
         "fp16": updated(precision="fp16"),
         "auto": updated(micro_batch="auto"),
@@ -182,10 +179,7 @@ def many() -> Any:
     deep = {"n_layer": 4}
     fed = {"update": {"micro_batch": 2}}
     parts = ["body.layer1", "body.layer2", "body.fc"]
-    edges = [
-        {"layer_to_call": "stem", "ipu_id": 0},
-        *({"layer_to_call": f"blocks.{n}", "ipu_id": n} for n in (1, 2, 3)),
-    ]
+    starts = [f"blocks.{n}" for n in (1, 2, 3)]
     return {
         "one": worker.train(four, model=worker.gpt(**deep)),
         "three": worker.train(four, model=worker.gpt(**deep), accumulate=3),
@@ -197,7 +191,7 @@ def many() -> Any:
         "dropped": worker.train(four, model=worker.gpt(**deep, dropout=0.2))["losses"],
         "norms": worker.convolutions({**four, "split": parts}, accumulate=2),
         "steps": stepped(four),
-        "edges": fit(Stack(), {**four, "split": edges}),
+        "split": fit(Stack(), {**four, "split": starts}),
         "frozen": fit(frozen(), four),
         "fed": fit(FedStack(), four),
         "uneven": fit(Stack(), four, 14, optimizer_config={"cumulative_iters": 2}),

@@ -10,7 +10,6 @@ from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
 from devrun.parallel.stage_weights import stages_by_name, starts_of
 from devrun.runners import EpochBasedRunner
-from devrun.runners.device_section import parallel_section
 from tests.parallel.worker import gpt, train
 from tests.support.command import command
 
@@ -61,18 +60,13 @@ def test_processes_beside_a_pipeline_are_pipelines_too(section, world, kind, siz
     assert (found, mesh["pipeline"], mesh["replicate"]) == (kind, *sizes)
 
 
-def test_stages_are_balanced_or_begin_where_those_of_an_ipu_do():
+def test_stages_are_balanced_or_begin_where_split_says():
     model = gpt(n_layer=5)
     assert starts_of(model, None, 2) == ["h.2"]  # the first has the embeddings too
-    edges = [{"layer_to_call": f"h.{n}", "ipu_id": n // 2} for n in range(5)]
-    assert starts_of(model, edges, 3) == ["h.2", "h.4"]
+    assert starts_of(model, ["h.2", "h.4"], 3) == ["h.2", "h.4"]
     stages = stages_by_name(model, ["h.2", "h.4"])
     assert stages["wte.weight"] == (0, 2)
     assert stages["h.3.ln_1.bias"] == (1,)
-    section = {"mesh": {"pipeline": 3}}
-    made = parallel_section({"parallel": section, "ipu": {"train_split_edges": edges}})
-    assert made == {**section, "split": edges}
-    assert "split" not in section
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,9 @@ def test_batch_norms_and_train_steps_are_those_of_one_process(ranks):
     assert_near(found["steps"], stepped(None))
 
 
-def test_split_edges_frozen_stages_and_uneven_micro_batches_train(ranks):
+def test_split_frozen_stages_and_uneven_micro_batches_train(ranks):
     found = ranks[3]["many"]
-    assert_near(found["edges"], fit(Stack(), None))
+    assert_near(found["split"], fit(Stack(), None))
     assert_near(found["fed"], fit(FedStack(), None))
     assert_near(found["frozen"], fit(frozen(), None))
     update = {"cumulative_iters": 2}

@@ -323,7 +323,7 @@ def test_a_stage_has_its_own_weights_gradients_and_moments_alone(ranks):
         ("name", "'blokcs.2' is no layer of the model; did you mean 'blocks.2'"),
         ("container", "'blocks' is a ModuleList, which is never called itself"),
         ("many", "parallel.split makes 3 stages, and mesh pipeline is 2"),
-        ("backwards", "parallel.split goes backwards: 'blocks.3' is in stage 0"),
+        ("backwards", "'blocks.1' does not come after 'blocks.3'"),
         ("few blocks", "mesh pipeline 2, and Stack has fewer than two numbered blocks"),
         ("fp16", "cannot be combined with precision fp16; use bf16 or fp32"),
         ("auto", "cannot be combined with micro_batch: auto"),

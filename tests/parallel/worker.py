@@ -167,13 +167,47 @@ def train(
     return {"losses": losses.values, "weights": weights}
 
 
-def said(**options: Any) -> str:
+def line_of(action: Callable[[], Any]) -> str:
     """The one line that a run ends with."""
     try:
-        train(**options)
+        action()
     except DevrunError as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
+
+
+def said(**options: Any) -> str:
+    return line_of(lambda: train(**options))
+
+
+def run_on(model: nn.Module, loader: Any, hooks: Any = (), **options: Any) -> None:
+    runner = runner_of(model, **options)
+    for hook in hooks:
+        runner.register_hook(hook)
+    with closing(runner):
+        runner.run([loader], [("train", 1)])
+
+
+def fitted(model: nn.Module, data: Any, parallel: Any, **options: Any) -> list[float]:
+    """The mean losses of two epochs of updates of 4 samples, whoever has them."""
+    log, parts = Means(), options.get("optimizer_config", {}).get("cumulative_iters", 1)
+    runner = EpochBasedRunner(
+        model,
+        parallel=parallel,
+        **{
+            "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2),
+            "loss": nn.CrossEntropyLoss(),
+            "device": "cpu",
+            "seed": 3,
+            "max_epochs": 2,
+            **options,
+        },
+    )
+    runner.register_hook(log)
+    size = 4 // parts // runner.adapter.data_share[1]
+    with closing(runner):
+        runner.run([DataLoader(data, size, shuffle=True)], [("train", 1)])
+    return log.values
 
 
 def ddp() -> Any:
@@ -294,25 +328,17 @@ def scaled(parallel: Any, accumulate: int = 1) -> Any:
     data = TensorDataset(
         torch.randn(16, 12, generator=generator), torch.arange(16) % 12
     )
-    runner = EpochBasedRunner(
+    losses = fitted(
         model,
+        data,
+        parallel,
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=True),
-        loss=nn.CrossEntropyLoss(),
-        device="cpu",
-        seed=3,
-        max_epochs=2,
-        parallel=parallel,
         optimizer_config={
             "cumulative_iters": accumulate,
             "grad_clip": {"max_norm": 0.1},
         },
     )
-    log = Means()
-    runner.register_hook(log)
-    size = 4 // accumulate // runner.adapter.data_share[1]
-    with closing(runner):
-        runner.run([DataLoader(data, size, shuffle=True)], [("train", 1)])
-    return {"losses": log.values, "scale": model.scale.item()}
+    return {"losses": losses, "scale": model.scale.item()}
 
 
 def synced() -> Any:
@@ -398,25 +424,10 @@ def tensor() -> Any:
 
 
 def vit(parallel: Any) -> Any:
-    """Losses of updates of 4 images, on each process in turn without `parallel`."""
     torch.manual_seed(7)
     model = VisionTransformer(8, 4, 16, 2, 4, num_classes=3)
     nn.init.normal_(model.head.weight, std=0.1)
-    runner = EpochBasedRunner(
-        model,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
-        loss=nn.CrossEntropyLoss(),
-        device="cpu",
-        seed=3,
-        max_epochs=1,
-        parallel=parallel,
-    )
-    log = Means()
-    runner.register_hook(log)
-    size = 4 // runner.adapter.data_share[1]
-    with closing(runner):
-        runner.run([DataLoader(images(), size, shuffle=True)], [("train", 1)])
-    return log.values
+    return fitted(model, images(), parallel, max_epochs=1)
 
 
 class Drops(nn.Module):
@@ -524,23 +535,11 @@ NOTES = {
 
 def notes(parallel: Any) -> Any:
     model = Notes()
-    runner = EpochBasedRunner(
-        model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        loss=nn.MSELoss(),
-        device="cpu",
-        seed=1,
-        max_epochs=2,
-        parallel=parallel,
-    )
-    log = Means()
-    runner.register_hook(log)
     numbers = torch.randn(8, 5, 3, generator=torch.Generator().manual_seed(4))
-    with closing(runner):
-        size = 4 // runner.adapter.data_share[1]
-        data = TensorDataset(numbers, numbers[:, 1, :2] ** 2)
-        runner.run([DataLoader(data, size)], [("train", 1)])
-    return {"losses": log.values, "seen": model.seen}
+    data = TensorDataset(numbers, numbers[:, 1, :2] ** 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = fitted(model, data, parallel, optimizer=optimizer, loss=nn.MSELoss())
+    return {"losses": losses, "seen": model.seen}
 
 
 def kept(parallel: Any) -> float:
@@ -582,18 +581,10 @@ def refused_by_sequence() -> Any:
         plan = {name: style for name, style in {**both, **changed}.items() if style}
         return said(parallel={**SEQUENCE, "plan": plan})
 
-    def short() -> str:
-        rows = [{key: row[:1] for key, row in Tokens()[0].items()}] * 4
-        try:
-            runner_of(gpt(), parallel=SEQUENCE).run(
-                [DataLoader(rows, 2)], [("train", 1)]
-            )
-        except DevrunError as error:
-            return str(error)
-        return "nothing"
-
+    rows = [{key: row[:1] for key, row in Tokens()[0].items()}] * 4
+    short = DataLoader(rows, 2)  # type: ignore[arg-type]
     return {
-        "short": short(),
+        "short": line_of(lambda: run_on(gpt(), short, parallel=SEQUENCE)),
         "left out": of(**{"h.*.ln_2": None}),
         "no end": of(ln_f=None),
         "late": of(**{"drop": None, "h.1": "split"}),
@@ -605,15 +596,8 @@ def refused_by_sequence() -> Any:
 def refused_by_tensor() -> Any:
     two = {"mesh": {"tensor": 2}}
 
-    def sampled() -> str:
-        data = Tokens()
-        loader = DataLoader(data, 4, sampler=DistributedSampler(data))
-        try:
-            runner_of(gpt(), parallel=two).run([loader], [("train", 1)])
-        except DevrunError as error:
-            return str(error)
-        return "nothing"
-
+    data = Tokens()
+    sampled = DataLoader(data, 4, sampler=DistributedSampler(data))
     return {
         "plan": said(parallel={**two, "plan": {"h.*.atn.c_attn": "qkv"}}),
         "style": said(parallel={**two, "plan": {"h.*.mlp.c_fc": "colwize"}}),
@@ -621,7 +605,7 @@ def refused_by_tensor() -> Any:
         "width": said(parallel={**two, "plan": {"net.0": "colwise"}}, model=Odd()),
         "no plan": said(parallel=two, model=Odd()),
         "ddp": said(parallel={"type": "ddp", **two}),
-        "sampler": sampled(),
+        "sampler": line_of(lambda: run_on(gpt(), sampled, parallel=two)),
         "batch": said(parallel={"mesh": {"tensor": 4}}),
     }
 
@@ -774,41 +758,17 @@ def refused_by_fsdp(folder: Path) -> Any:
     def of(**update: Any) -> str:
         return said(parallel=shards, update=update)
 
-    def hooked() -> str:
-        try:
-            runner_of(gpt(), parallel=shards, optimizer_config=OwnHook()).run(
-                [DataLoader(Tokens(), 4)], [("train", 1)]
-            )
-        except DevrunError as error:
-            return str(error)
-        return "nothing"
-
-    def stepping() -> str:
-        try:
-            runner_of(Steps(own=True), parallel=shards).run(
-                [DataLoader(Tokens(), 4)], [("train", 1)]
-            )
-        except DevrunError as error:
-            return str(error)
-        return "nothing"
+    def fails(model: nn.Module, hooks: Any = (), **options: Any) -> str:
+        loader = DataLoader(Tokens(), 4)
+        return line_of(lambda: run_on(model, loader, hooks, parallel=shards, **options))
 
     few = EvalHook(DataLoader(Tokens(1), 1))
-
-    def small() -> str:
-        runner = runner_of(gpt(), parallel=shards)
-        runner.register_hook(few)
-        try:
-            runner.run([DataLoader(Tokens(), 4)], [("train", 1)])
-        except DevrunError as error:
-            return str(error)
-        return "nothing"
-
     return {
         "fp16": of(precision="fp16"),
         "auto": of(micro_batch="auto"),
-        "own hook": hooked(),
-        "own step": stepping(),
-        "few": small(),
+        "own hook": fails(gpt(), optimizer_config=OwnHook()),
+        "own step": fails(Steps(own=True)),
+        "few": fails(gpt(), [few]),
         "wrap": said(parallel={**shards, "wrap": ["Blok"]}),
         "size": said(parallel={**shards, "wrap": {"min_params": 10**9}}),
         "reshard": said(parallel={**shards, "reshard": 2}),
