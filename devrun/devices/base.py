@@ -64,7 +64,6 @@ class DeviceAdapter(ABC):
     """Everything one kind of hardware needs, behind verbs common to all."""
 
     name: ClassVar[str]
-    dist_backend: ClassVar[str | None] = None
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     emulated: bool = False
     _is_set_up = False

@@ -71,6 +71,8 @@ class EagerAdapter(DeviceAdapter):
 
     capabilities = frozenset(Capability)
     options_type: ClassVar[type[EagerOptions]] = EagerOptions
+    dist_backend: ClassVar[str | None] = None
+    """Of `torch.distributed`, unless the options name another."""
     host_shared: ClassVar[bool] = False
     """Whether the host reads a tensor's value without waiting for a queue."""
     plan: Plan | None = None
