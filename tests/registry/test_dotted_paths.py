@@ -311,6 +311,9 @@ def test_gpt2_of_transformers_builds_from_a_config_object():
 
 
 def test_models_of_torchvision_and_timm_build_by_their_path():
+    from tests.registry.scanning import let_torchvision_load
+
+    let_torchvision_load()
     pytest.importorskip("torchvision")
     model = MODELS.build({"type": "torchvision.models.resnet18", "num_classes": 3})
     assert model.fc.out_features == 3

@@ -218,32 +218,6 @@ def test_factories_of_timm_are_taken(pictures):
     assert data[0][0].shape == (3, 8, 8)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"checkpoint_path": "w.pth"},
-        {"pretrained_cfg": {"file": "w.pth"}},
-        {"pretrained_cfg_overlay": {"url": "x"}},
-        {"model_name": "local-dir:/evil"},
-    ],
-)
-def test_arguments_by_which_timm_loads_files_are_refused(arguments):
-    vision()
-    pytest.importorskip("timm")
-    cfg = {"type": "timm.create_model", "model_name": "resnet18", **arguments}
-    with pytest.raises(ConfigError, match=f"is not given {next(iter(arguments))!r}"):
-        MODELS.build(cfg)
-
-
-@pytest.mark.parametrize("name", ["wds/x", "WDS/x", "tfds/x", "hfds/x"])
-def test_readers_of_timm_that_open_pipes_are_refused(name):
-    vision()
-    pytest.importorskip("timm")
-    cfg = {"type": "timm.data.create_dataset", "name": name, "root": "pipe: id"}
-    with pytest.raises(ConfigError, match="is not given"):
-        build_dataset(cfg)
-
-
 @pytest.mark.filterwarnings("ignore")  # of their own old calls
 def test_an_adapter_of_peft_is_put_around_a_model():
     pytest.importorskip("transformers")
