@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 from devrun.cli.check_scaling import (
@@ -14,12 +12,11 @@ from devrun.cli.check_scaling import (
     run_scaling,
     scaling_words,
 )
-from devrun.cli.console import say
+from devrun.cli.console import say_found
 from devrun.cli.exits import Session
-from devrun.cli.flags import add_trust_flags, read_config
-from devrun.cli.parser import LineParser
+from devrun.cli.flags import add_config_flags, read_config
+from devrun.cli.parser import LineParser, switch
 from devrun.config import check_config
-from devrun.config.options import DictAction
 from devrun.rehearsal.programs import is_program
 from devrun.text import aligned, escape, parsed_size
 
@@ -37,16 +34,12 @@ def add_arguments(parser: LineParser) -> None:
     add("--samples", type=int, default=8, help="samples of a batch at the most (8)")
     add("--memory", type=_bytes, metavar="SIZE", help="what the device has: 24GiB")
     add("--timeout", type=float, default=600.0, help="seconds for a device (600)")
-    add(
-        "--fail-on",
-        choices=("breaks", "slow", "differs", "advice"),
-        default="breaks",
-        help="the mildest finding that gives exit status 11 (breaks)",
-    )
-    add("--cfg-options", nargs="+", action=DictAction, help="changes of the config")
-    add("--json", action="store_true", help="the result as JSON")
+    kinds = ("breaks", "slow", "differs", "advice")
+    mildest = "the mildest finding that gives exit status 11 (breaks)"
+    add("--fail-on", choices=kinds, default="breaks", help=mildest)
+    switch(parser, "--json", "the result as JSON")
     add_scaling_flags(parser)
-    add_trust_flags(parser)
+    add_config_flags(parser)
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -57,36 +50,28 @@ def run(args: argparse.Namespace, session: Session) -> int:
     check_scaling_flags(args, program=is_program(args.config))
     if args.devices is not None:
         forecast = run_scaling(args, *_config(args))
-        _say(forecast, args.json, scaling_words)
+        say_found(forecast, args.json, scaling_words)
         return FOUND if forecast.nothing_fits else 0
+    found = _found(args)
     from devrun.rehearsal.check import SEVERITIES
 
-    found = _of_program(args) if is_program(args.config) else _of_config(args)
-    _say(found, args.json, _words)
+    say_found(found, args.json, _words)
     worst = found.worst()
     bad = worst and SEVERITIES.index(worst) <= SEVERITIES.index(args.fail_on)
     return FOUND if bad else 0
 
 
-def _say(found: Any, as_json: bool, words: Callable[[Any], str]) -> None:
-    if as_json:
-        from devrun.rehearsal.report import plain
+def _found(args: argparse.Namespace) -> Any:
+    from devrun.rehearsal.check import check, check_program
 
-        say(json.dumps(plain(found.as_dict()), indent=2))
-    else:
-        say(words(found))
-
-
-def _of_program(args: argparse.Namespace) -> Any:
-    from devrun.rehearsal.check import check_program
-
-    return check_program(
-        args.config,
-        args.rest,
-        devices=args.device or (),
-        memory=args.memory,
-        timeout=args.timeout,
-    )
+    how = {
+        "devices": args.device or (),
+        "memory": args.memory,
+        "timeout": args.timeout,
+    }
+    if is_program(args.config):
+        return check_program(args.config, args.rest, **how)
+    return check(*_config(args), steps=args.steps, samples=args.samples, **how)
 
 
 def _config(args: argparse.Namespace) -> tuple[Any, Any]:
@@ -101,21 +86,6 @@ def _config(args: argparse.Namespace) -> tuple[Any, Any]:
         everything=args.trust_config,
         imports=tuple(args.imports),
         mmcv=args.mmcv,
-    )
-
-
-def _of_config(args: argparse.Namespace) -> Any:
-    cfg, grants = _config(args)
-    from devrun.rehearsal.check import check
-
-    return check(
-        cfg,
-        grants,
-        devices=args.device or (),
-        steps=args.steps,
-        samples=args.samples,
-        memory=args.memory,
-        timeout=args.timeout,
     )
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from devrun.cli.console import say
+from devrun.cli.console import say, say_found
 from devrun.cli.exits import Session
-from devrun.cli.flags import add_trust_flags, import_modules, read_config, trusted
+from devrun.cli.flags import add_config_flags, import_modules, read_config, trusted
+from devrun.cli.parser import switch
 from devrun.config import check_config
-from devrun.config.options import DictAction
 from devrun.device_facts.table import FACTS
 from devrun.errors import ConfigError
 from devrun.files import user_path
@@ -33,11 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--against", metavar="RUN", help="a run's work_dir, or the file of --record")
     add("--record", metavar="FILE", help="write the one training, for --against")
     add("--steps", type=int, help=f"updates ({STEPS}; of a run some logged values)")
-    add("--emulate", action="store_true", help="hpu and ipu by their emulators")
+    switch(parser, "--emulate", "hpu and ipu by their emulators")
     add("--seed", type=int, help="of both (that of the run or the config, or 0)")
-    add("--cfg-options", nargs="+", action=DictAction, help="changes of the configs")
-    add("--json", action="store_true", help="the result as JSON")
-    add_trust_flags(parser)
+    switch(parser, "--json", "the result as JSON")
+    add_config_flags(parser)
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -50,9 +48,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if chosen == "record":
         return _record(args)
     found = _against(args) if chosen else _both(args)
-    from devrun.rehearsal.report import plain
-
-    say(json.dumps(plain(found.as_dict()), indent=2) if args.json else _words(found))
+    say_found(found, args.json, _words)
     return PARTED if found.parting else 0
 
 
@@ -205,8 +201,7 @@ def _side_config(
     Args:
         seed: takes the place of that of the config, unless the flags have one.
     """
-    named = argparse.Namespace(**{**vars(args), "config": config})
-    cfg: Any = read_config(named)
+    cfg: Any = read_config(_named(args, config))
     changes: dict[str, Any] = {"resume_from": None}
     given = args.seed if args.seed is not None else seed
     if given is not None or cfg.get("seed") is None:
@@ -220,9 +215,13 @@ def _side_config(
     return cfg
 
 
+def _named(args: argparse.Namespace, config: str) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(args), "config": config})
+
+
 def _load_modules(args: argparse.Namespace, config: str, cfg: Any) -> None:
     """What the side's model and data are registered by."""
-    import_modules(argparse.Namespace(**{**vars(args), "config": config}), cfg)
+    import_modules(_named(args, config), cfg)
     from devrun.log.logger import get_logger
 
     get_logger("devrun", log_level="ERROR")  # five trainings would say much

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from devrun.redact import redact
 from devrun.text import escape_controls, one_line
@@ -18,3 +21,13 @@ def complain(text: object, kind: str = "error") -> None:
     """Write `devrun: error: ...` to stderr, on one line whatever `text` holds."""
     sys.stderr.write(f"devrun: {kind}: {one_line(text)}\n")
     sys.stderr.flush()
+
+
+def say_found(found: Any, as_json: bool, words: Callable[[Any], str]) -> None:
+    """What a rehearsal found: in words, or its data as JSON."""
+    if as_json:
+        from devrun.rehearsal.report import plain
+
+        say(json.dumps(plain(found.as_dict()), indent=2))
+    else:
+        say(words(found))

@@ -7,6 +7,7 @@ import argparse
 from devrun.cli.console import say
 from devrun.cli.exits import Session
 from devrun.cli.flags import read_config
+from devrun.cli.parser import switch
 from devrun.config import DictAction, check_config
 from devrun.config.source import extension
 
@@ -14,18 +15,9 @@ from devrun.config.source import extension
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("config", metavar="CONFIG", help="a config with the sections of MMEngine")
-    add(
-        "-o",
-        "--out",
-        metavar="FILE",
-        help="a .py, .yaml or .json file; without it the text is printed, as Python",
-    )
+    add("-o", "--out", metavar="FILE", help="a .py, .yaml or .json (or printed as .py)")
     add("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE")
-    add(
-        "--trust-config",
-        action="store_true",
-        help="run a .py as Python, as configs with `read_base()` need it",
-    )
+    switch(parser, "--trust-config", "run a .py as Python, as `read_base()` needs it")
 
 
 def run(args: argparse.Namespace, session: Session) -> int:

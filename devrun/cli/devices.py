@@ -11,23 +11,19 @@ from typing import Any
 
 from devrun.cli.console import say
 from devrun.cli.exits import Session
-from devrun.cli.flags import add_trust_flags, import_modules, read_config, trusted
+from devrun.cli.flags import add_trust_flags, read_config, trusted
+from devrun.cli.parser import switch
 from devrun.config import check_config
 from devrun.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="as JSON, for scripts")
-    parser.add_argument(
-        "--bench", action="store_true", help="measure a device's speed, and keep it"
-    )
-    parser.add_argument("--device", help="the one to measure (auto)")
-    parser.add_argument(
-        "--config", metavar="FILE", help="measure the layers of its model too"
-    )
-    parser.add_argument(
-        "--seconds", type=float, help="to measure for, about (20); more is steadier"
-    )
+    add = parser.add_argument
+    switch(parser, "--json", "as JSON, for scripts")
+    switch(parser, "--bench", "measure a device's speed, and keep it")
+    add("--device", help="the one to measure (auto)")
+    add("--config", metavar="FILE", help="measure the layers of its model too")
+    add("--seconds", type=float, help="to measure for (20); more is steadier")
     add_trust_flags(parser)
     parser.set_defaults(cfg_options=None)
 
@@ -47,19 +43,12 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 
 def _row(entry: Any) -> dict[str, Any]:
+    names = ("name", "memory_bytes", "dtypes", "slow_dtypes")
     return {
         "device": entry.name,
         "available": entry.reason is None,
         "reason": entry.reason,
-        "devices": [
-            {
-                "name": device.name,
-                "memory_bytes": device.memory_bytes,
-                "dtypes": list(device.dtypes),
-                "slow_dtypes": list(device.slow_dtypes),
-            }
-            for device in entry.devices
-        ],
+        "devices": [{n: getattr(each, n) for n in names} for each in entry.devices],
     }
 
 
@@ -110,8 +99,7 @@ def _layers(args: argparse.Namespace) -> Any:
     cfg: Any = read_config(args)
     cfg.merge_from_dict({"device": "cpu", "log_level": "ERROR"})
     check_config(cfg)
-    with trusted(args):
-        import_modules(args, cfg)
+    with trusted(args, cfg):
         from devrun.rehearsal.workloads import layers_of
 
         return layers_of(cfg)

@@ -101,12 +101,10 @@ def guarded(run: Callable[[Session], int], argv: Sequence[str]) -> int:
         # The reader has gone; nothing can be said, also not by the flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except StartInterrupted as stop:
+    except (StartInterrupted, RunInterrupted) as stop:
         return _fail(session, stop.exit_code, str(stop), "interrupted")
     except KeyboardInterrupt:
         return _fail(session, 130, "by Ctrl-C", "interrupted")
-    except RunInterrupted as stop:
-        return _fail(session, stop.exit_code, str(stop), "interrupted")
     except DevrunError as error:
         lost = isinstance(error, LostPeerError)
         said = str(error)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from devrun.cli.chosen import chosen_checkpoint
 from devrun.cli.console import say
 from devrun.cli.exits import Session
 from devrun.cli.flags import add_trust_flags, import_modules, trusted
+from devrun.cli.parser import switch
+from devrun.cli.workdir import chosen_checkpoint
 from devrun.config import Config
 from devrun.errors import CheckpointError, ConfigError
 from devrun.files import user_path
@@ -25,25 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `devrun export`."""
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", help="of devrun; of a work_dir the newest")
-    add(
-        "--format",
-        choices=FORMATS,
-        default="mmcv",
-        help="mmcv: a .pth of MMCV's runner; torch: a .pth of the bare weights",
-    )
-    add(
-        "--layout",
-        choices=LAYOUTS,
-        help="name the weights as this package does; default: as they are",
-    )
+    form = "mmcv: a .pth of MMCV's runner; torch: a .pth of the bare weights"
+    add("--format", choices=FORMATS, default="mmcv", help=form)
+    add("--layout", choices=LAYOUTS, help="name the weights as this package does")
     add("--output", metavar="FILE", help="default: CHECKPOINT.pth beside it")
-    add(
-        "--weights",
-        choices=WEIGHTS,
-        default="trained",
-        help="evaluated: the averaged ones, where an EMAHook kept some",
-    )
-    add("--overwrite", action="store_true", help="replace FILE if it exists")
+    averaged = "evaluated: the averaged ones, where an EMAHook kept some"
+    add("--weights", choices=WEIGHTS, default="trained", help=averaged)
+    switch(parser, "--overwrite", "replace FILE if it exists")
     add_trust_flags(parser)
     parser.set_defaults(config=".")  # beside which `--import` looks too
 
@@ -64,14 +53,13 @@ def run(args: argparse.Namespace, session: Session) -> int:
         raise CheckpointError(
             f"{str(target)!r} exists; give --overwrite or another --output"
         )
-    averaged = args.weights == "evaluated"
     with trusted(args):
         export_weights(
             source,
             target,
             form=args.format,
             layout=args.layout,
-            averaged=averaged,
+            averaged=args.weights == "evaluated",
             merge=_merger(args, source),
         )
     say(f"written: {escape(target, LINE)}")

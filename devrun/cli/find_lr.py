@@ -6,12 +6,14 @@ import copy
 import json
 import math
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from devrun.cli.console import say
+from devrun.cli.flags import trusted
+from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError
 from devrun.files import disk_errors, replace_file
+from devrun.log.logger import get_logger
 
 STEPS = 100
 FILE = "lr_find.json"
@@ -32,33 +34,36 @@ def check_flags(args: Any) -> None:
             )
 
 
-def find_lr(cfg: Any, work_dir: Path, *, main: bool, **options: Any) -> None:
-    """Say which rate is suggested, and write the curve into `work_dir`.
+def find_lr(args: Any, plan: Any) -> int:
+    """Say which rate is suggested, and write the curve into the work_dir."""
+    get_logger(log_level=plan.cfg.get("log_level") or "INFO" if plan.main else "ERROR")
+    set_environment()
+    with trusted(args, plan.cfg):
+        from devrun.hooks.lr_range import LrRangeHook
+        from devrun.runners.lr_range import find_lr as test_range
+        from devrun.runners.training import build_training
 
-    Args:
-        cfg: a checked config.
-        main: whether this process writes and speaks.
-        options: of `build_training`.
-    """
-    from devrun.hooks.lr_range import LrRangeHook
-    from devrun.runners.lr_range import find_lr as test_range
-    from devrun.runners.training import build_training
-
-    training = build_training(_reduced(cfg), validate=False, **options)
-    with closing(training.runner) as runner:
-        curve = test_range(runner, training.loaders, LrRangeHook(steps=STEPS))
-    if not main:
-        return
+        training = build_training(
+            _reduced(plan.cfg),
+            validate=False,
+            progress=args.progress,
+            allow_pickle=args.allow_pickle,
+        )
+        with closing(training.runner) as runner:
+            curve = test_range(runner, training.loaders, LrRangeHook(steps=STEPS))
+    if not plan.main:
+        return 0
     facts = {**vars(curve), "suggestion": curve.suggestion}
-    path = work_dir / FILE
+    path = plan.work_dir / FILE
     with disk_errors(f"{str(path)!r} cannot be written", "; give --work-dir"):
-        work_dir.mkdir(parents=True, exist_ok=True)
+        plan.work_dir.mkdir(parents=True, exist_ok=True)
         replace_file(path, _as_json(facts), follow=False)
     tried = f"{len(curve.lr)} updates from {curve.lr[0]:.3g} to {curve.lr[-1]:.3g}"
     if curve.suggestion is None:
         say(f"no learning rate suggested: the loss fell nowhere in {tried} ({path})")
     else:
         say(f"suggested learning rate: {curve.suggestion:.3g} ({tried}; {path})")
+    return 0
 
 
 def _reduced(cfg: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from devrun.cli.parser import index, positive
+from devrun.cli.parser import index, positive, switch
 from devrun.cli.several import add_launch_flags, number_or_auto
 from devrun.config import Config, DictAction
 from devrun.config.engine import is_engine_style, reads_bases_lazily
@@ -29,150 +29,88 @@ def add_train_flags(parser: argparse.ArgumentParser) -> None:
     _run_flags(parser.add_argument_group("run"))
 
 
-def add_device_flags(group: argparse._ArgumentGroup) -> None:
-    """The flags that say where to run; `overrides` reads them."""
+def add_device_flags(group: argparse._ActionsContainer) -> None:
+    """The flags that say where to run; `shared_overrides` reads them."""
     add = group.add_argument
-    add(
-        "--device",
-        type=_word,
-        metavar="D",
-        help="cpu, cuda, cuda:1, auto, ... (devrun devices)",
-    )
+    add("--device", type=_word, metavar="D", help="cpu, cuda:1, auto (devrun devices)")
     add("--ipu-replicas", type=positive, metavar="N", help="ipu with N replicas")
     add("--gpu-id", type=index, metavar="N", help="MMCV's flag: --device cuda:N")
-    add(
-        "--gpu-ids",
-        type=index,
-        nargs="+",
-        metavar="N",
-        help="the same, of MMCV's older tools; the first is taken",
-    )
+    older = "of MMCV's older tools; the first is taken"
+    add("--gpu-ids", type=index, nargs="+", metavar="N", help=older)
     add("--gpus", type=positive, metavar="N", help="the same; one GPU is taken")
-    add("--emulate", action="store_true", help="run on the device's emulator")
-    add(
-        "--num-devices",
-        type=number_or_auto,
-        metavar="N|auto",
-        help="start N processes, each with a device; auto: as many as are here",
-    )
+    switch(group, "--emulate", "run on the device's emulator")
+    many = "start N processes, each with a device; auto: as many as are here"
+    add("--num-devices", type=number_or_auto, metavar="N|auto", help=many)
     add("--launcher", choices=LAUNCHERS, help="who started the processes (none)")
-    add(
-        "--local_rank",
-        "--local-rank",
-        type=index,
-        metavar="N",
-        help="set by older launchers",
-    )
+    rank = ("--local_rank", "--local-rank")
+    add(*rank, type=index, metavar="N", help="set by older launchers")
 
 
-def _state_flags(group: argparse._ArgumentGroup) -> None:
+def _state_flags(group: argparse._ActionsContainer) -> None:
     add = group.add_argument
-    add(
-        "--work-dir",
-        type=_word,
-        metavar="DIR",
-        help="default: work_dirs/<name of the config>",
-    )
-    add(
-        "--resume-from",
-        type=_word,
-        metavar="PATH|auto",
-        help="go on; auto: the newest good one",
-    )
-    add(
-        "--auto-resume",
-        dest="resume_from",
-        action="store_const",
-        const="auto",
-        help="MMCV's flag: --resume-from auto",
-    )
+    add("--work-dir", type=_word, metavar="DIR", help="work_dirs/<name of the config>")
+    newest = "go on; auto: the newest good one"
+    add("--resume-from", type=_word, metavar="PATH|auto", help=newest)
+    auto: dict[str, Any] = {"action": "store_const", "const": "auto"}
+    same = "MMCV's flag: --resume-from auto"
+    add("--auto-resume", dest="resume_from", **auto, help=same)
     add("--load-from", type=_word, metavar="PATH", help="start with these weights")
     add_weights_flags(group)
-    add("--allow-changes", action="store_true", help="go on with a changed config")
-    add("--allow-pickle", metavar="FILE", help="run the code that this old .pth names")
-    add("--overwrite", action="store_true", help="set the run in work_dir aside")
+    switch(group, "--allow-changes", "go on with a changed config")
+    switch(group, "--overwrite", "set the run in work_dir aside")
 
 
 def add_weights_flags(group: argparse._ActionsContainer) -> None:
-    """The flags that say how the keys of loaded weights change and where they are."""
+    """The flags that say how weights are loaded, and from where."""
     add = group.add_argument
-    add(
-        "--revise-keys",
-        action="append",
-        type=_revision,
-        metavar="PATTERN=REPLACEMENT",
-        help="rename keys of the weights: '^backbone[.]='; the last = separates",
-    )
-    add(
-        "--allow-download",
-        action="store_true",
-        help="let weights and what the config builds be downloaded",
-    )
+    renamed = "rename keys of the weights: '^backbone[.]='; the last = separates"
+    form = "PATTERN=REPLACEMENT"
+    add("--revise-keys", action="append", type=_revision, metavar=form, help=renamed)
+    add("--allow-pickle", metavar="FILE", help="run the code that this old .pth names")
+    switch(group, "--allow-download", "of weights and of what the config builds")
 
 
-def _run_flags(group: argparse._ArgumentGroup) -> None:
+def _run_flags(group: argparse._ActionsContainer) -> None:
     add = group.add_argument
-    add("--no-validate", action="store_true", help="do not evaluate while training")
+    switch(group, "--no-validate", "do not evaluate while training")
     add("--seed", type=index, metavar="N", help="of data order and random streams")
-    add("--deterministic", action="store_true", help="only deterministic algorithms")
-    add(
-        "--performance",
-        choices=("fast",),
-        metavar="fast",
-        help="fast: the switches that make this device fast (--dry-run lists them)",
-    )
-    add(
-        "--diff-seed",
-        action="store_true",
-        help="MMCV's flag: each process draws its own numbers, which is always so",
-    )
-    add(
-        "--auto-scale-lr",
-        action="store_true",
-        help="lr times the samples of an update / auto_scale_lr.base_batch_size",
-    )
-    add(
-        "--cfg-options",
-        nargs="+",
-        action=DictAction,
-        metavar="KEY=VALUE",
-        help="change the config: data.samples_per_gpu=8 model.depth=18",
-    )
-    add("--dry-run", action="store_true", help="two iterations of each phase, no files")
-    add("--find-lr", action="store_true", help="try learning rates, train nothing")
-    add("--no-progress", action="store_true", help="plain lines, no progress bar")
+    switch(group, "--deterministic", "only deterministic algorithms")
+    fast = "the switches that make this device fast (--dry-run lists them)"
+    add("--performance", choices=("fast",), metavar="fast", help=fast)
+    own = "MMCV's flag: each process draws its own numbers, which is always so"
+    switch(group, "--diff-seed", own)
+    scaled = "lr times the samples of an update / auto_scale_lr.base_batch_size"
+    switch(group, "--auto-scale-lr", scaled)
+    switch(group, "--dry-run", "two iterations of each phase, no files")
+    switch(group, "--find-lr", "try learning rates, train nothing")
+    add_progress_flag(group)
+    add_config_flags(group)
+
+
+def add_config_flags(group: argparse._ActionsContainer) -> None:
+    """The flags that change a config, and say what it may import and call."""
+    changes = "change the config: data.samples_per_gpu=8 model.depth=18"
+    form: dict[str, Any] = {"nargs": "+", "metavar": "KEY=VALUE"}
+    group.add_argument("--cfg-options", action=DictAction, **form, help=changes)
     add_trust_flags(group)
+
+
+def add_progress_flag(group: argparse._ActionsContainer) -> None:
+    """`args.progress`: False for no bar, None where the terminal decides."""
+    off: dict[str, Any] = {"action": "store_false", "default": None}
+    group.add_argument("--no-progress", dest="progress", **off, help="no progress bar")
 
 
 def add_trust_flags(group: argparse._ActionsContainer) -> None:
     """The flags that say what a config may import and call; see `trusted`."""
-    add = group.add_argument
-    add("--import", **_repeated("imports", "MODULE"), help="import a module of yours")
-    add(
-        "--allow-factory",
-        **_repeated("factories", "PATH"),
-        help="let the config name this function or class as a type",
-    )
-    add(
-        "--trust-config",
-        action="store_true",
-        help="let the config run code: a .py as Python, any type, modules beside it",
-    )
-    add(
-        "--mmcv",
-        action="store_true",
-        help="`from mmcv.runner import ...` in modules of yours gives devrun's names",
-    )
-
-
-def _repeated(dest: str, metavar: str) -> dict[str, Any]:
-    return {
-        "action": "append",
-        "default": [],
-        "dest": dest,
-        "type": _word,
-        "metavar": metavar,
-    }
+    each: dict[str, Any] = {"action": "append", "default": [], "type": _word}
+    add, own = group.add_argument, "let the config name this function or class"
+    add("--import", dest="imports", **each, metavar="MODULE", help="a module of yours")
+    add("--allow-factory", dest="factories", **each, metavar="PATH", help=own)
+    runs = "let the config run code: a .py as Python, any type, modules beside it"
+    switch(group, "--trust-config", runs)
+    names = "`from mmcv.runner import ...` in modules of yours gives devrun's names"
+    switch(group, "--mmcv", names)
 
 
 def read_config(args: argparse.Namespace, split: str = "val") -> Config:
@@ -201,12 +139,14 @@ def read_config(args: argparse.Namespace, split: str = "val") -> Config:
 
 
 @contextmanager
-def trusted(args: argparse.Namespace) -> Iterator[None]:
-    """Within, configs may name what the flags allow."""
+def trusted(args: argparse.Namespace, cfg: Any = None) -> Iterator[None]:
+    """Within, configs may name what the flags allow; the modules of `cfg` are here."""
     with (
         granted(args.factories, everything=args.trust_config),
         downloads_allowed(vars(args).get("allow_download", False)),
     ):
+        if cfg is not None:
+            import_modules(args, cfg)
         yield
 
 
@@ -238,17 +178,21 @@ def overrides(args: argparse.Namespace, cfg: Any) -> dict[str, Any]:
             f"--allow-pickle {args.allow_pickle} is not the file that is loaded; name "
             "the one of --resume-from or --load-from"
         )
-    names = (
-        "work_dir", "resume_from", "load_from", "revise_keys", "seed", "launcher",
-        "performance",
-    )  # fmt: skip
+    names = ("work_dir", "resume_from", "load_from", "seed", "performance")
     changes = {n: getattr(args, n) for n in names if getattr(args, n) is not None}
     if args.allow_changes:
         changes["allow_changes"] = True
     if args.deterministic:
         changes["deterministic"] = True
-    if getattr(args, "auto_scale_lr", False):
+    if args.auto_scale_lr:
         changes["auto_scale_lr.enable"] = True
+    return {**changes, **shared_overrides(args, cfg)}
+
+
+def shared_overrides(args: argparse.Namespace, cfg: Any) -> dict[str, Any]:
+    """The same for the flags that `devrun test` has too."""
+    names = ("revise_keys", "launcher")
+    changes = {n: getattr(args, n) for n in names if getattr(args, n) is not None}
     device = device_entry(args, cfg.get("device", "auto"))
     if device != cfg.get("device"):
         # it holds what stays of the configured device, and takes its place
@@ -314,17 +258,18 @@ def left_out(args: argparse.Namespace, configured: Any) -> str | None:
 
 def _implied(args: argparse.Namespace) -> list[tuple[str, str, dict[str, Any]]]:
     """(flag, device it means, options it sets) for each flag that names a device."""
-    found: list[tuple[str, str, dict[str, Any]]] = []
-    if args.ipu_replicas is not None:
-        flag = f"--ipu-replicas {args.ipu_replicas}"
-        found.append((flag, "ipu", {"replicas": args.ipu_replicas}))
-    if args.gpu_id is not None:
-        found.append((f"--gpu-id {args.gpu_id}", f"cuda:{args.gpu_id}", {}))
-    if args.gpu_ids is not None:
-        found.append((f"--gpu-ids {args.gpu_ids[0]}", f"cuda:{args.gpu_ids[0]}", {}))
-    if args.gpus is not None:
-        found.append((f"--gpus {args.gpus}", "cuda", {}))
-    return found
+    first = args.gpu_ids[0] if args.gpu_ids else None
+    flags: tuple[tuple[str, Any, str, dict[str, Any]], ...] = (
+        ("--ipu-replicas", args.ipu_replicas, "ipu", {"replicas": args.ipu_replicas}),
+        ("--gpu-id", args.gpu_id, f"cuda:{args.gpu_id}", {}),
+        ("--gpu-ids", first, f"cuda:{first}", {}),
+        ("--gpus", args.gpus, "cuda", {}),
+    )
+    return [
+        (f"{flag} {given}", device, options)
+        for flag, given, device, options in flags
+        if given is not None
+    ]
 
 
 def _type(name: str) -> str:

@@ -43,6 +43,11 @@ class LineParser(argparse.ArgumentParser):
         return f"unknown flag {flag}{hint}"
 
 
+def switch(group: argparse._ActionsContainer, flag: str, what: str) -> None:
+    """Add a flag that is on where it is given."""
+    group.add_argument(flag, action="store_true", help=what)
+
+
 def index(text: str) -> int:
     """A number of 0 or more, as a flag's `type`."""
     return at_least(0, text)

@@ -22,12 +22,8 @@ from devrun.cli.test import (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `devrun predict`."""
     add_shared_arguments(parser)
-    parser.add_argument(
-        "--out",
-        metavar="FILE",
-        required=True,
-        help="a row for each sample: .csv, .jsonl or .npz",
-    )
+    rows = "a row for each sample: .csv, .jsonl or .npz"
+    parser.add_argument("--out", metavar="FILE", required=True, help=rows)
 
 
 def run(args: argparse.Namespace, session: Session) -> int:

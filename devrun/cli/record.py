@@ -60,10 +60,10 @@ class RunRecord:
         self.finish("interrupted" if stopped else "failed", exit_code, error=message)
 
 
-def write_facts(path: Path, facts: Mapping[str, Any]) -> None:
+def write_facts(path: Path, facts: Mapping[str, Any], *, follow: bool = False) -> None:
     """Write a `run.json` whole: a reader finds the one before or this."""
     strict = json.loads(strict_line(facts))
-    replace_text(path, json.dumps(strict, indent=2) + "\n", follow=False)
+    replace_text(path, json.dumps(strict, indent=2) + "\n", follow=follow)
 
 
 def versions() -> dict[str, str]:

@@ -29,23 +29,12 @@ _ENDPOINT = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.-]+):(\d{1,5})")
 def add_launch_flags(group: argparse._ArgumentGroup) -> None:
     """What goes with `--num-devices`: restarts, and other machines."""
     add = group.add_argument
-    add(
-        "--max-restarts",
-        type=small,
-        metavar="N",
-        help="how often a failed process makes all start again, from the newest save",
-    )
-    add(
-        "--nnodes", type=_nodes, metavar="A[:B]", help="machines that take part: A to B"
-    )
+    again = "how often a failed process makes all start again, from the newest save"
+    add("--max-restarts", type=small, metavar="N", help=again)
+    add("--nnodes", type=_nodes, metavar="A[:B]", help="machines: A to B take part")
     add("--rdzv-endpoint", type=_endpoint, metavar="HOST:PORT", help="where they meet")
     add("--rdzv-id", metavar="ID", help="what the machines of one run have in common")
-    add(
-        "--node-rank",
-        type=small,
-        metavar="R",
-        help="0 on the machine where they meet",
-    )
+    add("--node-rank", type=small, metavar="R", help="0 on the machine where they meet")
 
 
 def to_launch(args: argparse.Namespace) -> bool:

@@ -4,45 +4,54 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from devrun.cli.chosen import WORDS, chosen_checkpoint, places_of
 from devrun.cli.console import complain, say
 from devrun.cli.exits import Session
 from devrun.cli.flags import (
+    add_config_flags,
     add_device_flags,
-    add_trust_flags,
+    add_progress_flag,
     add_weights_flags,
     import_modules,
     left_out,
-    overrides,
     read_config,
+    shared_overrides,
     trusted,
 )
+from devrun.cli.record import write_facts
 from devrun.cli.several import launch_command, to_launch
 from devrun.cli.summary import listed
-from devrun.cli.workdir import check_checkpoint, choose_work_dir, holds_run
+from devrun.cli.workdir import (
+    WORDS,
+    check_checkpoint,
+    choose_work_dir,
+    chosen_checkpoint,
+    holds_run,
+    places_of,
+)
 from devrun.config import DictAction, check_config
 from devrun.config.named_sets import named_sets
 from devrun.config.revisions import MODULE
 from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
-from devrun.files import disk_errors, replace_text, user_path
+from devrun.files import disk_errors, user_path
 from devrun.launched import join_launcher, take_signals
-from devrun.log.jsonlines import strict_line
 from devrun.text import LINE, escape
 
 SPLITS = ("test", "val")
 WEIGHTS = ("evaluated", "trained")
 OF_TRAINING = ("save_best", "rule", "start", "interval", "max_keep_best", "out_dir")
 """Arguments of an `evaluation` that say when to evaluate and what to keep."""
-
-
+NOT_EVALUATED = (
+    *("work_dir", "load_from", "resume_from", "auto_resume", "watchdog"),
+    *("checkpoint_config", "custom_hooks", "lr_config", "momentum_config"),
+)
+"""Sections of a config that an evaluation has no use for."""
 FORMATS = (".csv", ".jsonl", ".npz")
 """Of predictions, by the end of the file's name."""
 ORDER = ("shuffle", "drop_last", "sampler", "sampler_cfg", "group_by_length")
@@ -54,13 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared_arguments(parser)
     add = parser.add_argument
     add("--out", metavar="FILE", help="also write the results: .json")
-    add(
-        "--metrics",
-        "--eval",
-        nargs="+",
-        metavar="NAME",
-        help="in place of the config's evaluation.metric",
-    )
+    other = "in place of the config's evaluation.metric"
+    add("--metrics", "--eval", nargs="+", metavar="NAME", help=other)
     add(
         "--metric-options",
         nargs="+",
@@ -68,11 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="in place of the config's evaluation.metric_options",
     )
-    add(
-        "--predictions",
-        metavar="FILE",
-        help="also write a row for each sample: .csv, .jsonl or .npz",
-    )
+    rows = "also write a row for each sample: .csv, .jsonl or .npz"
+    add("--predictions", metavar="FILE", help=rows)
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,29 +87,12 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
         "of a run, `best` for its best",
     )
     add("--split", choices=SPLITS, default="test", help="data.test (default) or val")
-    add(
-        "--weights",
-        choices=WEIGHTS,
-        default="evaluated",
-        help="evaluated: the averaged ones, where an EMAHook kept some",
-    )
-    add("--no-progress", action="store_true", help="no progress bar")
-    add("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE")
-    add(
-        "--allow-pickle",
-        metavar="FILE",
-        dest="trusted_file",
-        help="run the code that this old .pth names",
-    )
+    averaged = "evaluated: the averaged ones, where an EMAHook kept some"
+    add("--weights", choices=WEIGHTS, default="evaluated", help=averaged)
+    add_progress_flag(parser)
     add_weights_flags(parser)
-    add_trust_flags(parser)
+    add_config_flags(parser)
     add_device_flags(parser.add_argument_group("device"))
-    parser.set_defaults(  # what `overrides` looks at besides
-        **dict.fromkeys(("work_dir", "resume_from", "load_from", "seed")),
-        performance=None,
-        **dict.fromkeys(("overwrite", "allow_changes", "deterministic"), False),
-        allow_pickle=None,
-    )
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -177,20 +161,18 @@ def opened(
     from devrun.runners.training import build_training
 
     get_logger(log_level=cfg.get("log_level") or "INFO")
-    progress = False if args.no_progress else None
+    how = {"initialise": False, "progress": args.progress, "only": only}
     judged = "test" if args.split == "test" else "validate"
     with (
         trusted(args),
         in_stage(stage or judged),
-        closing(
-            build_training(cfg, initialise=False, progress=progress, only=only).runner
-        ) as runner,
+        closing(build_training(cfg, **how).runner) as runner,
     ):
         runner.load_checkpoint(
             checkpoint,
             strict=True,
             revise_keys=args.revise_keys or MODULE,
-            allow_pickle=args.trusted_file is not None,
+            allow_pickle=args.allow_pickle is not None,
         )
         place = user_path(checkpoint)
         if args.weights == "evaluated" and place.is_dir():
@@ -204,8 +186,7 @@ def opened(
 
 def _override_metrics(cfg: Any, args: argparse.Namespace) -> None:
     """`--metrics` and `--metric-options`, which `devrun predict` does not have."""
-    metrics = vars(args).get("metrics")
-    if metrics:
+    if metrics := vars(args).get("metrics"):
         metric = metrics[0] if len(metrics) == 1 else metrics
         cfg.merge_from_dict({"evaluation.metric": metric})
     if options := vars(args).get("metric_options"):
@@ -217,18 +198,21 @@ def _read(
 ) -> tuple[Any, tuple[Path, ...], str | None]:
     """The config reduced to the evaluation, where its checkpoints are, and the split
     of a data module."""
-    if args.trusted_file not in (None, args.checkpoint):
+    if args.allow_pickle not in (None, args.checkpoint):
         raise ConfigError(
-            f"--allow-pickle {args.trusted_file} is not the file that is loaded; name "
+            f"--allow-pickle {args.allow_pickle} is not the file that is loaded; name "
             "the CHECKPOINT"
         )
     cfg: Any = read_config(args, args.split)
     if lost := left_out(args, cfg.get("device")):
         complain(lost, "warning")
-    cfg.merge_from_dict(overrides(args, cfg))
+    cfg.merge_from_dict(shared_overrides(args, cfg))
     _override_metrics(cfg, args)
     check_config(cfg)
-    places = places_of(cfg, _work_dir(cfg, args.config))
+    last = choose_work_dir(  # of the run that trained with `cfg`
+        cfg.get("work_dir"), Path(args.config).stem, resume_from="auto", overwrite=False
+    )
+    places = places_of(cfg, last)
     if args.checkpoint not in WORDS and not holds_run(Path(args.checkpoint)):
         check_checkpoint("CHECKPOINT", args.checkpoint)
     only = _reduce(cfg, args.split)
@@ -242,13 +226,6 @@ def _read(
             for name in ORDER:
                 section.pop(name, None)
     return cfg, places, only
-
-
-def _work_dir(cfg: Any, config: str) -> Path:
-    """Of the run that trained with `cfg`; the last of them, if it was not named."""
-    return choose_work_dir(
-        cfg.get("work_dir"), Path(config).stem, resume_from="auto", overwrite=False
-    )
 
 
 def _reduce(cfg: Any, split: str) -> str | None:
@@ -276,9 +253,7 @@ def _reduce(cfg: Any, split: str) -> str | None:
         evaluation.pop(name, None)
     cfg["log_config"] = {"hooks": []}
     cfg["workflow"] = [["train", 1]]
-    for name in ("work_dir", "load_from", "resume_from", "auto_resume", "watchdog"):
-        cfg[name] = None
-    for name in ("checkpoint_config", "custom_hooks", "lr_config", "momentum_config"):
+    for name in NOT_EVALUATED:
         cfg[name] = None
     return split if own else None
 
@@ -316,6 +291,5 @@ def _write(args: argparse.Namespace, checkpoint: str, found: dict[str, Any]) -> 
         "split": args.split,
         "results": found,
     }
-    text = json.dumps(json.loads(strict_line(facts)), indent=2)
     with disk_errors(f"--out {args.out!r} cannot be written"):
-        replace_text(args.out, f"{text}\n")
+        write_facts(Path(args.out), facts, follow=True)

@@ -45,6 +45,7 @@ from devrun.dist import check_launcher, launched
 from devrun.errors import DevrunError, StorageError
 from devrun.launched import join_launcher, launcher, take_signals, tell_launcher
 from devrun.lock import unlock_directory
+from devrun.log.logger import get_logger
 
 add_arguments = add_train_flags
 
@@ -73,13 +74,12 @@ def run(args: argparse.Namespace, session: Session) -> int:
     plan = _plan(args, joins=launches and takes_more_or_fewer(args))
     if launches:
         if not (args.rdzv_endpoint or args.dry_run or args.find_lr):
-            make_writable(
-                plan.work_dir
-            )  # before rank 0 would find it, and end the rest
+            # before rank 0 would find it, and end the rest
+            make_writable(plan.work_dir)
         return launch_command(args, plan.cfg, session.argv, str(plan.work_dir))
     if args.find_lr:
         take_signals()
-        return _find_lr(args, plan)
+        return find_lr(args, plan)
     with StopSignals() as signals, trusted(args):
         take_signals()
         try:
@@ -112,19 +112,6 @@ def _plan(args: argparse.Namespace, *, joins: bool = False) -> Plan:
     return Plan(cfg, work_dir, time.strftime("%Y%m%d_%H%M%S"), main, lost)
 
 
-def _find_lr(args: argparse.Namespace, plan: Plan) -> int:
-    from devrun.log.logger import get_logger
-
-    get_logger(log_level=plan.cfg.get("log_level") or "INFO" if plan.main else "ERROR")
-    set_environment()
-    with trusted(args):
-        import_modules(args, plan.cfg)
-        progress = False if args.no_progress else None
-        options = {"progress": progress, "allow_pickle": args.allow_pickle}
-        find_lr(plan.cfg, plan.work_dir, main=plan.main, **options)
-    return 0
-
-
 def _train(
     args: argparse.Namespace, plan: Plan, session: Session, signals: StopSignals
 ) -> int:
@@ -132,12 +119,20 @@ def _train(
     if writes:
         _prepare_files(args, plan, session)
     session.cleanup.enter_context(crash_stacks(session.log_file))
-    logger = _logger(plan, session)
+    level = plan.cfg.get("log_level") or "INFO" if plan.main else "ERROR"
+    logger = get_logger(log_file=session.log_file, log_level=level)
     if (own := launcher()) is not None:
         logger.info("%s", own.described())
     if plan.left_out:
         logger.warning("%s", plan.left_out)
-    record = _record(plan, session, writes)
+    facts = {
+        "command": shlex.join(masked(["devrun", *session.argv])),
+        "work_dir": str(plan.work_dir),
+        "timestamp": plan.timestamp,
+        "git": git_revision(),
+        "versions": versions(),
+    }
+    record = RunRecord(plan.work_dir / "run.json" if writes else None, facts)
     session.on_failure.append(record.fail)
     signals.on_leave.append(record.fail)
     set_environment(fast=plan.cfg.get("performance") is not None)
@@ -150,7 +145,7 @@ def _train(
         plan.cfg,
         validate=not args.no_validate,
         dry_run=args.dry_run,
-        progress=False if args.no_progress else None,
+        progress=args.progress,
         allow_pickle=args.allow_pickle,
     )
     runner = training.runner
@@ -170,7 +165,8 @@ def _train(
         training.run()
         if signals.stopped(runner.stop_reason):
             record.write(stopped=runner.state.why_ended)
-            raise signals.interruption(_reached(runner), _save(runner, plan.cfg))
+            reached = f"{runner.epoch} epochs and {runner.iter} iterations"
+            raise signals.interruption(reached, _save(runner, plan.cfg))
         found = results(runner, plan.work_dir, plan.timestamp)
         record.finish("done", 0, **found, energy=meter.stop())
         if plan.main:
@@ -191,32 +187,6 @@ def _prepare_files(args: argparse.Namespace, plan: Plan, session: Session) -> No
     for name in ("config.yaml", "run.json"):
         keep_aside(plan.work_dir / name)
     new.replace(plan.work_dir / "config.yaml")
-
-
-def _logger(plan: Plan, session: Session) -> Any:
-    from devrun.log.logger import get_logger
-
-    level = plan.cfg.get("log_level") or "INFO"
-    return get_logger(
-        log_file=session.log_file, log_level=level if plan.main else "ERROR"
-    )
-
-
-def _record(plan: Plan, session: Session, writes: bool) -> RunRecord:
-    return RunRecord(
-        plan.work_dir / "run.json" if writes else None,
-        {
-            "command": shlex.join(masked(["devrun", *session.argv])),
-            "work_dir": str(plan.work_dir),
-            "timestamp": plan.timestamp,
-            "git": git_revision(),
-            "versions": versions(),
-        },
-    )
-
-
-def _reached(runner: Any) -> str:
-    return f"{runner.epoch} epochs and {runner.iter} iterations"
 
 
 def _save(runner: Any, cfg: Any) -> str | None:

@@ -1,4 +1,5 @@
-"""Where a run may write, so that no run overwrites another."""
+"""Where a run may write, so that no run overwrites another, and which checkpoint of one
+is meant."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from devrun.cli.console import complain
 from devrun.cli.lost import mark_lost, mark_lost_siblings
@@ -23,6 +25,8 @@ RUN_FILES = re.compile(
     r"|\d{8}_\d{6}.*|.*\.pth|latest\.json|best\.json"
 )
 """What a run leaves in its work_dir; other files there are the user's own."""
+WORDS = ("best", "latest")
+"""What stands for a checkpoint of the run that a config trains."""
 
 
 def holds_run(work_dir: Path) -> bool:
@@ -90,6 +94,47 @@ def check_checkpoint(key: str, path: str) -> None:
         if key == "resume_from":
             hint += "; the newest of a run: --work-dir DIR --resume-from auto"
         raise CheckpointError(f"{key}: there is no {path!r}; {hint}")
+
+
+def chosen_checkpoint(text: str, places: tuple[Path, ...] = ()) -> str:
+    """The checkpoint that `text` names: a path as it is, or for
+
+    - a work_dir, or the `checkpoints` in one: its newest whole checkpoint,
+    - `best.json` or `latest.json` in there: the one it points at,
+    - `best` or `latest`, where no such path is: the one of `places`.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    from devrun.checkpoint import checkpoint_at, find_latest, read_pointer
+
+    path = user_path(text)
+    if text in WORDS and not path.exists():
+        if text == "latest":
+            found = find_latest(*places)
+        else:
+            named = ((place, read_pointer(place, "best")) for place in places)
+            found = next((place / name for place, name in named if name), None)
+        if found is None:
+            where = ", ".join(map(str, places)) or "a work_dir, which is not known here"
+            raise CheckpointError(
+                f"there is no {text} checkpoint in {where}; name one by its path, or "
+                "the run by work_dir"
+            )
+        return str(found)
+    found = checkpoint_at(path)
+    return text if found == path else str(found)
+
+
+def places_of(cfg: Mapping[str, Any], work_dir: Path) -> tuple[Path, ...]:
+    """Where a run of `cfg` in `work_dir` keeps its checkpoints."""
+    apart = (cfg.get("checkpoint_config") or {}).get("out_dir")
+    best = (cfg.get("evaluation") or {}).get("out_dir")
+    return (
+        work_dir / "checkpoints",
+        *([user_path(apart) / work_dir.name] if apart else []),
+        *([user_path(best)] if best else []),
+    )
 
 
 def _run_of(checkpoint: str) -> Path | None:

@@ -64,22 +64,11 @@ def test_other_differences_are_shown(config, train, first):
     assert "config changed: runner.max_epochs: 2 -> 3" in err
 
 
-@pytest.mark.parametrize(
-    ("changed", "shown"),
-    [
-        ({"performance": "fast"}, "performance: 'fast' -> not set"),
-        (
-            {"device": {"type": "cpu", "performance": "fast"}},
-            "device.performance: 'fast' -> not set",
-        ),
-    ],
-)
-def test_a_run_that_was_fast_and_goes_on_plain_is_told(config, train, changed, shown):
-    status, _, err = train(config(**changed), "--work-dir", "out")
-    assert status == 0, err
+def test_a_run_that_was_fast_and_goes_on_plain_is_told(config, train):
+    assert train(config(performance="fast"), "--work-dir", "out")[0] == 0
     status, _, err = again(train, config(**MORE))
     assert status == 0, err
-    assert f"config changed: {shown}" in err
+    assert "config changed: performance: 'fast' -> not set" in err
 
 
 def test_changes_may_be_allowed(config, train, first):
@@ -88,19 +77,6 @@ def test_changes_may_be_allowed(config, train, first):
     assert status == 0, err
     assert "data.train.num_samples: 32 -> 64" in err
     assert "takes 4 now" in err
-
-
-def test_secrets_are_masked_in_the_checkpoint(config, train):
-    path = config(
-        **{"x-api_token": "hunter2hunter2", "x-url": "https://me:hunter2@example.org"}
-    )
-    assert train(path, "--work-dir", "out")[0] == 0
-    for file in Path("out").rglob("*"):
-        if file.is_file():
-            assert b"hunter2" not in file.read_bytes(), file
-    found = read_checkpoint(next(Path("out/checkpoints").glob("step-*8")))
-    assert found["trainer"]["config"]["x-api_token"] == "******"
-    assert found["trainer"]["config"]["model"]["type"] == "MLP"
 
 
 def test_export_and_both_ways_back(config, train, first, capsys):

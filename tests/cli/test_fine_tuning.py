@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 import re
 from pathlib import Path
 
@@ -83,18 +82,11 @@ def test_a_frozen_run_resumes_to_the_same_bits(run, train):
         ),
         ("freeze", ["*"], "leaves no parameter of ResNet to train"),
         ("freeze", ["re:(a+)+$"], "freeze: has a pattern that cannot be used"),
-        ("freeze", [f"re:{'a?' * 40}{'a' * 40}$"], "could take for ever"),
-        ("freeze", [f"re:^{'(?:a|aa)' * 40}$"], "could take for ever"),
         ("freeze", ["re:^(?:(?:a{0,15}){0,15}){0,15}$"], "could take for ever"),
-        ("freeze", ["re:("], "freeze: has a pattern that cannot be used"),
         ("freeze", [1], "takes a list of patterns"),
-        ("freeze", {"layer1": True}, "not a dict"),
         ("gradient_checkpointing", ["layr1"], "did you mean 'layer1'?"),
         ("gradient_checkpointing", 2, "gradient_checkpointing: takes true or false"),
         ("paramwise", {"layer_decay": 0}, "above 0 and at most 1, got 0"),
-        ("paramwise", {"layer_decay": "0.5"}, "above 0 and at most 1, got '0.5'"),
-        ("paramwise", {"layer_decay": True}, "above 0 and at most 1, got True"),
-        ("paramwise", {"layer_decay": math.nan}, "nan"),
         ("paramwise", {"layer_decey": 0.5}, "did you mean 'layer_decay'?"),
     ],
 )

@@ -1,4 +1,5 @@
 import argparse
+import copy
 
 import pytest
 
@@ -18,27 +19,42 @@ def device(configured, *words):
     return device_entry(parsed(*words), configured)
 
 
-def test_without_flags_the_config_decides():
-    assert device("auto") == "auto"
-    assert device({"type": "cuda", "tf32": True}) == {"type": "cuda", "tf32": True}
+TF32 = {"type": "cuda", "tf32": True}
 
 
-def test_the_flag_wins_over_the_config():
-    assert device("cpu", "--device", "cuda:1") == "cuda:1"
+@pytest.mark.parametrize(
+    ("configured", "words", "found"),
+    [
+        # without flags the config decides
+        ("auto", "", "auto"),
+        (TF32, "", TF32),
+        # the flag wins, and options stay when the type stays
+        ("cpu", "--device cuda:1", "cuda:1"),
+        (TF32, "--device cuda:1", {"type": "cuda:1", "tf32": True}),
+        (TF32, "--device cpu", "cpu"),
+        ("cpu", "--device ipu --emulate", {"type": "ipu", "emulate": True}),
+        # options without a type are those of any device
+        ({"channels_last": True}, "", {"channels_last": True}),
+        (
+            {"channels_last": True},
+            "--device cpu",
+            {"type": "cpu", "channels_last": True},
+        ),
+        # flags that mean a device
+        ("auto", "--ipu-replicas 4", {"type": "ipu", "replicas": 4}),
+        ("auto", "--device ipu --ipu-replicas 4", {"type": "ipu", "replicas": 4}),
+        ("auto", "--gpu-id 1", "cuda:1"),
+        ("auto", "--device cuda --gpu-id 1", "cuda:1"),
+    ],
+)
+def test_the_device_is_that_of_config_and_flags(configured, words, found):
+    before = copy.deepcopy(configured)
+    assert device(configured, *words.split()) == found
+    assert configured == before
 
 
-def test_options_stay_when_the_type_stays():
-    configured = {"type": "cuda", "tf32": True}
-    assert device(configured, "--device", "cuda:1") == {"type": "cuda:1", "tf32": True}
-    assert device(configured, "--device", "cpu") == "cpu"
-
-
-def test_options_without_a_type_are_those_of_any_device():
-    configured = {"channels_last": True}
-    assert device(configured) == configured
-    taken = {"type": "cpu", "channels_last": True}
-    assert device(configured, "--device", "cpu") == taken
-    assert adapter_of({"device": configured}).options.channels_last
+def test_options_without_a_type_reach_the_adapter():
+    assert adapter_of({"device": {"channels_last": True}}).options.channels_last
 
 
 @pytest.mark.parametrize(
@@ -58,53 +74,21 @@ def test_options_of_the_configured_device_are_left_out_aloud(
     assert f"on device cpu, options of device {kind} are left out: {lost}; in " in said
 
 
-def test_the_configured_device_is_left_as_it_was():
-    configured = {"type": "cuda", "tf32": True}
-    device(configured, "--device", "cuda:1", "--emulate")
-    assert configured == {"type": "cuda", "tf32": True}
-
-
-def test_emulation_is_written_into_the_device():
-    assert device("cpu", "--device", "ipu", "--emulate") == {
-        "type": "ipu",
-        "emulate": True,
-    }
-
-
-def test_ipu_replicas_mean_the_ipu():
-    assert device("auto", "--ipu-replicas", "4") == {"type": "ipu", "replicas": 4}
-    assert device("auto", "--device", "ipu", "--ipu-replicas", "2")["replicas"] == 2
-
-
-def test_gpu_id_selects_a_cuda_device():
-    assert device("auto", "--gpu-id", "1") == "cuda:1"
-    assert device("auto", "--device", "cuda", "--gpu-id", "1") == "cuda:1"
-
-
 @pytest.mark.parametrize(
     "words",
     [
-        ("--device", "cpu", "--ipu-replicas", "2"),
-        ("--device", "cpu", "--gpu-id", "0"),
-        ("--device", "cuda:1", "--gpu-id", "0"),
-        ("--gpu-id", "0", "--ipu-replicas", "2"),
+        "--device cpu --ipu-replicas 2",
+        "--device cpu --gpu-id 0",
+        "--device cuda:1 --gpu-id 0",
+        "--gpu-id 0 --ipu-replicas 2",
+        "--ipu-replicas 2",  # and 4 in the config
+        "--resume-from auto --load-from x.pth",
+        "--resume-from auto --overwrite",
     ],
 )
-def test_flags_that_name_two_devices_clash(words):
+def test_flags_that_contradict_each_other_or_the_config_clash(words):
     with pytest.raises(ConfigError, match="clash"):
-        device("auto", *words)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--resume-from", "auto", "--load-from", "x.pth"),
-        ("--resume-from", "auto", "--overwrite"),
-    ],
-)
-def test_flags_that_want_two_beginnings_clash(words):
-    with pytest.raises(ConfigError, match="clash"):
-        overrides(parsed(*words), {})
+        overrides(parsed(*words.split()), {"device": {"type": "ipu", "replicas": 4}})
 
 
 def test_flags_become_config_keys():
@@ -140,14 +124,6 @@ def test_a_variable_that_is_not_set_is_not_taken_for_nothing(flag, capsys):
 def test_local_rank_is_known_in_both_spellings():
     assert parsed("--local_rank", "1").local_rank == 1
     assert parsed("--local-rank=1").local_rank == 1
-
-
-@pytest.mark.parametrize(
-    "configured", [{"type": "ipu", "replicas": 4}, {"type": "ipu", "replicas": 1}]
-)
-def test_another_number_of_replicas_in_the_config_clashes(configured):
-    with pytest.raises(ConfigError, match="--ipu-replicas 2 and device.replicas"):
-        device(configured, "--ipu-replicas", "2")
 
 
 def test_a_config_without_a_runner_may_say_how_long_as_in_mmcv(config, train):

@@ -29,13 +29,9 @@ GRAPH = {
 SYSTEM = {"type": "os.system", "command": COMMAND}
 TORCH_SYSTEM = {"type": "torch.os.system", "command": COMMAND}
 PARTIAL = {"type": "torch.functools.partial", "func": "os.system"}
-TYPE = {"type": "torch.builtins.type", "name": "X", "bases": [], "dict": {}}
-EVAL = {"type": "builtins.eval", "source": CODE}
 LOAD = {"type": "torch.load", "f": "evil.pkl", "weights_only": False}
-HUB = {"type": "torch.hub.load", "repo_or_dir": "hub", "model": "x", "source": "local"}
 BESIDE = {"type": "dr_beside.Net"}
 SPACE = {"type": "dr_space.inner.Net"}
-POPEN = {"type": "torch.utils.cpp_extension.subprocess.Popen", "args": COMMAND}
 GPT2 = {"type": "transformers.GPT2Config", "n_layer": 1, "n_embd": 8, "n_head": 2}
 
 
@@ -59,37 +55,17 @@ def images(**arguments):
 CASES = {
     # the model and the loss
     "fx graph": {"model": GRAPH},
-    "GraphModule": {"model": {"type": "torch.fx.GraphModule", "root": {}, "graph": 0}},
     "torch.load": {"model": LOAD},
-    "torch.hub": {"model": HUB},
     "os.system": {"model": SYSTEM},
-    "os through torch": {"model": TORCH_SYSTEM},
-    "subprocess through torch": {"model": POPEN},
-    "type": {"model": TYPE},
-    "eval": {"model": EVAL},
-    "antigravity": {"model": {"type": "antigravity.fly"}},
     "a program": {"model": {"type": "torch.utils.bottleneck.__main__.main"}},
-    "setuptools": {"model": {"type": "setuptools.setup", "script_args": ["x"]}},
     "a file beside the config": {"model": BESIDE},
     "a folder beside the config": {"model": SPACE},
-    "dunder": {"model": {"type": "torch.nn.Linear.__init__.__globals__"}},
     "loss": {"loss": GRAPH},
-    "package importer": {
-        "model": {"type": "torch.package.PackageImporter", "file_or_buffer": "evil.pkl"}
-    },
     # transformers
     "pipeline of remote code": {"model": {"type": "transformers.pipeline"}},
     "remote code": {"model": auto(trust_remote_code=True)},
     "remote code, unasked": {"model": auto()},
     "a kernel of the hub": {"model": gpt(attn_implementation="evil/kernel")},
-    "unpickled weights": {"model": auto(weights_only=False)},
-    "dynamic module": {
-        "model": {
-            "type": "transformers.dynamic_module_utils.get_class_from_dynamic_module",
-            "class_reference": "model.Evil",
-            "pretrained_model_name_or_path": "remote",
-        }
-    },
     "nested call": {
         "model": {**gpt(), "config": {"type": "transformers.pipeline", "task": "x"}}
     },
@@ -103,26 +79,12 @@ CASES = {
             "fn": "os.system",
         }
     },
-    "web data set": {
-        "data.train": {"type": "webdataset.WebDataset", "urls": f"pipe:{COMMAND}"}
-    },
     "repeated data set": {
         "data.train": {"type": "RepeatDataset", "times": 1, "dataset": TORCH_SYSTEM}
     },
-    "joined data sets": {
-        "data.train": {
-            "type": "ConcatDataset",
-            "datasets": [CONFIG["data"]["val"], LOAD],
-        }
-    },
     "transform": images(pipeline=[SYSTEM]),
-    "transform fx": images(pipeline=[GRAPH]),
-    "transform partial": images(pipeline=[PARTIAL]),
     "transform vectorize": images(
         pipeline=[{"type": "numpy.vectorize", "pyfunc": "os.system"}]
-    ),
-    "transform pipeline": images(
-        pipeline=[{"type": "transformers.pipeline", "trust_remote_code": True}]
     ),
     "transform alone": images(pipeline=TORCH_SYSTEM),
     "transform beside": images(pipeline=[{"type": "dr_beside.Flip"}]),
@@ -130,10 +92,7 @@ CASES = {
     "sampler of a loader": {"data.train_dataloader": {"sampler": GRAPH}},
     "sampler_cfg": {"data.sampler_cfg": PARTIAL},
     "collate function": {"data.collate_fn": SYSTEM},
-    "collate by torch": {"data.collate_fn": {"type": "torch.os.system"}},
     "collate text": {"data.collate_fn": "torch.os.system"},
-    "collate fx": {"data.collate_fn": GRAPH},
-    "collate with a model": {"data.collate_fn": auto(trust_remote_code=True)},
     "worker_init_fn": {"data.worker_init_fn": "os.system"},
     # optimizers, schedules, hooks, metrics, runners
     "optimizer": {"optimizer": {"type": "torch.os.system", "command": COMMAND}},
@@ -143,22 +102,11 @@ CASES = {
     "a variable for the loader": {
         "device": {"type": "hpu", "emulate": True, "env": {"LD_PRELOAD": "./evil.so"}}
     },
-    "a library of the SDK": {
-        "device": {"type": "hpu", "emulate": True, "env": {"GC_KERNEL_PATH": "evil.so"}}
-    },
-    "optimizer of a part": {"optimizer": {"layers": TORCH_SYSTEM}},
     "optimizer constructor": {
         "optimizer": {"type": "SGD", "lr": 0.1, "constructor": "torch.os.system"}
     },
     "optimizer hook": {"optimizer_config": TORCH_SYSTEM},
     "learning rate": {"lr_config": {"policy": "torch.os.system", "command": COMMAND}},
-    "learning rate, nested": {
-        "lr_config": {
-            "policy": "SequentialLR",
-            "schedulers": [{"policy": "torch.os.system", "command": COMMAND}],
-            "milestones": [1],
-        }
-    },
     "learning rate by text": {
         "lr_config": {"policy": "LambdaLR", "lr_lambda": f"__import__('os').{COMMAND}"}
     },
@@ -174,24 +122,12 @@ CASES = {
     "checkpoint hook": {"checkpoint_config": TORCH_SYSTEM, "dry": False},
     "evaluation hook": {"evaluation": TORCH_SYSTEM},
     "metric": {"evaluation": {"metric": "torch.os.system"}},
-    "metric dict": {"evaluation": {"metric": SYSTEM}},
     "metric that evaluates": {"evaluation": {"metric": {"type": "numexpr.evaluate"}}},
-    "metric beside": {"evaluation": {"metric": "dr_beside.Count"}},
     "runner": {"runner": {"type": "torch.os.system", "max_epochs": 1}},
-    "runner constructor": {
-        "runner": {
-            "type": "EpochBasedRunner",
-            "max_epochs": 1,
-            "constructor": "os.system",
-        }
-    },
     "device": {"device": "torch.os.system"},
-    "device dict": {"device": {"type": "dr_beside.Adapter"}},
-    "device module": {"device": {"type": "dr_beside:Adapter"}},
     "timer": {"timer_config": TORCH_SYSTEM},
     # what is imported
     "import beside": {"custom_imports": {"imports": ["dr_beside"]}},
-    "import a folder beside": {"custom_imports": {"imports": ["dr_space.inner"]}},
     "import a program": {"custom_imports": {"imports": ["unittest.__main__"]}},
 }
 
@@ -269,7 +205,7 @@ def test_a_hostile_config_is_refused_and_runs_nothing(name, trap, train):
     check(status, text, trap)
 
 
-@pytest.mark.parametrize("name", ["fx graph", "transform fx", "remote code"])
+@pytest.mark.parametrize("name", ["fx graph", "transform alone", "remote code"])
 def test_neither_in_yaml_nor_in_python_that_is_read(name, trap, train):
     cfg = changed(CONFIG, CASES[name])
     forms = {

@@ -66,8 +66,10 @@ class LeavingHook(Hook):
         leave("end")
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("code", [0, 3, None, "bye"])
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [*((place, 0) for place in PLACES), ("iter", 3), ("iter", None), ("iter", "bye")],
+)
 def test_sys_exit_in_the_code_of_a_run_is_a_failure(
     train, config, monkeypatch, place, code
 ):

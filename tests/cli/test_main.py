@@ -61,31 +61,24 @@ def test_help_names_every_command_and_exit_status(capsys):
     assert "75" in text
 
 
-def one_line(capsys):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "train x.yaml --devcie cpu",
+            "unknown flag --devcie; did you mean '--device'?",
+        ),
+        ("train x.yaml --dev cpu", "unknown flag --dev"),  # no abbreviations
+        ("trian", "did you mean 'train'?"),
+    ],
+)
+def test_what_is_unknown_is_one_line_with_the_nearest(capsys, words, said):
+    with pytest.raises(SystemExit) as stop:
+        main(words.split())
+    assert stop.value.code == 2
     text = capsys.readouterr().err
     assert text.count("\n") == 1
-    return text
-
-
-def test_an_unknown_flag_names_the_nearest(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "x.yaml", "--devcie", "cpu"])
-    assert stop.value.code == 2
-    assert "unknown flag --devcie; did you mean '--device'?" in one_line(capsys)
-
-
-def test_an_unknown_command_names_the_nearest(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["trian"])
-    assert stop.value.code == 2
-    assert "did you mean 'train'?" in one_line(capsys)
-
-
-def test_flags_are_not_abbreviated(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "x.yaml", "--dev", "cpu"])
-    assert stop.value.code == 2
-    assert "unknown flag --dev" in one_line(capsys)
+    assert said in text
 
 
 def test_a_reader_that_leaves_early_is_no_error():

@@ -109,14 +109,6 @@ def test_a_trusted_config_finds_its_modules(beside, train):
     assert status == 0, text
 
 
-def test_a_python_config_that_is_trusted_finds_its_modules(project):
-    from devrun.config import Config
-
-    (project / "c.py").write_text("custom_imports = dict(imports=['dr_own'])")
-    Config.fromfile(project / "c.py", trust=True)
-    assert "dr_own" in sys.modules
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -125,7 +117,6 @@ def test_a_python_config_that_is_trusted_finds_its_modules(project):
             "dr_broken",
             "dr_broken.py:1 in <module>: ZeroDivisionError: division",
         ),
-        ("../x", "--import takes a module name such as mypackage.models, not '../x'"),
         ("dr_own.py", "--import dr_own.py failed"),
         ("", "is empty"),
     ],
@@ -145,10 +136,6 @@ def test_a_function_is_a_type_only_when_it_is_allowed(beside, train):
     assert "list it with --allow-factory dr_own.make_net" in text
     status, _, text = train(cfg, *flags, "--allow-factory", "dr_own.make_net")
     assert status == 0, text
-    in_config = beside(model={"type": "dr_own.make_net"}, allow_factory=["dr_own"])
-    status, _, text = train(in_config, *flags)
-    assert status == 2
-    assert "allow_factory: unknown key" in text
 
 
 def test_test_has_the_flags_too(beside, train, capsys):

@@ -80,9 +80,7 @@ FORGED = {
     "targets": (lambda cfg: cfg["peft"].update(target_modules=["qkv"]), "unexpected"),
     "adapter": (lambda cfg: cfg.update(peft=5), "has no section 'peft'"),
     "model": (lambda cfg: cfg.pop("model"), "has no section 'model'"),
-    "type": (lambda cfg: cfg["peft"].update(type="os.system"), "standard library"),
     "code": (lambda cfg: cfg["model"].update(type="subprocess.Popen"), "standard"),
-    "pattern": (lambda cfg: cfg["peft"].update(target_modules="(a+)+$"), "for ever"),
     "alpha": (lambda cfg: cfg["peft"].update(lora_alpha="x"), "config in"),
 }
 
@@ -110,15 +108,8 @@ def test_a_resumed_run_has_the_same_bits(run, train):
     run("parts", peft=LORA, runner=one)
     parts = run("parts", "--resume-from", "auto", peft=LORA)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    words = (
-        "--work-dir",
-        "parts",
-        "--resume-from",
-        "auto",
-        "--cfg-options",
-        "peft.r=4",
-    )
-    status, _, err = train("parts.yaml", *words)
+    words = "--work-dir parts --resume-from auto --cfg-options peft.r=4"
+    status, _, err = train("parts.yaml", *words.split())
     assert status == 3
     assert "peft.r" in err
 
@@ -142,13 +133,9 @@ def test_norms_of_the_rest_keep_their_statistics(run):
         ({**LORA, "target_modules": ["qvk"]}, "peft cannot adapt VisionTransformer"),
         ({"type": "LoraConfg"}, "did you mean 'LoraConfig'"),
         ({**LORA, "rr": 2}, "did you mean 'r'"),
-        ({**LORA, "r": 0}, "r"),
         ({"type": "PromptTuningConfig"}, "peft cannot adapt VisionTransformer"),
         ({"type": "os.system"}, "standard library"),
         ({"type": "peft.get_peft_model"}, "get_peft_model needs 'model'"),
-        ({"type": "torch.nn.Linear"}, "cannot be the type of an adapter"),
-        ({"type": 3}, "type must be a name"),
-        ({**LORA, "target_modules": "(a|a)*b"}, "repetition"),
         ({**LORA, "target_modules": "a?" * 40 + "a" * 40}, "could take for ever"),
         ([1], "takes a dict, not"),
     ],

@@ -212,19 +212,6 @@ def test_a_file_that_cannot_be_is_refused_before_the_work(
     assert err.count("\n") == 1
 
 
-def test_a_failure_leaves_the_file_as_it_was(trained, monkeypatch, capsys):
-    path = trained()
-    Path("p.csv").write_text("before")
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    assert main(["test", path, "out", *WORDS, "--predictions", "p.csv"]) == 8
-    assert Path("p.csv").read_text() == "before"
-    assert [p.name for p in Path().iterdir() if "tmp" in p.name] == []
-
-
 def test_rows_that_no_array_holds_are_refused_and_nan_is_kept(tmp_path):
     rows = [
         {"index": 0, "prediction": numpy.array([1, 2])},

@@ -89,13 +89,6 @@ def test_no_file_and_no_line_of_a_run_holds_a_secret(train, config, environment,
     assert "${env:DR_PLACE}" in texts[Path("run/config.yaml")]
 
 
-def test_the_saved_config_reads_back_what_was_escaped(train, config):
-    from devrun.config import Config
-
-    assert train(config(**{"x-wild": WORST}), "--work-dir", "run")[0] == 0
-    assert Config.fromfile("run/config.yaml")["x-wild"] == WORST
-
-
 def test_a_place_from_the_environment_is_used_and_not_told(
     train, config, monkeypatch, tmp_path
 ):
@@ -158,17 +151,3 @@ def test_warnings_of_python_are_made_safe_too(train, config, monkeypatch):
     assert "x.py:7: UserWarning: password=******" in err
     assert SECRET not in err
     assert WORST[0] not in err
-
-
-def test_an_error_of_megabytes_is_cut(train, config, monkeypatch):
-    def fail(self, runner):
-        raise RuntimeError("x" * 5_000_000 + " the end")
-
-    monkeypatch.setattr(TalkingHook, "before_run", fail)
-    hook = {"type": "TalkingHook", "api_key": "a", "place": "b", "short": "c"}
-    status, _, err = train(config(custom_hooks=[hook]), "--work-dir", "run")
-    assert status == 1
-    assert len(err) < 20_000
-    assert "the end" in err
-    for name, text in everything("run").items():
-        assert len(text) < 60_000, name

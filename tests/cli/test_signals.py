@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from devrun.cli.exits import Session, guarded
-from devrun.cli.signals import StartInterrupted, StopSignals
+from devrun.cli.signals import StopSignals
 
 
 class Loop:
@@ -27,13 +27,6 @@ def test_the_first_signal_asks_the_runner_to_stop(name, capfd):
         assert loop.reason == name
         assert signals.received is signal.Signals[name]
     assert "once more leaves at once" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_before_there_is_a_runner_it_ends_where_it_stands(name, code):
-    with StopSignals(), pytest.raises(StartInterrupted, match="before the fi") as stop:
-        signal.raise_signal(signal.Signals[name])
-    assert stop.value.exit_code == code
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
@@ -93,20 +86,23 @@ worker.start()
 print(worker.pid, flush=True)
 with StopSignals() as signals:
     signals.attach(Loop())
+    signals.on_leave.append(lambda status, text: print(status, text, flush=True))
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)
 raise SystemExit("still here")
 """
 
 
-def test_the_second_signal_leaves_at_once():
+def test_the_second_signal_is_recorded_and_leaves_at_once():
     done = subprocess.run(
         [sys.executable, "-c", SECOND], capture_output=True, text=True, check=False
     )
     assert done.returncode == 143
     assert "still here" not in done.stderr
+    worker, told = done.stdout.splitlines()
+    assert told == "143 SIGTERM again: left at once"
     with pytest.raises(ProcessLookupError):  # a data worker must not stay behind
-        os.kill(int(done.stdout), 0)
+        os.kill(int(worker), 0)
 
 
 def test_a_forked_worker_dies_of_the_signal_as_it_would_without_us():
@@ -135,17 +131,3 @@ def test_what_was_ignored_before_stays_ignored(name):
         assert signal.getsignal(number) == signal.SIG_IGN
     finally:
         signal.signal(number, before)
-
-
-def test_the_second_signal_is_recorded():
-    script = SECOND.replace(
-        "    signals.attach(Loop())",
-        "    signals.attach(Loop())\n"
-        "    signals.on_leave.append("
-        "lambda status, text: print(status, text, flush=True))",
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 143
-    assert "143 SIGTERM again: left at once" in done.stdout

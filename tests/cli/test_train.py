@@ -64,35 +64,13 @@ def test_few_lines_come_before_the_first_of_the_training(config, train, level):
     assert (len(before.splitlines()) < 20) == (level == "INFO")
 
 
-@pytest.mark.parametrize(
-    ("evaluation", "says"),
-    [
-        ({"metric": "acuracy"}, "did you mean 'accuracy'?"),
-        ({"metric": "accuracy", "intervl": 2}, "did you mean 'interval'?"),
-        ({"metric": "accuracy", "save_best": "score"}, "give rule='greater'"),
-    ],
-)
-def test_a_wrong_evaluation_says_where_it_was_written(config, train, evaluation, says):
-    path = config(evaluation=evaluation)
-    line = 2 + Path(path).read_text().splitlines().index("evaluation:")
-    status, _, err = train(path)
-    assert status == 2
-    assert re.search(rf"small.yaml:({line}|{line + 1}): evaluation(\.\w+)?: ", err)
-    assert says in err
-    assert err.count("\n") == 1
-
-
-def test_the_written_config_tells_what_the_flags_changed(config, train):
+def test_the_written_config_has_what_the_flags_changed_and_trains(config, train):
     words = ("--work-dir", "out", "--seed", "5", "--cfg-options", "optimizer.lr=0.05")
     assert train(config(), *words)[0] == 0
     written = yaml.safe_load(Path("out/config.yaml").read_text())
     assert written["seed"] == 5
     assert written["work_dir"] == "out"
     assert written["optimizer"]["lr"] == 0.05
-
-
-def test_the_written_config_trains_again(config, train):
-    assert train(config(), "--work-dir", "out")[0] == 0
     status, _, err = train("out/config.yaml", "--work-dir", "again")
     assert status == 0, err
 
@@ -207,16 +185,6 @@ def test_load_from_starts_with_these_weights(config, train):
     assert record("second")["iterations"] == 8
 
 
-def test_a_flag_of_mmcv_for_one_gpu_names_the_cuda_device(config, train):
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("the refusal needs a machine without CUDA")
-    status, _, err = train(config(), "--gpu-id", "0")
-    assert status == 9
-    assert "device 'cuda" in err
-
-
 def one_error(result, status):
     found, _, err = result
     lines = [line for line in err.splitlines() if line.startswith("devrun: error: ")]
@@ -226,40 +194,33 @@ def one_error(result, status):
     return lines[0]
 
 
-def test_clashing_flags(config, train):
-    text = one_error(train(config(), "--device", "cpu", "--ipu-replicas", "2"), 2)
-    assert "clash" in text
+@pytest.mark.parametrize(
+    ("words", "changes", "status", "said"),
+    [
+        ("--device cpu --ipu-replicas 2", {}, 2, "clash"),
+        ("--device cudaa", {}, 2, "did you mean 'cuda'?"),
+        ("--device ipu", {}, 9, "is not here"),
+        ("--cfg-options optimizer.lr", {}, 2, "optimizer.lr"),
+        ("--cfg-options lr_config.policy=Cosin", {}, 2, "'CosineAnnealing'"),
+        ("--work-dir small.yaml/out", {}, 2, "not writable"),
+        ("", {"optimzer": {"type": "SGD"}}, 2, "did you mean 'optimizer'?"),
+        ("", {"model": {"type": "MLPP"}}, 2, "did you mean 'MLP'?"),
+        ("", {"model": {"type": "MLP", "hiden": [8]}}, 2, "did you mean 'hidden'?"),
+        ("", {"evaluation": {"metric": "acuracy"}}, 2, "did you mean 'accuracy'?"),
+        ("", {"evaluation": {"intervl": 2}}, 2, "did you mean 'interval'?"),
+        ("", {"evaluation": {"save_best": "x"}}, 2, "give rule='greater'"),
+        ("", {"optimizer": {"type": "SGD", "lr": 1e30}}, 5, "iteration"),
+    ],
+)
+def test_what_cannot_be_is_one_line(config, train, words, changes, status, said):
+    text = one_error(train(config(**changes), *words.split()), status)
+    assert said in text
+    assert words or status != 2 or "small.yaml:" in text
 
 
-def test_an_unknown_device_names_the_nearest(config, train):
-    assert "did you mean 'cuda'?" in one_error(train(config(), "--device", "cudaa"), 2)
-
-
-def test_a_device_that_is_not_here(config, train):
-    text = one_error(train(config(), "--device", "ipu"), 9)
-    assert "is not here" in text
-
-
-def test_no_such_config(train):
-    assert "none.yaml" in one_error(train("none.yaml"), 2)
-
-
-def test_a_misspelt_key_has_its_place_and_the_nearest(config, train):
-    text = one_error(train(config(optimzer={"type": "SGD"})), 2)
-    assert "small.yaml:" in text
-    assert "did you mean 'optimizer'?" in text
-
-
-def test_a_yaml_syntax_error_has_its_line(tmp_path, train):
-    (tmp_path / "bad.yaml").write_text("model: [1\nlr: 2\n")
-    assert "bad.yaml:" in one_error(train("bad.yaml"), 2)
-
-
-def test_an_option_without_a_value(config, train):
-    status, _, err = train(config(), "--cfg-options", "optimizer.lr")
-    assert status == 2
-    assert err.count("\n") == 1
-    assert "optimizer.lr" in err
+def test_labels_out_of_range_name_the_sample(config, train):
+    model = {"type": "MLP", "in_features": 16, "num_classes": 3}
+    assert "sample" in one_error(train(config(model=model)), 2)
 
 
 def test_a_first_hook_and_another_optimizer_from_the_command_line(config, train):
@@ -271,38 +232,6 @@ def test_a_first_hook_and_another_optimizer_from_the_command_line(config, train)
     kept = yaml.safe_load(Path("w/config.yaml").read_text())
     assert kept["optimizer"] == {"type": "AdamW", "weight_decay": 0.1}
     assert kept["custom_hooks"] == [{"type": "EMAHook", "momentum": 0.1}]
-
-
-def test_a_part_of_a_policys_name_is_enough_for_the_hint(config, train):
-    options = ("--cfg-options", "lr_config.policy=Cosin")
-    assert "'CosineAnnealing'" in one_error(train(config(), *options), 2)
-
-
-def test_an_unknown_type_has_the_nearest(config, train):
-    text = one_error(train(config(model={"type": "MLPP"})), 2)
-    assert "did you mean 'MLP'?" in text
-
-
-def test_a_wrong_argument_of_a_constructor(config, train):
-    text = one_error(train(config(model={"type": "MLP", "hiden": [8]})), 2)
-    assert "did you mean 'hidden'?" in text
-
-
-def test_an_empty_data_set(config, train):
-    data = {"train": {"type": "SyntheticClassification", "num_samples": 0}}
-    assert "empty" in one_error(train(config(data={"samples_per_gpu": 8, **data})), 4)
-
-
-def test_labels_out_of_range_name_the_sample(config, train):
-    model = {"type": "MLP", "in_features": 16, "num_classes": 3}
-    text = one_error(train(config(model=model)), 2)
-    assert "sample" in text
-
-
-def test_a_work_dir_that_cannot_be_written(config, train, tmp_path):
-    (tmp_path / "file").touch()
-    text = one_error(train(config(), "--work-dir", "file/out"), 2)
-    assert "not writable" in text
 
 
 def test_a_checkpoint_that_is_not_there(config, train):
@@ -359,18 +288,13 @@ def test_a_run_that_is_complete_says_that_nothing_is_left(config, train):
     [
         ("data: {train: {num_samples: x}}", "2: data.train.num_samples: "),
         ("optimizer: {lr: '0.1'}", "text was given as lr='0.1'"),
-        ("optimizer: {lr: .nan}", "2: optimizer.lr: takes a finite number, not nan"),
-        ("optimizer_config: {precision: fp15}", "2: optimizer_config.precision: "),
         ("model: {hidden: 8}", "2: model.hidden: MLP: must be a list of widths"),
         ("runner: {type: EpochRunner}", "2: runner.type: 'EpochRunner' is not"),
-        ("runner: {max_iters: 5}", "2: runner.max_iters: EpochBasedRunner: give max_"),
-        ("log_config: {hooks: [{type: Txt}]}", "2: log_config.hooks.0.type: 'Txt'"),
         ("custom_hooks: [{interval: 1}]", "2: custom_hooks.0: a hook config needs a"),
         (
             "custom_hooks: [{type: EMAHook, priority: HIGHER}]",
             "2: custom_hooks.0.priority: no priority 'HIGHER'; did you mean 'HIGH'?",
         ),
-        ("workflow: [[train, 0]]", "2: workflow: takes a list of phases and counts"),
         ("seed: '3'", "a number has no quotes, and is ${env.int:NAME}"),
     ],
 )
@@ -380,36 +304,6 @@ def test_a_wrong_value_has_its_own_line_not_that_of_the_base(
     config()
     (tmp_path / "child.yaml").write_text(f"_base_: small.yaml\n{text}\n")
     assert says in one_error(train("child.yaml"), 2)
-
-
-def test_a_loss_that_is_not_finite(config, train):
-    result = train(config(optimizer={"type": "SGD", "lr": 1e30}), "--work-dir", "out")
-    text = one_error(result, 5)
-    assert "iteration" in text
-
-
-DEFECT = """
-import torch
-class Broken(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(16, 4)
-    def forward(self, x):
-        raise ZeroDivisionError("a defect")
-"""
-
-
-def test_a_defect_is_status_1_with_the_traceback_in_the_log(
-    config, train, tmp_path, monkeypatch
-):
-    (tmp_path / "broken_model.py").write_text(DEFECT)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    path = config(model={"type": "broken_model.Broken"})
-    text = one_error(train(path, "--work-dir", "out"), 1)
-    (log,) = Path("out").glob("*.log")
-    assert str(log) in text
-    assert "ZeroDivisionError: a defect" in log.read_text()
-    assert "broken_model.py" in log.read_text()
 
 
 NEVER_BETTER = {"type": "EarlyStoppingHook", "patience": 2, "min_delta": 100.0}
@@ -437,14 +331,6 @@ def test_a_run_says_why_it_ended(config, train, changes, why):
     assert line in err  # the log
     record = json.loads(Path("out/run.json").read_text())
     assert f"stopped: {record['stopped']}" == line
-
-
-def test_secrets_are_in_no_file_of_the_run(config, train):
-    words = ("--cfg-options", "x-tracker.api_key=hunter2secret")
-    assert train(config(), "--work-dir", "out", *words)[0] == 0
-    for file in Path("out").rglob("*"):
-        if file.is_file():
-            assert b"hunter2secret" not in file.read_bytes(), file
 
 
 @pytest.mark.parametrize(

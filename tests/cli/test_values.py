@@ -21,32 +21,20 @@ from tests.support.cpu import net, samples_of
 NAN, INF, LONG = math.nan, math.inf, 10**400
 WRONG = {
     "optimizer_config.grad_clip.max_norm": [-1, 0, NAN],
-    "optimizer_config.grad_clip.clip_value": [-1, NAN],
-    "optimizer_config.grad_clip.norm_type": [-2, NAN],
     "optimizer_config.loss_scale": [NAN, INF, {"init_scale": NAN}],
     "optimizer_config.spike.threshold": [NAN, INF, LONG],
     "optimizer_config.cumulative_iters": [LONG],
     "fp16.loss_scale": [NAN, INF],
     "lr_config.gamma": [NAN, INF, LONG],
-    "lr_config.min_lr": [NAN, -INF],
-    "lr_config.warmup_ratio": [NAN],
-    "momentum_config.gamma": [NAN],
     "optimizer.lr": [NAN, INF, LONG, -LONG],
-    "optimizer.weight_decay": [NAN, INF],
-    "optimizer.momentum": [NAN, LONG],
-    "optimizer.eps": [NAN],
     "optimizer.betas": [[0.9, NAN], [LONG, 0.9]],
     "optimizer.paramwise_cfg.bias_lr_mult": [NAN],
     "seed": [2**64, 2**63, -1, LONG],
-    "data.seed": [2**64],
     "omp_num_threads": [10**10, 0],
     "data.workers_per_gpu": [1000, LONG],
     "data.samples_per_gpu": [LONG],
-    "data.timeout": [NAN, INF],
     "watchdog.timeout": [NAN, INF],
     "runner.max_epochs": [LONG],
-    "checkpoint_config.interval": [LONG],
-    "evaluation.interval": [LONG],
     "custom_hooks.0.min_delta": [NAN, LONG],
 }
 CASES = [(key, value) for key, values in WRONG.items() for value in values]
@@ -101,11 +89,6 @@ def test_infinity_passes_where_it_has_a_meaning(key, value):
     [
         (["optimizer.lr=1" + "0" * 400], "optimizer.lr"),
         (["seed=18446744073709551616"], "seed"),
-        (["omp_num_threads=10000000000"], "omp_num_threads"),
-        (
-            ["lr_config.gamma=1e999", "lr_config.policy=step", "lr_config.step=2"],
-            "gamma",
-        ),
         (["optimizer_config.grad_clip.max_norm=-1"], "max_norm"),
     ],
 )
@@ -127,10 +110,8 @@ def test_the_flag_for_the_seed_has_the_same_bound(config, train):
     "build",
     [
         lambda: OptimizerHook(grad_clip={"max_norm": -1}),
-        lambda: OptimizerHook(grad_clip={"max_norm": NAN}),
         lambda: OptimizerHook(spike={"threshold": NAN}),
         lambda: OptimizerHook(loss_scale=INF),
-        lambda: OptimizerHook(loss_scale={"init_scale": NAN}),
         lambda: OptimizerHook(mean_over="tokens"),
         lambda: StepLrUpdaterHook(step=1, gamma=NAN),
         lambda: StepLrUpdaterHook(step=1, warmup="linear", warmup_iters=LONG),

@@ -148,28 +148,6 @@ def test_weights_are_downloaded_for_training_and_test_with_the_flag_only(
     assert main(words) == 3
 
 
-def test_the_block_of_a_partial_fit_is_in_the_log(config, train):
-    torch.manual_seed(0)
-    arguments = {k: v for k, v in VIT.items() if k != "type"}
-    model = VisionTransformer(**{**arguments, "img_size": 16, "num_classes": 9})
-    torch.save(model.state_dict(), "other.pth")
-    data = {"samples_per_gpu": 4, "workers_per_gpu": 0, "train": IMAGES}
-    file = config(model=VIT, data=data, evaluation=None)
-    status, _, err = train(file, "--work-dir", "a", "--load-from", "other.pth")
-    assert status == 0, err
-    lines = next(Path("a").glob("*.log")).read_text().splitlines()
-    (at,) = [n for n, line in enumerate(lines) if "tensors matched" in line]
-    assert lines[at].endswith("other.pth into VisionTransformer: 18 tensors matched")
-    assert (
-        lines[at + 1].strip().startswith("1 resized: pos_embed (file [1, 17, 8], model")
-    )
-    assert (
-        lines[at + 2]
-        .strip()
-        .startswith("2 left out, for another number of outputs: head")
-    )
-
-
 def test_an_export_in_a_layout_has_its_names_and_loads_again(config, train, export):
     data = {"samples_per_gpu": 4, "workers_per_gpu": 0, "train": IMAGES}
     file = config(model=VIT, data=data, evaluation=None)

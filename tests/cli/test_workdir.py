@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from devrun.cli.workdir import choose_work_dir, claim, holds_run, keep_aside
+from devrun.cli.workdir import choose_work_dir, claim, holds_run
 from devrun.errors import ConfigError
 
 
@@ -22,17 +22,6 @@ def choose(named=None, stem="net", resume_from=None, overwrite=False):
     return choose_work_dir(named, stem, resume_from=resume_from, overwrite=overwrite)
 
 
-def test_the_default_is_named_after_the_config():
-    assert choose().as_posix() == "work_dirs/net"
-
-
-def test_the_default_moves_on_when_it_holds_a_run(tmp_path):
-    a_run_in(tmp_path / "work_dirs" / "net")
-    assert choose().as_posix() == "work_dirs/net-2"
-    a_run_in(tmp_path / "work_dirs" / "net-2")
-    assert choose().as_posix() == "work_dirs/net-3"
-
-
 def test_a_failed_start_does_not_take_the_default(tmp_path):
     (tmp_path / "work_dirs" / "net" / "checkpoints").mkdir(parents=True)
     assert choose().as_posix() == "work_dirs/net"
@@ -42,18 +31,6 @@ def test_auto_resume_takes_the_newest_default(tmp_path):
     a_run_in(tmp_path / "work_dirs" / "net")
     a_run_in(tmp_path / "work_dirs" / "net-2")
     assert choose(resume_from="auto").as_posix() == "work_dirs/net-2"
-
-
-def test_auto_resume_without_a_run_starts_in_the_default():
-    assert choose(resume_from="auto").as_posix() == "work_dirs/net"
-
-
-def test_a_named_directory_with_a_run_is_refused_with_the_ways_out(tmp_path):
-    a_run_in(tmp_path / "out")
-    with pytest.raises(
-        ConfigError, match=r"--resume-from auto.*--work-dir.*--overwrite"
-    ):
-        choose("out")
 
 
 def test_mmcv_checkpoints_count_as_a_run(tmp_path):
@@ -88,19 +65,3 @@ def test_overwriting_moves_the_old_run_and_nothing_else(tmp_path):
     left = sorted(p.name for p in run.iterdir())
     assert left == ["notes.txt", moved.name, "run.lock"]
     assert not holds_run(run)
-
-
-def test_a_directory_that_cannot_be_made_is_said_in_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"not writable .*--work-dir") as error:
-        claim(tmp_path / "file" / "sub", overwrite=False)
-    assert "\n" not in str(error.value)
-
-
-def test_a_file_of_an_earlier_run_is_kept_under_its_time(tmp_path):
-    path = tmp_path / "run.json"
-    path.write_text("old")
-    keep_aside(path)
-    (kept,) = tmp_path.glob("run-*.json")
-    assert kept.read_text() == "old"
-    keep_aside(path)  # nothing there: nothing to do
