@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from devrun.cli.main import main
+from tests.cli.conftest import logged, one_error, record
 
 
 def data(**changes):
@@ -22,19 +23,13 @@ def data(**changes):
 BEST = {"metric": "accuracy", "save_best": "accents/loss"}
 
 
-def records(work_dir, mode="val"):
-    (log,) = Path(work_dir).glob("*.log.json")
-    lines = map(json.loads, log.read_text().splitlines())
-    return [line for line in lines if line.get("mode") == mode]
-
-
 @pytest.mark.parametrize("device", [["cpu"], ["ipu", "--emulate"]])
 def test_each_set_has_its_results(config, train, capsys, device):
     path = config(data=data(), evaluation=BEST)
     words = (path, "--work-dir", "out", "--seed", "1", "--device", *device)
     status, out, err = train(*words)
     assert status == 0, err
-    last = records("out")[-1]
+    last = logged("out", "val")[-1]
     for name, size in (("near", 16), ("accents", 11)):
         alone = config("alone.yaml", data=data(val=data()["val"][name]))
         newest = "out/checkpoints/latest.json"
@@ -48,9 +43,9 @@ def test_each_set_has_its_results(config, train, capsys, device):
         )
     assert "near/accuracy" in out
     assert "best: accents/loss" in out  # less is better, though the name has `acc`
-    best = json.loads(Path("out/run.json").read_text())["best"]
+    best = record("out")["best"]
     assert best["score"] == pytest.approx(
-        min(r["accents/loss"] for r in records("out"))
+        min(r["accents/loss"] for r in logged("out", "val"))
     )
     assert "best_accents_loss_epoch_" in best["checkpoint"]
 
@@ -81,10 +76,10 @@ def test_hooks_go_by_the_names_and_a_resumed_run_too(config, train):
     words = ("--work-dir", "parts", "--resume-from", "auto", "--seed", "1")
     status, _, err = train(path, *words)
     assert status == 0, err
-    ends = [json.loads(Path(f"{d}/run.json").read_text()) for d in ("whole", "parts")]
+    ends = [record(work_dir) for work_dir in ("whole", "parts")]
     assert ends[0]["metrics"] == ends[1]["metrics"]
     assert ends[0]["best"]["score"] == ends[1]["best"]["score"]
-    rates = [line["lr"] for line in records("whole", "train")]
+    rates = [line["lr"] for line in logged("whole")]
     assert rates[-1] < rates[0]
 
 
@@ -96,7 +91,7 @@ def test_devrun_test_evaluates_each(config, train, capsys):
     assert main(words) == 0
     assert capsys.readouterr().out.startswith("test: accents/loss ")
     found = json.loads(Path("found.json").read_text())["results"]
-    metrics = json.loads(Path("out/run.json").read_text())["metrics"]
+    metrics = record("out")["metrics"]
     assert found == metrics
     assert set(found) == {
         f"{s}/{r}" for s in data()["val"] for r in ("loss", "accuracy")
@@ -125,11 +120,7 @@ def test_devrun_test_evaluates_each(config, train, capsys):
 )
 def test_what_cannot_be_is_refused_in_one_line(config, train, changes, words):
     changes = {"data": data(), "evaluation": {"metric": "accuracy"}, **changes}
-    status, _, err = train(config(**changes), "--no-progress")
-    assert status == 2
-    errors = [line for line in err.splitlines() if line.startswith("devrun: error")]
-    assert len(errors) == 1
-    assert words in errors[0], errors
+    assert words in one_error(train(config(**changes)), 2)
 
 
 NEAR = data()["val"]["near"]
@@ -159,9 +150,7 @@ BAD = {
 def test_a_bad_set_is_named_by_its_path(config, train, kind):
     section, words = BAD[kind]
     changed = data(val={"good": NEAR, "bad": section})
-    status, _, err = train(config(data=changed), "--no-progress")
-    assert status in (2, 4)
-    (error,) = [line for line in err.splitlines() if line.startswith("devrun: error")]
+    error = one_error(train(config(data=changed)), 2, 4)
     assert words in error
     assert "small.yaml:" in error
 

@@ -1,18 +1,18 @@
 """`freeze`, `layer_decay` and `gradient_checkpointing` in a config."""
 
 import copy
-import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from devrun.checkpoint import find_latest, read_checkpoint
 from devrun.models import GPT, ResNet, VisionTransformer
 from devrun.models.blocks import depths_of
 from devrun.models.recompute import checkpoint_blocks
+from tests.cli.conftest import logged, newest, one_error
 from tests.support import configs
 from tests.support.configs import DATA, RESNET
 from tests.support.packages import vision
@@ -22,30 +22,20 @@ DEVICES = [["cpu"], ["ipu", "--emulate"]]
 
 
 @pytest.fixture
-def run(config, train):
+def run(weights):
     """`run(work_dir, *words, **config)` trains; the saved weights."""
-
-    def go(work_dir, *words, **changes):
-        path = config(f"{work_dir}.yaml", **{"data": copy.deepcopy(DATA), **changes})
-        status, _, err = train(path, "--work-dir", work_dir, "--seed", "1", *words)
-        assert status == 0, err
-        newest = find_latest(Path(work_dir) / "checkpoints")
-        return read_checkpoint(newest)["model"]
-
-    return go
+    return partial(weights, data=DATA)
 
 
 def losses(work_dir):
-    (log,) = Path(work_dir).glob("*.log.json")
-    lines = map(json.loads, log.read_text().splitlines())
-    return [line["loss"] for line in lines if "loss" in line]
+    return [line["loss"] for line in logged(work_dir)]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_frozen_weights_and_statistics_stay(run, device):
     words = ("--device", *device)
     start = run("start", model=RESNET)  # frozen weights are those that are loaded
-    load = ("--load-from", find_latest(Path("start/checkpoints")), *words)
+    load = ("--load-from", newest("start"), *words)
     decay = {"type": "SGD", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
     patterns = ["conv1", "bn1", "layer1.*.conv1.weight", "re:^layer2.*bn2"]
     tuned = run("tuned", *load, model=RESNET, freeze=patterns, optimizer=decay)
@@ -94,9 +84,7 @@ def test_bad_values_are_one_line(config, train, key, value, said):
     changes = {key: value}
     if key == "paramwise":
         changes = {"optimizer": {"type": "SGD", "lr": 0.1, "paramwise_cfg": value}}
-    status, _, err = train(config(model=RESNET, data=DATA, **changes))
-    assert status == 2, err
-    (line,) = [line for line in err.splitlines() if line.startswith("devrun: error")]
+    line = one_error(train(config(model=RESNET, data=DATA, **changes)), 2)
     assert said in line, line
     assert "small.yaml:" in line
 

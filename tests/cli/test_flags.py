@@ -44,6 +44,7 @@ TF32 = {"type": "cuda", "tf32": True}
         ("auto", "--ipu-replicas 4", {"type": "ipu", "replicas": 4}),
         ("auto", "--device ipu --ipu-replicas 4", {"type": "ipu", "replicas": 4}),
         ("auto", "--gpu-id 1", "cuda:1"),
+        ("auto", "--gpu-ids 1 2", "cuda:1"),
         ("auto", "--device cuda --gpu-id 1", "cuda:1"),
     ],
 )
@@ -80,6 +81,7 @@ def test_options_of_the_configured_device_are_left_out_aloud(
         "--device cpu --ipu-replicas 2",
         "--device cpu --gpu-id 0",
         "--device cuda:1 --gpu-id 0",
+        "--device cpu --gpu-ids 1 2",
         "--gpu-id 0 --ipu-replicas 2",
         "--ipu-replicas 2",  # and 4 in the config
         "--resume-from auto --load-from x.pth",

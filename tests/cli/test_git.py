@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from devrun.cli.record import git_revision
-from tests.cli.test_train import record
+from tests.cli.conftest import record
 
 
 def git(*words):

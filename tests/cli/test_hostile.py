@@ -44,10 +44,6 @@ def auto(**arguments):
     return {"type": path, "pretrained_model_name_or_path": "remote", **arguments}
 
 
-def pipeline(*entries):
-    return {"data.train": {"type": "MNIST", "data_prefix": ".", "pipeline": entries}}
-
-
 def images(**arguments):
     return {"data.train": {"type": "ImageFolder", "data_prefix": "pics", **arguments}}
 
@@ -139,10 +135,6 @@ class Net(nn.Identity): ...
 class Trap(Hook): ...
 class Flip:
     def __call__(self, image): return image
-class Count:
-    def update(self, *a): ...
-    def compute(self): ...
-    def reset(self): ...
 """
 
 
@@ -154,7 +146,7 @@ class Bomb:
 @pytest.fixture
 def trap(tmp_path, monkeypatch):
     """A folder as it came from elsewhere, and the current one, as by `python -m`."""
-    for name in ("dr_beside.py", "dr_space/inner.py", "hub/hubconf.py"):
+    for name in ("dr_beside.py", "dr_space/inner.py"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(BESIDE_SOURCE)

@@ -1,6 +1,5 @@
 """Real processes, really signalled."""
 
-import json
 import os
 import pty
 import re
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import record
 from tests.support import zygote
 
 TRAIN = ["-m", "devrun", "train", "--work-dir", "out"]
@@ -46,7 +46,7 @@ def test_a_signal_saves_and_the_run_goes_on_later(
     assert found == status, err
     (line,) = [x for x in err.splitlines() if x.startswith("devrun: interrupted: ")]
     assert f"stopped by {name} after" in line
-    facts = json.loads(Path("out/run.json").read_text())
+    facts = record("out")
     assert (facts["status"], facts["stopped"]) == ("interrupted", name)
     reached = int(re.search(r"(\d+) iterations", line)[1])
     assert Path(f"out/checkpoints/step-{reached:08d}").is_dir()
@@ -56,7 +56,7 @@ def test_a_signal_saves_and_the_run_goes_on_later(
     )
     found, _, err = train(again, "--work-dir", "out", "--resume-from", "auto")
     assert found == 0, err
-    assert json.loads(Path("out/run.json").read_text())["iterations"] == epochs * 4
+    assert record("out")["iterations"] == epochs * 4
 
 
 def test_without_checkpoints_a_signal_is_143(config):
@@ -93,7 +93,7 @@ def test_a_closed_terminal_saves(config):
         shown = shown[-100:] + os.read(terminal, 1000)
     os.close(terminal)
     assert process.wait(60) == 75
-    facts = json.loads(Path("out/run.json").read_text())
+    facts = record("out")
     assert "stopped by SIGHUP" in facts["error"]
     reached = int(re.search(r"(\d+) iterations", facts["error"])[1])
     assert Path(f"out/checkpoints/step-{reached:08d}").is_dir()

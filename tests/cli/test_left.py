@@ -1,6 +1,5 @@
 """`sys.exit` in the code of a run, wherever that is, is no end in order."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 from devrun.cli.main import main
 from devrun.hooks import HOOKS, Hook
 from devrun.registry import DATASETS, LOSSES, MODELS
+from tests.cli.conftest import record
 
 PLACES = (
     "data", "length", "sample", "model", "forward", "loss", "iter", "saving", "end",
@@ -87,7 +87,7 @@ def test_sys_exit_in_the_code_of_a_run_is_a_failure(
     shown = "" if code is None else repr(code)
     assert line.startswith(f"devrun: error: sys.exit({shown}) was called in leave (")
     assert "request_stop" in line
-    facts = json.loads(Path("run/run.json").read_text())
+    facts = record("run")
     assert (facts["status"], facts["exit_code"]) == ("failed", 1)
     assert "sys.exit" in facts["error"]
     (log,) = Path("run").glob("*.log")
@@ -110,7 +110,7 @@ def test_a_data_worker_that_leaves_is_no_end_either(train, config, monkeypatch):
     status, _, text = train(file, "--work-dir", "run")
     assert status == 4
     assert "worker" in text
-    assert json.loads(Path("run/run.json").read_text())["status"] == "failed"
+    assert record("run")["status"] == "failed"
 
 
 def test_an_evaluation_that_is_left_is_no_result(train, config, monkeypatch, capsys):

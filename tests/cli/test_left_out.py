@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
+from tests.cli.conftest import logged, record
 
-def run_json() -> dict:
-    return json.loads(Path("work_dirs/small/run.json").read_text())
-
-
-def records() -> list[dict]:
-    (log,) = Path("work_dirs/small").glob("*.log.json")
-    return [json.loads(line) for line in log.read_text().splitlines()]
+RUN = "work_dirs/small"
 
 
 @pytest.mark.parametrize(
@@ -29,7 +21,7 @@ def test_a_scale_that_trains_nothing_is_status_5(config, train, epochs, said):
     status, _, err = train(config(runner=runner, fp16={"loss_scale": 2.0**40}))
     assert status == 5
     assert said in err.splitlines()[-1]
-    assert run_json()["status"] == "failed"
+    assert record(RUN)["status"] == "failed"
 
 
 def test_left_out_updates_are_in_the_log_and_the_summary(config, train):
@@ -42,8 +34,8 @@ def test_left_out_updates_are_in_the_log_and_the_summary(config, train):
     assert status == 0
     assert "left out: 24 of 24 updates" in out
     assert "10 updates in a row were left out" in err
-    assert run_json()["skipped_updates"] == 24
-    counts = [r["skipped_updates"] for r in records() if r.get("mode") == "train"]
+    assert record(RUN)["skipped_updates"] == 24
+    counts = [r["skipped_updates"] for r in logged(RUN)]
     assert counts == list(range(2, 25, 2))
 
 
@@ -51,9 +43,9 @@ def test_a_clean_run_says_nothing_of_it(config, train):
     status, out, _ = train(config())
     assert status == 0
     assert "left out" not in out
-    assert run_json()["skipped_updates"] == 0
-    assert run_json()["not_finite"] is None
-    assert not any("skipped_updates" in record for record in records())
+    assert record(RUN)["skipped_updates"] == 0
+    assert record(RUN)["not_finite"] is None
+    assert not any("skipped_updates" in line for line in logged(RUN))
 
 
 @pytest.mark.parametrize("action", ["warn", "ignore"])
@@ -65,7 +57,7 @@ def test_weights_that_are_not_finite_are_told_at_the_end(config, train, action):
     assert status == 0
     assert "not finite: parameter 'layers." in out
     assert f"nonfinite is {action!r}" in err
-    assert run_json()["not_finite"].startswith("parameter ")
+    assert record(RUN)["not_finite"].startswith("parameter ")
 
 
 def test_rates_of_groups_are_no_metrics(config, train):
@@ -78,7 +70,7 @@ def test_rates_of_groups_are_no_metrics(config, train):
     )
     status, out, _ = train(path)
     assert status == 0
-    assert any("lr_min" in record for record in records())
-    assert set(run_json()["metrics"]) == {"loss", "accuracy"}
+    assert any("lr_min" in line for line in logged(RUN))
+    assert set(record(RUN)["metrics"]) == {"loss", "accuracy"}
     line = next(line for line in out.splitlines() if "last validation" in line)
     assert "lr_" not in line

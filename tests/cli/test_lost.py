@@ -9,6 +9,7 @@ import pytest
 
 from devrun.cli.lost import mark_lost, mark_lost_siblings
 from devrun.lock import lock_directory
+from tests.cli.conftest import record
 from tests.support import zygote
 
 HOOK = """
@@ -45,7 +46,7 @@ def test_a_run_that_is_gone_is_told_and_marked(
     done = zygote.run(["-m", "devrun", "train", file], env, tmp_path, 60)
     assert done.returncode in (status, 128 - status), done.stderr
     place = Path("work_dirs/small")
-    assert json.loads((place / "run.json").read_text())["status"] == "running"
+    assert record(place)["status"] == "running"
     (log,) = place.glob("*.log")
     assert ("Fatal Python error" in log.read_text()) == (how == "segv")
     assert ("in after_train_iter" in log.read_text()) == (how == "segv")
@@ -64,13 +65,13 @@ def test_a_run_that_is_gone_is_told_and_marked(
     (note,) = [line for line in text.splitlines() if "ended without a word" in line]
     assert words in note
     assert f"--work-dir {place} --resume-from auto" in note
-    facts = json.loads((place / "run.json").read_text())
+    facts = record(place)
     assert (facts["status"], facts["exit_code"]) == ("lost", None)
     assert "ended without a word" in facts["error"]
     assert "without a word" not in train(config())[2]
     # and it goes on
     assert train(config(), "--work-dir", place, "--resume-from", "auto")[0] == 0
-    assert json.loads((place / "run.json").read_text())["status"] == "done"
+    assert record(place)["status"] == "done"
 
 
 def test_a_run_that_goes_on_is_not_marked(train, config):
@@ -90,10 +91,10 @@ def test_a_run_that_goes_on_is_not_marked(train, config):
     os.waitpid(child, 0)
     for end in (*ready, *wait):
         os.close(end)
-    assert json.loads((place / "run.json").read_text())["status"] == "running"
+    assert record(place)["status"] == "running"
     (note,) = mark_lost_siblings(Path("work_dirs/small-2"))
     assert "work_dirs/small " in note
-    assert json.loads((place / "run.json").read_text())["status"] == "lost"
+    assert record(place)["status"] == "lost"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"status": "done"}', "\xff"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,24 +10,23 @@ from pathlib import Path
 import pytest
 
 from devrun.cli.main import main
+from tests.cli.conftest import logged, record
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
 def lrs(folder):
-    (log,) = folder.glob("*.log.json")
-    records = map(json.loads, log.read_text().splitlines())
-    return {record["lr"] for record in records if record.get("mode") == "train"}
+    return {line["lr"] for line in logged(folder)}
 
 
 def test_auto_scale_lr_follows_the_samples_of_an_update(config, train):
     path = config(auto_scale_lr={"base_batch_size": 16})
     status, _, text = train(path, "--work-dir", "w", "--auto-scale-lr")
     assert status == 0, text
-    assert lrs(Path("w")) == {0.05}  # 8 samples, 0.1 for 16
+    assert lrs("w") == {0.05}  # 8 samples, 0.1 for 16
     status, _, text = train(path, "--work-dir", "v")
     assert status == 0, text
-    assert lrs(Path("v")) == {0.1}
+    assert lrs("v") == {0.1}
 
 
 def test_auto_scale_lr_counts_what_is_accumulated(config, train):
@@ -38,7 +36,7 @@ def test_auto_scale_lr_counts_what_is_accumulated(config, train):
     )
     status, _, text = train(path, "--work-dir", "w")
     assert status == 0, text
-    assert lrs(Path("w")) == {0.2}
+    assert lrs("w") == {0.2}
 
 
 def test_auto_scale_lr_needs_to_know_what_the_lr_is_for(config, train):
@@ -54,12 +52,6 @@ def test_test_takes_metrics_from_the_command_line(config, train, capsys):
     out = capsys.readouterr()
     assert status == 0, out.err
     assert "top2" in out.out and "accuracy" in out.out
-
-
-def test_older_flags_for_a_gpu_name_the_first(config, train):
-    status, _, text = train(config(), "--gpu-ids", "1", "2", "--device", "cpu")
-    assert status == 2
-    assert "--gpu-ids 1 means --device cuda:1" in text
 
 
 @pytest.mark.slow
@@ -90,8 +82,7 @@ def test_the_scripts_start_a_process_for_each_device(config, tmp_path):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    record = json.loads((tmp_path / "w" / "run.json").read_text())
-    assert record["world_size"] == 2
+    assert record(tmp_path / "w")["world_size"] == 2
 
 
 @pytest.mark.parametrize("script", ["dist_train.sh", "slurm_train.sh"])

@@ -1,14 +1,16 @@
 """LoRA by the config key `peft`."""
 
 import copy
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from devrun.checkpoint import find_latest, read_checkpoint, write_checkpoint
+from devrun.checkpoint import read_checkpoint, write_checkpoint
 from devrun.cli.main import main
 from devrun.models import VisionTransformer
+from tests.cli.conftest import newest, one_error
 from tests.support.configs import DATA, VIT
 from tests.support.packages import vision
 
@@ -26,19 +28,8 @@ def package():
 
 
 @pytest.fixture
-def run(config, train):
-    def go(work_dir, *words, **changes):
-        changes = {"model": VIT, "data": copy.deepcopy(DATA), **changes}
-        path = config(f"{work_dir}.yaml", **changes)
-        status, _, err = train(path, "--work-dir", work_dir, "--seed", "1", *words)
-        assert status == 0, err
-        return read_checkpoint(newest(work_dir))["model"]
-
-    return go
-
-
-def newest(work_dir):
-    return find_latest(Path(work_dir) / "checkpoints")
+def run(weights):
+    return partial(weights, model=VIT, data=DATA)
 
 
 def evaluated(capsys, *words):
@@ -141,8 +132,6 @@ def test_norms_of_the_rest_keep_their_statistics(run):
     ],
 )
 def test_bad_values_are_one_line(config, train, peft, said):
-    status, _, err = train(config(model=VIT, data=DATA, peft=peft))
-    assert status == 2, err
-    (line,) = [line for line in err.splitlines() if line.startswith("devrun: error")]
+    line = one_error(train(config(model=VIT, data=DATA, peft=peft)), 2)
     assert said in line, line
     assert "small.yaml:" in line

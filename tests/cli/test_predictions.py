@@ -199,7 +199,7 @@ class Regression(torch.utils.data.Dataset):
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["--predictions", "p.txt"], 2, "must end in one of .csv, .jsonl, .npz"),
+        (["--predictions", "p.txt"], 2, "must end in .csv or .jsonl or .npz"),
         (["--predictions", "no/p.csv"], 8, "cannot be written"),
     ],
 )

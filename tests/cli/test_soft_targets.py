@@ -1,15 +1,14 @@
 """Mixup and cutmix as a transform of batches, label smoothing, class weights."""
 
-import json
 import subprocess
 import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
 
-from devrun.checkpoint import find_latest, read_checkpoint
 from devrun.metrics import accuracy, topk_accuracy
+from tests.cli.conftest import logged, one_error
 from tests.support.configs import DATA, RESNET
 from tests.support.packages import vision
 
@@ -35,14 +34,8 @@ def data(transform=None, **changes):
 
 
 @pytest.fixture
-def run(config, train):
-    def go(work_dir, *words, **changes):
-        path = config(f"{work_dir}.yaml", **{"model": RESNET, **changes})
-        status, _, err = train(path, "--work-dir", work_dir, "--seed", "1", *words)
-        assert status == 0, err
-        return read_checkpoint(find_latest(Path(work_dir) / "checkpoints"))["model"]
-
-    return go
+def run(weights):
+    return partial(weights, model=RESNET)
 
 
 def same(one, two):
@@ -50,9 +43,7 @@ def same(one, two):
 
 
 def losses(work_dir, mode="train"):
-    (log,) = Path(work_dir).glob("*.log.json")
-    lines = map(json.loads, log.read_text().splitlines())
-    return [line["loss"] for line in lines if line.get("mode") == mode]
+    return [line["loss"] for line in logged(work_dir, mode)]
 
 
 @pytest.mark.parametrize("transform", [MIXUP, EITHER, [MIXUP, EITHER["transforms"][1]]])
@@ -106,8 +97,8 @@ def test_smoothing_and_weights_are_torchs(run):
     from devrun.data.datasets import SyntheticImages
     from devrun.models import ResNet
 
-    run("out", loss=SMOOTH, data=data(), optimizer={"type": "SGD", "lr": 1e-30})
-    saved = read_checkpoint(find_latest(Path("out/checkpoints")))["model"]
+    still = {"type": "SGD", "lr": 1e-30}
+    saved = run("out", loss=SMOOTH, data=data(), optimizer=still)
     model = ResNet(**{k: v for k, v in RESNET.items() if k != "type"}).eval()
     model.load_state_dict(saved)
     samples = SyntheticImages(16, (3, 8, 8), 4, offset=32)
@@ -164,10 +155,8 @@ def test_a_model_with_a_loss_of_its_own_needs_another_for_mixed_labels(
 def test_bad_values_are_one_line(config, train, changes, said):
     if V2 in str(changes):
         vision("torchvision")
-    status, _, err = train(config(**{"model": RESNET, "data": data(), **changes}))
-    assert status in (2, 4), err
-    (line,) = [line for line in err.splitlines() if line.startswith("devrun: error")]
-    assert said in line, line
+    changes = {"model": RESNET, "data": data(), **changes}
+    assert said in one_error(train(config(**changes)), 2, 4)
 
 
 def test_without_torchvision_it_says_what_to_install(config):

@@ -7,6 +7,7 @@ import torch
 
 from devrun.cli.main import main
 from devrun.models import MLP
+from tests.cli.conftest import record
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def test_it_gives_what_the_training_found(config, train, evaluate):
     ema = {"type": "EMAHook", "momentum": 0.2, "warm_up": 1}
     path = config(custom_hooks=[ema], optimizer={"type": "SGD", "lr": 0.5})
     assert train(path, "--work-dir", "out", "--seed", "1")[0] == 0
-    found = json.loads(Path("out/run.json").read_text())["metrics"]
+    found = record("out")["metrics"]
     before = sorted(Path("out").rglob("*"))
     newest = "out/checkpoints/step-00000008"
     words = (path, newest, "--split", "val", "--out", "found.json")
@@ -137,7 +138,7 @@ def test_a_file_for_the_results_that_cannot_be_written_is_told_at_once(
 ):
     path = config()
     assert main(["train", path, "--work-dir", "out"]) == 0
-    newest = json.loads(Path("out/run.json").read_text())["last_checkpoint"]
+    newest = record("out")["last_checkpoint"]
     capsys.readouterr()
     for out in ("missing/found.json", str(tmp_path), f"{path}/found.json"):
         assert main(["test", path, newest, "--out", out]) == 8

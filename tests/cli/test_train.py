@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-
-def record(work_dir):
-    return json.loads((Path(work_dir) / "run.json").read_text())
+from tests.cli.conftest import one_error, record
 
 
 def files(folder):
@@ -183,15 +181,6 @@ def test_load_from_starts_with_these_weights(config, train):
     assert status == 0
     assert f"load checkpoint from {source}" in err
     assert record("second")["iterations"] == 8
-
-
-def one_error(result, status):
-    found, _, err = result
-    lines = [line for line in err.splitlines() if line.startswith("devrun: error: ")]
-    assert found == status, err
-    assert len(lines) == 1
-    assert "Traceback" not in err
-    return lines[0]
 
 
 @pytest.mark.parametrize(

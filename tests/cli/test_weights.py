@@ -73,14 +73,6 @@ def test_versions_as_torch_never_writes_them_are_left_out(config, train, version
     assert status == 0, err
 
 
-def test_a_nested_tensor_is_one_line(config, train, recwarn):
-    key = next(iter(state := mlp().state_dict()))
-    torch.save({**state, key: torch.nested.nested_tensor([state[key]])}, "odd.pth")
-    status, _, err = train(config(), "--load-from", "odd.pth", "--dry-run")
-    assert status == 3
-    assert "is a nested tensor" in err and "Traceback" not in err
-
-
 @pytest.mark.parametrize(
     "words",
     [
