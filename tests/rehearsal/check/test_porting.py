@@ -12,17 +12,23 @@ from tests.docs.blocks import blocks
 from tests.rehearsal.check.conftest import ROOT
 
 
-@pytest.mark.parametrize(
-    ("name", "status"),
-    [("for_one_gpu", 11), pytest.param("anywhere", 0, marks=pytest.mark.slow)],
-)
-def test_the_page_shows_what_is_said(name, status):
-    file = f"examples/porting/{name}.yaml"
-    words = ["-m", "devrun", "check", file, "--import", name]
-    done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
+def checked(name, *words):
+    command = ["-m", "devrun", "check", f"examples/porting/{name}.yaml"]
+    return subprocess.run(
+        [sys.executable, *command, "--import", name, *words],
+        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    assert done.returncode == status, done.stderr
-    (shown,) = blocks("docs/rehearsal.md", "text", mark=name)
+
+
+def test_the_page_shows_what_is_said():
+    done = checked("for_one_gpu")
+    assert done.returncode == 11, done.stderr
+    (shown,) = blocks("docs/rehearsal.md", "text", mark="for_one_gpu")
     assert done.stdout.startswith(shown.text)
+
+
+@pytest.mark.slow
+def test_the_port_has_no_finding():
+    done = checked("anywhere", "--fail-on", "advice")
+    assert done.returncode == 0, done.stdout + done.stderr
