@@ -89,7 +89,7 @@ class EagerAdapter(DeviceAdapter):
         first step shows that."""
         self._undecided = False
         """Whether the first step may still show another owner."""
-        self._before = EarlierRuns()
+        self._earlier = EarlierRuns()
         self._policy = UpdatePolicy()
         self._seed = 0
         self._joined = False
@@ -171,7 +171,7 @@ class EagerAdapter(DeviceAdapter):
         if closure and owner == "adapter":
             check_closure(self.update)
         self._undecided = may_differ(policy, model, owner, strategy)
-        self.load_state_dict(self._before.state)  # a resume may come before prepare
+        self.load_state_dict(self._earlier.state)  # a resume may come before prepare
         if self.update.overflows is not None:
             self.note_overflow = self.update.overflows.note
         self.settle_owner(owner, optimizer)
@@ -293,7 +293,7 @@ class EagerAdapter(DeviceAdapter):
             update.overflows.flush()
         if update.guard is not None:
             update.guard.flush(None if model is None else user_module_of(model))
-        self.skipped_updates = self._before.skipped + update.skipped
+        self.skipped_updates = self._earlier.skipped + update.skipped
 
     def profiler_activities(self) -> list[Any]:
         known = torch.profiler.ProfilerActivity.__members__
@@ -301,10 +301,10 @@ class EagerAdapter(DeviceAdapter):
         return [known[name] for name in names if name in known]
 
     def state_dict(self) -> dict[str, Any]:
-        return self._before.continued(self.update, decided=not self._undecided)
+        return self._earlier.continued(self.update, decided=not self._undecided)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._before.take(self.update, state)
+        self._earlier.take(self.update, state)
 
     def teardown(self) -> None:
         for handle in self._handles:
@@ -379,7 +379,7 @@ class EagerAdapter(DeviceAdapter):
         the first update on, so that a resumed run has the bits of an unbroken one.
         """
         self._undecided, inner = False, step_module_of(model)
-        known = (self._policy.owner, self._before.state.get("owner"))
+        known = (self._policy.owner, self._earlier.state.get("owner"))
         if isinstance(model, DistributedDataParallel) and "adapter" in known:
             return model
         part = batch[0] if isinstance(batch, MicroBatches) else batch
