@@ -10,7 +10,7 @@ from typing import Any
 
 from devrun.cli.console import say, say_found
 from devrun.cli.exits import Session
-from devrun.cli.flags import add_config_flags, import_modules, read_config, trusted
+from devrun.cli.flags import add_config_flags, read_config, trusted
 from devrun.cli.parser import switch
 from devrun.config import check_config
 from devrun.device_facts.table import FACTS
@@ -82,11 +82,6 @@ def _both(args: argparse.Namespace) -> Any:
             raise ConfigError("--device and --devices clash; give one of them")
         devices = args.device, args.device
     precisions = _pair("precisions", args.precisions)
-    files = args.configs[0], args.configs[-1]
-    cfgs = [
-        _side_config(args, *each)
-        for each in zip(files, devices, precisions, strict=True)
-    ]
     pairs = (devices, precisions) if args.devices else (precisions,)
     labels = [_label(args, i, *pairs) for i in range(2)]
     if labels[0] == labels[1]:
@@ -94,20 +89,23 @@ def _both(args: argparse.Namespace) -> Any:
             "nothing to compare: give two CONFIGs, --devices A,B, --precisions P,Q, "
             "or --against RUN"
         )
-    with trusted(args):
-        for config, cfg in zip(args.configs, cfgs, strict=False):
-            _load_modules(args, config, cfg)
+    first, second = zip(
+        (args.configs[0], args.configs[-1]), devices, precisions, strict=True
+    )
+    with _loaded(args, *first) as one, _loaded(args, *second) as other:
         from devrun.rehearsal.compare import compare
 
         steps = args.steps or STEPS
-        return compare(cfgs[0], cfgs[1], (labels[0], labels[1]), steps=steps)
+        return compare(one, other, (labels[0], labels[1]), steps=steps)
 
 
 def _record(args: argparse.Namespace) -> int:
     label = f"{args.configs[0]} {args.device or ''}".strip()
-    with _side(args, args.configs[0], label, args.device) as trained:
+    with _loaded(args, args.configs[0], args.device) as cfg:
+        from devrun.rehearsal.compare import Trained
         from devrun.rehearsal.recording import write
 
+        trained = Trained(cfg, label)
         found = trained.record(args.steps or STEPS)
         trained.measure(found, args.steps or STEPS)
         write(found, user_path(args.record))
@@ -123,12 +121,9 @@ def _against(args: argparse.Namespace) -> Any:
 
     recorded = read_run(place)
     config = args.configs[0] if args.configs else str(place / "config.yaml")
-    seed = recorded.facts.get("seed")
-    cfg = _side_config(
-        args, config, args.device, seed=seed if type(seed) is int else None
-    )
-    with trusted(args):
-        _load_modules(args, config, cfg)
+    found = recorded.facts.get("seed")
+    seed = found if type(found) is int else None
+    with _loaded(args, config, args.device, seed=seed) as cfg:
         from devrun.cli.record import git_revision, versions
         from devrun.rehearsal.against import against
 
@@ -137,14 +132,14 @@ def _against(args: argparse.Namespace) -> Any:
 
 
 def _against_file(args: argparse.Namespace, file: str) -> Any:
-    from devrun.rehearsal.compare import Kept, compared
+    from devrun.rehearsal.compare import Kept, Trained, compared
     from devrun.rehearsal.recording import read
 
     kept = Kept(read(file))
     if not args.configs:
         raise ConfigError(f"--against {args.against}: give the CONFIG to compare with")
-    with _side(args, args.configs[0], "now", args.device) as trained:
-        return compared(kept, trained, steps=args.steps or kept.steps)
+    with _loaded(args, args.configs[0], args.device) as cfg:
+        return compared(kept, Trained(cfg, "now"), steps=args.steps or kept.steps)
 
 
 def _pair(flag: str, text: str | None) -> tuple[Any, Any]:
@@ -189,19 +184,21 @@ def _words(found: Any) -> str:
     return "\n".join(lines)
 
 
-def _side_config(
+@contextmanager
+def _loaded(
     args: argparse.Namespace,
     config: str,
     device: str | None = None,
     precision: str | None = None,
     seed: int | None = None,
-) -> Any:
-    """The checked config of one side.
+) -> Iterator[Any]:
+    """The checked config of one side; within, what it is made of may be built.
 
     Args:
         seed: takes the place of that of the config, unless the flags have one.
     """
-    cfg: Any = read_config(_named(args, config))
+    named = argparse.Namespace(**{**vars(args), "config": config})
+    cfg: Any = read_config(named)
     changes: dict[str, Any] = {"resume_from": None}
     given = args.seed if args.seed is not None else seed
     if given is not None or cfg.get("seed") is None:
@@ -212,32 +209,11 @@ def _side_config(
         changes["optimizer_config.precision"] = precision
     cfg.merge_from_dict(changes)
     check_config(cfg)
-    return cfg
+    with trusted(named, cfg):
+        from devrun.log.logger import get_logger
 
-
-def _named(args: argparse.Namespace, config: str) -> argparse.Namespace:
-    return argparse.Namespace(**{**vars(args), "config": config})
-
-
-def _load_modules(args: argparse.Namespace, config: str, cfg: Any) -> None:
-    """What the side's model and data are registered by."""
-    import_modules(_named(args, config), cfg)
-    from devrun.log.logger import get_logger
-
-    get_logger("devrun", log_level="ERROR")  # five trainings would say much
-
-
-@contextmanager
-def _side(
-    args: argparse.Namespace, config: str, label: str, device: str | None
-) -> Iterator[Any]:
-    """A single side, ready to train within the context."""
-    cfg = _side_config(args, config, device)
-    with trusted(args):
-        _load_modules(args, config, cfg)
-        from devrun.rehearsal.compare import Trained
-
-        yield Trained(cfg, label)
+        get_logger("devrun", log_level="ERROR")  # five trainings would say much
+        yield cfg
 
 
 def _device(name: str, emulate: bool) -> Any:

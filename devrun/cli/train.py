@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import copy
+import json
+import math
 import os
 import shlex
 import time
@@ -13,7 +16,6 @@ from typing import Any
 
 from devrun.cli.console import complain, say
 from devrun.cli.exits import Session
-from devrun.cli.find_lr import check_flags, find_lr
 from devrun.cli.flags import (
     add_train_flags,
     import_modules,
@@ -42,12 +44,20 @@ from devrun.cli.workdir import (
 from devrun.config import check_config
 from devrun.devices.resolve import set_environment
 from devrun.dist import check_launcher, launched
-from devrun.errors import DevrunError, StorageError
+from devrun.errors import ConfigError, DevrunError, StorageError
+from devrun.files import disk_errors, replace_file
 from devrun.launched import join_launcher, launcher, take_signals, tell_launcher
 from devrun.lock import unlock_directory
 from devrun.log.logger import get_logger
 
 add_arguments = add_train_flags
+FIND_LR_STEPS = 100
+FIND_LR_FILE = "lr_find.json"
+_NOT_FOR_FIND_LR = (
+    *("work_dir", "lr_config", "momentum_config", "checkpoint_config", "custom_hooks"),
+    *("evaluation", "watchdog", "resume_from", "auto_resume"),
+)
+"""Sections of a config that a range test of learning rates has no use for."""
 
 
 @dataclass
@@ -67,7 +77,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     """Train; the config is checked before anything slow is imported."""
     join_launcher()
     if args.find_lr:
-        check_flags(args)
+        _check_find_lr(args)
     go_on(args)
     launches = to_launch(args)
     # a machine that comes back to a run finds it in the work_dir
@@ -79,7 +89,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
         return launch_command(args, plan.cfg, session.argv, str(plan.work_dir))
     if args.find_lr:
         take_signals()
-        return find_lr(args, plan)
+        return _find_lr(args, plan)
     with StopSignals() as signals, trusted(args):
         take_signals()
         try:
@@ -216,3 +226,72 @@ def _tell_hangs(runner: Any, record: RunRecord, signals: StopSignals) -> None:
         if isinstance(hook, WatchdogHook):
             hook.on_hang.append(tell)
             signals.on_leave.append(lambda *_, hook=hook: hook.remove_files())
+
+
+def _check_find_lr(args: argparse.Namespace) -> None:
+    """Refuse flags that a range test has no use for."""
+    for name in ("dry_run", "resume_from", "overwrite"):
+        if getattr(args, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(
+                f"--find-lr and {flag} clash: a range test trains nothing that is "
+                "kept; give one of them (its first weights are those of --load-from)"
+            )
+
+
+def _find_lr(args: argparse.Namespace, plan: Plan) -> int:
+    """Say which rate is suggested, and write the curve into the work_dir."""
+    get_logger(log_level=plan.cfg.get("log_level") or "INFO" if plan.main else "ERROR")
+    set_environment()
+    with trusted(args, plan.cfg):
+        from devrun.hooks.lr_range import LrRangeHook
+        from devrun.runners.lr_range import find_lr
+        from devrun.runners.training import build_training
+
+        training = build_training(
+            _for_find_lr(plan.cfg),
+            validate=False,
+            progress=args.progress,
+            allow_pickle=args.allow_pickle,
+        )
+        with closing(training.runner) as runner:
+            curve = find_lr(runner, training.loaders, LrRangeHook(steps=FIND_LR_STEPS))
+    if not plan.main:
+        return 0
+    facts = {**vars(curve), "suggestion": curve.suggestion}
+    path = plan.work_dir / FIND_LR_FILE
+    with disk_errors(f"{str(path)!r} cannot be written", "; give --work-dir"):
+        plan.work_dir.mkdir(parents=True, exist_ok=True)
+        replace_file(path, _curve_json(facts), follow=False)
+    tried = f"{len(curve.lr)} updates from {curve.lr[0]:.3g} to {curve.lr[-1]:.3g}"
+    if curve.suggestion is None:
+        say(f"no learning rate suggested: the loss fell nowhere in {tried} ({path})")
+    else:
+        say(f"suggested learning rate: {curve.suggestion:.3g} ({tried}; {path})")
+    return 0
+
+
+def _for_find_lr(cfg: Any) -> Any:
+    """Of `cfg`, what one train phase of `FIND_LR_STEPS` updates needs."""
+    reduced = copy.deepcopy(cfg)
+    for name in _NOT_FOR_FIND_LR:
+        reduced[name] = None
+    runner = reduced.get("runner") or {}
+    runner.pop("max_epochs", None)
+    runner.update(type="IterBasedRunner", max_iters=FIND_LR_STEPS)
+    update = reduced.get("optimizer_config") or {}
+    update.pop("spike", None)
+    update["nonfinite"] = "ignore"  # an exploding loss is what is looked for
+    reduced["runner"], reduced["optimizer_config"] = runner, update
+    reduced["workflow"], reduced["log_config"] = [["train", 1]], {"hooks": []}
+    return reduced
+
+
+def _curve_json(facts: dict[str, Any]) -> bytes:
+    plain = {
+        key: [v if math.isfinite(v) else None for v in value]
+        if isinstance(value, list)
+        else value
+        for key, value in facts.items()
+    }
+    return f"{json.dumps(plain)}\n".encode()
