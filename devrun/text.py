@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from devrun.redact import redact
 
@@ -104,15 +104,3 @@ def parsed_size(text: str) -> int | None:
     unit = match[2].upper()
     base = 1000 if unit.endswith("B") and "I" not in unit else 1024
     return int(float(match[1]) * base ** " KMGT".index(unit[:1] or " "))
-
-
-_QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:e[-+]?\d+)?) *(\D*)", re.IGNORECASE)
-PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
-SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-
-
-def quantity(text: str, units: Mapping[str, float]) -> float | None:
-    """`120 ms` in `units`, unit in small letters -> its size; None if it is in none."""
-    match = _QUANTITY.fullmatch(text.strip())
-    size = units.get(match[2].lower()) if match else None
-    return None if match is None or size is None else float(match[1]) * size

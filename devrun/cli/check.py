@@ -6,22 +6,19 @@ import argparse
 import os
 from typing import Any
 
-from devrun.cli.check_scaling import (
-    add_scaling_flags,
-    check_scaling_flags,
-    run_scaling,
-    scaling_words,
-)
 from devrun.cli.console import say_found
 from devrun.cli.exits import Session
 from devrun.cli.flags import add_config_flags, read_config
-from devrun.cli.parser import LineParser, switch
+from devrun.cli.parser import LineParser, at_least, switch
 from devrun.config import check_config
+from devrun.errors import ConfigError
 from devrun.rehearsal.programs import is_program
 from devrun.text import aligned, escape, parsed_size
 
 FOUND = 11
 """Exit status where something breaks, or is as bad as `--fail-on` says."""
+_KEPT = ("weights", "gradients", "optimizer_state", "buckets")
+_KINDS = (*_KEPT, "activations", "gathered", "peak")
 
 
 def add_arguments(parser: LineParser) -> None:
@@ -38,7 +35,7 @@ def add_arguments(parser: LineParser) -> None:
     mildest = "the mildest finding that gives exit status 11 (breaks)"
     add("--fail-on", choices=kinds, default="breaks", help=mildest)
     switch(parser, "--json", "the result as JSON")
-    add_scaling_flags(parser)
+    add("--devices", type=_count, metavar="N", help="what each of N devices takes")
     add_config_flags(parser)
 
 
@@ -47,10 +44,10 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
     With `--devices`, 11 where no strategy fits `--memory`.
     """
-    check_scaling_flags(args, program=is_program(args.config))
+    _refuse_mixed_flags(args)
     if args.devices is not None:
-        forecast = run_scaling(args, *_config(args))
-        say_found(forecast, args.json, scaling_words)
+        forecast = _scaling(args)
+        say_found(forecast, args.json, _scaling_words)
         return FOUND if forecast.nothing_fits else 0
     found = _found(args)
     from devrun.rehearsal.check import SEVERITIES
@@ -59,6 +56,23 @@ def run(args: argparse.Namespace, session: Session) -> int:
     worst = found.worst()
     bad = worst and SEVERITIES.index(worst) <= SEVERITIES.index(args.fail_on)
     return FOUND if bad else 0
+
+
+def _refuse_mixed_flags(args: argparse.Namespace) -> None:
+    """Refuse what does not go together with `--devices`, or is meant as it."""
+    names = args.device or ()
+    if args.devices is None:
+        for name in names:
+            if name.isdecimal():
+                raise ConfigError(
+                    f"--device takes a name, got {name}; --devices {name} is how many"
+                )
+    elif is_program(args.config):
+        raise ConfigError(
+            f"--devices is for a config, and {args.config} is a program; leave it out"
+        )
+    elif len(names) > 1:
+        raise ConfigError("--devices is about one kind of device: give one --device")
 
 
 def _found(args: argparse.Namespace) -> Any:
@@ -87,6 +101,24 @@ def _config(args: argparse.Namespace) -> tuple[Any, Any]:
         imports=tuple(args.imports),
         mmcv=args.mmcv,
     )
+
+
+def _scaling(args: argparse.Namespace) -> Any:
+    cfg, grants = _config(args)
+    from devrun.rehearsal.scaling import scaling
+
+    return scaling(
+        cfg,
+        grants,
+        args.devices,
+        memory=args.memory,
+        device=(args.device or ["auto"])[0],
+        timeout=args.timeout,
+    )
+
+
+def _count(text: str) -> int:
+    return at_least(1, text, hint=" (--device names one)")
 
 
 def _bytes(text: str) -> int:
@@ -144,3 +176,42 @@ def _finding(finding: Any) -> list[str]:
     lines += [f"      {call}" for call in finding.stack]
     here = f"{os.getcwd()}{os.sep}"  # files are shorter as seen from here
     return [escape(line.replace(here, ""), 600) for line in lines]
+
+
+def _scaling_words(found: Any) -> str:
+    """A table: what a rank sends in an update, and has in memory, by strategy."""
+    times = f"{found.micro_batches} x " * (found.micro_batches > 1)
+    lines = [
+        f"each device: {times}{found.samples} samples, {found.flops / 1e9:.4g} GFLOP "
+        f"an update, computing: {_milliseconds(found.computing)}",
+        "",
+    ]
+    kinds = [k for k in _KINDS if any(getattr(one, k) for one in found.strategies)]
+    fits = any(one.fits is not None for one in found.strategies)
+    names = [kind.replace("_", " ") for kind in kinds]
+    title = f"MiB of a rank of {found.devices}"
+    rows = [[title, *names, *["fits"] * fits, "sent", "sending"]]
+    for one in found.strategies:
+        sizes = [f"{getattr(one, kind) / 2**20:.4g}" for kind in kinds]
+        sent = [f"{one.sent / 2**20:.4g}", _milliseconds(one.sending)]
+        verdict = ["yes" if one.fits else "no"] * fits
+        rows.append([_mesh(one), *sizes, *verdict, *sent])
+    lines += aligned(rows, numbers=True)
+    lines += [f"{name}: left out: {why}" for name, why in found.left_out.items()]
+    if any("not measured" in line for line in lines):
+        what = f"{found.precision} products, under torchrun also sending"
+        lines += ["", f"devrun devices --bench measures and keeps {what}"]
+    return "\n".join([*lines, "", f"do: {found.advice}"])
+
+
+def _mesh(one: Any) -> str:
+    """`hybrid 2x8`: so many copies or shards, of so many devices each."""
+    outer, inner = one.replicate, one.shard
+    if one.strategy == "tensor":
+        outer, inner = one.shard, one.tensor
+    divided = outer > 1 and inner > 1
+    return f"{one.strategy} {outer}x{inner}" if divided else str(one.strategy)
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "not measured" if seconds is None else f"{seconds * 1e3:.4g} ms"

@@ -329,7 +329,6 @@ NAMES_EMULATORS = {
     "devrun/devices/emulation.py",
     "devrun/device_facts/hpu.py",
     "devrun/device_facts/ipu.py",
-    "devrun/rehearsal/scaling/published.py",  # a table of the vendors' links
 }
 
 

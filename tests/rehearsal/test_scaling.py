@@ -1,132 +1,62 @@
-"""The cost model: its formulas, and that it counts what torch really sends."""
+"""`devrun check --devices N`: bytes that torch really sends, memory of real ranks."""
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
+import json
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devrun.errors import ConfigError, UnknownNameError
+from devrun.devices.resolve import resolve_device
 from devrun.models.step_module import StepModule
 from devrun.parallel.fsdp import FSDP
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
-from devrun.rehearsal.scaling import (
-    FABRICS,
-    Fabric,
-    Link,
-    Part,
-    Weight,
-    Work,
-    fabric_of,
-    fitted,
-    predict,
-)
-from devrun.rehearsal.scaling.cost import buckets
+from devrun.rehearsal.peaks import Measured, Peaks, describe, save
+from devrun.rehearsal.ranks import Rank
+from devrun.rehearsal.scaling import SCHEMA, Forecast, Scaling, Weight, Work, sent
+from tests.cli.conftest import CONFIG
+from tests.support import zygote
+from tests.support.command import command
 
-COUNTS = [1 << n for n in range(11)]
-SLOW = Fabric("slow", Link(1e-5, 1e9))
+MODEL = {"type": "GPT", "vocab_size": 64, "block_size": 16, "n_layer": 3}
+MODEL |= {"n_head": 2, "n_embd": 30, "dropout": 0.0}
+DATA = {"type": "TextCorpus", "files": "text.txt", "block_size": 16}
+TEXT = "".join(chr(32 + i * i % 31) for i in range(2000))
+GPT = {
+    **{key: CONFIG[key] for key in ("lr_config", "runner", "log_config", "device")},
+    "model": MODEL,
+    "data": {"samples_per_gpu": 4, "train": DATA},
+    "optimizer": {"type": "AdamW", "lr": 0.001},
+    "parallel": {"type": "fsdp", "mesh": {"shard": 4}, "wrap": "Block"},
+}
+ODD = """
+import torch
+from torch import nn
+from devrun.registry import MODELS
 
+@MODELS.register_module()
+class Odd(nn.Module):
+    def __init__(self, reads):
+        super().__init__()
+        if reads == "build":
+            torch.rand(3).tolist()
+        self.fc, self.reads = nn.Linear(16, 4), reads
 
-def work(blocks=4, size=8 << 20, **changes):
-    block = Part((Weight(1024, size),), share=0.9 / blocks, output=1 << 20)
-    rest = Part((Weight(1000, 4 << 20),), share=0.1)
-    return Work(0.1, 0.2, 0.01, (block,) * blocks, rest, **changes)
-
-
-def test_a_ring_takes_what_the_formula_says():
-    link = Link(2e-6, 1e9)
-    assert link.exchange(8e6, 4) == pytest.approx(3 * 2e-6 + 3 / 4 * 8e6 / 1e9)
-    assert link.exchange(8e6, 1) == 0
-    dgx = Fabric("", Link(1e-6, 4e9), box=8, across=Link(1e-5, 1e9))
-    # a ring in the box on all bytes, and one across on an eighth
-    expected = 7 * 1e-6 + 7 / 8 * 8e6 / 4e9 + 3 * 1e-5 + 3 / 4 * 1e6 / 1e9
-    assert dgx.exchange(8e6, *dgx.split(32)) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("name", FABRICS)
-def test_the_tables_are_monotone(name):
-    fabric = FABRICS[name]
-    counts = [n for n in COUNTS if n <= (fabric.most or 1024)]
-    for strategy in fabric.strategies:
-        found = [predict(work(), fabric, strategy, n) for n in counts]
-        assert found[0].exposed == 0 and found[0].efficiency == pytest.approx(1)
-        for smaller, larger in itertools.pairwise(found):
-            assert larger.exposed >= smaller.exposed
-            assert larger.sent >= smaller.sent
-        for one in found:
-            assert one.replicate * one.shard * one.tensor == one.devices
-            assert 0 < one.efficiency <= 1.04  # each has a share of the optimizer
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hybrid", "tensor"])
-def test_a_faster_link_never_takes_longer(strategy):
-    rates = [1e8, 1e9, 1e10, 1e12]
-    fabrics = [Fabric("", Link(1e-6, 10 * rate), 4, Link(1e-5, rate)) for rate in rates]
-    times = [predict(work(), each, strategy, 64).seconds for each in fabrics]
-    assert times == sorted(times, reverse=True) and times[0] > times[-1]
-
-
-def test_exchanges_hide_behind_the_backward_pass():
-    fast = predict(work(), Fabric("", Link(0, 1e12)), "ddp", 8)
-    assert fast.exposed < 1e-4
-    alone = Fabric("", Link(1e-5, 1e9), overlaps=())
-    sums = sum(2 * SLOW.exchange(size, 8) for size, _ in buckets(work()))
-    assert predict(work(), alone, "ddp", 8).exposed == pytest.approx(sums)
-    hidden = predict(work(), SLOW, "ddp", 8).exposed
-    assert 0 < hidden < sums
-
-
-def test_accumulation_divides_what_is_exposed():
-    one, four = (predict(work(micro_batches=n), SLOW, "ddp", 8).exposed for n in (1, 4))
-    assert one == pytest.approx(four)
-
-
-def test_a_link_is_found_again_from_its_times():
-    link = Link(5e-5, 2e8)
-    sizes = [1e4, 1e5, 1e6, 1e7]
-    found = fitted([(size, 2 * link.exchange(size, 4)) for size in sizes], 4)
-    assert found.latency == pytest.approx(link.latency)
-    assert found.bandwidth == pytest.approx(link.bandwidth)
-    with pytest.raises(ValueError, match="two sizes"):
-        fitted([(1e4, 1.0)], 4)
-
-
-@pytest.mark.parametrize(
-    ("text", "latency", "bandwidth"),
-    [
-        ("5us,50GB/s", 5e-6, 50e9),
-        ("1ms, 1Gbit/s", 1e-3, 1.25e8),
-        ("0s,2e9B", 0, 2e9),
-    ],
-)
-def test_a_link_may_be_given(text, latency, bandwidth):
-    link = fabric_of(text, FABRICS).inside
-    assert (link.latency, link.bandwidth) == pytest.approx((latency, bandwidth))
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "said"),
-    [
-        ("dgx-h10", UnknownNameError, "did you mean 'dgx-h100'"),
-        ("5us", UnknownNameError, "no link '5us'"),
-        ("-5us,50GB/s", ConfigError, "is not a latency of 0 or more"),
-        ("5us,-50GB/s", ConfigError, "a bandwidth above 0"),
-        ("5us,0GB/s", ConfigError, "a bandwidth above 0"),
-        ("fast,faster", ConfigError, "such as 5us,50GB/s"),
-        ("1e400s,50GB/s", ConfigError, "is not a latency"),
-    ],
-)
-def test_a_link_that_is_none_is_refused(text, kind, said):
-    with pytest.raises(kind, match=said.replace("'", ".")):
-        fabric_of(text, FABRICS)
+    def forward(self, x):
+        if self.reads == "step" and x.sum().item():
+            x = x + 1
+        return self.fc(x.flatten(1))
+"""
 
 
 class Sent(TorchDispatchMode):
@@ -180,29 +110,226 @@ def world(request):
     dist.destroy_process_group()
 
 
+def weights(*modules):
+    every = [p for module in modules for p in module.parameters()]
+    return tuple(Weight(len(p), p.nbytes) for p in every)
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_the_bytes_are_those_that_torch_sends(world, strategy):
     torch.manual_seed(0)
     model = Deep()
-    parts = [
-        Part(tuple(Weight(len(p), p.nbytes) for p in each.parameters()), 0.2)
-        for each in model.blocks
-    ]
-    rest = [*model.stem.parameters(), *model.head.parameters()]
-    whole = Part(tuple(Weight(len(p), p.nbytes) for p in rest), 0.4)
-    predicted = predict(
-        Work(1, 2, 0, tuple(parts), whole), FABRICS["nvlink4"], strategy, world
-    )
-    sent = Sent(world)
+    work = Work(weights(model.blocks), weights(model.stem, model.head))
+    sizes = (world, 1) if strategy == "ddp" else (1, world)
+    predicted = sent(work, Rank(strategy, *sizes))
+    seen = Sent(world)
     if strategy == "ddp":
         wrapped = DistributedDataParallel(model)
-        wrapped.register_comm_hook(sent, Sent.bucket)
+        wrapped.register_comm_hook(seen, Sent.bucket)
     else:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         options = ParallelOptions(type="fsdp")
         fsdp = FSDP(options, Mesh(options), torch.device("cpu"))
         fsdp.apply(StepModule(model, nn.MSELoss()), optimizer)
         wrapped = model
-    with sent if strategy == "fsdp" else nullcontext():
+    with seen if strategy == "fsdp" else nullcontext():
         wrapped(torch.randn(3, 7)).sum().backward()
-    assert sent.bytes == pytest.approx(predicted.sent, rel=1e-6)
+    # sums of whole numbers, divided by the number of ranks
+    assert seen.bytes == pytest.approx(predicted, rel=1e-6)
+
+
+def test_copies_and_divided_matrices_send_what_the_formulas_say():
+    work = Work((Weight(64, 6400),), (Weight(64, 640),), outputs=100, micro_batches=2)
+    gathers, gradients = 2 * (2 * 6400 + 640), 7040
+    inside = 7 / 8 * (gathers + gradients)
+    across = 2 * 3 / 4 * gradients / 8
+    assert sent(work, Rank("hybrid", 4, 8)) == pytest.approx(inside + across)
+    shards = 3 / 4 * (gathers + gradients) / 8
+    sums = 2 * 7 / 8 * 4 * 2 * 100 * 8
+    assert sent(work, Rank("tensor", 1, 4, 8)) == pytest.approx(shards + sums)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "gpt.yaml").write_text(yaml.safe_dump(GPT))
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(CONFIG))
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "odd.py").write_text(ODD)
+    (tmp_path / "program.py").write_text("import torch\nprint(torch.ones(1))\n")
+    return tmp_path
+
+
+@pytest.fixture
+def check(folder, capsys):
+    return partial(command, capsys, "check")
+
+
+def names(kind):
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+def test_the_json_has_the_documented_schema(check, folder):
+    words = ["--devices", "16", "--memory", "600MiB", "--json"]
+    status, out, err = check("gpt.yaml", *words)
+    assert (status, err) == (0, "")
+    data = json.loads(out)
+    assert data["schema"] == SCHEMA == "devrun.scaling/2"
+    assert data.keys() == names(Scaling)
+    assert {frozenset(one) for one in data["strategies"]} == {
+        frozenset(names(Forecast))
+    }
+    assert "tensor 8 does not divide the 2 heads" in data["left_out"].pop("tensor")
+    assert data["left_out"] == {} and data["computing"] is None
+    ddp, hybrid, fsdp = data["strategies"]
+    assert [one["strategy"] for one in (ddp, hybrid, fsdp)] == ["ddp", "hybrid", "fsdp"]
+    assert ddp["weights"] > hybrid["weights"] > fsdp["weights"]
+    assert ddp["gradients"] == ddp["buckets"]
+    assert ddp["sent"] == pytest.approx(2 * 15 / 16 * ddp["gradients"])
+    assert fsdp["sent"] > ddp["sent"] and fsdp["sending"] is None
+    assert all(one["fits"] for one in data["strategies"])
+    assert not (folder / "work_dirs").exists()
+
+
+@pytest.mark.slow
+def test_matrices_are_divided_inside_a_machine(check):
+    words = ["--cfg-options", "model.n_head=8", "model.n_embd=32"]
+    status, out, err = check("gpt.yaml", *words, "--devices", "16", "--json")
+    assert status == 0, err
+    data = json.loads(out)
+    assert data["left_out"] == {}
+    rows = {one["strategy"]: one for one in data["strategies"]}
+    tensor, ddp = rows["tensor"], rows["ddp"]
+    assert (tensor["shard"], tensor["tensor"]) == (2, 8)
+    for kind in ("weights", "gradients", "optimizer_state"):
+        assert ddp[kind] / 16 < tensor[kind] < ddp[kind] / 2
+    # of the samples of 8 devices an eighth of the heads and of the MLP
+    assert ddp["activations"] < tensor["activations"] < 8 * ddp["activations"]
+
+
+def test_the_words_are_a_table_and_an_advice(check):
+    status, out, _ = check("gpt.yaml", "--devices", "6", "--memory", "1MiB")
+    assert status == 11
+    rows = [line.split() for line in out.splitlines()]
+    assert {"ddp", "fsdp"} == {row[0] for row in rows if "no" in row}
+    assert rows[-1][:3] == ["do:", "none", "fits:"]
+    assert out.count("not measured") == 1 + sum("no" in row for row in rows)
+
+
+def test_seconds_are_those_of_the_measured_rates(check):
+    adapter = resolve_device("cpu")
+    adapter.setup(None)
+    rates = [("matmul", "64", 2.0), ("all_reduce", "64 MiB over 2 processes", 0.5)]
+    save(
+        Peaks(
+            device="cpu",
+            description=describe(adapter, adapter.device),
+            versions={"torch": str(torch.__version__)},
+            threads=torch.get_num_threads(),
+            measured=[
+                Measured(kind, "fp32", shape, rate, rate, rate, "", 1.0)
+                for kind, shape, rate in rates
+            ],
+            left_out=[],
+        )
+    )
+    status, out, err = check("small.yaml", "--devices", "2", "--json")
+    assert status == 0, err
+    data = json.loads(out)
+    # two linear layers, forward, and all but the first input's gradient
+    samples = data["samples"]
+    assert data["flops"] == 2 * samples * (2 * 16 * 8 + 3 * 8 * 4)
+    assert data["computing"] == pytest.approx(data["flops"] / 2e9)
+    for one in data["strategies"]:
+        assert one["sending"] == pytest.approx(one["sent"] / 5e8)
+    _, out, _ = check("small.yaml", "--devices", "2")
+    assert "not measured" not in out
+    assert "do: parallel: {type: ddp}: the simplest" in out
+
+
+RANK = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from devrun.models.gpt import GPT
+from devrun.models.step_module import StepModule
+from devrun.parallel.fsdp import FSDP
+from devrun.parallel.mesh import Mesh
+from devrun.parallel.options import ParallelOptions
+
+dist.init_process_group("gloo")
+model = GPT(64, 16, 3, 2, 30, 0.0)
+optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+options = ParallelOptions(type="fsdp")
+step = StepModule(model)
+FSDP(options, Mesh(options), torch.device("cpu")).apply(step, optimizer)
+x = torch.randint(64, (4, 16))
+tracker = FSDPMemTracker(model, optimizer)
+tracker.track_inputs((x,))
+for _ in range(2):
+    with tracker:
+        model(x, x)["loss"].backward()
+        gradients = sum(p.grad.to_local().nbytes for p in model.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+        tracker.reset_mod_stats()
+weights = sum(p.to_local().nbytes for p in model.parameters())
+(peak,) = tracker.get_tracker_snapshot("peak").values()
+state = [t for each in optimizer.state.values() for t in each.values()]
+state = sum(getattr(t, "to_local", lambda t=t: t)().nbytes for t in state)
+print("sizes", weights, gradients, state, peak["Total"])
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_takes_what_one_of_two_real_ones_takes(check, folder):
+    status, out, err = check("gpt.yaml", "--devices", "2", "--json")
+    assert status == 0, err
+    rows = json.loads(out)["strategies"]
+    (found,) = (row for row in rows if row["strategy"] == "fsdp")
+    (folder / "rank.py").write_text(RANK)
+    first, second = zygote.start_ranks(["rank.py"], folder, finalize=False)
+    (said, wrong), _ = first.communicate(60), second.communicate(60)
+    assert first.returncode == 0, wrong
+    (line,) = (row for row in said.splitlines() if row.startswith("sizes"))
+    weights, gradients, state, peak = map(int, line.split()[1:])
+    assert found["weights"] == weights
+    assert found["gradients"] == gradients
+    assert found["optimizer_state"] == state
+    # the loss and the like, of which the trackers see a little more or less
+    assert found["peak"] == pytest.approx(peak, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--devices", "0"], "'0' is not a number of 1 or more"),
+        (["--devices", "cuda"], "--device names one"),
+        (["--devices", "1000000"], "--devices must be 1 to 4096, got 1000000"),
+        (["--device", "64"], "--devices 64 is how many"),
+        (["--devices", "4", "--device", "tpu"], "'tpu'"),
+        (["--devices", "4", "--device", "cpu", "--device", "hpu"], "one --device"),
+    ],
+)
+def test_bad_input_is_one_line(check, words, said):
+    found, out, err = check("small.yaml", *words)
+    assert (found, out) == (2, "")
+    assert said in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("reads", ["build", "step"])
+def test_a_model_that_needs_values_is_refused(check, folder, reads):
+    model = {"type": "Odd", "reads": reads}
+    (folder / "odd.yaml").write_text(yaml.safe_dump({**CONFIG, "model": model}))
+    found, out, err = check("odd.yaml", "--import", "odd", "--devices", "2")
+    assert (found, out) == (2, "")
+    assert "without values, and it reads one" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_program_is_refused(check):
+    found, out, err = check("--devices", "2", "program.py")
+    assert (found, out, len(err.splitlines())) == (2, "", 1)
+    assert "program.py is a program" in err

@@ -7,7 +7,7 @@ of FLOPs and of memory everything is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,7 +39,6 @@ from devrun.rehearsal.check.cuda.trial import as_on_gpu, resized
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.parent import refusal_of
 from devrun.rehearsal.check.request import Request
-from devrun.rehearsal.scaling.cost import Part, Weight
 from devrun.runners.session import Session
 from devrun.runners.training import Training, build_training
 from devrun.tensors import local_of, tensors_in
@@ -274,63 +273,34 @@ def _bytes(tensors: Iterable[Any]) -> int:
 
 
 def _work(session: Session, batch: Any, mode: FakeTensorMode) -> dict[str, Any]:
-    """FLOPs of a micro-batch, and the parts of the model as plain data."""
+    """FLOPs of a micro-batch, and the weights that are exchanged, as plain data."""
     model, policy = session.step_module, session.policy
     autocast = autocast_for(policy.precision, "cpu")
-    units = set(map(id, units_of(session.model, session.adapter.parallel.wrap)))
-    blocks = [each for each in model.named_modules() if id(each[1]) in units]
-    outputs = {name: 0 for name, _ in blocks}
+    blocks = units_of(session.model, session.adapter.parallel.wrap)
+    outputs: list[int] = []
 
-    def noting(name: str) -> Any:
-        def note(_: nn.Module, __: Any, out: Any) -> None:
-            outputs[name] = sum(tensor.nbytes for tensor in tensors_in(out))
+    def note(_: nn.Module, __: Any, out: Any) -> None:
+        outputs.append(sum(tensor.nbytes for tensor in tensors_in(out)))
 
-        return note
-
-    handles = [block.register_forward_hook(noting(name)) for name, block in blocks]
-    forward, backward = (FlopCounterMode(display=False) for _ in range(2))
-    with mode, without_values():
-        with forward, autocast or nullcontext():
+    handles = [block.register_forward_hook(note) for block in blocks]
+    counter = FlopCounterMode(display=False)
+    with mode, without_values(), counter:
+        with autocast or nullcontext():
             loss = model(batch, "train")["loss"]
-        with backward:
-            loss.backward()
+        loss.backward()
     for handle in handles:
         handle.remove()
-    flops = forward.get_total_flops()
-    counts = {
-        name.partition(".")[2]: sum(by.values())
-        for name, by in forward.get_flop_counts().items()
-    }
-    own: dict[str, int] = {}
-    for name, _ in reversed(blocks):  # those inside another come first
-        within = sum(own[each] for each in own if each.startswith(f"{name}."))
-        own[name] = counts.get(name, 0) - within
-    owners = {id(p): name for name, block in blocks for p in block.parameters()}
-    parts = []
-    for name, block in blocks:
-        weights = [p for p in block.parameters() if owners[id(p)] == name]
-        parts.append(_part(weights, own[name] / max(flops, 1), outputs[name]))
-    rest = [p for p in model.parameters() if id(p) not in owners]
-    left = 1 - sum(part["share"] for part in parts)
+    inside = {id(p) for block in blocks for p in block.parameters()}
+    weights: dict[bool, list[Any]] = {True: [], False: []}
+    for p in model.parameters():
+        rows = p.shape[0] if p.dim() else 1
+        weights[id(p) in inside].append((rows, p.nbytes, p.requires_grad))
     return {
-        "forward flops": flops,
-        "backward flops": backward.get_total_flops(),
-        "blocks": parts,
-        "rest": _part(rest, left, 0),
+        "flops": counter.get_total_flops(),
+        "blocks": weights[True],
+        "rest": weights[False],
+        "outputs": sum(outputs),
         "samples": batch_size_of(batch),
         "micro batches": policy.accumulate,
         "precision": policy.precision,
     }
-
-
-def _part(parameters: list[nn.Parameter], share: float, output: int) -> dict[str, Any]:
-    weights = [
-        (p.shape[0] if p.dim() else 1, p.nbytes, p.requires_grad) for p in parameters
-    ]
-    return {"weights": weights, "share": share, "output": output}
-
-
-def part_of(data: Mapping[str, Any]) -> Part:
-    """What `rehearse_rank` wrote down of one."""
-    weights = tuple(Weight(*weight) for weight in data["weights"])
-    return Part(weights, data["share"], data["output"])
