@@ -12,7 +12,7 @@ from devrun.checkpoint.catalog import (
 )
 from devrun.checkpoint.codec import encode_tree, has_shards
 from devrun.checkpoint.decode import decode_tree
-from devrun.checkpoint.draft import write_checkpoint, write_pointer
+from devrun.checkpoint.draft import write_pointer
 from devrun.checkpoint.fitting import fits, load_state_dict
 from devrun.checkpoint.loader import CheckpointLoader
 from devrun.checkpoint.loader import load_any as _load_checkpoint
@@ -28,7 +28,6 @@ from devrun.checkpoint.mmcv_format import (
 from devrun.checkpoint.names import step_name
 from devrun.checkpoint.reader import (
     Checkpoint,
-    Like,
     MissingCheckpointError,
     read_checkpoint,
     read_manifest,
@@ -42,12 +41,14 @@ from devrun.checkpoint.state import (
     positional_optimizer_state,
     prepare_optimizer_state,
 )
+from devrun.checkpoint.tensorfile import Like
 from devrun.checkpoint.weights import (
     get_state_dict,
     load_checkpoint,
     save_checkpoint,
     weights_to_cpu,
 )
+from devrun.checkpoint.writer import write_checkpoint
 
 __all__ = [
     "BackgroundWriter",

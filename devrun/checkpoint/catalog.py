@@ -22,12 +22,12 @@ from devrun.checkpoint.names import (
 )
 from devrun.checkpoint.reader import (
     Checkpoint,
-    Like,
     read_checkpoint,
     read_manifest,
     verify_checkpoint,
 )
 from devrun.checkpoint.storage import clear_directory, storage_errors
+from devrun.checkpoint.tensorfile import Like
 from devrun.errors import CheckpointError
 from devrun.files import user_path
 

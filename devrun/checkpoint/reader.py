@@ -7,13 +7,12 @@ used are those very bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from devrun.checkpoint import fileops, strict_json, tensorfile
@@ -21,6 +20,7 @@ from devrun.checkpoint.decode import decode_tree
 from devrun.checkpoint.hasher import Hasher
 from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST
+from devrun.checkpoint.tensorfile import Like
 from devrun.dist import get_dist_info
 from devrun.errors import CheckpointError, nearest
 from devrun.files import checkpoints_near
@@ -28,9 +28,6 @@ from devrun.place import Place
 from devrun.ranks import together
 
 _MAX_JSON = 1 << 31
-Like = Callable[[str, Sequence[int], torch.dtype], "Tensor | None"]
-"""`PART/NAME`, shape and type of a tensor in pieces -> an empty one that is spread over
-processes as this is to be; None for the whole of it, on the host."""
 
 
 class MissingCheckpointError(CheckpointError, FileNotFoundError):

@@ -41,8 +41,8 @@ from devrun.checkpoint.codec import has_shards, shared_memory
 from devrun.checkpoint.draft import Draft, Snapshot, write_one
 from devrun.checkpoint.manifest import FileEntry
 from devrun.checkpoint.names import is_part
-from devrun.checkpoint.reader import Like
 from devrun.checkpoint.storage import storage_errors
+from devrun.checkpoint.tensorfile import Like
 from devrun.dist import get_dist_info, is_main
 from devrun.errors import CheckpointError, DevrunError, UnsupportedFeatureError
 from devrun.ranks import together

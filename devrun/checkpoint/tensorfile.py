@@ -13,7 +13,7 @@ import errno
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +50,9 @@ _SMALL = 1 << 16
 _MAX_HEADER = 100_000_000  # of the format
 _MAX_DIMENSIONS = 64
 Fill = Callable[[memoryview], None]
+Like = Callable[[str, Sequence[int], torch.dtype], "Tensor | None"]
+"""`PART/NAME`, shape and type of a tensor in pieces -> an empty one that is spread over
+processes as this is to be; None for the whole of it, on the host."""
 
 
 def size_of(
