@@ -613,10 +613,6 @@ def test_a_data_only_config_does_not_run_the_file_beside_it(
             ["model.type=own_lit.Lit.load_from_checkpoint"],
             "cannot be the type of a mod",
         ),
-        (
-            ["model.type=pytorch_lightning.LightningModule"],
-            "cannot be the type of a mod",
-        ),
         (["workflow=[[train, 1], [val, 1]]"], "Data has no val_dataloader: write it"),
         (["data.size=3"], "unexpected argument 'size'"),
         (["optimizer={type: SGD, lr: 1}"], "remove one of the two"),
@@ -628,3 +624,11 @@ def test_what_a_config_may_not_name_is_one_line(own, changes, message, capsys):
     assert main(["train", *own, *words, *changes]) == 2
     told = capsys.readouterr().err
     assert message in told and told.count("\n") == 1
+
+
+def test_a_model_without_a_training_step_is_told_so(own, capsys):
+    words = ["--import", "own_lit", "--dry-run", "--cfg-options"]
+    change = "model.type=pytorch_lightning.LightningModule"
+    assert main(["train", *own, *words, change]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == "devrun: error: LightningModule has no training_step: write it"

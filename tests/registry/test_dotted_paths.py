@@ -21,6 +21,7 @@ from devrun.registry import (
     TRANSFORMS,
     Registry,
 )
+from tests.registry.scanning import let_torchvision_load
 
 SOURCE = """
 from __future__ import annotations
@@ -202,7 +203,7 @@ def test_a_registry_that_expects_nothing_takes_names_only():
 
 def test_a_missing_package_names_the_extra_that_has_it():
     if _importable("timm"):
-        pytest.skip("timm is installed")
+        pytest.skip("timm is installed; `make test` runs it")
     with pytest.raises(UnknownNameError, match=r"pip install 'devrun\[timm\]'"):
         MODELS.build({"type": "timm.models.resnet.resnet18"})
 
@@ -301,6 +302,7 @@ def test_a_registered_class_keeps_nested_dicts_even_when_its_name_has_a_scope(pa
 
 def test_gpt2_of_transformers_builds_from_a_config_object():
     pytest.importorskip("transformers")
+    let_torchvision_load()
     size = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 11}
     ends = {"bos_token_id": 0, "eos_token_id": 0}
     config = {"type": "transformers.GPT2Config", **size, **ends, "n_positions": 16}
@@ -311,8 +313,6 @@ def test_gpt2_of_transformers_builds_from_a_config_object():
 
 
 def test_models_of_torchvision_and_timm_build_by_their_path():
-    from tests.registry.scanning import let_torchvision_load
-
     let_torchvision_load()
     pytest.importorskip("torchvision")
     model = MODELS.build({"type": "torchvision.models.resnet18", "num_classes": 3})
