@@ -85,6 +85,7 @@ COLLATES = frozenset(
 LOADERS = ("from_config", "from_pretrained")
 """Class methods of transformers; they get `trust_remote_code` as False."""
 RUNS_CODE: dict[str, Callable[[Any], bool]] = {
+    "allow_all_kernels": bool,
     "allow_pickle": bool,
     "trust_remote_code": bool,
     "weights_only": lambda value: value is not None and not value,

@@ -61,6 +61,7 @@ CASES = {
     "pipeline of remote code": {"model": {"type": "transformers.pipeline"}},
     "remote code": {"model": auto(trust_remote_code=True)},
     "remote code, unasked": {"model": auto()},
+    "kernels of anybody": {"model": auto(allow_all_kernels=True)},
     "a kernel of the hub": {"model": gpt(attn_implementation="evil/kernel")},
     "nested call": {
         "model": {**gpt(), "config": {"type": "transformers.pipeline", "task": "x"}}
