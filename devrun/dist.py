@@ -128,7 +128,10 @@ def _join(backend: str | None, kwargs: Mapping[str, Any]) -> bool:
         backend = _WITH_HOST.get(backend, backend)
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
-        group.init_process_group(backend, **options, **addresses_of_this_start())
+        if not {"init_method", "store"} & set(options):
+            wait = {key: options[key] for key in ("timeout",) if key in options}
+            options.update(addresses_of_this_start(**wait))
+        group.init_process_group(backend, **options)
     except (RuntimeError, ValueError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise DeviceUnavailableError(

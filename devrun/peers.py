@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from devrun.errors import HangError
@@ -14,24 +16,37 @@ _SILENT = ("Timed out waiting", "collective operation timeout", "timed out after
 _GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """What gloo and NCCL say."""
 
+_PLACE = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
+_STORES: dict[tuple[str | None, ...], tuple[Any, Iterator[int]]] = {}
+"""By the place in a group: where its processes meet, and a number for each meeting."""
+
 
 class LostPeerError(HangError):
     """Another process of the run has ended, or is silent: the cause is there."""
 
 
-def addresses_of_this_start() -> dict[str, Any]:
+def addresses_of_this_start(**options: Any) -> dict[str, Any]:
     """Arguments of `init_process_group` by which the processes find each other.
 
-    torchrun starts failed processes again with the same store: without a name of its
-    own, a start reads the addresses of the one before, and cannot form the group.
-    """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return {}
-    from torch.distributed import PrefixStore, rendezvous
+    torchrun starts failed processes again with the same store, and a process may leave
+    a group and form another: each group needs a name of its own in the store, or it
+    reads the addresses of the one before. A store is kept as long as the process: were
+    it opened again, one process could still reach the server of the old one.
 
-    store, rank, world_size = next(rendezvous("env://"))
-    name = f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    return {"store": PrefixStore(name, store), "rank": rank, "world_size": world_size}
+    Args:
+        options: for `torch.distributed.rendezvous`, such as `timeout`.
+    """
+    place = tuple(os.environ.get(name) for name in _PLACE)
+    if place not in _STORES:
+        from torch.distributed import rendezvous
+
+        _STORES[place] = next(rendezvous("env://", **options)), itertools.count()
+    (store, rank, world_size), formed = _STORES[place]
+    from torch.distributed import PrefixStore
+
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"start-{restart}-{next(formed)}", store)
+    return {"store": store, "rank": rank, "world_size": world_size}
 
 
 def lost_peer(error: BaseException) -> LostPeerError | None:

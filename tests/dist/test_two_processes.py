@@ -257,6 +257,23 @@ def test_torchrun_starts_it_too(tmp_path):
     assert found["adapter"]["losses"] == pytest.approx(doubled()[0], rel=1e-4)
 
 
+@pytest.mark.parametrize("torchrun", [False, True])
+def test_a_group_that_was_left_does_not_keep_the_next_from_forming(tmp_path, torchrun):
+    again = SCRIPT.with_name("again.py")
+    if torchrun:
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = zygote.run([*words, again, tmp_path], env, tmp_path, 180)
+        assert done.returncode == 0, done.stderr
+    else:
+        running = zygote.start_ranks([again, tmp_path], tmp_path)
+        said = [process.communicate(timeout=180)[1] for process in running]
+        assert [process.returncode for process in running] == [0, 0], said
+    for rank in range(2):
+        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert found == [[[0, number], [1, number]] for number in range(4)]
+
+
 def test_one_process_alone_is_a_world_of_one():
     found = trained("adapter", accumulate=2)
     assert found["losses"] == pytest.approx(doubled()[0], rel=1e-4)

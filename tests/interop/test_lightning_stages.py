@@ -182,7 +182,6 @@ def ranks(tmp_path_factory):
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.mark.slow  # the second run of a process group waits for ever now and then
 def test_two_processes_train_as_one_with_the_doubled_batch(ranks):
     from tests.interop.lightning_worker import trained
 
@@ -199,7 +198,6 @@ def test_two_processes_train_as_one_with_the_doubled_batch(ranks):
     assert alone["gathered"] == [0, 0] and alone["place"] == [0, 0, 1]
 
 
-@pytest.mark.slow  # the second run of a process group waits for ever now and then
 def test_processes_with_unequal_shares_are_told_before_they_wait(ranks):
     for found in ranks:
         assert "25 samples cannot be shared equally by 2 processes" in found["unequal"]
