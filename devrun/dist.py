@@ -6,6 +6,7 @@ ask first. The group itself is torch's own, formed from torchrun's environment.
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import functools
 import math
@@ -126,6 +127,10 @@ def _join(backend: str | None, kwargs: Mapping[str, Any]) -> bool:
                 "build made for the device"
             )
         backend = _WITH_HOST.get(backend, backend)
+    # At the end of the process, also of one that ends in a group: an error that it
+    # caught may have kept it from leaving.
+    atexit.unregister(let_gloo_finish)
+    atexit.register(let_gloo_finish)
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
         if not {"init_method", "store"} & set(options):
@@ -146,7 +151,6 @@ def close_dist() -> None:
     group = _group()
     if group is not None:
         group.destroy_process_group()
-        let_gloo_finish()
 
 
 def master_only(function: Callable[P, T]) -> Callable[P, T | None]:
