@@ -13,7 +13,7 @@ from devrun import dist
 def main(folder: str) -> None:
     found = []
     for number in range(4):
-        dist.init_dist("pytorch", "gloo", timeout=20)
+        dist.init_dist("pytorch", "gloo", timeout=120)
         rank = dist.get_dist_info()[0]
         found.append(dist.gather_objects((rank, number)))
         if rank == 0:  # the other is at the next group before this one is left
