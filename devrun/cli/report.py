@@ -1,8 +1,10 @@
-"""`devrun report WORK_DIR ...`: what runs did, on one page or as JSON."""
+"""`devrun report WORK_DIR ...`: what runs did, on one page, in a table or as JSON."""
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 
 from devrun.cli.console import say
@@ -10,6 +12,7 @@ from devrun.cli.exits import Session
 from devrun.cli.parser import switch
 from devrun.errors import ConfigError
 from devrun.files import disk_errors, replace_text, user_path
+from devrun.text import aligned, escape
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("work_dirs", nargs="+", metavar="WORK_DIR", help="the folder of a run")
     add("-o", "--output", default="report.html", help="the page (report.html)")
     switch(parser, "--json", "print the data, write no page")
+    switch(parser, "--table", "print a row for each run, write no page")
+    switch(parser, "--csv", "the same for a spreadsheet")
+    add("--sort", metavar="COLUMN", help="of the table: the best run first")
+    add(
+        "--keys", nargs="+", default=[], metavar="KEY", help="of the config, as columns"
+    )
     add("--watts", type=float, metavar="W", help="power of the machine, for energy")
     add("--price-per-hour", type=float, metavar="P", help="price of the machine")
 
@@ -28,11 +37,20 @@ def run(args: argparse.Namespace, session: Session) -> int:
         if value is not None and not 0 <= value < float("inf"):
             name = flag.replace("_", "-")
             raise ConfigError(f"--{name} must be a number from 0 on, got {value}")
+    table = args.table or args.csv
+    if (args.sort or args.keys) and not table:
+        flag = "--sort" if args.sort else "--keys"
+        raise ConfigError(f"{flag} is of the table; add --table or --csv")
     from devrun.rehearsal.recorded import read_run
-    from devrun.rehearsal.report import page, report_data
+    from devrun.rehearsal.report import comparison, page, report_data
 
     runs = [read_run(work_dir) for work_dir in args.work_dirs]
-    data = report_data(runs, watts=args.watts, price_per_hour=args.price_per_hour)
+    costs = {"watts": args.watts, "price_per_hour": args.price_per_hour}
+    if table:
+        rows = comparison(runs, sort=args.sort, keys=args.keys, **costs)
+        say(_csv(rows) if args.csv else _aligned(rows))
+        return 0
+    data = report_data(runs, **costs)
     if args.json:
         say(json.dumps(data, allow_nan=False))
         return 0
@@ -41,3 +59,13 @@ def run(args: argparse.Namespace, session: Session) -> int:
         replace_text(output, page(data))
     say(str(output))
     return 0
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    return "\n".join(aligned([[escape(cell) for cell in row] for row in rows]))
+
+
+def _csv(rows: list[list[str]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().rstrip("\n")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ class Digest:
     """Figures of one run; None where the run did not log what they are made of."""
 
     seconds: float | None
-    """Wall-clock time of the whole run, s."""
+    """Wall-clock time of the run, of all its parts where it was resumed, s."""
     shares: dict[str, float] = field(default_factory=dict)
     """Part of the run -> seconds in it; together `seconds`, where that is known."""
     bound: str | None = None
@@ -50,10 +51,11 @@ def digest(
     price_per_hour: float | None = None,
 ) -> Digest:
     """The figures of `run`; energy and price where power (W) and price are given."""
-    seconds = finite(run.facts.get("duration_seconds"))
+    parts = [*run.earlier, run.facts]
+    seconds = _sum(finite(part.get("duration_seconds")) for part in parts)
     joules, source = _times(seconds, watts), "given"
     if watts is None:
-        joules, source = _measured(run), "measured"
+        joules, source = _sum(map(_measured, parts)), "measured"
     shares = {k: v for k, v in _shares(run).items() if finite(v) is not None}
     metric, score, step = _best(run)
     until = None if step is None else _seconds_at(run, step)
@@ -77,14 +79,18 @@ def digest(
 
 
 def _shares(run: RecordedRun) -> dict[str, float]:
-    """As the newest part of the run recorded; of one that has not ended, by its log."""
-    if shares := shares_of(run.facts):
+    """As its parts recorded; of a run that has not ended, by its log."""
+    shares: dict[str, float] = {}
+    for facts in (*run.earlier, run.facts):
+        for name, seconds in shares_of(facts).items():
+            shares[name] = shares.get(name, 0.0) + seconds
+    if shares:
         return shares
     steps, until = run.train_seconds
     if not len(steps):
         return {}
     names = {"data": "wait_time", "copy": "copy_time", "compute": "compute_time"}
-    rest, shares = "hooks", {}
+    rest = "hooks"
     if run.curve("wait_time", "train") is None:  # of an older devrun
         rest, names = "step", {"data": "data_time"}
     for part, name in names.items():
@@ -139,9 +145,15 @@ def _logged(run: RecordedRun, name: str) -> np.ndarray:
     return np.zeros(0) if curve is None else curve.finite()
 
 
-def _measured(run: RecordedRun) -> float | None:
-    energy = run.facts.get("energy")
+def _measured(facts: Mapping[str, Any]) -> float | None:
+    energy = facts.get("energy")
     return finite(energy.get("joules")) if isinstance(energy, Mapping) else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Of those that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return finite(sum(known)) if known else None
 
 
 def _power(joules: float | None, seconds: float | None) -> float | None:

@@ -30,11 +30,8 @@ from devrun.text import RECORD, one_line
 
 MOST_BYTES = 1 << 30
 """Of a log; of `run.json` and the config a 64th."""
-MOST_CURVES, MOST_POINTS, MOST_WARNINGS = 500, 20_000_000, 1000
 _LINE, _STEP = 1 << 20, 1 << 53
 """Characters of a line; updates."""
-RECORD_LINES = 500
-"""Of a warning."""
 POSITION = ("mode", "epoch", "iter", "step")
 """Fields of a log line that say where it is."""
 _ENTRY = re.compile(
@@ -99,6 +96,8 @@ class RecordedRun:
     path: Path
     facts: dict[str, Any] = field(default_factory=dict)
     """`run.json`."""
+    earlier: list[dict[str, Any]] = field(default_factory=list)
+    """The same of each part before a resume, the oldest first."""
     config: dict[str, Any] = field(default_factory=dict)
     """Dotted key -> value of the resolved config."""
     curves: list[Curve] = field(default_factory=list)
@@ -143,6 +142,8 @@ def read_run(work_dir: str | Path) -> RecordedRun:
     run = RecordedRun(path)
     run.curves = list(_curves(logs, run.problems))
     run.facts = _facts(path / "run.json", run.problems)
+    found = [_facts(one, run.problems) for one in path.glob("run-*.json")]
+    run.earlier = sorted(found, key=lambda facts: str(facts.get("started")))
     run.config = _config(path, run.problems)
     run.checkpoints = _checkpoints(path / "checkpoints", run.problems)
     run.warnings = _warnings(path.glob("*.log"), run.problems)
@@ -177,7 +178,6 @@ def _lines(file: IO[str]) -> Iterator[str]:
 def _curves(logs: list[Path], problems: list[str]) -> Iterator[Curve]:
     """The values of all logs; a run that was resumed goes on from its checkpoint."""
     found: dict[tuple[str, str], tuple[array[int], array[float]]] = {}
-    points, full = 0, False
     for log in logs:
         began = False
         for record in _records(log, problems):
@@ -190,21 +190,12 @@ def _curves(logs: list[Path], problems: list[str]) -> Iterator[Curve]:
                 began = True
                 _forget(found, step if mode == "train" else step + 1)
             for name, value in _numbers(record):
-                if (name, mode) not in found and len(found) >= MOST_CURVES:
-                    full = True
-                    continue
                 steps, values = found.setdefault((name, mode), (array("q"), array("d")))
                 if steps and steps[-1] == step:
                     values[-1] = value
-                elif (not steps or step > steps[-1]) and points < MOST_POINTS:
+                elif not steps or step > steps[-1]:
                     steps.append(step)
                     values.append(value)
-                    points += 1
-    if full or points >= MOST_POINTS:
-        problems.append(
-            f"the logs have too many values: shown are {len(found)} curves, "
-            f"{points} points"
-        )
     for (name, mode), (steps, values) in found.items():
         if steps:
             yield Curve(name, mode, np.array(steps), np.array(values))
@@ -324,19 +315,13 @@ def _saved(info: CheckpointInfo, best: str | None) -> Saved:
 def _warnings(logs: Iterable[Path], problems: list[str]) -> list[Warned]:
     """Warnings and errors in the order of their first time; equal ones once."""
     counts: dict[tuple[str, str], int] = {}
-    left_out = 0
     for log in sorted(logs):
         try:
             with _reading(log) as file:
                 for key in _entries(file):
-                    if key in counts or len(counts) < MOST_WARNINGS:
-                        counts[key] = counts.get(key, 0) + 1
-                    else:
-                        left_out += 1
+                    counts[key] = counts.get(key, 0) + 1
         except OSError as error:
             problems.append(f"{log.name} cannot be read: {error.strerror}")
-    if left_out:
-        problems.append(f"{left_out} more warnings left out")
     return [Warned(level, text, times) for (level, text), times in counts.items()]
 
 
@@ -346,7 +331,7 @@ def _entries(file: IO[str]) -> Iterator[tuple[str, str]]:
     for line in _lines(file):
         entry = _ENTRY.match(line)
         if entry is None:
-            if level and len(lines) < RECORD_LINES:
+            if level:
                 lines.append(line.rstrip("\n")[:RECORD])
             continue
         if level:

@@ -8,6 +8,7 @@ read on it, never run.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import html
 import json
@@ -18,11 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from devrun.errors import ConfigError
+from devrun.errors import ConfigError, nearest
+from devrun.hooks.evaluation.best import infer_rule
 from devrun.log.jsonlines import json_number
 from devrun.redact import redact
-from devrun.rehearsal.digest import digest
+from devrun.rehearsal.digest import Digest, digest
 from devrun.rehearsal.recorded import Curve, RecordedRun
+from devrun.rehearsal.shares import ADVICE
 from devrun.rehearsal.thinning import thinned
 
 SCHEMA = "devrun.report/1"
@@ -31,10 +34,15 @@ POINTS = 400_000
 DEPTH = 100
 """Of mappings and lists in each other; what is deeper is left out."""
 _FACTS = {
-    "status": "status", "device": "device", "versions": "versions", "git": "revision",
+    "status": "status", "error": "failed because", "stopped": "ended because",
+    "device": "device", "versions": "versions", "git": "revision",
     "utilization": "utilization", "seed": "seed", "world_size": "processes",
-    "stopped": "ended because", "started": "started", "command": "command",
+    "started": "started", "command": "command",
 }  # fmt: skip
+_PARTS = tuple(ADVICE)
+NO_RESULTS = ("lr", "momentum", "memory", "time", "data_time")
+"""Logged values of a validation that say nothing of the model."""
+_PART = ("started", "status", "error", "iterations", "duration_seconds")
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a log may have any numbers
@@ -64,6 +72,7 @@ def report_data(
                     "name": name,
                     "path": str(run.path),
                     "facts": run.facts,
+                    "earlier": [{k: f.get(k) for k in _PART} for f in run.earlier],
                     "figures": asdict(
                         digest(run, watts=watts, price_per_hour=price_per_hour)
                     ),
@@ -108,6 +117,81 @@ def page(data: Mapping[str, Any]) -> str:
 {scripts}
 </body></html>
 """
+
+
+def comparison(
+    runs: Sequence[RecordedRun],
+    *,
+    sort: str | None = None,
+    keys: Sequence[str] = (),
+    **costs: float | None,
+) -> list[list[str]]:
+    """A row of each run for a terminal or a spreadsheet, behind one of titles.
+
+    Columns are the config's `keys`, what the last validation measured, and what the
+    run took.
+
+    Args:
+        sort: a column; the best run, or the least value, comes first.
+        costs: `watts` and `price_per_hour`, as of `report_data`.
+
+    Raises:
+        ConfigError: `sort` or a key is in no run.
+    """
+    rows = [
+        {"run": name, "status": _value(run.facts.get("status")), **_cells(run, keys)}
+        | _costs(digest(run, **costs))
+        for name, run in zip(_names(runs), runs, strict=True)
+    ]
+    titles = list(dict.fromkeys(title for row in rows for title in row))
+    for asked in (*keys, *([sort] if sort else [])):
+        if asked not in titles:
+            raise ConfigError(
+                f"{asked!r} is in none of these runs; {nearest(asked, titles)}"
+            )
+    if sort:
+        rows.sort(key=functools.partial(_order, sort, _sign(sort)))
+    return [titles, *([_value(row.get(title)) for title in titles] for row in rows)]
+
+
+def _cells(run: RecordedRun, keys: Sequence[str]) -> dict[str, Any]:
+    own = {key: run.config[key] for key in keys if key in run.config}
+    last = {
+        c.name: c.finite()[-1]
+        for c in run.curves
+        if c.mode == "val" and len(c.finite())
+    }
+    measured = {name: f"{last[name]:.5g}" for name in last if name not in NO_RESULTS}
+    return {**own, **measured}
+
+
+def _costs(figures: Digest) -> dict[str, Any]:
+    named = {
+        "seconds": figures.seconds,
+        "samples/s": figures.samples_per_sec,
+        "J": figures.joules,
+        "price": figures.price,
+    }
+    return {name: f"{value:.5g}" for name, value in named.items() if value is not None}
+
+
+def _sign(column: str) -> int:
+    """-1 for a metric of which more is better."""
+    try:
+        return -1 if infer_rule(column) == "greater" else 1
+    except ConfigError:  # a key of the config, or a metric of the user's
+        return 1
+
+
+def _order(column: str, sign: int, row: Mapping[str, Any]) -> tuple[int, float, str]:
+    """Numbers by their value, then words, then what is not there."""
+    value = row.get(column)
+    if value is None:
+        return 2, 0.0, ""
+    try:
+        return 0, sign * float(value), ""
+    except (TypeError, ValueError):
+        return 1, 0.0, str(value)
 
 
 def _curve(curve: Curve, run: RecordedRun, points: int) -> dict[str, Any]:
@@ -182,6 +266,7 @@ def _body(data: Mapping[str, Any]) -> Iterator[str]:
             [title, *(show(run["figures"]) for run in runs)] for title, show in _FIGURES
         ],
     )
+    yield from _interruptions(runs)
     yield "<h2>Where the time went</h2>"
     for run in runs:
         yield _shares(run, named=len(runs) > 1)
@@ -208,21 +293,38 @@ def _body(data: Mapping[str, Any]) -> Iterator[str]:
         yield "</details>"
 
 
-def _warnings(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    rows = "".join(_warning(run["name"], w) for run in runs for w in run["warnings"])
+def _interruptions(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    rows = [
+        [run["name"], *(_value(part[key]) for key in _PART)]
+        for run in runs
+        for part in run["earlier"]
+    ]
     if rows:
-        yield f"<h2>Warnings, those of the devices' reports too</h2>{rows}"
+        head = ["run", "started", "ended", "because", "iterations", "seconds"]
+        yield "<h2>Interruptions, after which a run was resumed</h2>"
+        yield _table(head, rows)
 
 
-def _warning(name: str, warned: Mapping[str, Any]) -> str:
-    often = f", {warned['times']} times" if warned["times"] > 1 else ""
-    first = warned["text"].partition("\n")[0][:200]
-    head = f"{warned['level'].lower()}, {name}{often}: {first}"
-    kind = "warn" if warned["level"] == "WARNING" else "bad"
-    return (
-        f'<details><summary class="{kind}">{_text(head)}</summary>'
-        f"<pre>{_text(warned['text'])}</pre></details>"
-    )
+def _warnings(runs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Each once, with the runs that it came in."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for run in runs:
+        for w in run["warnings"]:
+            found.setdefault((w["level"], w["text"]), {})[run["name"]] = w["times"]
+    if found:
+        yield "<h2>Warnings, those of the devices' reports too</h2>"
+    for (level, text), names in found.items():
+        often = [
+            f"{n}, {times} times" if times > 1 else n for n, times in names.items()
+        ]
+        head = (
+            f"{level.lower()}, {'; '.join(often)}: {text.partition(chr(10))[0][:200]}"
+        )
+        kind = "warn" if level == "WARNING" else "bad"
+        yield (
+            f'<details><summary class="{kind}">{_text(head)}</summary>'
+            f"<pre>{_text(text)}</pre></details>"
+        )
 
 
 def _shares(run: Mapping[str, Any], *, named: bool) -> str:
@@ -231,16 +333,27 @@ def _shares(run: Mapping[str, Any], *, named: bool) -> str:
     head = f"<h3>{_text(run['name'])}</h3>" if named else ""
     if not total:
         return f"{head}<p>The log has no times.</p>"
-    bars, words = "", []
-    for name, seconds in figures["shares"].items():
+    bars, words, legend = "", [], ""
+    for name, seconds in sorted(figures["shares"].items(), key=_place_of):
         share = f"{100 * seconds / total:.1f}%"
         words.append(f"{name} {share} ({_duration(seconds)})")
-        bars += f'<span style="width:{share}" title="{_text(name)} {share}"></span>'
+        look = f'class="{_look(name)}"'
+        bars += f'<span {look} style="width:{share}" title="{_text(words[-1])}"></span>'
+        legend += f"<span><i {look}></i>{_text(words[-1])}</span> "
     said = _text(", ".join(words))
     return (
         f'{head}<div class="bar" role="img" aria-label="{said}">{bars}</div>'
-        f"<p>{said}<br><strong>{_text(figures['bound'])}</strong></p>"
+        f'<p class="legend">{legend}</p><p>{_text(_value(figures["bound"]))}</p>'
     )
+
+
+def _look(part: str) -> str:
+    """The class of one part of the time: the same colour in every run."""
+    return f"part-{_PARTS.index(part)}" if part in _PARTS else "part-other"
+
+
+def _place_of(entry: tuple[str, Any]) -> int:
+    return _PARTS.index(entry[0]) if entry[0] in _PARTS else len(_PARTS)
 
 
 def _fact(run: Mapping[str, Any], key: str) -> str:

@@ -36,19 +36,13 @@ def shares_of(facts: Mapping[str, Any]) -> dict[str, float]:
 
 
 def bound_of(shares: Mapping[str, float]) -> str | None:
-    """What most of the time went to, in words; None without times.
-
-    The start and the end of a run are not what bounds it: a longer one spreads them.
-    """
-    named = {part: seconds for part, seconds in shares.items() if part in ADVICE}
+    """What most of the time went to, in words; None without times."""
     whole = sum(shares.values())
-    if not named or not whole:
+    if not whole or not set(shares) & set(ADVICE):
         return None
-    part = max(named, key=lambda name: named[name])
-    share = named[part] / whole
-    rest = shares.get(REST, 0.0) / whole
-    beside = f", {rest:.0%} its start and end" if rest > share else ""
-    return f"{part}: {share:.0%} of the time{beside}; {ADVICE[part]}"
+    part = max(shares, key=lambda name: shares[name])
+    advice = ADVICE.get(part, "the start and the end, which a longer run has only once")
+    return f"{part}: {shares[part] / whole:.0%} of the time; {advice}"
 
 
 def finite(value: Any) -> float | None:

@@ -139,3 +139,62 @@ def test_a_long_run_opens_with_its_spikes(trained, opened, tmp_path):
     )
     assert spikes == 100_000 // 7919
     assert wrong == []
+
+
+def diverged(trained, tmp_path, name="diverged"):
+    """A run whose last loss is NaN and whose record says why it failed."""
+    work_dir = copied(trained, tmp_path, name)
+    log = log_of(work_dir)
+    lines = [{"mode": "train", "step": step, "loss": "NaN"} for step in (9, 10)]
+    log.write_text(log.read_text() + "".join(f"{json.dumps(x)}\n" for x in lines))
+    facts = json.loads((work_dir / "run.json").read_text())
+    facts.update(status="failed", error="the loss is nan at iteration 9")
+    (work_dir / "run.json").write_text(json.dumps(facts))
+    return work_dir
+
+
+def test_a_diverged_run_spoils_no_chart_and_says_why_it_failed(
+    trained, opened, tmp_path
+):
+    bare = tmp_path / "only nan"
+    bare.mkdir()
+    (bare / "1.log.json").write_text('{"mode": "train", "step": 1, "loss": "NaN"}\n')
+    page, wrong = opened(trained(), diverged(trained, tmp_path), bare)
+    assert wrong == []
+    assert page.locator(".chart canvas").count() == page.locator(".chart").count() > 2
+    numbers = chart_of(page, "loss").locator("details tbody").text_content()
+    assert "NaN" in numbers
+    assert "failed because" in page.locator("table").first.inner_text()
+    assert "the loss is nan at iteration 9" in page.locator("table").first.inner_text()
+
+
+def test_twenty_runs_with_long_names_fit_on_a_page(trained, opened, tmp_path):
+    names = [f"{'a-sweep-of-' * 8}{number}" for number in range(20)]
+    runs = [copied(trained, tmp_path, name) for name in names]
+    page, wrong = opened(*runs, viewport={"width": 1000, "height": 800})
+    assert wrong == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 1000
+    assert page.locator("#controls input[name=run]").count() == 20
+    series = chart_of(page, "loss").locator(".u-legend .u-series")
+    assert series.count() == 1 + 2 * 20
+
+
+def test_a_part_of_the_time_has_one_colour_in_all_runs_and_a_legend(
+    trained, opened, tmp_path
+):
+    other = copied(trained, tmp_path, "other")
+    facts = json.loads((other / "run.json").read_text())
+    facts["seconds"] = {"evaluation": 9.0, "compute": 1.0}
+    (other / "run.json").write_text(json.dumps({**facts, "duration_seconds": 10.0}))
+    page, wrong = opened(trained(), other)
+    colours = page.evaluate(
+        """[...document.querySelectorAll('.bar')].map(bar => Object.fromEntries(
+            [...bar.children].map(part => [part.title.split(' ')[0],
+                getComputedStyle(part).backgroundColor])))"""
+    )
+    assert colours[0]["compute"] == colours[1]["compute"]
+    assert colours[1]["compute"] != colours[1]["evaluation"]
+    legend = page.locator(".legend").nth(1)
+    assert legend.locator("i").count() == 2
+    assert "evaluation 90.0%" in legend.inner_text()
+    assert wrong == []

@@ -13,8 +13,10 @@
   };
   const style = (name) =>
     getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const shown = (value) =>
-    value === null || value === undefined ? "–" : String(Number(value.toPrecision(6)));
+  const shown = (value) => {
+    if (value === null || value === undefined) return "–";
+    return typeof value === "number" ? String(Number(value.toPrecision(6))) : value; // "NaN"
+  };
   const colour = (index) => COLOURS[index % COLOURS.length];
   const SPECIAL = { NaN: NaN, Infinity: Infinity, "-Infinity": -Infinity };
   const read = (value) => (typeof value === "string" ? SPECIAL[value] : value);
