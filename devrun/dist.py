@@ -263,26 +263,18 @@ def shared_seed(seed: int | None = None) -> int:
     return broadcast_object(int.from_bytes(os.urandom(4), "little") % 2**31)
 
 
-def broadcast_tensors(
-    tensors: Iterable[Tensor], src: int = 0, *, among: Any = None
-) -> None:
-    """Overwrite each tensor by that of rank `src`, of all or of the group `among`."""
+def broadcast_tensors(tensors: Iterable[Tensor], src: int = 0) -> None:
+    """Overwrite each tensor by that of rank `src`."""
     group = _group()
-    if group is None:
-        return
-    if among is not None:
-        src = group.get_global_rank(among, src)
-    for tensor in tensors:
-        group.broadcast(tensor.detach(), src=src, group=among)
+    if group is not None:
+        for tensor in tensors:
+            group.broadcast(tensor.detach(), src=src)
 
 
 def allreduce_params(
-    params: Iterable[Tensor],
-    coalesce: bool = True,
-    bucket_size_mb: int = -1,
-    group: Any = None,
+    params: Iterable[Tensor], coalesce: bool = True, bucket_size_mb: int = -1
 ) -> None:
-    """Average parameters or buffers over the ranks of `group`, or all, in place.
+    """Average parameters or buffers over all ranks, in place.
 
     Integer tensors, such as the counter of a BatchNorm, take the value of rank 0: a
     mean would not be one of theirs.
@@ -296,18 +288,14 @@ def allreduce_params(
         return
     tensors = [param.detach() for param in params]
     numbers = [t for t in tensors if t.is_floating_point()]
-    _average(numbers, coalesce, bucket_size_mb, group)
-    counts = (t for t in tensors if not t.is_floating_point())
-    broadcast_tensors(counts, among=group)
+    _average(numbers, coalesce, bucket_size_mb)
+    broadcast_tensors(t for t in tensors if not t.is_floating_point())
 
 
 def allreduce_grads(
-    params: Iterable[nn.Parameter],
-    coalesce: bool = True,
-    bucket_size_mb: int = -1,
-    group: Any = None,
+    params: Iterable[nn.Parameter], coalesce: bool = True, bucket_size_mb: int = -1
 ) -> None:
-    """Average gradients over the ranks of `group` (all by default), in place.
+    """Average gradients over all ranks, in place.
 
     A parameter without a gradient here counts as zero where another rank has one,
     and keeps none where no rank has.
@@ -324,31 +312,28 @@ def allreduce_grads(
         dtype=torch.int32,
         device=_device_for_numbers(),
     )
-    largest = torch.distributed.ReduceOp.MAX
-    torch.distributed.all_reduce(present, op=largest, group=group)
+    torch.distributed.all_reduce(present, op=torch.distributed.ReduceOp.MAX)
     grads: list[Tensor] = []
     for param, somewhere in zip(used, present.tolist(), strict=True):
         if somewhere:
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
             grads.append(param.grad.detach())
-    _average(grads, coalesce, bucket_size_mb, group)
+    _average(grads, coalesce, bucket_size_mb)
 
 
-def _average(
-    tensors: list[Tensor], coalesce: bool, bucket_size_mb: int, group: Any = None
-) -> None:
+def _average(tensors: list[Tensor], coalesce: bool, bucket_size_mb: int) -> None:
     import torch
 
-    world = torch.distributed.get_world_size(group)
+    world = torch.distributed.get_world_size()
     limit = bucket_size_mb * 2**20 if bucket_size_mb > 0 else sys.maxsize
     for bucket in _buckets(tensors, limit if coalesce else 0):
         if len(bucket) == 1 and bucket[0].is_contiguous():
-            torch.distributed.all_reduce(bucket[0], group=group)
+            torch.distributed.all_reduce(bucket[0])
             bucket[0].div_(world)
             continue
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-        torch.distributed.all_reduce(flat, group=group)
+        torch.distributed.all_reduce(flat)
         flat.div_(world)
         parts = flat.split([tensor.numel() for tensor in bucket])
         for tensor, part in zip(bucket, parts, strict=True):

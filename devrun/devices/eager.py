@@ -170,7 +170,7 @@ class EagerAdapter(DeviceAdapter):
         self.update = self.planned(policy, model).by(owner, closure=closure)
         if closure and owner == "adapter":
             check_closure(self.update)
-        self._undecided = may_differ(policy, model, owner, strategy)
+        self._undecided = may_differ(policy, model, owner)
         self.load_state_dict(self._earlier.state)  # a resume may come before prepare
         if self.update.overflows is not None:
             self.note_overflow = self.update.overflows.note
@@ -246,8 +246,7 @@ class EagerAdapter(DeviceAdapter):
         try:
             with torch.no_grad(), self.update.autocast or nullcontext():
                 step = step_module_of(model)
-                evaluate = self.update.strategy.evaluate
-                outputs = StepOutput(evaluate(step, self.to_device(batch), mode))
+                outputs = StepOutput(step(self.to_device(batch), mode))
             self.update.strategy.after_eval()
             return outputs
         except STEP_FAILURES as error:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from devrun.dist import allreduce_grads, get_dist_info
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
-from devrun.parallel.strategy import Strategy, optimizers_in
+from devrun.parallel.strategy import optimizers_in
 from devrun.step import UpdatePolicy
 
 logger = logging.getLogger("devrun")
@@ -151,12 +151,8 @@ def likely_owner(policy: UpdatePolicy, optimizer: Any) -> str:
     return "model" if none else "adapter"
 
 
-def may_differ(
-    policy: UpdatePolicy, model: StepModule, owner: str, strategy: Strategy
-) -> bool:
+def may_differ(policy: UpdatePolicy, model: StepModule, owner: str) -> bool:
     """Whether the first step may show another owner than the likely one."""
-    if strategy.staged:  # no process sees a whole first step
-        return False
     unknown = owner != "adapter" or (model.may_update and policy.micro_batch is None)
     return policy.owner in ("auto", "adapter") and unknown
 

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,7 +23,6 @@ from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import Clip, Zero, call_zero_grad
 from devrun.devices.loss_weights import CountItems, LossWeights, count_nothing
 from devrun.devices.overflow import Overflows
-from devrun.devices.ownership import UpdateWatch
 from devrun.devices.placement import ForwardDone, step_module_of
 from devrun.devices.precision import LossScaler
 from devrun.devices.splitting import Pieces, Splitter
@@ -154,13 +153,10 @@ class AdapterUpdate(Update):
         self.zero(optimizer)
         weights = None
         if len(parts) > 1 or self.world > 1:
-            staged = self.strategy.staged
             # a rank that runs out of memory would leave the others waiting for its loss
             judged = self.guard is not None and self.guard.asks
-            judged = judged and self.splitter is None and not staged
+            judged = judged and self.splitter is None
             weights = LossWeights(parts, self.count_items, judged=judged)
-            if staged:
-                return self._through_stages(model, parts, optimizer, weights), None
             parts = self.strategy.micro_batches(model, parts)
         for part in parts:
             outputs, loss = self._loss_of(model, part, weights)
@@ -190,20 +186,6 @@ class AdapterUpdate(Update):
         if weights is not None:
             loss = weights.of_update(outputs, loss)
         return outputs, loss
-
-    def _through_stages(
-        self, model: Any, parts: Sequence[Any], optimizer: Any, weights: LossWeights
-    ) -> StepOutput:
-        watch: Any = contextlib.nullcontext()
-        if model.may_update:
-            watch = UpdateWatch(model, optimizer, divided=True)
-        with watch:
-            return self.strategy.update(
-                parts,
-                lambda part: self.forward(model, part),
-                lambda part: self._loss_of(model, part, weights)[1],
-                weights.merged,
-            )
 
     def may_step(
         self,
@@ -280,12 +262,6 @@ class HookUpdate(Update):
                 "a hook overrides after_backward, which is never called where the "
                 "model or an optimizer hook of your own does the update: do it there"
             )
-        if self.strategy.staged:
-            raise UnsupportedFeatureError(
-                "parallel: mesh pipeline needs an optimizer to train, and there is "
-                "none: give one, or only evaluate",
-                key="parallel",
-            )
         outputs = self.forward(model, batch)
         loss = outputs["loss"]
         if loss is not None:
@@ -346,7 +322,7 @@ class Unreached:
     def log(self) -> None:
         """To be called once the gradients are complete."""
         for name, param in self._module.named_parameters():
-            if param.is_meta or name in self._logged:  # of another process
+            if name in self._logged:
                 continue
             if param.requires_grad and param.grad is None:
                 self._logged.add(name)

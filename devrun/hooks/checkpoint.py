@@ -30,7 +30,7 @@ from devrun.files import own_folder, user_path
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.timer import exclude_time
 from devrun.lock import lock_directory, unlock_directory
-from devrun.parallel.divided import is_divided, replicas_of
+from devrun.parallel.divided import is_divided
 from devrun.ranks import together
 from devrun.registry import HOOKS
 from devrun.run import Run
@@ -307,8 +307,7 @@ class CheckpointHook(Hook):
 
     def _save(self, runner: Run) -> None:
         if self.sync_buffer:
-            model = runner.model
-            allreduce_params(model.buffers(), group=replicas_of(model))
+            allreduce_params(runner.model.buffers())
         messages = runner.meta.setdefault("hook_msgs", {})
         best = messages.get("best_ckpt")
         path = Path(

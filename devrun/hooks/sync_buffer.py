@@ -6,7 +6,6 @@ from torch import nn
 
 from devrun.dist import allreduce_params, broadcast_tensors
 from devrun.hooks.base import Hook
-from devrun.parallel.divided import replicas_of
 from devrun.registry import HOOKS
 from devrun.run import Run
 
@@ -24,16 +23,15 @@ class SyncBuffersHook(Hook):
 
     def after_epoch(self, runner: Run) -> None:
         if self.distributed:
-            allreduce_params(runner.model.buffers(), group=replicas_of(runner.model))
+            allreduce_params(runner.model.buffers())
 
 
 def share_statistics(model: nn.Module) -> None:
-    """Give all processes the BatchNorm statistics of the first one, or of the first
-    one with the same stage of a pipeline."""
+    """Give all processes the BatchNorm statistics of the first one."""
     statistics = (
         buffer
         for module in model.modules()
         if getattr(module, "track_running_stats", False)
         for buffer in module.buffers(recurse=False)
     )
-    broadcast_tensors(statistics, among=replicas_of(model))
+    broadcast_tensors(statistics)

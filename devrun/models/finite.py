@@ -17,12 +17,11 @@ def not_finite(model: nn.Module) -> str | None:
     norm layers, which a bad batch spoils even where its update is left out.
     """
     params = list(model.parameters())
-    spread = any(is_spread(param) or param.is_meta for param in params)
+    spread = any(map(is_spread, params))
     named = [
         (f"parameter {name!r}", local_of(parameter.detach()))
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
-        and not parameter.is_meta  # of another process
         and (parameter.is_floating_point() or parameter.is_complex())
     ]
     for name, module in model.named_modules():

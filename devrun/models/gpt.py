@@ -98,8 +98,6 @@ class GPT(nn.Module):
         }
     )
     """How single matrices are divided (`devrun.parallel`)."""
-    reused_at_end = ("wte.weight",)
-    """Weights that the last stage of a pipeline uses again."""
     sequence_plan = MappingProxyType(
         {
             "drop": "split",

@@ -1,8 +1,7 @@
 """Where the parts of a model begin that run on devices of their own: split edges.
 
 As in MMCV an edge names the first layer of a part; the part lasts until the next edge,
-in the order in which the model calls its layers. An IPU reads them as its blocks, the
-processes of a pipeline as their stages.
+in the order in which the model calls its layers. An IPU reads them as its blocks.
 """
 
 from __future__ import annotations

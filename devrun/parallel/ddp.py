@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from devrun.dist import allreduce_grads, get_dist_info
+from devrun.dist import allreduce_grads
 from devrun.errors import UnsupportedFeatureError
 from devrun.parallel.strategy import Strategy, refuse_combined, share_weights
 from devrun.step import UpdatePolicy
 
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_COMPRESSION: dict[str, Any] = {
+    "bf16": default_hooks.bf16_compress_hook,
+    "fp16": default_hooks.fp16_compress_hook,
+}
 _SYNCED = ("cuda", "hpu", "xpu")
 """Devices of torch's SyncBatchNorm, beside that of `torch.utils.rename_privateuse1`."""
 _ARGUMENTS = ("gradient_as_bucket_view", "broadcast_buffers", "bucket_cap_mb")
@@ -64,8 +68,9 @@ class DDP(Strategy):
             **arguments,
         )
         if self.options.compression is not None:
-            hook = _compressing(_DTYPES[self.options.compression])
-            wrapped.register_comm_hook(None, hook)
+            hook = _COMPRESSION[self.options.compression]
+            # by its name torch refuses that of bf16 under gloo, which sums it as well
+            wrapped.register_comm_hook(None, lambda group, bucket: hook(group, bucket))
         return wrapped
 
     def micro_batches(self, model: Any, parts: Sequence[Any]) -> Iterator[Any]:
@@ -81,24 +86,3 @@ class DDP(Strategy):
     def average(self, model: Any) -> None:
         if model is not self._wrapped:
             allreduce_grads(model.parameters())
-
-
-def _compressing(dtype: torch.dtype) -> Callable[[Any, Any], Any]:
-    """A communication hook that averages buckets as `dtype`.
-
-    torch's own bf16 one wants NCCL or XCCL; gloo sums bf16 as well.
-    """
-    world = get_dist_info()[1]
-
-    # torch compares annotations with its class, not with its name in a text
-    def hook(state, bucket):  # type: ignore[no-untyped-def]
-        whole = bucket.buffer()
-        small = whole.div(world).to(dtype)
-        sent: Any = torch.distributed.all_reduce(small, async_op=True)
-
-        def back(_: Any) -> Any:
-            return whole.copy_(small)
-
-        return sent.get_future().then(back)
-
-    return hook

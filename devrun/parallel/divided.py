@@ -16,21 +16,7 @@ from devrun.tensors import is_spread, local_of
 
 def is_divided(model: nn.Module) -> bool:
     """Whether some of its weights are spread over processes, or with others."""
-    return has_stages(model) or any(map(is_spread, model.parameters()))
-
-
-def has_stages(model: nn.Module) -> bool:
-    """Whether it is one of a pipeline, of which this process has a stage."""
-    return any(param.is_meta for param in model.parameters())
-
-
-def replicas_of(model: nn.Module) -> Any:
-    """The group of those that have the same buffers as this process; None for all.
-
-    A stage of a pipeline has no others' buffers, only those beside it have its own.
-    """
-    stages = vars(model).get("stage_weights")
-    return None if stages is None else stages.replicas
+    return any(map(is_spread, model.parameters()))
 
 
 def copyable(model: nn.Module) -> nn.Module:
@@ -72,8 +58,6 @@ def whole_state(model: nn.Module) -> dict[str, Any]:
     """Its `state_dict` as one process would have it; a collective where divided."""
     if not isinstance(model, Bare):
         return dict(model.state_dict())
-    if model.stages is not None:
-        return dict(model.stages.whole(model.state_dict()))
     from devrun.parallel.sharding import whole
 
     order = model.orders.get
@@ -82,11 +66,7 @@ def whole_state(model: nn.Module) -> dict[str, Any]:
 
 def take_whole(model: nn.Module) -> None:
     """Let its `load_state_dict` take what `whole_state` gave."""
-    if isinstance(model, Bare) and model.stages is not None:
-        from devrun.parallel.stage_weights import take_what_is_here
-
-        take_what_is_here(model)
-    elif isinstance(model, Bare):
+    if isinstance(model, Bare):
         from devrun.parallel.sharding import divide_what_is_loaded
 
         named = dict(model.named_parameters())
@@ -100,7 +80,6 @@ class Bare(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.orders: dict[str, Tensor] = dict(getattr(model, "row_orders", {}))
-        self.stages: Any = getattr(model, "stage_weights", None)
         made: dict[int, nn.Parameter] = {}  # tied ones stay one
         for name, module in model.named_modules():
             place = self

@@ -23,7 +23,8 @@ from torch.distributed.fsdp import (
 from torch.nn.modules.batchnorm import _NormBase
 
 from devrun.dist import all_reduce_max, allreduce_grads, broadcast_tensors
-from devrun.errors import ConfigError, DataError
+from devrun.errors import ConfigError, DataError, nearest
+from devrun.models.blocks import blocks_of
 from devrun.models.steps import self_loss_step, separate_loss_step
 from devrun.parallel import sharding
 from devrun.parallel.strategy import (
@@ -35,7 +36,6 @@ from devrun.parallel.strategy import (
     refuse_combined,
     share_weights,
 )
-from devrun.parallel.wrapping import units_of
 from devrun.step import UpdatePolicy
 
 logger = logging.getLogger("devrun")
@@ -65,13 +65,6 @@ class FSDP(Strategy):
             self._name(),
             {**obstacles(policy, model, optimizer), "sync_bn": self.options.sync_bn},
         )
-        reshard, size = self.options.reshard, self.mesh.shard_size
-        if type(reshard) is int and (size % reshard or reshard in (1, size)):
-            raise ConfigError(
-                f"parallel: reshard {reshard} must divide the {size} processes that "
-                "share a weight, and be less: or give true or false",
-                key="reshard",
-            )
         self._low = policy.precision == "bf16"
 
     def apply(self, model: Any, optimizer: Any, *, by_hand: bool = False) -> Any:
@@ -209,6 +202,34 @@ class FSDP(Strategy):
                     output_dtype=torch.float32 if unit is root else None,
                 )
             fully_shard(unit, mp_policy=precision, **common)
+
+
+def units_of(model: nn.Module, wrap: str | Sequence[str] | None) -> list[nn.Module]:
+    """The modules of `model` that `wrap` names, inner ones first; never the model.
+
+    Args:
+        wrap: class names; None for what the model names in `fsdp_blocks` (or Hugging
+            Face's `_no_split_modules`), else its numbered blocks.
+
+    Raises:
+        ConfigError: a name that no module has.
+    """
+    inside = [part for part in model.modules() if part is not model]
+    known = dict.fromkeys(type(part).__name__ for part in inside)
+    names = [wrap] if isinstance(wrap, str) else list(wrap or ())
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"parallel: wrap names {name!r}, and {type(model).__name__} has no "
+                f"module of that class; {nearest(name, known)}",
+                key="wrap",
+            )
+    for attribute in ("fsdp_blocks", "_no_split_modules"):
+        own = getattr(model, attribute, None) or ()
+        names = names or [name for name in own if name in known]
+    if not names:
+        return [block for _, block in blocks_of(model)]
+    return [part for part in inside if type(part).__name__ in names][::-1]
 
 
 def _give_memory_back() -> None:

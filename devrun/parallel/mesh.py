@@ -1,9 +1,8 @@
 """`Mesh`: which process does what, made once and asked by meaning.
 
-Processes are numbered with `tensor` innermost, then `shard`, `replicate` and
-`pipeline`: those that divide one matrix are neighbours, on the fastest links. Ranks
-that differ in `tensor` or `pipeline` alone read the same samples; all others read
-different ones.
+Processes are numbered with `tensor` innermost, then `shard` and `replicate`: those that
+divide one matrix are neighbours, on the fastest links. Ranks that differ in `tensor`
+alone read the same samples; all others read different ones.
 """
 
 from __future__ import annotations
@@ -38,30 +37,19 @@ class Mesh:
             error.locate(where_key(asked.section or {}, error.key))
             raise
         tensor = self._sizes["tensor"]
-        self.data_size = world // tensor // self.num_stages
+        self.data_size = world // tensor
         """Processes that read different samples."""
-        self.stage, place = divmod(rank, self.data_size * tensor)
-        """Of a pipeline."""
-        self.data_rank, self.tensor_rank = divmod(place, tensor)
+        self.data_rank, self.tensor_rank = divmod(rank, tensor)
         self._device_type = device_type
 
     @property
     def tells_results(self) -> bool:
-        """Whether results of this process count: one of each tensor group does, in the
-        last stage."""
-        return self.tensor_rank == 0 and self.stage == self.num_stages - 1
+        """Whether results of this process count: one of each tensor group does."""
+        return self.tensor_rank == 0
 
     @property
     def tensor_size(self) -> int:
         return self._sizes["tensor"]
-
-    @property
-    def num_stages(self) -> int:
-        return self._sizes["pipeline"]
-
-    @property
-    def shard_size(self) -> int:
-        return self._sizes["shard"]
 
     @cached_property
     def devices(self) -> Any:
@@ -83,21 +71,10 @@ class Mesh:
         """What single matrices are divided over."""
         return self.devices["tensor"]
 
-    @property
-    def pipeline(self) -> Any:
-        """The stages that this process is one of."""
-        return self.devices["pipeline"]
-
-    @property
-    def replicas(self) -> Any:
-        """Those with the same stage, or the same shard of a weight."""
-        return self.devices["replicate"]
-
     def describe(self) -> str:
         """`fsdp over 4 processes (replicate 2, shard 2)`."""
         sizes = {name: size for name, size in self._sizes.items() if size > 1}
         listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        world = self.data_size * self.tensor_size * self.num_stages
+        world = self.data_size * self.tensor_size
         more = f" ({listed})" if listed else ""
-        kind = self.type if self.num_stages == 1 else "pipeline"
-        return f"{kind} over {world} processes{more}"
+        return f"{self.type} over {world} processes{more}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as group
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.linalg import vector_norm
@@ -146,18 +147,11 @@ def _of_group(key: Any, grads: Sequence[Tensor], norm_type: float) -> Any:
     if key is None:
         return norm
     mesh, dims = key
-    return norm_over(norm, norm_type, map(mesh.get_group, dims))
-
-
-def norm_over(norm: Any, norm_type: float, groups: Iterable[Any]) -> Any:
-    """The norm of what the processes of `groups` have together, from that of each."""
-    import torch.distributed as group
-
     largest = math.isinf(norm_type)
     norm = norm.nan_to_num(math.inf, math.inf) if largest else norm**norm_type
-    for each in groups:
+    for dim in dims:
         kind = group.ReduceOp.MAX if largest else group.ReduceOp.SUM
-        group.all_reduce(norm, op=kind, group=each)
+        group.all_reduce(norm, op=kind, group=mesh.get_group(dim))
     return norm if largest else norm ** (1 / norm_type)
 
 
@@ -169,14 +163,8 @@ def _spread_over(grad: Tensor) -> Any:
     return (grad.device_mesh, tuple(dims)) if dims else None
 
 
-def clip_function(
-    policy: UpdatePolicy, norm_of: Callable[[Any, float], Any] | None = None
-) -> Callable[[Any], Tensor | None]:
-    """As torch's clipping, over gradients spread in any way together.
-
-    Args:
-        norm_of: gives the norm of an optimizer's gradients; by default `total_norm`.
-    """
+def clip_function(policy: UpdatePolicy) -> Callable[[Any], Tensor | None]:
+    """As torch's clipping, over gradients spread in any way together."""
     options = dict(policy.grad_clip or {})
     limit = options.get("max_norm")
     norm_type = float(options.get("norm_type", 2.0))
@@ -189,10 +177,7 @@ def clip_function(
             for grad in found:
                 grad.clamp_(-value, value)
             return None
-        if norm_of is None:
-            norm = total_norm(grads, norm_type)
-        else:
-            norm = norm_of(optimizer, norm_type)
+        norm = total_norm(grads, norm_type)
         if options.get("error_if_nonfinite") and not torch.isfinite(norm):
             raise RuntimeError(
                 f"the total norm of order {norm_type} of the gradients is {norm}, so "

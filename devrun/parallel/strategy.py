@@ -16,7 +16,7 @@ from devrun.dist import broadcast_tensors
 from devrun.errors import UnsupportedFeatureError
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
-from devrun.step import StepOutput, UpdatePolicy
+from devrun.step import UpdatePolicy
 
 logger = logging.getLogger("devrun")
 
@@ -34,9 +34,6 @@ class Strategy:
     divided = False
     """Whether weights are spread over processes: each forward pass is then one of
     all, and a tensor of the model is only a part of a weight."""
-    staged = False
-    """Whether a forward pass is one of all processes in turn: `update` and `evaluate`
-    are then called in the place of the model."""
     casts: bool = False
     """Whether it runs the forward pass in the precision of the policy by itself."""
 
@@ -75,26 +72,6 @@ class Strategy:
     def micro_batches(self, model: Any, parts: Sequence[Any]) -> Iterable[Any]:
         """`parts` in turn; gradients are exchanged in the last backward only."""
         return parts
-
-    def update(
-        self,
-        parts: Sequence[Any],
-        forward: Callable[[Any], Any],
-        loss_of: Callable[[Any], Tensor],
-        merged: Callable[[], StepOutput],
-    ) -> StepOutput:
-        """Forward and backward of the micro-batches `parts` through all stages.
-
-        Args:
-            forward: the whole forward pass of a part.
-            loss_of: the same, and the part of the loss to go backward from.
-            merged: the outputs of the update, once `loss_of` has had all parts.
-        """
-        raise NotImplementedError
-
-    def evaluate(self, step: Any, batch: Any, mode: str) -> Any:
-        """The outputs of a step without gradients."""
-        return step(batch, mode)
 
     def average(self, model: Any) -> None:
         """Average the gradients over the processes, where nothing did so far."""
@@ -186,12 +163,7 @@ def share_weights(model: nn.Module) -> None:
     broadcast_tensors([*model.parameters(), *model.buffers()])
 
 
-_FILES = {
-    "DDP": "ddp",
-    "FSDP": "fsdp",
-    "TensorParallel": "tensor",
-    "Pipeline": "pipeline",
-}
+_FILES = {"DDP": "ddp", "FSDP": "fsdp", "TensorParallel": "tensor"}
 
 
 def strategy_for(
@@ -199,7 +171,6 @@ def strategy_for(
 ) -> Strategy:
     """The strategy that fits the mesh; only what is used is imported."""
     name = "TensorParallel" if mesh.tensor_size > 1 else mesh.type.upper()
-    name = "Pipeline" if mesh.num_stages > 1 else name
     file = _FILES.get(name)
     kind: Any = Strategy
     if file is not None:

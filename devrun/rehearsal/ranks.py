@@ -30,10 +30,10 @@ from devrun.blame import cause_of
 from devrun.data.batch import batch_size_of
 from devrun.devices.precision import autocast_for
 from devrun.errors import DevrunError, UnsupportedFeatureError
+from devrun.parallel.fsdp import units_of
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
 from devrun.parallel.strategy import Strategy, optimizers_in, strategy_for
-from devrun.parallel.wrapping import units_of
 from devrun.rehearsal.check.aside import aside
 from devrun.rehearsal.check.cuda.trial import as_on_gpu, resized
 from devrun.rehearsal.check.notebook import Notebook

@@ -8,7 +8,6 @@ import torch
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
-from devrun.parallel.stage_weights import stages_by_name, starts_of
 from devrun.runners import EpochBasedRunner
 from tests.parallel.worker import gpt, train
 from tests.support.command import command
@@ -48,48 +47,19 @@ def test_what_is_left_open_fits_the_processes(section, world, kind, sizes):
 
 
 @pytest.mark.parametrize(
-    ("section", "world", "kind", "sizes"),
-    [
-        ({"mesh": {"pipeline": 2}}, 2, "none", (2, 1)),
-        ({"mesh": {"pipeline": 2}}, 6, "ddp", (2, 3)),
-        ({"type": "ddp", "mesh": {"pipeline": 2, "replicate": 2}}, 4, "ddp", (2, 2)),
-    ],
-)
-def test_processes_beside_a_pipeline_are_pipelines_too(section, world, kind, sizes):
-    found, mesh = fitted(section, world)
-    assert (found, mesh["pipeline"], mesh["replicate"]) == (kind, *sizes)
-
-
-def test_stages_are_balanced_or_begin_where_split_says():
-    model = gpt(n_layer=5)
-    assert starts_of(model, None, 2) == ["h.2"]  # the first has the embeddings too
-    assert starts_of(model, ["h.2", "h.4"], 3) == ["h.2", "h.4"]
-    stages = stages_by_name(model, ["h.2", "h.4"])
-    assert stages["wte.weight"] == (0, 2)
-    assert stages["h.3.ln_1.bias"] == (1,)
-
-
-@pytest.mark.parametrize(
     ("section", "world", "words"),
     [
-        ({"mesh": {"pipeline": 2}}, 1, "a multiple of 2 processes, there is 1"),
-        ({"mesh": {"pipeline": 2, "tensor": 2}}, 4, "combined with tensor: leave one"),
-        ({"mesh": {"pipeline": 2, "tensor": 2}}, 2, "combined with tensor: leave one"),
-        ({"split": ["h.1"]}, 2, "split is for the stages of a pipeline: add mesh"),
-        ({"schedule": "zb"}, 2, "schedule must be one of 1f1b, gpipe, got 'zb'"),
-        ({"split": "h.1"}, 2, "split takes auto, or a list of layers, got 'h.1'"),
+        ({"mesh": {"pipeline": 2}}, 2, "no dimension 'pipeline'; known: replicate, sh"),
         ({"mesh": {"tensor": 2}}, 1, "a multiple of 2 processes, there is 1"),
         ({"mesh": {"replicate": 2, "shard": 4}}, 4, "for 8 processes, there are 4"),
-        ({"type": "fdsp"}, 2, "did you mean 'fsdp'"),
-        ({"mesh": {"pipe": 2}}, 2, "mesh has no dimension 'pipe'"),
-        ({"mesh": {"context": 2}}, 2, "context_parallel runs on no CPU"),
+        ({"type": "fdsp"}, 2, "type must be one of ddp, fsdp, none, got 'fdsp'"),
         ({"sequence": True}, 2, "give mesh: {tensor: 2} or more"),
         ({"sequence": True, "type": "ddp"}, 2, "sequence is for type fsdp or none"),
         ({"mesh": {"shard": 0}}, 2, "mesh.shard must be an integer of at least 1"),
         ({"offload": "yes"}, 2, "offload must be true or false"),
         ({"compression": "fp8"}, 2, "compression must be one of bf16, fp16"),
-        ({"wrap": {"min_param": 3}}, 2, "wrap takes class names or {min_params: N}"),
-        ({"reshard": 1}, 2, "parallel.reshard must be an int of 2 or more"),
+        ({"wrap": {"min_param": 3}}, 2, "wrap must be class names, got"),
+        ({"reshard": 1}, 2, "reshard must be true or false, got 1"),
         ({"wrap": ["Block"], "compression": "bf16"}, 2, "compression is for type ddp"),
     ],
 )
@@ -107,12 +77,12 @@ def test_what_does_not_fit_is_one_line(section, world, words):
             "parallel: {type: fsdp, static_graph: true}",
             "parallel.static_graph: is for type ddp; type fsdp cannot honour it",
         ),
-        ("parallel: {reshard: 1}", "parallel.reshard: must be an int of 2 or more"),
+        ("parallel: {reshard: 1}", "parallel.reshard: must be true or false, got 1"),
         (
-            "parallel: {mesh: {pipeline: 2}}",
-            "parallel.mesh: {pipeline: 2} is for a multiple of 2 processes, there is 1",
+            "parallel: {mesh: {tensor: 2}}",
+            "parallel.mesh: {tensor: 2} is for a multiple of 2 processes, there is 1",
         ),
-        ("parallel: {pipeline: 2}", "it belongs to mesh: {pipeline: 2}"),
+        ("parallel: {wrapp: [Block]}", "parallel has no key 'wrapp'; did you mean"),
         ("drop_last: true", "drop_last: unknown key; it belongs to the section data"),
         (
             "parallel: {mesh: {shard: 0}}",

@@ -205,7 +205,7 @@ def test_parts_keep_fewer_activations(ranks):
         ("no end", "gather is not in it"),
         ("late", "the plan must split it before h.0.ln_1"),
         ("no weights", "sequence for h.0.mlp, which has no weights of its own"),
-        ("without", "of sequence: true: set it, or leave them out"),
+        ("without", "styles of sequence: true: set it, or leave them out"),
     ],
 )
 def test_a_sequence_that_cannot_be_divided_is_one_line(ranks, what, words):
@@ -216,10 +216,7 @@ def test_a_sequence_that_cannot_be_divided_is_one_line(ranks, what, words):
 
 @pytest.mark.parametrize(
     "how",
-    [
-        *("fsdp", "fsdp to ddp", "ddp to fsdp", "fsdp to tensor", "sequence to ddp"),
-        "pipeline to fsdp",
-    ],
+    ["fsdp", "fsdp to ddp", "ddp to fsdp", "fsdp to tensor", "sequence to ddp"],
 )
 def test_a_run_goes_on_under_any_strategy(ranks, tmp_path, how):
     """With EMA, and an evaluation of 5 samples, 3 and 2 a process."""
@@ -252,8 +249,6 @@ def test_a_train_step_trains_under_fsdp(ranks):
         ("own step", "train_step updates the weights itself"),
         ("few", "process 1 has no sample of the evaluation set"),
         ("wrap", "wrap names 'Blok'"),
-        ("size", "no module inside GPT has 1000000000 parameters"),
-        ("reshard", "reshard 2 must divide the 2 processes"),
     ],
 )
 def test_what_fsdp_cannot_honour_is_one_line(ranks, what, words):
@@ -275,7 +270,7 @@ def test_an_emulated_gaudi_trains_as_the_cpu(ranks, alone):
     ("what", "words"),
     [
         ("plan", "plan has 'h.*.atn.c_attn', which matches nothing"),
-        ("style", "sequence, gather for 'h.*.mlp.c_fc', got 'colwize'"),
+        ("style", "h.*.mlp.c_fc must be one of colwise, rowwise, qkv,"),
         ("heads", "mesh tensor 2 does not divide the 3 heads of h.0.attn.c_attn"),
         ("width", "mesh tensor 2 does not divide the 5 outputs of net.0"),
         ("no plan", "needs a plan, which Odd does not bring"),
@@ -290,68 +285,15 @@ def test_what_does_not_divide_is_one_line(ranks, what, words):
         assert "\n" not in found["refused by tensor"][what]
 
 
-@pytest.mark.parametrize("how", ["accumulated", "bf16", "vit"])
-def test_a_pipeline_trains_as_one_process(ranks, alone, how):
-    for found in ranks:
-        found = found["pipeline"]
-        if how == "accumulated":
-            assert_same(found[how], alone)
-        if how == "bf16":
-            assert found[how]["losses"] == pytest.approx(alone["losses"], abs=2e-3)
-        if how == "vit":
-            known = ranks[0]["tensor"]["vit alone"]
-            assert_near(found[how], known)
-
-
-def test_a_stage_has_its_own_weights_gradients_and_moments_alone(ranks):
-    parts = [rank["pipeline"]["counted"] for rank in ranks]
-    for weights, grads, moments, whole, _ in parts:
-        assert grads == weights < 0.6 * whole
-        assert moments == 2 * weights
-    weights, _, _, whole, tied = map(sum, zip(*parts, strict=True))
-    assert weights == (whole + tied) / 2  # the embedding is in both stages
-
-
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("draws", "random numbers that the forward pass draws for the batch itself"),
-        ("reads", "stage 0 of the forward pass cannot run without values, which item"),
-        ("twice", "calls 'blocks.2', where stage 1 begins, again in stage 1"),
-        ("skips", "add in stage 1 uses what stage 0 computed, and no argument of"),
-        ("shares", "stem.weight belongs to stage 0, and matmul uses it in stage 1"),
-        ("name", "'blokcs.2' is no layer of the model; did you mean 'blocks.2'"),
-        ("container", "'blocks' is a ModuleList, which is never called itself"),
-        ("many", "parallel.split makes 3 stages, and mesh pipeline is 2"),
-        ("backwards", "'blocks.1' does not come after 'blocks.3'"),
-        ("few blocks", "mesh pipeline 2, and Stack has fewer than two numbered blocks"),
-        ("fp16", "cannot be combined with precision fp16; use bf16 or fp32"),
-        ("auto", "cannot be combined with micro_batch: auto"),
-        ("lbfgs", "an optimizer that needs a closure (LBFGS)"),
-        ("fsdp", "mesh pipeline cannot be combined with type fsdp"),
-        ("option", "mesh pipeline cannot be combined with static_graph"),
-        ("wrap", "mesh pipeline cannot be combined with wrap"),
-        ("compile", "compile cannot be combined with parallel"),
-        ("world", "mesh {pipeline: 3} is for a multiple of 3 processes, there are 2"),
-        ("own step", "train_step updates the weights itself"),
-    ],
-)
-def test_what_a_pipeline_cannot_do_is_one_line(ranks, what, words):
-    for found in ranks:
-        assert words in found["refused by pipeline"][what]
-        assert "\n" not in found["refused by pipeline"][what]
-
-
 @pytest.mark.parametrize(
     ("what", "words"),
     [
         ("mesh", "mesh {shard: 3} is for a multiple of 3 processes, there are 2"),
         ("ddp shards", "type ddp keeps whole weights"),
-        ("none", "type none trains alone, but there are 2 processes"),
+        ("none", "type none is for 1 process, there are 2"),
         ("option", "static_graph is for type ddp; type fsdp cannot honour it"),
         ("offload", "offload is for type fsdp; type ddp cannot honour it"),
         ("key", "parallel has no key 'tipe'; did you mean 'type'"),
-        ("recompute", "it belongs to gradient_checkpointing"),
     ],
 )
 def test_what_cannot_be_is_one_line(ranks, what, words):

@@ -23,7 +23,7 @@ from devrun import dist
 from devrun.checkpoint import read_mmcv_checkpoint
 from devrun.cli.predictions import predict
 from devrun.errors import CheckpointError, DevrunError
-from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook, SyncBuffersHook
+from devrun.hooks import EMAHook, EvalHook, Hook, OptimizerHook
 from devrun.hooks.base import Priority
 from devrun.models.gpt import GPT
 from devrun.models.recompute import checkpoint_blocks
@@ -231,7 +231,6 @@ def refused() -> Any:
         "option": said(parallel={"type": "fsdp", "static_graph": True}),
         "offload": said(parallel={"type": "ddp", "offload": True}),
         "key": said(parallel={"tipe": "fsdp"}),
-        "recompute": said(parallel={"type": "fsdp", "recompute": ["h.*"]}),
     }
 
 
@@ -243,7 +242,6 @@ def fsdp() -> Any:
         "given up": train({**shards, "reshard": True}),
         "kept": train({**shards, "reshard": False, "wrap": ["Block", "Mlp"]}),
         "offloaded": train({**shards, "offload": True}),
-        "by size": train({**shards, "wrap": {"min_params": 2000}}),
         "hybrid": train({**shards, "mesh": {"replicate": 2}}),
         "bf16": train(shards, update={"precision": "bf16"}),
         "skipping": train(shards, update={"nonfinite": "skip", "grad_clip": None}),
@@ -297,8 +295,6 @@ def convolutions(
     )
     log = Means()
     runner.register_hook(log)
-    if parallel is not None and "pipeline" in parallel.get("mesh", ()):
-        runner.register_hook(SyncBuffersHook())  # stages have none in common
     with closing(runner):
         runner.run([DataLoader(images(), batch, shuffle=True)], [("train", 1)])
         norm: Any = model.body.bn1
@@ -643,7 +639,6 @@ def saved(folder: Path) -> Any:
         ("ddp to fsdp", None, shards, False),
         ("fsdp to tensor", shards, {"mesh": {"tensor": 2}}, True),
         ("sequence to ddp", SEQUENCE, None, False),
-        ("pipeline to fsdp", {"mesh": {"pipeline": 2}}, shards, True),
     ):
         place = folder / name.replace(" ", "-")
         found[name] = averaged(place, first)
@@ -770,8 +765,6 @@ def refused_by_fsdp(folder: Path) -> Any:
         "own step": fails(Steps(own=True)),
         "few": fails(gpt(), [few]),
         "wrap": said(parallel={**shards, "wrap": ["Blok"]}),
-        "size": said(parallel={**shards, "wrap": {"min_params": 10**9}}),
-        "reshard": said(parallel={**shards, "reshard": 2}),
     }
 
 
@@ -802,13 +795,7 @@ def gaudi() -> Any:
 
 
 def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
-    from tests.parallel import staged  # whose models are of this module
-
-    if dist.get_dist_info()[1] == 4:
-        return {"many": staged.many, "bits": lambda: staged.bits(folder)}
     return {
-        "pipeline": staged.pipeline,
-        "refused by pipeline": staged.refused,
         "ddp": ddp,
         "fsdp": fsdp,
         "exchanges": exchanges,

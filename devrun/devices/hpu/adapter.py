@@ -264,7 +264,7 @@ class HPUAdapter(EagerAdapter):
     def _divided(self) -> bool:
         """Whether weights are spread over processes."""
         mesh = self.mesh
-        return mesh.type == "fsdp" or mesh.tensor_size * mesh.num_stages > 1
+        return mesh.type == "fsdp" or mesh.tensor_size > 1
 
     def _check_division(self) -> None:
         """Refuse weights divided over processes where nothing can divide them."""
