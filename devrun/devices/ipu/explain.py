@@ -6,12 +6,11 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from devrun.devices.frozen import is_users
+from devrun.blame import is_users
 from devrun.devices.ipu.split import split_of
 from devrun.errors import (
     ConfigError,
@@ -173,14 +172,9 @@ def _place(error: BaseException, model: nn.Module) -> str | None:
     begins = [i for i, frame in enumerate(frames) if frame.name == "forward"]
     own = files_of(model)
     for frame in reversed(frames[begins[0] :] if begins else []):
-        if frame.filename in own or _is_users(frame.filename):
+        if frame.filename in own or is_users(frame.filename):
             return f"{frame.filename}:{frame.lineno}"
     return None
-
-
-def _is_users(filename: str) -> bool:
-    installed = {"site-packages", "dist-packages"} & set(Path(filename).parts)
-    return is_users(filename) and not installed and Path(filename).is_file()
 
 
 def files_of(model: nn.Module) -> set[str]:

@@ -35,8 +35,6 @@ def rehearse(request: Request, note: Notebook) -> None:
     cfg = request.cfg  # of this process alone
     probing = probes(request, note)
     with ExitStack() as whole:
-        for probe in probing:
-            whole.enter_context(probe.throughout())
         with note.stage("the imports"):
             import_modules(cfg, request.grants, note)
         for probe in probing:

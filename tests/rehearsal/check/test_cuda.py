@@ -287,40 +287,6 @@ def test_tensors_that_stay_on_the_host_are_found_where_they_are_made(plant, chec
     assert named(check(planted.mended())[1]["cuda"]) == set()
 
 
-HARD_WIRED = """
-def wait(stream: torch.cuda.Stream | None = None, device: torch.cuda.device = None):
-    pass
-
-@MODELS.register_module()
-class Planted(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Linear(16, 4).cuda()  #! hard-wired cuda: .cuda()
-        scale = torch.ones(16, device="cuda:0")  #! hard-wired cuda: ones(device='cuda')
-        self.register_buffer("scale", scale)
-
-    def forward(self, x):
-        x = x.to("cuda") * self.scale  #! hard-wired cuda: .to('cuda')
-        torch.cuda.synchronize()  #! hard-wired cuda: torch.cuda.synchronize
-        half = torch.bfloat16
-        with torch.autocast("cuda", half):  #! hard-wired cuda: autocast('cuda')
-            out = self.net(x)
-        scaler = torch.amp.GradScaler("cuda")  #! hard-wired cuda: GradScaler('cuda')
-        return out.float()
-"""
-
-
-def test_code_that_names_cuda_runs_on_and_is_found_on_every_device(plant, check):
-    planted = plant(HARD_WIRED)
-    status, found = check(planted, device="cpu cuda")
-    for device, severity in (("cpu", "breaks"), ("cuda", "advice")):
-        wired = named(found[device], "hard-wired cuda")
-        assert wired == set(planted.marks)
-        wired = findings(found[device], "hard-wired cuda")
-        assert {each["severity"] for each in wired} == {severity}
-    assert status == 11
-
-
 STACK = """
 @MODELS.register_module()
 class Planted(nn.Module):

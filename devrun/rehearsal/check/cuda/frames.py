@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
-from devrun.devices import substitutes
 from devrun.rehearsal.check import sites
 from devrun.rehearsal.check.hpu.watch import calls_model, is_foreign, is_own
 
-_LOOKING_ON = (sites.__file__.rpartition("/")[0], substitutes.__file__)
+_LOOKING_ON = sites.__file__.rpartition("/")[0]
 """The modes that every call goes through."""
 
 
