@@ -1,4 +1,4 @@
-"""`EarlyStoppingHook`: ends a run that does not get better."""
+"""Hooks that follow one result of the evaluation; `EarlyStoppingHook` is one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,58 @@ from devrun.registry import HOOKS
 from devrun.run import Run
 
 
+class ResultHook(Hook):
+    """Calls `follow` with the result `monitor` of each evaluation.
+
+    These are the results of `EvalHook`, and in a run without one the means of each val
+    epoch of the epoch runner.
+    """
+
+    priority: Any = 80  # after evaluation (LOW), before the loggers take the results
+    monitor: str
+
+    def follow(self, runner: Run, value: float) -> None:
+        """Do what there is to do with the newest value."""
+        raise NotImplementedError
+
+    def after_train_epoch(self, runner: Run) -> None:
+        self._check_results(runner)
+
+    def after_train_iter(self, runner: Run) -> None:
+        if runner.log_buffer.ready:
+            self._check_results(runner)
+
+    def after_val_epoch(self, runner: Run) -> None:
+        if not any(isinstance(hook, EvalHook) for hook in runner.hooks):
+            average_over_ranks(runner, 0)
+            self._take(runner)
+
+    def _check_results(self, runner: Run) -> None:
+        """Take the results of an evaluation, if there was one."""
+        now = (runner.epoch, runner.iter)
+        evaluated = any(
+            isinstance(hook, EvalHook) and hook.evaluated_at == now
+            for hook in runner.hooks
+        )
+        if evaluated and "eval_iter_num" in runner.log_buffer.output:
+            self._take(runner)
+
+    def _take(self, runner: Run) -> None:
+        output = runner.log_buffer.output
+        if self.monitor not in output:
+            names = [name for name in output if name != "eval_iter_num"]
+            raise UnknownNameError(
+                f"{type(self).__name__} monitors {self.monitor!r}, which is not a "
+                f"result of the evaluation; {nearest(self.monitor, names)}"
+            )
+        self.follow(runner, as_score(self.monitor, output[self.monitor]))
+
+
 @HOOKS.register_module()
-class EarlyStoppingHook(Hook):
+class EarlyStoppingHook(ResultHook):
     """Asks the runner to stop after `patience` evaluations without improvement.
 
-    It looks at the results of `EvalHook`, and in a run without one at the means of
-    each val epoch of the epoch runner. A value that is not finite counts as no
+    It looks at what `ResultHook` says; a value that is not finite counts as no
     improvement.
 
     Args:
@@ -33,8 +79,6 @@ class EarlyStoppingHook(Hook):
     Raises:
         ConfigError: an argument cannot be used, or results come without `monitor`.
     """
-
-    priority: Any = 80  # after evaluation (LOW), before the loggers take the results
 
     def __init__(
         self,
@@ -59,18 +103,6 @@ class EarlyStoppingHook(Hook):
         self.best: float | None = None
         self.waited = 0
 
-    def after_train_epoch(self, runner: Run) -> None:
-        self._check_results(runner)
-
-    def after_train_iter(self, runner: Run) -> None:
-        if runner.log_buffer.ready:
-            self._check_results(runner)
-
-    def after_val_epoch(self, runner: Run) -> None:
-        if not any(isinstance(hook, EvalHook) for hook in runner.hooks):
-            average_over_ranks(runner, 0)
-            self._count_result(runner)
-
     def state_dict(self) -> dict[str, Any]:
         return {"monitor": self.monitor, "best": self.best, "waited": self.waited}
 
@@ -78,25 +110,7 @@ class EarlyStoppingHook(Hook):
         if state["monitor"] == self.monitor:
             self.best, self.waited = state["best"], state["waited"]
 
-    def _check_results(self, runner: Run) -> None:
-        """Take the results of an evaluation, if there was one."""
-        now = (runner.epoch, runner.iter)
-        evaluated = any(
-            isinstance(hook, EvalHook) and hook.evaluated_at == now
-            for hook in runner.hooks
-        )
-        if evaluated and "eval_iter_num" in runner.log_buffer.output:
-            self._count_result(runner)
-
-    def _count_result(self, runner: Run) -> None:
-        output = runner.log_buffer.output
-        if self.monitor not in output:
-            names = [name for name in output if name != "eval_iter_num"]
-            raise UnknownNameError(
-                f"early stopping monitors {self.monitor!r}, which is not a result of "
-                f"the evaluation; {nearest(self.monitor, names)}"
-            )
-        value = as_score(self.monitor, output[self.monitor])
+    def follow(self, runner: Run, value: float) -> None:
         if math.isfinite(value) and (
             self.best is None or is_better(self.rule, value, self.best, self.min_delta)
         ):

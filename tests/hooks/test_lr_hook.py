@@ -111,28 +111,6 @@ def test_groups_are_written_only_when_the_value_changes() -> None:
     assert Noted.writes == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "stages"),
-    [
-        ({}, ["before_run", "before_train_epoch"]),
-        ({"by_epoch": False}, ["before_run", "before_train_iter"]),
-        (
-            {"warmup": "linear", "warmup_iters": 2},
-            ["before_run", "before_train_epoch", "before_train_iter"],
-        ),
-        (
-            {"by_epoch": False, "warmup": "exp", "warmup_iters": 2},
-            ["before_run", "before_train_iter"],
-        ),
-    ],
-)
-def test_a_hook_takes_part_only_in_the_stages_it_needs(
-    options: dict[str, Any], stages: list[str]
-) -> None:
-    hook = StepLrUpdaterHook(step=2, **options)
-    assert hook.get_triggered_stages() == stages
-
-
 def test_a_subclass_that_overrides_a_stage_is_called_in_it() -> None:
     class Own(LrUpdaterHook):
         def before_train_iter(self, runner: Any) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
-import devrun.hooks.schedules.cycles
-import devrun.hooks.schedules.policies  # noqa: F401 - these two fill the registry
+import devrun.hooks.schedules.cycles  # noqa: F401 - fills the registry
 from devrun.construct import where
 from devrun.errors import ConfigTypeError, UnknownNameError, nearest
 from devrun.hooks.base import Hook
@@ -35,8 +34,7 @@ def build_lr_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
     """
     if isinstance(cfg, Hook):
         return cfg
-    policy = _policy(cfg, "lr_config", LR)
-    name = _hook_name(policy, LR)
+    policy, name = _names(cfg, "lr_config", LR)
     # the package that the config was written for may have such a policy
     if policy and (name in HOOKS or foreign(HOOKS.name, name) is not None):
         return _build(cfg, name)
@@ -59,41 +57,36 @@ def build_momentum_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
     """
     if isinstance(cfg, Hook):
         return cfg
-    policy = _policy(cfg, "momentum_config", MOMENTUM)
-    if not policy or _hook_name(policy, MOMENTUM) not in HOOKS:
+    policy, name = _names(cfg, "momentum_config", MOMENTUM)
+    if not policy or name not in HOOKS:
         raise UnknownNameError(
             f"no momentum policy {policy!r}; {nearest(policy, _policies(MOMENTUM))}",
             place=where(cfg, "policy"),
         )
-    return _build(cfg, _hook_name(policy, MOMENTUM))
+    return _build(cfg, name)
 
 
-def _policy(cfg: Any, section: str, suffix: str) -> str:
+def _names(cfg: Any, section: str, suffix: str) -> tuple[str, str]:
+    """The policy of a section, and what its hook is called."""
     if not isinstance(cfg, Mapping):
         raise ConfigTypeError(f"{section} must be a dict or a hook, got {cfg!r}")
     if "policy" not in cfg:
+        known = ", ".join(sorted(_policies(suffix)))
         raise UnknownNameError(
-            f"{section} needs a 'policy'; "
-            f"known: {', '.join(sorted(_policies(suffix)))}",
-            place=where(cfg),
+            f"{section} needs a 'policy'; known: {known}", place=where(cfg)
         )
     policy = cfg["policy"]
     if not isinstance(policy, str):
         raise ConfigTypeError.of(
             "policy", f"must be a name, got {policy!r}", where(cfg, "policy")
         )
-    return policy
-
-
-def _hook_name(policy: str, suffix: str) -> str:
-    name = policy.title() if policy == policy.lower() else policy
-    return name + suffix
+    return policy, (policy.title() if policy.islower() else policy) + suffix
 
 
 def _policies(suffix: str) -> list[str]:
-    names = [
+    names = (
         name.removesuffix(suffix) for name in HOOKS.module_dict if name.endswith(suffix)
-    ]
+    )
     return [name for name in names if name]
 
 

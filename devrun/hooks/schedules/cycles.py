@@ -2,56 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, TypeAlias
 
-from devrun.config.numbers import whole_number
+from devrun.config.numbers import is_number, whole_number
 from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.hooks.schedules.hook import (
     LrUpdaterHook,
     MomentumUpdaterHook,
     ScheduleHook,
-    Values,
-    by_optimizer,
     momentum_of,
     policy,
     set_momentum,
 )
-from devrun.hooks.schedules.policies import annealing_cos, annealing_linear, fraction
+from devrun.hooks.schedules.policies import ANNEALINGS, fraction
 from devrun.run import Run
 
 PerGroup: TypeAlias = float | Sequence[float] | Mapping[str, Any]
 """One number, a list with one for each group, or a dict of these by optimizer name."""
-
-
-def format_param(name: str, optimizer: Any, param: PerGroup) -> list[Any]:
-    """`param` as one value for each group of the optimizer called `name`.
-
-    Raises:
-        ConfigError: (a ValueError) a list whose length is not the number of groups.
-        UnknownNameError: (a KeyError) a dict without `name`.
-    """
-    if isinstance(param, Mapping):
-        if name not in param:
-            hint = nearest(name, param)
-            raise UnknownNameError(f"no value for the optimizer {name!r}; {hint}")
-        param = param[name]
-    groups = optimizer.param_groups
-    if not isinstance(param, (list, tuple)):
-        return [param] * len(groups)
-    if len(param) != len(groups):
-        raise ConfigError(
-            f"{len(groups)} values are needed, one for each parameter group of "
-            f"{type(optimizer).__name__}, got {len(param)}"
-        )
-    return list(param)
-
-
-def _numbers(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (Real, list, tuple, Mapping)):
-        raise ConfigError.of(name, f"must be a number, list or dict, got {value!r}")
 
 
 class _Cycles(ScheduleHook):
@@ -65,14 +35,12 @@ class _Cycles(ScheduleHook):
                 f"this policy needs by_epoch=False, got {self.by_epoch!r}",
                 key="by_epoch",
             )
-        name = self.anneal_strategy
-        if name not in ("cos", "linear"):
+        if self.anneal_strategy not in ANNEALINGS:
             raise ConfigError.of(
-                "anneal_strategy", f"must be 'cos' or 'linear', got {name!r}"
+                "anneal_strategy",
+                f"must be 'cos' or 'linear', got {self.anneal_strategy!r}",
             )
-        self.anneal_func: Callable[[float, float, float], float] = (
-            annealing_cos if name == "cos" else annealing_linear
-        )
+        self.anneal_func = ANNEALINGS[self.anneal_strategy]
         super().__post_init__()
 
 
@@ -111,8 +79,7 @@ class _Cyclic(_Cycles):
             )
         given = self.target_ratio
         ratios = list(given) if isinstance(given, (list, tuple)) else [given]
-        plain = all(isinstance(r, Real) and not isinstance(r, bool) for r in ratios)
-        if not plain or len(ratios) not in (1, 2):
+        if not all(map(is_number, ratios)) or len(ratios) not in (1, 2):
             raise ConfigError.of(
                 "target_ratio", f"must be a number or a pair of numbers, got {given!r}"
             )
@@ -263,22 +230,43 @@ class OneCycleMomentumUpdaterHook(_OneCycle, MomentumUpdaterHook):
         _numbers("max_momentum", self.max_momentum)
         super().__post_init__()
 
-    def get_regular_momentum(self, runner: Run) -> Values:
-        """`get_momentum` of every group, which is passed itself."""
-        return by_optimizer(
-            runner,
-            lambda _, one: [self.get_momentum(runner, g) for g in one.param_groups],
-        )
+    def value(self, base: Any, progress: int, total: int) -> float:
+        low, high = base
+        return self.between(high, low, high, progress, total)
 
-    def get_momentum(self, runner: Run, base_momentum: dict[str, Any]) -> float:
-        high, low = base_momentum["max_momentum"], base_momentum["base_momentum"]
-        return self.between(high, low, high, *self.progress(runner))
-
-    def _initial(self, name: str, optimizer: Any) -> list[float]:
+    def _initial(self, name: str, optimizer: Any) -> list[Any]:
+        """The low and the high of each group, which begins with the high."""
         lows = format_param(name, optimizer, self.base_momentum)
         highs = format_param(name, optimizer, self.max_momentum)
-        for group, low, high in zip(optimizer.param_groups, lows, highs, strict=True):
+        for group, high in zip(optimizer.param_groups, highs, strict=True):
             momentum_of(group, optimizer)  # refuses an optimizer without one
             set_momentum(group, high)
-            group.update(base_momentum=low, max_momentum=high)
-        return lows
+        return list(zip(lows, highs, strict=True))
+
+
+def format_param(name: str, optimizer: Any, param: PerGroup) -> list[Any]:
+    """`param` as one value for each group of the optimizer called `name`.
+
+    Raises:
+        ConfigError: (a ValueError) a list whose length is not the number of groups.
+        UnknownNameError: (a KeyError) a dict without `name`.
+    """
+    if isinstance(param, Mapping):
+        if name not in param:
+            hint = nearest(name, param)
+            raise UnknownNameError(f"no value for the optimizer {name!r}; {hint}")
+        param = param[name]
+    groups = optimizer.param_groups
+    if not isinstance(param, (list, tuple)):
+        return [param] * len(groups)
+    if len(param) != len(groups):
+        raise ConfigError(
+            f"{len(groups)} values are needed, one for each parameter group of "
+            f"{type(optimizer).__name__}, got {len(param)}"
+        )
+    return list(param)
+
+
+def _numbers(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (Real, list, tuple, Mapping)):
+        raise ConfigError.of(name, f"must be a number, list or dict, got {value!r}")

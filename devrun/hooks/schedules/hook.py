@@ -124,13 +124,12 @@ class ScheduleHook(Hook):
         return float(WARMUPS[self.warmup](left, self.warmup_ratio))
 
     def before_run(self, runner: Run) -> None:
-        # Where there are no epochs to count, nothing would ever set the value.
+        own = type(self).before_train_iter is not ScheduleHook.before_train_iter
         if (
             self.by_epoch
             and self.follows_progress
+            and not own
             and runner.max_epochs is None
-            and self._inherits("before_train_epoch")
-            and self._inherits("before_train_iter")
         ):
             raise ConfigError(
                 f"{type(self).__name__} has by_epoch=True, but this run is counted in "
@@ -157,20 +156,6 @@ class ScheduleHook(Hook):
             self.regular = self.regular or self._regular(runner)
             warm = runner.iter < last
             self._write(runner, self._warm(runner.iter) if warm else self.regular)
-
-    def get_triggered_stages(self) -> list[str]:
-        """As in `Hook`, less the stage in which this schedule has nothing to do."""
-        idle = set()
-        if self.by_epoch and self.warmup is None:
-            idle.add("before_train_iter")
-        if not self.by_epoch and not self.warmup_by_epoch:
-            idle.add("before_train_epoch")
-        idle = {stage for stage in idle if self._inherits(stage)}
-        return [stage for stage in super().get_triggered_stages() if stage not in idle]
-
-    def _inherits(self, stage: str) -> bool:
-        method = getattr(self, stage)
-        return getattr(method, "__func__", None) is getattr(ScheduleHook, stage)
 
     def _resolve_warmup(self, runner: Run) -> int:
         """Iterations of the warm-up, once the length of an epoch is known."""

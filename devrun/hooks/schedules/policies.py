@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -36,6 +36,12 @@ def annealing_cos(
 def annealing_linear(start: float, end: float, factor: float) -> float:
     """From `start` to `end` in a straight line, as `factor` goes from 0 to 1."""
     return start + (end - start) * factor
+
+
+ANNEALINGS: dict[str, Callable[[float, float, float], float]] = {
+    "cos": annealing_cos,
+    "linear": annealing_linear,
+}
 
 
 def fraction(name: str, value: Any) -> None:
@@ -68,14 +74,13 @@ class _Step(ScheduleHook):
         step = self.step
         if isinstance(step, (list, tuple)):
             what = "each milestone in step"
-            step = sorted(whole_number(what, each, key="step") for each in step)
-        elif not isinstance(step, int) or isinstance(step, bool):
+            self.step = sorted(whole_number(what, each, key="step") for each in step)
+        elif type(step) is int:
+            whole_number("step", step)
+        else:
             raise ConfigTypeError.of(
                 "step", f"must be an int or a list of ints, got {step!r}"
             )
-        else:
-            whole_number("step", step)
-        self.step = step
         super().__post_init__()
 
     def stepped(self, base: float, progress: int, least: float | None) -> float:
@@ -149,46 +154,48 @@ class InvLrUpdaterHook(LrUpdaterHook):
         return base * float((1.0 + self.gamma * progress) ** -self.power)
 
 
-def _exactly_one(name: str, least: float | None, ratio: float | None) -> None:
-    """Refuse both or neither of `name` and `name`_ratio."""
-    if (least is None) == (ratio is None):
-        given = "neither" if least is None else f"{least!r} and {ratio!r}"
-        raise ConfigError(
-            f"give exactly one of {name} and {name}_ratio, got {given}",
-            key=f"{name}_ratio",
-        )
+def minimum(
+    name: str, least: float | None, ratio: float | None
+) -> Callable[[float], float]:
+    """From the initial to the last value of a group: `least`, or `ratio` of it.
+
+    Raises:
+        ConfigError: not exactly one of both is given.
+    """
+    if least is None and ratio is not None:
+        return lambda base: base * ratio
+    if least is not None and ratio is None:
+        return lambda base: least
+    given = "neither" if least is None else f"{least!r} and {ratio!r}"
+    raise ConfigError(
+        f"give exactly one of {name} and {name}_ratio, got {given}",
+        key=f"{name}_ratio",
+    )
 
 
+@dataclass(eq=False)
 class _ToMinLr(LrUpdaterHook):
     """A policy that ends at `min_lr` or at `min_lr_ratio` of the initial rate."""
 
-    min_lr: float | None
-    min_lr_ratio: float | None
+    min_lr: float | None = None
+    min_lr_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        _exactly_one("min_lr", self.min_lr, self.min_lr_ratio)
+        self.end = minimum("min_lr", self.min_lr, self.min_lr_ratio)
         super().__post_init__()
 
-    def end(self, base: float) -> float:
-        """The last rate of a group that begins at `base`."""
-        ratio = self.min_lr_ratio
-        return float(self.min_lr or 0.0) if ratio is None else base * ratio
 
-
+@dataclass(eq=False)
 class _ToMinMomentum(MomentumUpdaterHook):
     """The same with `min_momentum` and `min_momentum_ratio`."""
 
-    min_momentum: float | None
-    min_momentum_ratio: float | None
+    min_momentum: float | None = None
+    min_momentum_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        _exactly_one("min_momentum", self.min_momentum, self.min_momentum_ratio)
+        least, ratio = self.min_momentum, self.min_momentum_ratio
+        self.end = minimum("min_momentum", least, ratio)
         super().__post_init__()
-
-    def end(self, base: float) -> float:
-        """The last momentum of a group that begins at `base`."""
-        ratio = self.min_momentum_ratio
-        return float(self.min_momentum or 0.0) if ratio is None else base * ratio
 
 
 @policy
@@ -198,9 +205,6 @@ class CosineAnnealingLrUpdaterHook(_ToMinLr):
     SGDR, https://arxiv.org/abs/1608.03983, equation 5.
     """
 
-    min_lr: float | None = None
-    min_lr_ratio: float | None = None
-
     def value(self, base: float, progress: int, total: int) -> float:
         return annealing_cos(base, self.end(base), progress / total)
 
@@ -208,9 +212,6 @@ class CosineAnnealingLrUpdaterHook(_ToMinLr):
 @policy
 class CosineAnnealingMomentumUpdaterHook(_ToMinMomentum):
     """Half a cosine from the initial to the minimum momentum over the run."""
-
-    min_momentum: float | None = None
-    min_momentum_ratio: float | None = None
 
     def value(self, base: float, progress: int, total: int) -> float:
         return annealing_cos(base, self.end(base), progress / total)
@@ -220,9 +221,6 @@ class CosineAnnealingMomentumUpdaterHook(_ToMinMomentum):
 class LinearAnnealingLrUpdaterHook(_ToMinLr):
     """A straight line from the initial to the minimum rate over the run."""
 
-    min_lr: float | None = None
-    min_lr_ratio: float | None = None
-
     def value(self, base: float, progress: int, total: int) -> float:
         return annealing_linear(base, self.end(base), progress / total)
 
@@ -230,9 +228,6 @@ class LinearAnnealingLrUpdaterHook(_ToMinLr):
 @policy
 class LinearAnnealingMomentumUpdaterHook(_ToMinMomentum):
     """A straight line from the initial to the minimum momentum over the run."""
-
-    min_momentum: float | None = None
-    min_momentum_ratio: float | None = None
 
     def value(self, base: float, progress: int, total: int) -> float:
         return annealing_linear(base, self.end(base), progress / total)
@@ -243,8 +238,6 @@ class FlatCosineAnnealingLrUpdaterHook(_ToMinLr):
     """The initial rate for `start_percent` of the run, then half a cosine."""
 
     start_percent: float = 0.75
-    min_lr: float | None = None
-    min_lr_ratio: float | None = None
 
     def __post_init__(self) -> None:
         fraction("start_percent", self.start_percent)
@@ -268,16 +261,10 @@ class CosineRestartLrUpdaterHook(_ToMinLr):
         ConfigError: the lists differ in length, or a run is longer than `periods`.
     """
 
-    periods: Sequence[int]
+    periods: Sequence[int] = ()
     restart_weights: Sequence[float] = (1,)
-    min_lr: float | None = None
-    min_lr_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("periods", "restart_weights"):
-            value = vars(self)[name]
-            if not isinstance(value, (list, tuple)) or not value:
-                raise ConfigError.of(name, f"must be a list of numbers, got {value!r}")
         if len(self.periods) != len(self.restart_weights):
             raise ConfigError(
                 f"periods and restart_weights must have the same length, got "
@@ -318,16 +305,11 @@ class CosineAnnealingCooldownLrUpdaterHook(_ToMinLr):
     schedule MMClassification names CosineAnnealingCooldown.
     """
 
-    min_lr: float | None = None
-    min_lr_ratio: float | None = None
     cool_down_ratio: float = 0.1
     cool_down_time: int = 10
 
     def __post_init__(self) -> None:
-        if self.cool_down_time < 0:
-            raise ConfigError.of(
-                "cool_down_time", f"must be 0 or more, got {self.cool_down_time!r}"
-            )
+        whole_number("cool_down_time", self.cool_down_time, least=0)
         super().__post_init__()
 
     def value(self, base: float, progress: int, total: int) -> float:

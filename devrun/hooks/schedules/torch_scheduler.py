@@ -12,6 +12,7 @@ from torch.optim import Optimizer, lr_scheduler
 
 from devrun import trust
 from devrun.blame import cause_of
+from devrun.config.numbers import whole_number
 from devrun.construct import check_call, where
 from devrun.errors import (
     CheckpointError,
@@ -20,7 +21,8 @@ from devrun.errors import (
     UnknownNameError,
     nearest,
 )
-from devrun.hooks.base import Hook, Priority, get_priority
+from devrun.hooks.base import Hook, Priority
+from devrun.hooks.early_stopping import ResultHook
 from devrun.hooks.schedules.hook import optimizers_of, write
 from devrun.registry import HOOKS, LR_SCHEDULERS
 from devrun.run import Run
@@ -73,11 +75,7 @@ class TorchSchedulerHook(Hook):
             )
         if self.given is None:
             _check_arguments(self._kind, arguments)
-        most = 1 if self._takes_metric else math.inf  # it looks after each evaluation
-        if type(frequency) is not int or not 1 <= frequency <= most:
-            raise ConfigError.of(
-                "frequency", f"must be an int of 1 to {most}, got {frequency!r}"
-            )
+        whole_number("frequency", frequency)
         self.policy = policy if isinstance(policy, str) else self._kind.__name__
         self.by_epoch, self.frequency = by_epoch, frequency
         self.arguments = arguments
@@ -108,11 +106,6 @@ class TorchSchedulerHook(Hook):
     def before_train_iter(self, runner: Run) -> None:
         if not self.by_epoch:
             self._step_to(runner.iter)
-
-    def get_triggered_stages(self) -> list[str]:
-        """As in `Hook`, less the stage in which nothing is stepped."""
-        idle = "before_train_iter" if self.by_epoch else "before_train_epoch"
-        return [stage for stage in super().get_triggered_stages() if stage != idle]
 
     def state_dict(self) -> dict[str, Any]:
         """Position of every scheduler, and the rates in force."""
@@ -153,18 +146,17 @@ class TorchSchedulerHook(Hook):
                 *mine,
             )
             return
-        sizes = {n: len(s.optimizer.param_groups) for n, s in self.schedulers.items()}
-        if {name: len(rows) for name, rows in saved["groups"].items()} != sizes:
-            raise CheckpointError(
-                f"the checkpoint has schedulers for {sorted(saved['groups'])} with "
-                "other parameter groups than this run's optimizers; resume with the "
-                "same optimizer section"
-            )
         for name, scheduler in self.schedulers.items():
+            rows = saved["groups"].get(name, ())
+            if len(rows) != len(scheduler.optimizer.param_groups):
+                raise CheckpointError(
+                    f"the checkpoint has schedulers for {sorted(saved['groups'])} with "
+                    "other parameter groups than this run's optimizers; resume with "
+                    "the same optimizer section"
+                )
             state = overlay(scheduler.state_dict(), saved["schedulers"][name])
             scheduler.load_state_dict(state)
-            groups = scheduler.optimizer.param_groups
-            for group, row in zip(groups, saved["groups"][name], strict=True):
+            for group, row in zip(scheduler.optimizer.param_groups, rows, strict=True):
                 for key, value in row.items():
                     if isinstance(value, list):
                         group[key] = tuple(value)
@@ -195,99 +187,35 @@ class TorchSchedulerHook(Hook):
 
 
 @HOOKS.register_module()
-class PlateauSchedulerHook(TorchSchedulerHook):
+class PlateauSchedulerHook(ResultHook, TorchSchedulerHook):
     """Lowers the rate when `monitor` has not improved for some evaluations.
 
-    The value is looked up in `runner.log_buffer.output`, after the evaluation hook in
-    the same stage, or after a val epoch of the workflow. An epoch (or iteration)
-    without one changes nothing.
-
     Args:
-        monitor: name of the value, such as `accuracy_top-1`, or `loss` of a val epoch.
-        by_epoch: look after each epoch, else after each iteration as well.
+        monitor: name of the result, such as `accuracy_top-1`; see `ResultHook`.
+        by_epoch: changes nothing: each evaluation counts.
         arguments: of `torch.optim.lr_scheduler.ReduceLROnPlateau`; `mode` is `min`
             or `max`.
     """
 
-    # Behind evaluation (LOW, 70), before the loggers, which clear the values (90).
-    priority = 80
     _takes_metric = True
 
     def __init__(
         self,
         monitor: str,
-        by_epoch: bool = True,
+        by_epoch: bool = False,
         policy: Any = "ReduceLROnPlateau",
         **arguments: Any,
     ) -> None:
-        super().__init__(policy, by_epoch, **arguments)
+        super().__init__(policy, by_epoch=False, **arguments)
         self.monitor = monitor
-        self._taken = self._warned = False
-
-    def before_run(self, runner: Run) -> None:
-        if get_priority(self.priority) <= Priority.LOW.value:
-            raise ConfigError(
-                f"{self.policy} reads what evaluation (priority 70) found, so its own "
-                f"priority must be above that, got {self.priority!r}; leave it out"
-            )
-        super().before_run(runner)
-
-    def before_train_epoch(self, runner: Run) -> None:
-        self._forget(runner)
 
     def before_train_iter(self, runner: Run) -> None:
-        self._forget(runner)
+        """Nothing: it is stepped by `follow`."""
 
-    def after_train_iter(self, runner: Run) -> None:
-        self._take(runner)
-
-    def after_train_epoch(self, runner: Run) -> None:
-        self._take(runner)
-
-    def after_val_epoch(self, runner: Run) -> None:
-        means = runner.log_buffer.means()
-        if not self._taken and self.monitor in means:
-            self._step(means[self.monitor])
-
-    def after_run(self, runner: Run) -> None:
-        if not self.steps:
-            runner.logger.warning(
-                "%s never got a value of %r, so the learning rate was never lowered",
-                self.policy,
-                self.monitor,
-            )
-
-    def get_triggered_stages(self) -> list[str]:
-        """As in `Hook`, without the iterations when it follows epochs."""
-        stages = Hook.get_triggered_stages(self)
-        return [s for s in stages if not (self.by_epoch and s.endswith("_train_iter"))]
-
-    def _forget(self, runner: Run) -> None:
-        """Drop a value that was there before; only a new one counts."""
-        runner.log_buffer.output.pop(self.monitor, None)
-        self._taken = False
-
-    def _step(self, value: float) -> None:
+    def follow(self, runner: Run, value: float) -> None:
         for scheduler in self.schedulers.values():
             scheduler.step(value)
         self.steps += 1
-        self._taken = True
-
-    def _take(self, runner: Run) -> None:
-        found = runner.log_buffer.output
-        if self._taken:
-            return
-        if self.monitor in found:
-            self._step(float(found[self.monitor]))
-        elif "eval_iter_num" in found and not self._warned:
-            self._warned = True
-            names = [name for name in found if name != "eval_iter_num"]
-            runner.logger.warning(
-                "evaluation has no %r for %s; %s",
-                self.monitor,
-                self.policy,
-                nearest(self.monitor, names),
-            )
 
 
 def scheduler_names() -> list[str]:
