@@ -82,7 +82,6 @@ def _run_flags(group: argparse._ActionsContainer) -> None:
     scaled = "lr times the samples of an update / auto_scale_lr.base_batch_size"
     switch(group, "--auto-scale-lr", scaled)
     switch(group, "--dry-run", "two iterations of each phase, no files")
-    switch(group, "--find-lr", "try learning rates, train nothing")
     add_progress_flag(group)
     add_config_flags(group)
 

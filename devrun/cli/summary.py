@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
         "epochs": runner.epoch,
         "iterations": runner.iter,
         "stopped": runner.state.why_ended,
-        **_speed(runner),
+        "seconds": _seconds(runner),
         "skipped_updates": runner.adapter.skipped_updates,
         "not_finite": runner.not_finite,
         "metrics": last_validation(work_dir / f"{timestamp}.log.json"),
@@ -46,24 +45,14 @@ def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
     }
 
 
-def _speed(runner: Any) -> dict[str, Any]:
-    """Seconds by part of the run, and model FLOPs utilization where it is known."""
-    from devrun.hooks.flops import FlopsHook
+def _seconds(runner: Any) -> dict[str, float] | None:
+    """By part of the run, where a timer is there."""
     from devrun.hooks.timer import IterTimerHook
-    from devrun.rehearsal.utilization import utilization
 
-    timers = [hook for hook in runner.hooks if isinstance(hook, IterTimerHook)]
-    if not timers:
-        return {"seconds": None, "utilization": None}
-    spent, updates = timers[0].spent, runner.train_steps
-    training = sum(spent[part] for part in ("data", "copy", "compute", "hooks"))
-    counts = (hook.flops for hook in runner.hooks if isinstance(hook, FlopsHook))
-    flops = next(counts, None)
-    reached = utilization(runner.session, flops, training, updates)
-    return {
-        "seconds": {part: round(seconds, 3) for part, seconds in spent.items()},
-        "utilization": reached and {**asdict(reached), "words": reached.words()},
-    }
+    for hook in runner.hooks:
+        if isinstance(hook, IterTimerHook):
+            return {part: round(spent, 3) for part, spent in hook.spent.items()}
+    return None
 
 
 def _best_metric(runner: Any) -> str | None:
@@ -116,12 +105,6 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
     lines.append(f"logs: {work_dir / facts['timestamp']}.log, .log.json, run.json")
     if bound := bound_of(shares_of(facts)):
         lines.append(f"time: {bound}")
-    if facts.get("utilization"):
-        lines.append(f"speed: {facts['utilization']['words']}")
-    energy = facts.get("energy") or {}
-    if energy.get("joules") is not None:
-        counters = ", ".join(energy["counters"])
-        lines.append(f"energy: {energy['joules']:,.0f} J by {counters}")
     lines.append(f"report: devrun report {shlex.quote(str(work_dir))}")
     return "\n".join(lines)
 

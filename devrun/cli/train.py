@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
-import json
-import math
 import os
 import shlex
 import time
@@ -44,20 +41,12 @@ from devrun.cli.workdir import (
 from devrun.config import check_config
 from devrun.devices.resolve import set_environment
 from devrun.dist import check_launcher, launched
-from devrun.errors import ConfigError, DevrunError, StorageError
-from devrun.files import disk_errors, replace_file
+from devrun.errors import DevrunError, StorageError
 from devrun.launched import join_launcher, launcher, take_signals, tell_launcher
 from devrun.lock import unlock_directory
 from devrun.log.logger import get_logger
 
 add_arguments = add_train_flags
-FIND_LR_STEPS = 100
-FIND_LR_FILE = "lr_find.json"
-_NOT_FOR_FIND_LR = (
-    *("work_dir", "lr_config", "momentum_config", "checkpoint_config", "custom_hooks"),
-    *("evaluation", "watchdog", "resume_from", "auto_resume"),
-)
-"""Sections of a config that a range test of learning rates has no use for."""
 
 
 @dataclass
@@ -76,20 +65,15 @@ class Plan:
 def run(args: argparse.Namespace, session: Session) -> int:
     """Train; the config is checked before anything slow is imported."""
     join_launcher()
-    if args.find_lr:
-        _check_find_lr(args)
     go_on(args)
     launches = to_launch(args)
     # a machine that comes back to a run finds it in the work_dir
     plan = _plan(args, joins=launches and takes_more_or_fewer(args))
     if launches:
-        if not (args.rdzv_endpoint or args.dry_run or args.find_lr):
+        if not (args.rdzv_endpoint or args.dry_run):
             # before rank 0 would find it, and end the rest
             make_writable(plan.work_dir)
         return launch_command(args, plan.cfg, session.argv, str(plan.work_dir))
-    if args.find_lr:
-        take_signals()
-        return _find_lr(args, plan)
     with StopSignals() as signals, trusted(args):
         take_signals()
         try:
@@ -111,7 +95,7 @@ def _plan(args: argparse.Namespace, *, joins: bool = False) -> Plan:
         cfg.get("work_dir"),
         Path(args.config).stem,
         resume_from=cfg.get("resume_from"),
-        overwrite=args.overwrite or args.dry_run or args.find_lr or joins,
+        overwrite=args.overwrite or args.dry_run or joins,
     )
     cfg.merge_from_dict({"work_dir": str(work_dir)})
     cfg.freeze()
@@ -147,7 +131,6 @@ def _train(
     signals.on_leave.append(record.fail)
     set_environment(fast=plan.cfg.get("performance") is not None)
     import_modules(args, plan.cfg)  # the command line may have changed the list
-    from devrun.log.energy import EnergyMeter
     from devrun.log.env import brief, env_text
     from devrun.runners.training import build_training
 
@@ -170,15 +153,13 @@ def _train(
         logger.debug("Environment:\n%s\n%s", env_text(), record.text())
         signals.attach(runner)
         _tell_hangs(runner, record, signals)
-        meter = EnergyMeter(runner.adapter.energy_counter())
-        session.on_failure.insert(0, lambda *_: record.write(energy=meter.stop()))
         training.run()
         if signals.stopped(runner.stop_reason):
             record.write(stopped=runner.state.why_ended)
             reached = f"{runner.epoch} epochs and {runner.iter} iterations"
             raise signals.interruption(reached, _save(runner, plan.cfg))
         found = results(runner, plan.work_dir, plan.timestamp)
-        record.finish("done", 0, **found, energy=meter.stop())
+        record.finish("done", 0, **found)
         if plan.main:
             say(summary(record.facts, plan.work_dir, dry_run=args.dry_run))
     return 0
@@ -226,72 +207,3 @@ def _tell_hangs(runner: Any, record: RunRecord, signals: StopSignals) -> None:
         if isinstance(hook, WatchdogHook):
             hook.on_hang.append(tell)
             signals.on_leave.append(lambda *_, hook=hook: hook.remove_files())
-
-
-def _check_find_lr(args: argparse.Namespace) -> None:
-    """Refuse flags that a range test has no use for."""
-    for name in ("dry_run", "resume_from", "overwrite"):
-        if getattr(args, name):
-            flag = f"--{name.replace('_', '-')}"
-            raise ConfigError(
-                f"--find-lr and {flag} clash: a range test trains nothing that is "
-                "kept; give one of them (its first weights are those of --load-from)"
-            )
-
-
-def _find_lr(args: argparse.Namespace, plan: Plan) -> int:
-    """Say which rate is suggested, and write the curve into the work_dir."""
-    get_logger(log_level=plan.cfg.get("log_level") or "INFO" if plan.main else "ERROR")
-    set_environment()
-    with trusted(args, plan.cfg):
-        from devrun.hooks.lr_range import LrRangeHook
-        from devrun.runners.lr_range import find_lr
-        from devrun.runners.training import build_training
-
-        training = build_training(
-            _for_find_lr(plan.cfg),
-            validate=False,
-            progress=args.progress,
-            allow_pickle=args.allow_pickle,
-        )
-        with closing(training.runner) as runner:
-            curve = find_lr(runner, training.loaders, LrRangeHook(steps=FIND_LR_STEPS))
-    if not plan.main:
-        return 0
-    facts = {**vars(curve), "suggestion": curve.suggestion}
-    path = plan.work_dir / FIND_LR_FILE
-    with disk_errors(f"{str(path)!r} cannot be written", "; give --work-dir"):
-        plan.work_dir.mkdir(parents=True, exist_ok=True)
-        replace_file(path, _curve_json(facts), follow=False)
-    tried = f"{len(curve.lr)} updates from {curve.lr[0]:.3g} to {curve.lr[-1]:.3g}"
-    if curve.suggestion is None:
-        say(f"no learning rate suggested: the loss fell nowhere in {tried} ({path})")
-    else:
-        say(f"suggested learning rate: {curve.suggestion:.3g} ({tried}; {path})")
-    return 0
-
-
-def _for_find_lr(cfg: Any) -> Any:
-    """Of `cfg`, what one train phase of `FIND_LR_STEPS` updates needs."""
-    reduced = copy.deepcopy(cfg)
-    for name in _NOT_FOR_FIND_LR:
-        reduced[name] = None
-    runner = reduced.get("runner") or {}
-    runner.pop("max_epochs", None)
-    runner.update(type="IterBasedRunner", max_iters=FIND_LR_STEPS)
-    update = reduced.get("optimizer_config") or {}
-    update.pop("spike", None)
-    update["nonfinite"] = "ignore"  # an exploding loss is what is looked for
-    reduced["runner"], reduced["optimizer_config"] = runner, update
-    reduced["workflow"], reduced["log_config"] = [["train", 1]], {"hooks": []}
-    return reduced
-
-
-def _curve_json(facts: dict[str, Any]) -> bytes:
-    plain = {
-        key: [v if math.isfinite(v) else None for v in value]
-        if isinstance(value, list)
-        else value
-        for key, value in facts.items()
-    }
-    return f"{json.dumps(plain)}\n".encode()

@@ -265,10 +265,6 @@ class DeviceAdapter(ABC):
         """Peak memory in MiB since the start (`peak_mib`), where it is known."""
         return {}
 
-    def energy_counter(self) -> tuple[str, Callable[[], float]] | None:
-        """(what is counted, its joules since any time), where the device counts."""
-        return None
-
     def empty_cache(self) -> None:
         """Give cached device memory back, where there is a cache."""
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from devrun.devices import nvml
 from devrun.devices.backends import BackendSettings
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
@@ -72,10 +71,6 @@ class CUDAAdapter(EagerAdapter):
             "peak_mib": torch.cuda.max_memory_allocated(self.device) / 2**20,
             "peak_reserved_mib": torch.cuda.max_memory_reserved(self.device) / 2**20,
         }
-
-    def energy_counter(self) -> tuple[str, Callable[[], float]] | None:
-        uuid = getattr(torch.cuda.get_device_properties(self.device), "uuid", None)
-        return None if uuid is None else nvml.energy_counter(str(uuid))
 
     def empty_cache(self) -> None:
         torch.cuda.empty_cache()

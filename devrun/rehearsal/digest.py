@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -35,10 +34,7 @@ class Digest:
     best_seconds: float | None = None
     """Training time until the best score, s."""
     joules: float | None = None
-    """Energy of the whole run, J."""
-    joules_source: str | None = None
-    """`given`: at the power that was given; `measured`: by the counters that were read
-    while it trained."""
+    """Energy of the whole run at the power that was given, J."""
     price: float | None = None
     joules_to_best: float | None = None
     price_to_best: float | None = None
@@ -53,9 +49,6 @@ def digest(
     """The figures of `run`; energy and price where power (W) and price are given."""
     parts = [*run.earlier, run.facts]
     seconds = _sum(finite(part.get("duration_seconds")) for part in parts)
-    joules, source = _times(seconds, watts), "given"
-    if watts is None:
-        joules, source = _sum(map(_measured, parts)), "measured"
     shares = {k: v for k, v in _shares(run).items() if finite(v) is not None}
     metric, score, step = _best(run)
     until = None if step is None else _seconds_at(run, step)
@@ -70,10 +63,9 @@ def digest(
         best_score=score,
         best_step=step,
         best_seconds=until,
-        joules=joules,
-        joules_source=None if joules is None else source,
+        joules=_times(seconds, watts),
         price=_times(seconds, price_per_hour, 1 / HOUR),
-        joules_to_best=_times(until, _power(joules, seconds)),
+        joules_to_best=_times(until, watts),
         price_to_best=_times(until, price_per_hour, 1 / HOUR),
     )
 
@@ -145,20 +137,10 @@ def _logged(run: RecordedRun, name: str) -> np.ndarray:
     return np.zeros(0) if curve is None else curve.finite()
 
 
-def _measured(facts: Mapping[str, Any]) -> float | None:
-    energy = facts.get("energy")
-    return finite(energy.get("joules")) if isinstance(energy, Mapping) else None
-
-
 def _sum(values: Iterable[float | None]) -> float | None:
     """Of those that are known; None where none is."""
     known = [value for value in values if value is not None]
     return finite(sum(known)) if known else None
-
-
-def _power(joules: float | None, seconds: float | None) -> float | None:
-    """The mean over the run, W."""
-    return joules / seconds if joules is not None and seconds else None
 
 
 def _times(

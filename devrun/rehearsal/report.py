@@ -36,8 +36,8 @@ DEPTH = 100
 _FACTS = {
     "status": "status", "error": "failed because", "stopped": "ended because",
     "device": "device", "versions": "versions", "git": "revision",
-    "utilization": "utilization", "seed": "seed", "world_size": "processes",
-    "started": "started", "command": "command",
+    "seed": "seed", "world_size": "processes", "started": "started",
+    "command": "command",
 }  # fmt: skip
 _PARTS = tuple(ADVICE)
 NO_RESULTS = ("lr", "momentum", "memory", "time", "data_time")
@@ -360,18 +360,15 @@ def _fact(run: Mapping[str, Any], key: str) -> str:
     value = run["facts"].get(key)
     if key == "device" and isinstance(value, Mapping):
         return f"{value.get('name')}{' (emulated)' * bool(value.get('emulated'))}"
-    if key == "utilization" and isinstance(value, Mapping):
-        return _value(value.get("words"))
     if key == "versions" and isinstance(value, Mapping):
         return ", ".join(f"{name} {version}" for name, version in value.items())
     return _value(value)
 
 
-def _energy(joules: float | None, source: str | None, price: float | None) -> str:
+def _energy(joules: float | None, price: float | None) -> str:
     parts = []
     if joules is not None:
-        how = "measured" if source == "measured" else "at the power given"
-        parts.append(f"{joules:,.0f} J ({joules / 3.6e6:.4g} kWh), {how}")
+        parts.append(f"{joules:,.0f} J ({joules / 3.6e6:.4g} kWh) at the power given")
     if price is not None:
         parts.append(f"{price:.4g} at the price given")
     return "; ".join(parts)
@@ -385,13 +382,10 @@ _FIGURES = (
     ("best", lambda f: f"{f['best_metric'] or ''} {_value(f['best_score'])}".strip()),
     ("at step", lambda f: _value(f["best_step"])),
     ("training until then", lambda f: _duration(f["best_seconds"])),
-    (
-        "energy and price",
-        lambda f: _energy(f["joules"], f["joules_source"], f["price"]),
-    ),
+    ("energy and price", lambda f: _energy(f["joules"], f["price"])),
     (
         "until the best",
-        lambda f: _energy(f["joules_to_best"], f["joules_source"], f["price_to_best"]),
+        lambda f: _energy(f["joules_to_best"], f["price_to_best"]),
     ),
 )
 

@@ -33,7 +33,6 @@ FLAGS = {
         "--diff-seed",
         "--dry-run",
         "--emulate",
-        "--find-lr",
         "--gpu-id",
         "--gpu-ids",
         "--gpus",

@@ -78,7 +78,6 @@ def test_versions_as_torch_never_writes_them_are_left_out(config, train, version
     [
         ("train", "FILE", "--work-dir", "~nobody-here/run"),
         ("train", "FILE", "--load-from", "~nobody-here/a.pth"),
-        ("train", "FILE", "--find-lr", "--work-dir", "~nobody-here/run"),
         ("test", "FILE", "~nobody-here/a.pth"),
         ("test", "FILE", "a.pth", "--predictions", "~nobody-here/a.csv"),
         ("predict", "FILE", "a.pth", "--out", "~nobody-here/a.csv"),

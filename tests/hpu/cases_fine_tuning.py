@@ -96,12 +96,6 @@ def test_smoothing_and_weights(tmp_path):
     both(tmp_path, loss=loss)
 
 
-def test_a_rate_is_found(tmp_path):
-    run(tmp_path, "hpu", "--find-lr")
-    facts = json.loads(Path("hpu/lr_find.json").read_text())
-    assert facts["suggestion"] > 1e-5
-
-
 def mixup(folder):
     mixed = {"type": "torchvision.transforms.v2.MixUp", "num_classes": 4}
     both(folder, data={"batch_transform": mixed})

@@ -113,13 +113,6 @@ def test_the_example_trains_from_a_config_and_is_evaluated(L, tmp_path, capsys):
     assert "Digits has no test_dataloader" in capsys.readouterr().err
 
 
-def test_a_range_test_puts_its_schedulers_aside(L, tmp_path, capsys):
-    pytest.importorskip("sklearn")
-    words = ["--import", "lightning_digits", "--device", "cpu", "--find-lr"]
-    assert main(["train", CONFIG, *words, "--work-dir", str(tmp_path)]) == 0
-    assert "suggested learning rate: " in capsys.readouterr().out
-
-
 def test_an_emulated_ipu_gives_the_losses_of_the_cpu(lit, tmp_path):
     found = {}
     for name in ("cpu", "ipu"):

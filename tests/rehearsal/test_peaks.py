@@ -10,7 +10,6 @@ import pytest
 import torch
 import yaml
 
-from devrun.cli.main import main
 from devrun.devices.resolve import resolve_device
 from devrun.rehearsal import peaks as module
 from devrun.rehearsal.peaks import load
@@ -115,39 +114,6 @@ def test_an_emulated_device_is_not_measured(name):
     adapter = resolve_device({"type": name, "emulate": True})
     with pytest.raises(module.UnsupportedFeatureError, match="nothing about speed"):
         module.measure(adapter)
-
-
-FLOPS = {"type": "FlopsHook"}
-
-
-def test_a_training_tells_its_utilization_where_the_device_was_measured(
-    cache, tmp_path, capsys
-):
-    config = tmp_path / "small.yaml"
-    config.write_text(yaml.safe_dump({**CONFIG, "custom_hooks": [FLOPS]}))
-    words = ["train", str(config), "--work-dir"]
-    assert main([*words, "unknown"]) == 0
-    assert "speed:" not in capsys.readouterr().out
-    adapter = resolve_device("cpu")
-    adapter.setup(0)
-    product = module.Measured("matmul", "fp32", "any", 10, 9, 11, "GFLOP/s", 1)
-    versions = {"torch": str(torch.__version__)}
-    description = module.describe(adapter, adapter.device)
-    module.save(
-        module.Peaks(
-            "cpu", description, versions, torch.get_num_threads(), [product], []
-        )
-    )
-    assert main([*words, "known"]) == 0
-    assert "of the 10 GFLOP/s of fp32 products" in capsys.readouterr().out
-    facts = json.loads((tmp_path / "known" / "run.json").read_text())
-    found, spent = facts["utilization"], facts["seconds"]
-    # two linear layers: forward, their weights' gradients, the second one's input's
-    flops = 2 * 8 * (2 * 16 * 8 + 3 * 8 * 4)
-    parts = ("data", "copy", "compute", "hooks")
-    reached = flops * 8 / sum(spent[part] for part in parts) / 1e9
-    assert found["gflops"] == pytest.approx(reached, rel=0.2)
-    assert found["share"] == pytest.approx(found["gflops"] / 10, abs=1e-5)
 
 
 def test_a_training_does_not_import_what_measures(tmp_path):

@@ -108,15 +108,12 @@ def test_a_resumed_run_has_the_cost_of_its_parts_and_what_interrupted_them(
         "error": "stopped by SIGTERM after 4 iterations",
         "duration_seconds": 100.0,
         "seconds": {"compute": 90.0},
-        "energy": {"joules": 5.0},
     }
     (work_dir / "run-20260101_000000.json").write_text(json.dumps(part))
     (run,) = json.loads(report(work_dir, "--json")[1])["runs"]
     whole = 100 + facts["duration_seconds"]
     assert run["figures"]["seconds"] == pytest.approx(whole)
     assert sum(run["figures"]["shares"].values()) == pytest.approx(whole)
-    before = (facts["energy"] or {}).get("joules") or 0.0
-    assert run["figures"]["joules"] == pytest.approx(5.0 + before)
     assert run["figures"]["bound"].startswith("compute: ")
     page = tmp_path / "page.html"
     assert report(work_dir, "-o", page)[0] == 0
@@ -215,7 +212,7 @@ ODD = {
     "no end": ({"duration_seconds": math.inf, "seconds": {"data": math.nan}}, "time"),
     "its end": ({"stopped": "loss <b> is low enough"}, "loss &lt;b&gt; is low enough"),
     "other kinds": (
-        {"versions": 3, "device": [1], "utilization": {"words": [1]}, "git": {"a": {}}},
+        {"versions": 3, "device": [1], "git": {"a": {}}},
         "revision",
     ),
 }
