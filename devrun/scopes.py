@@ -139,7 +139,7 @@ def hint(kind: str, name: str, own: Iterable[str]) -> str:
     scope = _default.get()
     known = [*own, *(scope.names(kind) if scope is not None else ())]
     searched = f" and not in {scope.name}" if scope is not None else ""
-    elsewhere = import_module(_HOME).whose(kind, name, known)
+    elsewhere = import_module(_HOME).whose(kind, name)
     if elsewhere:
         return f"{searched}; {elsewhere}"
     return (

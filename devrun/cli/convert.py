@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("config", metavar="CONFIG", help="a config with the sections of MMEngine")
     add("-o", "--out", metavar="FILE", help="a .py, .yaml or .json (or printed as .py)")
     add("--cfg-options", nargs="+", action=DictAction, metavar="KEY=VALUE")
-    switch(parser, "--trust-config", "run a .py as Python, as `read_base()` needs it")
+    switch(parser, "--trust-config", "run a .py as Python")
 
 
 def run(args: argparse.Namespace, session: Session) -> int:

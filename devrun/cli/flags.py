@@ -10,7 +10,7 @@ from typing import Any
 from devrun.cli.parser import index, positive, switch
 from devrun.cli.several import add_launch_flags, number_or_auto
 from devrun.config import Config, DictAction
-from devrun.config.engine import is_engine_style, reads_bases_lazily
+from devrun.config.engine import is_engine_style
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.merge import DELETE
 from devrun.config.older import give_runner
@@ -120,14 +120,9 @@ def read_config(args: argparse.Namespace, split: str = "val") -> Config:
     Args:
         split: whose evaluator an MMEngine-style config is read for.
     """
-    if args.trust_config and reads_bases_lazily(args.config):
-        from devrun.interop.mmengine.lazy import read_lazy
-
-        cfg = read_lazy(args.config)
-    else:
-        cfg = Config.fromfile(
-            args.config, import_custom_modules=False, trust=args.trust_config
-        )
+    cfg = Config.fromfile(
+        args.config, import_custom_modules=False, trust=args.trust_config
+    )
     cfg.merge_from_dict(args.cfg_options or {})
     if not is_engine_style(cfg):
         give_runner(cfg)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
-
-from devrun.config.source import extension, read_text
 
 _MARKS = (
     "optim_wrapper",
@@ -64,14 +61,3 @@ def is_engine_style(tree: Any) -> bool:
     return bool(marks) and (
         marks != ["train_cfg"] or not {"data", "runner", "optimizer"} & set(tree)
     )
-
-
-def reads_bases_lazily(path: str) -> bool:
-    """Whether a Python file gets its bases by `with read_base():`, MMEngine's imports.
-
-    Raises:
-        ConfigError: the file cannot be read.
-    """
-    if extension(path) != ".py":
-        return False
-    return bool(re.search(r"^\s*with read_base\(\)", read_text(path), re.MULTILINE))

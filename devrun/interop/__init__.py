@@ -6,9 +6,10 @@ kinds: of MMCV 1.x, or of MMEngine; which one it is says the installed version.
 
 from __future__ import annotations
 
-import difflib
 import functools
+import logging
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module, util
@@ -18,15 +19,12 @@ from typing import Any
 from devrun.blame import cause_of
 from devrun.config.tree import where
 from devrun.errors import ConfigError, DevrunError
-from devrun.hooks.base import Hook
 from devrun.registry import MODELS, Registry
 from devrun.scopes import SCOPES, Scope, within
 
 __all__ = [
     "attach",
-    "brings_optimizer",
     "guest_of",
-    "hooks_of",
     "init_weights",
     "installed",
     "module_loaders",
@@ -51,11 +49,8 @@ _KINDS = {
     },
 }
 """Kind of scope (a module here) -> scope -> distribution and its major version."""
-_BASES = {
-    "mmcv.runner.base_module": "openmmlab",
-    "mmengine.model.base_module": "mmengine",
-}
-"""Module of `BaseModule` -> module here that knows such models."""
+_BASES = ("mmcv.runner.base_module", "mmengine.model.base_module")
+"""Modules of `BaseModule`, whose first weights come by rules of its own."""
 _FITS = {
     "openmmlab": "mmcv 1.7.2 with mmcls 0.25, mmseg 0.30 or mmdet 2.28",
     "mmengine": "mmengine 0.10 with mmcv 2.1, mmpretrain 1.2 or mmseg 1.2",
@@ -80,7 +75,7 @@ def attach(name: str) -> Scope:
         ConfigError: the package is missing or of another generation.
     """
     kind = _kind_of(name)
-    scope: Scope = import_module(f"devrun.interop.{kind}").attach(name)
+    scope: Scope = import_module(f"devrun.interop.{kind}.scope").attach(name)
     return scope
 
 
@@ -169,33 +164,24 @@ def init_weights(model: Any) -> None:
     Raises:
         ConfigError: a file that `init_cfg` names is missing or does not fit.
     """
-    home = _home_of(model)
-    if home is None:
+    bases = (getattr(sys.modules.get(name), "BaseModule", ()) for name in _BASES)
+    if not isinstance(model, tuple(bases)):
         return
+    quiet = logging.getLogger("mmcv")
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)  # a line for each parameter
     try:
-        home.init_weights(model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.init_weights()
     except DevrunError:
         raise
     except Exception as error:
         raise ConfigError(
             f"the first weights of {type(model).__name__} failed: {cause_of(error)}"
         ) from error
-
-
-def hooks_of(model: Any) -> list[Hook]:
-    """What tells a model of a package how far the run is, where it asks for that."""
-    home = _home_of(model)
-    return list(home.hooks_of(model)) if hasattr(home, "hooks_of") else []
-
-
-def brings_optimizer(section: Mapping[str, Any]) -> bool:
-    """Whether the `model` section is of a kind that has its optimizer itself.
-
-    Also where it is of nothing that can be built, which building it explains.
-    """
-    lightning = import_module("devrun.interop.lightning")
-    found: bool = lightning.names_guest(section)
-    return found
+    finally:
+        quiet.setLevel(level)
 
 
 def module_loaders(
@@ -224,22 +210,14 @@ def guest_of(model: Any) -> Any:
     return None
 
 
-def _home_of(model: Any) -> Any:
-    """The module here for models of MMCV's or MMEngine's kind, if `model` is one."""
-    for home, name in _BASES.items():
-        base = getattr(sys.modules.get(home), "BaseModule", None)
-        if base is not None and isinstance(model, base):
-            return import_module(f"devrun.interop.{name}")
-    return None
-
-
 def move_augments(model: Any, loaders: Iterable[Any]) -> None:
     """Take out of the model what a compiled graph would freeze: its mixup and cutmix.
 
     It is done where the batches of `loaders`, DataLoaders of the training, are made.
     """
     if "mmcls" in sys.modules:
-        import_module("devrun.interop.openmmlab").move_augments(model, loaders)
+        parts = import_module("devrun.interop.openmmlab.parts")
+        parts.move_augments(model, loaders)
 
 
 def installed() -> list[str]:
@@ -248,26 +226,16 @@ def installed() -> list[str]:
     return [name for name in names if util.find_spec(name) is not None]
 
 
-def whose(kind: str, name: str, known: Sequence[str]) -> str:
-    """A clause that says which package has `name`, or nearly; empty if none.
-
-    Args:
-        known: names nearer at hand; where one is alike, no package is asked.
-    """
+def whose(kind: str, name: str) -> str:
+    """A clause that says which package has `name`; empty if none is known to."""
     if name in getattr(_registry_of_mmcv(kind), "module_dict", ()):
         return (
             f"MMCV's own {kind}s have it, and this runner is devrun's: give --mmcv, "
             "then imports of mmcv.runner are devrun's too"
         )
-    if kind != "model":
-        return ""
-    owners = _KNOWN.get(name, ())
+    owners = _KNOWN.get(name, ()) if kind == "model" else ()
     if not owners:
-        if difflib.get_close_matches(name, known, n=1):
-            return ""
-        theirs = {n: s.name for s in _usable() for n in s.names(kind)}
-        near = difflib.get_close_matches(name, theirs, n=1, cutoff=0.8)
-        return f"did you mean '{theirs[near[0]]}.{near[0]}'?" if near else ""
+        return ""
     there = [owner for owner in owners if owner in installed()]
     if there:
         return f"{there[0]} has it: write default_scope: {there[0]}"

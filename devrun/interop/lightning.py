@@ -6,8 +6,7 @@ one is seen from the model, so that neither is imported here.
     training_step, validation_step,
     test_step, predict_step                        the step of the model
     configure_optimizers                           `devrun.interop.lightning_optimizers`
-    self.log, self.log_dict                        `devrun.interop.lightning_log`
-    self.trainer                                   `devrun.interop.lightning_trainer`
+    self.log, self.trainer                         `devrun.interop.lightning_trainer`
     on_train_epoch_start and its like              called; others are refused
 """
 
@@ -26,17 +25,14 @@ from devrun.dist import weighted_means
 from devrun.errors import (
     ConfigError,
     ConfigTypeError,
-    DevrunError,
     UnsupportedFeatureError,
 )
 from devrun.hooks.base import Hook
-from devrun.interop.lightning_log import ModelLog
 from devrun.interop.lightning_optimizers import configured
-from devrun.interop.lightning_trainer import STAGE, Trainer, Unknown
+from devrun.interop.lightning_trainer import STAGE, ModelLog, Trainer, Unknown
 from devrun.metrics import StatefulMetric
 from devrun.models.calls import Wrapped, target_in
 from devrun.models.steps import separate_loss_step
-from devrun.registry import MODELS
 from devrun.run import Run
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -76,20 +72,6 @@ def lightning_hook(model: nn.Module) -> LightningHook | None:
     return LightningHook(model) if isinstance(model, kinds) else None
 
 
-def names_guest(cfg: Mapping[str, Any]) -> bool:
-    """Whether the `model` section is of a LightningModule, which brings an optimizer.
-
-    Also where it is of nothing that can be built, which building it explains.
-    """
-    kind = cfg.get("type")
-    try:
-        kind = MODELS.resolve(kind) if isinstance(kind, str) else kind
-    except DevrunError:
-        return True
-    kinds = lightning_class("LightningModule")
-    return inspect.isclass(kind) and issubclass(kind, kinds)
-
-
 class LightningHook(Hook):
     """Runs a LightningModule: its step, its hooks, its log, its optimizer.
 
@@ -97,6 +79,8 @@ class LightningHook(Hook):
         UnsupportedFeatureError: the model overrides what no device has a place for,
             or optimizes by itself.
     """
+
+    brings_optimizer = True  # so that a config needs none
 
     # Behind evaluation (LOW, 70), whose results on_train_epoch_end may read, and before
     # the loggers, which clear them (90).
@@ -113,7 +97,6 @@ class LightningHook(Hook):
         """Of the next step of the phase in progress."""
         self.batches: int | None = None
         """Of an epoch of all processes, once the loader is known."""
-        self.schedulers: list[Any] = []
         self._log = ModelLog()
         self._kept: dict[str, Any] = {}
         """Metrics of the training that an evaluation interrupts."""
@@ -176,8 +159,8 @@ class LightningHook(Hook):
         """What `configure_optimizers` gives; its schedulers become hooks of the run."""
         if not self._overrides("configure_optimizers"):
             return None
-        optimizer, self.schedulers = configured(self.model)
-        for hook in self.schedulers:
+        optimizer, schedulers = configured(self.model)
+        for hook in schedulers:
             self.run.register_hook(hook)
         return optimizer
 
@@ -196,39 +179,34 @@ class LightningHook(Hook):
         self.batch_idx += 1
         if mode == "predict":
             return self._predict(step, batch, index)
-        self._log.training = mode == "train"
-        method = "training_step" if self._log.training else f"{self.judging}_step"
+        training = self._log.training = mode == "train"
+        method = "training_step" if training else f"{self.judging}_step"
         if not self._overrides(method):
             raise ConfigError(
                 f"{step.model_name} has no {method}: write it"
-                + ("" if self._log.training else ", or leave data.val out")
+                + ("" if training else ", or leave data.val out")
             )
-        self.in_validation_step = not self._log.training
+        self.in_validation_step = not training
+        tells = not training and not captured()
         with self._log.taking() as logged:
-            if not self._log.training and not captured():
+            if tells:
                 self._call(f"on_{self.judging}_batch_start", batch, index)
             output = _called(getattr(model, method), batch, index)
-            if not self._log.training and not captured():
+            if tells:
                 self._call(f"on_{self.judging}_batch_end", output, batch, index)
         self.in_validation_step = False
         fields = dict(output) if isinstance(output, Mapping) else {"loss": output}
         loss = fields.pop("loss", None)
-        if loss is not None and not isinstance(loss, Tensor):
-            raise ConfigTypeError(
-                f"{method} of {step.model_name} must return the loss, a dict with it, "
-                f"or, when validating, nothing; got {type(loss).__name__}"
-            )
-        if self._log.training and (loss is None or loss.dim()):
-            shape = "nothing" if loss is None else f"the shape {tuple(loss.shape)}"
-            raise ConfigError(
-                f"training_step of {step.model_name} must return a loss of one number, "
-                f"got {shape}"
-            )
-        if loss is not None and loss.dim():
+        if not isinstance(loss, Tensor) or loss.dim():
+            if training:
+                raise ConfigTypeError(
+                    f"{method} of {step.model_name} must return a loss of one number, "
+                    f"or a dict with it, got {type(loss).__name__}"
+                )
             loss = None
         size = self._log.batch_size or batch_size_of(batch)
         result = {"loss": loss, "log_vars": logged, "num_samples": size}
-        if not self._log.training:
+        if not training:
             of_pair = isinstance(batch, (tuple, list)) and len(batch) == 2
             labels = batch[1] if of_pair else target_in(batch)
             given = {"predictions": fields.get("logits"), "targets": labels}

@@ -50,27 +50,25 @@ def module_loaders(
     module = DATA_MODULES.build(data)
     on_main(module.prepare_data)
     module.setup("test" if evaluated == "test" else "fit")
-    loaders = [_loader(module, mode) for mode in modes]
-    judged = evaluated is not None and _has(module, evaluated)
-    return loaders, _loader(module, str(evaluated)) if judged else None
-
-
-def _has(module: Any, mode: str) -> bool:
-    method = f"{mode}_dataloader"
     bases = lightning_class("LightningDataModule")
-    own = getattr(type(module), method)
-    return all(own is not getattr(base, method) for base in bases)
 
+    def loader(mode: str) -> Any:
+        method = f"{mode}_dataloader"
+        own = getattr(type(module), method)
+        if any(own is getattr(base, method) for base in bases):
+            return None
+        made = getattr(module, method)()
+        if isinstance(made, (list, tuple)) and len(made) == 1:
+            (made,) = made
+        if not hasattr(made, "dataset"):
+            raise UnsupportedFeatureError(
+                f"{method} of {type(module).__name__} gave {type(made).__name__}: "
+                "give one DataLoader"
+            )
+        return made
 
-def _loader(module: Any, mode: str) -> Any:
-    name, method = type(module).__name__, f"{mode}_dataloader"
-    if not _has(module, mode):
-        raise ConfigError(f"{name} has no {method}: write it")
-    made = getattr(module, method)()
-    if isinstance(made, (list, tuple)) and len(made) == 1:
-        (made,) = made
-    if not hasattr(made, "dataset"):
-        raise UnsupportedFeatureError(
-            f"{method} of {name} gave {type(made).__name__}: give one DataLoader"
-        )
-    return made
+    loaders = [loader(mode) for mode in modes]
+    if None in loaders:
+        lacking = f"{modes[loaders.index(None)]}_dataloader"
+        raise ConfigError(f"{type(module).__name__} has no {lacking}: write it")
+    return loaders, None if evaluated is None else loader(evaluated)

@@ -16,6 +16,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from devrun.config.numbers import whole_number
 from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError, nearest
 from devrun.hooks.schedules.torch_scheduler import (
     PlateauSchedulerHook,
@@ -23,7 +24,6 @@ from devrun.hooks.schedules.torch_scheduler import (
 )
 
 KEYS = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
-INTERVALS = ("epoch", "step")
 
 
 def configured(model: Any) -> tuple[Optimizer, list[TorchSchedulerHook]]:
@@ -35,7 +35,7 @@ def configured(model: Any) -> tuple[Optimizer, list[TorchSchedulerHook]]:
             itself can use.
     """
     name = f"configure_optimizers of {type(model).__name__}"
-    optimizers, schedulers = _parts(model.configure_optimizers(), name)
+    optimizers, schedulers = _parts(model.configure_optimizers())
     if len(optimizers) > 1:
         raise UnsupportedFeatureError(
             f"{name} gives {len(optimizers)} optimizers, which takes manual "
@@ -50,28 +50,17 @@ def configured(model: Any) -> tuple[Optimizer, list[TorchSchedulerHook]]:
     return optimizers[0], [_hook(entry, name) for entry in schedulers]
 
 
-def _parts(given: Any, name: str) -> tuple[list[Any], list[Any]]:
+def _parts(given: Any) -> tuple[list[Any], list[Any]]:
     """Optimizers and schedulers, each as a list."""
     if isinstance(given, Mapping):
-        if unknown := given.keys() - {"optimizer", "lr_scheduler", "monitor"}:
-            raise ConfigError(
-                f"{name} gives a dict with {sorted(unknown)[0]!r}; it takes optimizer "
-                "and lr_scheduler"
-            )
         scheduler = given.get("lr_scheduler")
-        if scheduler is not None and "monitor" in given:
-            entry = scheduler if isinstance(scheduler, Mapping) else {}
-            scheduler = {
-                "monitor": given["monitor"],
-                **(entry or {"scheduler": scheduler}),
-            }
         return _listed(given.get("optimizer")), _listed(scheduler)
     if not isinstance(given, (list, tuple)):
         return _listed(given), []
     if len(given) == 2 and all(isinstance(part, (list, tuple)) for part in given):
         return list(given[0]), list(given[1])
     if all(isinstance(part, Mapping) for part in given):
-        both = [_parts(part, name) for part in given]
+        both = [_parts(part) for part in given]
         return [o for os, _ in both for o in os], [s for _, ss in both for s in ss]
     return list(given), []
 
@@ -89,35 +78,25 @@ def _hook(entry: Any, name: str) -> TorchSchedulerHook:
             raise ConfigError(
                 f"{name}: the dict of an lr scheduler has {key!r}; {nearest(key, KEYS)}"
             )
-    scheduler = facts.get("scheduler")
-    interval, frequency = facts.get("interval", "epoch"), facts.get("frequency", 1)
-    if interval not in INTERVALS:
+    scheduler, interval = facts.get("scheduler"), facts.get("interval", "epoch")
+    if interval not in ("epoch", "step"):
         raise ConfigError(
-            f"{name}: interval of an lr scheduler must be one of "
-            f"{', '.join(INTERVALS)}, got {interval!r}"
+            f"{name}: interval of an lr scheduler must be one of epoch, step, got "
+            f"{interval!r}"
         )
-    if not isinstance(frequency, int) or frequency < 1:
-        raise ConfigError(
-            f"{name}: frequency of an lr scheduler must be an int of 1 or more, got "
-            f"{frequency!r}"
-        )
-    by_epoch = interval == "epoch"
+    frequency = whole_number(f"{name}: frequency", facts.get("frequency", 1))
     if not isinstance(scheduler, (LRScheduler, ReduceLROnPlateau)):
         raise ConfigTypeError(
             f"{name}: an lr scheduler must be one of torch.optim.lr_scheduler, got "
             f"{type(scheduler).__name__}"
         )
+    by_epoch = interval == "epoch"
     if not isinstance(scheduler, ReduceLROnPlateau):
         return TorchSchedulerHook(scheduler, by_epoch, frequency=frequency)
     monitor = facts.get("monitor")
-    if not isinstance(monitor, str):
+    if not isinstance(monitor, str) or frequency != 1:
         raise ConfigError(
             f"{name}: ReduceLROnPlateau needs `monitor`, the name of a value that "
-            "validation_step logs"
-        )
-    if frequency != 1:
-        raise UnsupportedFeatureError(
-            f"{name}: ReduceLROnPlateau looks after each evaluation; leave frequency "
-            "out and set the interval of the evaluation"
+            "validation_step logs, and no frequency: it looks after each evaluation"
         )
     return PlateauSchedulerHook(monitor, by_epoch, scheduler)

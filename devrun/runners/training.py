@@ -26,14 +26,7 @@ from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
 from devrun.errors import ConfigError, DevrunError
 from devrun.hooks.base import Priority
-from devrun.interop import (
-    brings_optimizer,
-    hooks_of,
-    init_weights,
-    module_loaders,
-    move_augments,
-    opened,
-)
+from devrun.interop import init_weights, module_loaders, move_augments, opened
 from devrun.models.build import build_loss, build_model
 from devrun.optim import build_optimizer
 from devrun.registry import HOOKS, build_from_cfg
@@ -138,7 +131,7 @@ def build_training(
     Raises:
         DevrunError: one line for whatever in `cfg` cannot be used.
     """
-    _check_sections(cfg)
+    _check_sections(cfg, "model", "data", "runner")
     if ignored := unused(cfg):
         logger.warning("not used by devrun: %s", ", ".join(ignored))
     if cfg.get("omp_num_threads"):
@@ -216,17 +209,15 @@ def _built(
             "limit_batches": limit,
         },
     )
+    guest = runner.session.guest
+    if optimizer is None and not getattr(guest, "brings_optimizer", False):
+        _check_sections(cfg, "optimizer")
     runner.session.step_module.kept_in_eval = still
     runner.session.keep_seed(cfg.get("seed") is not None)
     runner.checkpointer.keep_config(to_plain(cfg))
     _register_hooks(runner, cfg)
-    for hook in hooks_of(model):
-        runner.register_hook(hook)
     runner.session.meet(loaders, workflow)
     scale_lr(cfg, optimizer, loaders[0], _copies(cfg, runner))
-    if cfg.get("watchdog") is not None:
-        section = {"type": "WatchdogHook", **cfg["watchdog"]}
-        runner.register_hook(build_from_cfg(section, HOOKS))
     if val_loader is not None:
         _register_evaluation(runner, cfg, val_loader, dry_batches)
     if dry_batches is not None:
@@ -241,10 +232,9 @@ def _copies(cfg: Mapping[str, Any], runner: BaseRunner) -> int:
     return runner.policy.accumulate * replicas * runner.adapter.data_share[1]
 
 
-def _check_sections(cfg: Mapping[str, Any]) -> None:
-    for name in ("model", "data", "optimizer", "runner"):
-        missing = cfg.get(name) is None
-        if missing and (name != "optimizer" or not brings_optimizer(cfg["model"])):
+def _check_sections(cfg: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        if cfg.get(name) is None:
             raise ConfigError(
                 f"the config has no section {name!r}, which training needs; there "
                 f"are: {', '.join(key for key in cfg if cfg[key] is not None)}"
@@ -279,6 +269,9 @@ def _register_hooks(runner: BaseRunner, cfg: Mapping[str, Any]) -> None:
         cfg.get("timer_config"),
         custom_hooks_config=cfg.get("custom_hooks"),
     )
+    if cfg.get("watchdog") is not None:
+        section = {"type": "WatchdogHook", **cfg["watchdog"]}
+        runner.register_hook(build_from_cfg(section, HOOKS))
 
 
 def _optimizer_section(cfg: Mapping[str, Any], device: str) -> Mapping[str, Any] | None:

@@ -351,7 +351,6 @@ NOTHING = "configure_optimizers of Lit must give a torch.optim.Optimizer"
         (lambda o: None, NOTHING),
         (lambda o: "adam", NOTHING),
         (lambda o: [o, o], "gives 2 optimizers, which takes manual optimization"),
-        (lambda o: {"optimiser": o}, "gives a dict with 'optimiser'"),
         (
             lambda o: ([o], [{"scheduler": steps(o), "intervall": "step"}]),
             "did you mean 'interval'",
@@ -399,10 +398,6 @@ REFUSED = {
     "trainer": (
         {"on_train_start": lambda self: self.trainer.datamodule},
         "self.trainer.datamodule: the model runs without Lightning's Trainer",
-    ),
-    "logger": (
-        {"on_train_start": lambda self: self.logger.experiment},
-        "loggers are hooks here",
     ),
     "length": (
         {"setup": lambda self, stage: self.trainer.estimated_stepping_batches},

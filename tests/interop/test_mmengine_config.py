@@ -257,7 +257,7 @@ def test_counts_of_iterations(write):
         ("type='TensorboardVisBackend'", "type='AimVisBackend'", "type", "Wandb"),
         ("by_epoch=True, max_epochs=10, val", "max_iters=9, val", "cumulative", "upd"),
         ("resume = False", "strategy = dict(type='FSDP')", "strategy", "AmpOptim"),
-        ("type='TestLoop'", "type='RetrievalTestLoop'", "type", "tools/test.py"),
+        ("type='TestLoop'", "type='RetrievalTestLoop'", "type", "a TestLoop"),
         ("resume = False", "compile = True", "compile", "translated"),
         ("resume = False", "optim_wraper = 1", "optim_wraper", "optim_wrapper"),
         ("optimizer=dict(type='AdamW', lr=0.001, weight_decay=0.05)", "d=dict()", "opt",

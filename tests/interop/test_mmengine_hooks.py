@@ -89,25 +89,6 @@ def test_a_recipe_is_that_of_the_epoch_which_a_run_resumes_in(folder):
         assert losses(f"from-{epochs}") == losses()[5 * epochs :]
 
 
-def test_a_recipe_that_mmpretrain_does_not_read_is_said(folder, capsys):
-    text = hooked(
-        "dict(type='SwitchRecipeHook', schedule=[dict(action_epoch=2, pipeline=[])])"
-    )
-    assert train(text) == 0
-    assert "SwitchRecipeHook does not read pipeline" in capsys.readouterr().err
-
-
-def test_an_ipu_switches_what_its_host_does_and_no_loss(folder, capsys):
-    words = ("--device", "ipu", "--emulate")
-    text = hooked(SWITCH.replace("loss=dict(type='LabelSmoothLoss'", "x=dict(a=1"))
-    assert train(text) == 0
-    assert train(text, *words, work="ipu") == 0
-    assert losses("ipu") == pytest.approx(losses(), rel=1e-4)
-    assert train(hooked(SWITCH), *words, work="no") == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "SwitchRecipeHook changes the loss, which ipu has compiled" in error
-
-
 RETRIEVAL = """
 gallery = dict(batch_size=8, num_workers=0, dataset=dict(
     type='CIFAR10', data_root='data', split='train', pipeline=pipeline),

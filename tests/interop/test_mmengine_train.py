@@ -296,46 +296,6 @@ def test_weights_with_code_in_them_run_nothing(folder):
     assert not Path("owned").exists()
 
 
-def test_a_lazy_config_needs_trust_and_then_trains(folder, capsys):
-    Path("base.py").write_text(
-        "from mmpretrain.datasets import CIFAR10, PackInputs\n"
-        "from mmpretrain.evaluation import Accuracy\n"
-        "from mmengine.dataset import DefaultSampler\n"
-        "train_dataloader = dict(\n"
-        "    batch_size=8, num_workers=0,\n"
-        "    dataset=dict(type=CIFAR10, data_root='data', split='train',\n"
-        "                 pipeline=[dict(type=PackInputs)]),\n"
-        "    sampler=dict(type=DefaultSampler, shuffle=True))\n"
-    )
-    backbone, head = (
-        re.sub(r"type='(\w+)'", r"type=\1", part) for part in MODELS["resnet"]
-    )
-    lazy = (
-        "from mmengine.config import read_base\n"
-        "from torch.optim import SGD\n"
-        "from mmengine.optim import OptimWrapper, MultiStepLR\n"
-        "from mmengine.hooks import CheckpointHook\n"
-        "from mmpretrain.models import (GlobalAveragePooling, ImageClassifier,\n"
-        "    LinearClsHead, ResNet_CIFAR)\n"
-        "with read_base():\n"
-        "    from .base import *\n"
-        "model = dict(type=ImageClassifier, neck=dict(type=GlobalAveragePooling),\n"
-        f"    backbone={backbone}, head={head})\n"
-        "optim_wrapper = dict(type=OptimWrapper, optimizer=dict(type=SGD, lr=0.1))\n"
-        "param_scheduler = dict(type=MultiStepLR, milestones=[1])\n"
-        "train_cfg = dict(by_epoch=True, max_epochs=1)\n"
-        "default_hooks = dict(checkpoint=dict(type=CheckpointHook, interval=1))\n"
-    )
-    assert train(lazy) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "--trust-config" in error
-    assert train(lazy, "--trust-config") == 0
-    assert command("convert", "cfg.py", "--trust-config", "-o", "plain.yaml") == 0
-    plain = Config.fromfile("plain.yaml")
-    assert plain.model.type.endswith("ImageClassifier")
-    assert plain.data.train_dataloader.shuffle is True
-
-
 def test_the_model_of_a_translated_config_is_theirs(folder):
     Path("cfg.py").write_text(classifier("vit"))
     made = translated(Config.fromfile("cfg.py"))

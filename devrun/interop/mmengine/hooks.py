@@ -1,202 +1,400 @@
-"""The hooks of an MMEngine-style configuration in devrun's words."""
+"""Hooks of MMEngine and its packages on devrun's runner."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
-from devrun.config.tree import ConfigDict, origin_of, place
-from devrun.interop.mmengine.section import (
-    Section,
-    Translation,
-    listed,
-    new,
-    refuse,
-    refuse_value,
+from devrun.config.numbers import whole_number
+from devrun.construct import where
+from devrun.errors import (
+    ConfigError,
+    DataError,
+    UnknownNameError,
+    UnsupportedFeatureError,
+)
+from devrun.hooks.base import Hook, Priority
+from devrun.hooks.schedules.hook import optimizers_of, write
+from devrun.hooks.schedules.torch_scheduler import encode, overlay
+from devrun.interop.openmmlab import hooks as openmmlab
+from devrun.run import Run
+from devrun.scopes import attach
+from devrun.step import Capability
+
+_SAME = (
+    "epoch",
+    "iter",
+    "logger",
+    "max_epochs",
+    "max_iters",
+    "model",
+    "rank",
+    "work_dir",
+    "world_size",
+)
+"""What both runners have, by one name."""
+_REFUSED = (
+    "before_val_iter",
+    "after_val_iter",
+    "after_val_epoch",
+    "before_save_checkpoint",
+    "after_load_checkpoint",
 )
 
-_NOTHING = (
-    "DistSamplerSeedHook",
-    "IterTimerHook",
-    "ParamSchedulerHook",
-    "RuntimeInfoHook",
-    "SegVisualizationHook",
-    "DetVisualizationHook",
-    "VisualizationHook",
-)
-"""What devrun does anyway, or draws nothing of."""
-_VIS = {
-    "LocalVisBackend": None,
-    "TensorboardVisBackend": "TensorboardLoggerHook",
-    "WandbVisBackend": "WandbLoggerHook",
-    "MLflowVisBackend": "MlflowLoggerHook",
-}
-_OURS = ("EmptyCacheHook", "SyncBuffersHook")
+
+class EngineHook(Hook):
+    """Calls the hook `theirs` in the stages that MMEngine would.
+
+    It sees a runner with what both have (epoch, iter, model, optimizer, ...). What it
+    does before and after an evaluation is done around devrun's.
+
+    Raises:
+        UnsupportedFeatureError: a stage, or (during the run) a name of the runner, that
+            devrun does not have.
+    """
+
+    def __init__(self, theirs: Any) -> None:
+        self.theirs = theirs
+        self.name = type(theirs).__name__
+        priority = getattr(theirs, "priority", None)
+        if priority is not None:
+            self.priority = priority
+        for stage in _REFUSED:
+            own = stage == "after_val_epoch"  # that of all modes takes no results
+            if self._overrides(stage) or (self._has(stage) and not own):
+                raise UnsupportedFeatureError(
+                    f"{self.name} takes part in {stage}, which hooks of MMEngine "
+                    "cannot do on devrun's runner; write it as a hook of devrun's"
+                )
+
+    def _has(self, stage: str) -> bool:
+        """Whether their class overrides the stage, or that of all modes (`_after_iter`)
+        which it calls."""
+        when, _, rest = stage.partition("_")
+        unit = rest.partition("_")[2]
+        return self._overrides(stage) or self._overrides(f"_{when}_{unit}")
+
+    def _overrides(self, name: str) -> bool:
+        owners = [kind for kind in type(self.theirs).__mro__ if name in vars(kind)]
+        return bool(owners) and owners[0].__module__ != "mmengine.hooks.hook"
+
+    def get_triggered_stages(self) -> list[str]:
+        """Those of an epoch or iteration only where theirs has them."""
+        stages = super().get_triggered_stages()
+        return [name for name in stages if name.endswith("_run") or self._has(name)]
+
+    def before_run(self, runner: Run) -> None:
+        if Capability.HOST_WEIGHTS not in runner.adapter.capabilities:
+            logging.getLogger("devrun").warning(
+                "%s: what it changes of the model after the first update does not "
+                "reach the graph that %s has compiled",
+                self.name,
+                runner.adapter.name,
+            )
+        if self._evaluating not in runner.eval_contexts:
+            runner.eval_contexts.append(self._evaluating)
+        self._call(runner, "before_run")
+        self._call(runner, "before_train")
+
+    @contextmanager
+    def _evaluating(self, runner: Run) -> Iterator[None]:
+        self._call(runner, "before_val")
+        self._call(runner, "before_val_epoch")
+        yield
+        self._call(runner, "after_val_epoch")
+        self._call(runner, "after_val")
+
+    def before_train_epoch(self, runner: Run) -> None:
+        self._call(runner, "before_train_epoch")
+
+    def before_train_iter(self, runner: Run) -> None:
+        self._call(runner, "before_train_iter", runner.inner_iter, runner.data_batch)
+
+    def after_train_iter(self, runner: Run) -> None:
+        args = (runner.inner_iter, runner.data_batch, runner.outputs)
+        self._call(runner, "after_train_iter", *args)
+
+    def after_train_epoch(self, runner: Run) -> None:
+        self._call(runner, "after_train_epoch")
+
+    def after_run(self, runner: Run) -> None:
+        self._call(runner, "after_train")
+        self._call(runner, "after_run")
+
+    def _call(self, runner: Run, stage: str, *args: Any) -> None:
+        try:
+            getattr(self.theirs, stage)(EngineView(runner, self.name), *args)
+        except FileNotFoundError as error:
+            raise DataError(
+                f"{self.name} needs {error.filename!r}, which is not there"
+            ) from error
 
 
-def default_hooks(work: Translation) -> None:
-    """`default_hooks`, and those that MMEngine adds where it is silent."""
-    section = work.section("default_hooks")
-    node = ConfigDict() if section is None else section.node
-    origin = work.out._meta_.origin if section is None else section.origin
-    work.schedules = node.get("param_scheduler", True) is not None
-    for key, kind in (("logger", "LoggerHook"), ("checkpoint", "CheckpointHook")):
-        if key not in node:
-            place(node, key, new(origin, ("default_hooks", key)), origin)
-        if isinstance(node[key], ConfigDict):
-            node[key].setdefault("type", kind)
-    for key in list(node):
-        place_of = origin_of(node, key) or origin
-        hook = node.pop(key)
-        if hook is None or (key == "param_scheduler" and isinstance(hook, ConfigDict)):
-            continue
-        if not isinstance(hook, ConfigDict) or "type" not in hook:
-            place(node, key, hook, place_of)
-            refuse_value(node, key, "a hook is a dict with a type, or None")
-        _hook(work, Section(hook, place_of))
+class EngineView:
+    """A run under the names that hooks of MMEngine use."""
+
+    def __init__(self, runner: Run, hook: str) -> None:
+        self._runner, self._hook = runner, hook
+        self._resume = runner.iter > 0
+
+    def __getattr__(self, name: str) -> Any:
+        runner: Any = vars(self)["_runner"]
+        if name in _SAME:
+            return getattr(runner, name)
+        if name == "optim_wrapper":
+            optimizer = runner.optimizer
+            groups = getattr(optimizer, "param_groups", None)
+            return SimpleNamespace(optimizer=optimizer, param_groups=groups)
+        if name == "message_hub":
+            return _message_hub()
+        if name in ("train_dataloader", "train_loop"):
+            loader = runner.data_loader or runner.workflow.loaders[0]
+            if name == "train_dataloader":
+                return loader
+            return SimpleNamespace(dataloader=_LoaderView(loader))
+        raise UnsupportedFeatureError(
+            f"{vars(self)['_hook']} reads runner.{name}, which devrun's runner does "
+            "not have for hooks of MMEngine; write it as a hook of devrun's"
+        )
 
 
-def custom_hooks(work: Translation) -> None:
-    """`custom_hooks`: devrun's where it has one, else the package's own."""
-    origin = origin_of(work.tree, "custom_hooks")
-    given = work.tree.get("custom_hooks")
-    if given is not None and not isinstance(given, (list, tuple)):
-        refuse_value(work.tree, "custom_hooks", "it takes a list")
-    for hook in work.tree.pop("custom_hooks", None) or ():
-        if not isinstance(hook, ConfigDict) or "type" not in hook:
-            place(work.tree, "custom_hooks", given, origin)
-            refuse_value(work.tree, "custom_hooks", "each is a dict with a type")
-        _hook(work, Section(hook, hook._meta_.origin or origin))
+class _LoaderView:
+    """A loader of which a hook may change the data set, and end the workers."""
+
+    def __init__(self, loader: Any) -> None:
+        self.dataset = loader.dataset
+        self._end = loader.close
+
+    @property
+    def _iterator(self) -> None:
+        return None
+
+    @_iterator.setter
+    def _iterator(self, value: None) -> None:
+        self._end()  # the next epoch's workers have the data set as it is then
 
 
-def _hook(work: Translation, hook: Section) -> None:
-    kind = hook.node["type"]
-    name = kind.rpartition(".")[2] if isinstance(kind, str) else ""
-    if name in _NOTHING:
-        return
-    if name in _TRANSLATED:
-        hook.pop("type")
-        _TRANSLATED[name](work, hook)
-        return
-    if name in _OURS:
-        place(hook.node, "type", f"devrun.{name}", hook.origin)
-    _add(work, work.scoped(hook.node), hook)
+class RuntimeInfoHook(Hook):
+    """Writes how far the run is into MMEngine's `MessageHub`, where parts look it up.
+
+    `CosineEMA` of BYOL and MoCo v3 reads `max_iters` there.
+    """
+
+    priority: Any = Priority.VERY_HIGH
+
+    def before_run(self, runner: Run) -> None:
+        self._write(runner, "max_epochs", "max_iters", "epoch", "iter")
+        hub = _message_hub()
+        hub.update_info("loop_stage", "train")
+        dataset = EngineView(runner, "RuntimeInfoHook").train_dataloader.dataset
+        hub.update_info("dataset_meta", getattr(dataset, "metainfo", None))
+        if self._evaluating not in runner.eval_contexts:
+            runner.eval_contexts.append(self._evaluating)
+
+    def before_train_epoch(self, runner: Run) -> None:
+        self._write(runner, "epoch")
+
+    def before_train_iter(self, runner: Run) -> None:
+        self._write(runner, "iter")
+
+    def _write(self, runner: Run, *names: str) -> None:
+        hub = _message_hub()
+        for name in names:
+            hub.update_info(name, getattr(runner, name))
+
+    @contextmanager
+    def _evaluating(self, runner: Run) -> Iterator[None]:
+        hub = _message_hub()
+        hub.update_info("loop_stage", "val")
+        yield
+        hub.update_info("loop_stage", "train")
 
 
-def _add(work: Translation, node: Any, hook: Section) -> None:
-    hooks = [*work.out.get("custom_hooks", ()), node]
-    work.put("custom_hooks", listed(hooks, hook.origin, ("custom_hooks",)), hook.origin)
+def _message_hub() -> Any:
+    return import_module("mmengine.logging").MessageHub.get_current_instance()
 
 
-def _logger(work: Translation, hook: Section) -> None:
-    log = work.within("log_config", hook.origin)
-    hook.move("interval", log)
-    shown = listed([new(hook.origin)], hook.origin, ("log_config", "hooks"))
-    place(shown[0], "type", "TextLoggerHook", hook.origin)
-    hook.move("ignore_last", shown[0])
-    place(log, "hooks", shown, hook.origin)
-    hook.drop("priority", "interval_exp_name", "log_metric_by_epoch", "keep_local")
-    hook.drop("out_dir", "out_suffix")
-    _not_remote(hook)
-    hook.done()
+class PreciseBNHook(openmmlab.PreciseBNHook):
+    """MMPretrain's: as MMClassification's, on batches that are not mixed up.
+
+    The model prepares them as for an evaluation, and its layers are in training mode.
+    """
+
+    def _look(self, runner: Run, batch: Any) -> None:
+        model: Any = runner.model
+        model(**model.data_preprocessor(batch, False))
 
 
-def _checkpoint(work: Translation, hook: Section) -> None:
-    saved = work.within("checkpoint_config", hook.origin)
-    if not work.by_epoch and "by_epoch" not in hook.node:
-        place(saved, "by_epoch", False, hook.origin)
-    hook.move_all(("interval", "by_epoch", "save_optimizer", "out_dir"), saved)
-    hook.move_all(("max_keep_ckpts", "save_last"), saved)
-    hook.without("save_begin", "checkpoints are saved from the start")
-    _not_remote(hook)
-    hook.drop("save_param_scheduler", "published_keys", "priority", "filename_tmpl")
-    best = hook.node.get("save_best")
-    if isinstance(best, (list, tuple)):
-        if len(best) != 1:
-            refuse_value(hook.node, "save_best", "one result decides; name one")
-        place(hook.node, "save_best", best[0], origin_of(hook.node, "save_best"))
-    if hook.node.get("save_best"):
-        evaluation = work.within("evaluation", hook.origin)
-        hook.move_all(("save_best", "greater_keys", "less_keys"), evaluation)
-        rule = hook.node.get("rule")
-        if isinstance(rule, (list, tuple)) and len(rule) == 1:
-            place(hook.node, "rule", rule[0], origin_of(hook.node, "rule"))
-        hook.move("rule", evaluation)
-    hook.drop("save_best", "rule", "greater_keys", "less_keys")
-    hook.done()
+class ParamSchedulerHook(Hook):
+    """Steps each scheduler after an epoch, or after an update where it counts those.
+
+    They change the value that is there in turn, as in MMEngine: a warm-up and what
+    follows it are two of them. The step is taken just before the next iteration or
+    epoch, so that what is logged after an update is the rate it was done with.
+
+    Args:
+        schedulers: a dict for each, in MMEngine's words: `type` (`scope.Name` or a
+            name of MMEngine's), its arguments, `begin`, `end` (by default the end of
+            the run), `by_epoch`, and `convert_to_iter_based`, which counts the epochs
+            of the others in updates.
+        batches_per_update: what MMEngine counts are batches; with accumulation an
+            update has several, and has the rate of its last.
+
+    Raises:
+        ConfigError: no such scheduler, or one that does not take its arguments.
+    """
+
+    priority: Any = Priority.VERY_HIGH
+
+    def __init__(
+        self, schedulers: Sequence[Mapping[str, Any]], batches_per_update: int = 1
+    ) -> None:
+        self.batches = whole_number("batches_per_update", batches_per_update)
+        if not schedulers:
+            raise ConfigError.of("schedulers", "must be a list of dicts with a type")
+        self.sections = list(schedulers)
+        self._kinds = [_kind(section) for section in self.sections]
+        self._built: list[Any] = []
+        self._optimizer: Any = None
+        self._saved: dict[str, Any] | None = None
+        self._dry = False
+
+    def prepare_dry_run(self) -> bool:
+        self._dry = True
+        return True
+
+    def before_run(self, runner: Run) -> None:
+        if self._optimizer is not runner.optimizer:
+            self._optimizer, self._built = runner.optimizer, []
+
+    def before_train_epoch(self, runner: Run) -> None:
+        if not self._built:
+            self._build(runner)
+        self._step_to(self._batch(runner), by_epoch=False)
+        self._step_to(runner.epoch, by_epoch=True)
+
+    def before_train_iter(self, runner: Run) -> None:
+        if not self._built:  # a run that counts iterations may have no epochs
+            self._build(runner)
+        self._step_to(self._batch(runner), by_epoch=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Each scheduler's own state, and the values in force."""
+        if not self._built:
+            return self._saved or {}
+        return {
+            "schedulers": [encode(one.state_dict()) for one in self._built],
+            "values": [
+                encode({key: group[key] for key in self._names if key in group})
+                for group in self._groups
+            ],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Taken once the schedulers are built, with the length of an epoch known."""
+        self._saved = state
+        if self._built:
+            self._restore()
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return [
+            group for one in self._built[:1] for group in one.optimizer.param_groups
+        ]
+
+    @property
+    def _names(self) -> set[str]:
+        return {one.param_name for one in self._built} | {"momentum", "betas"}
+
+    def _batch(self, runner: Run) -> int:
+        """The last batch of the next update, from 0."""
+        return (runner.iter + 1) * self.batches - 1
+
+    def _build(self, runner: Run) -> None:
+        (optimizer,) = optimizers_of(runner).values()
+        for group in optimizer.param_groups:  # a resumed run begins at the first value
+            write(group, "lr", float(group.get("initial_lr", group["lr"])))
+        length = len(runner.data_loader) * self.batches
+        batches = runner.max_iters and runner.max_iters * self.batches
+        for kind, section in zip(self._kinds, self.sections, strict=True):
+            options = {k: v for k, v in section.items() if k not in ("type", "_scope_")}
+            in_epochs = options.get("by_epoch", True)
+            last = runner.max_epochs if in_epochs else batches
+            if last is not None and self._dry:  # too short for what begins later
+                options["end"] = max(last, options.get("begin", 0) + 1)
+            elif last is not None:
+                options.setdefault("end", last)
+            elif in_epochs:
+                raise ConfigError(
+                    f"the scheduler {section['type']} counts epochs, but this run is "
+                    "counted in iterations; give by_epoch=False",
+                    place=where(section),
+                )
+            make = kind
+            if options.pop("convert_to_iter_based", False):
+                options["epoch_length"], make = length, kind.build_iter_from_epoch
+            try:
+                self._built.append(make(optimizer, **options))
+            except Exception as error:
+                raise ConfigError(
+                    f"the scheduler {section['type']} cannot be built: {error}",
+                    place=where(section),
+                ) from error
+        if self._saved is not None:
+            self._restore()
+
+    def _restore(self) -> None:
+        saved, self._saved = self._saved or {}, None
+        if len(saved["schedulers"]) != len(self._built):
+            raise ConfigError(
+                f"the checkpoint has {len(saved['schedulers'])} schedulers, this run "
+                f"{len(self._built)}: begin a run of its own with --load-from"
+            )
+        for one, state in zip(self._built, saved["schedulers"], strict=True):
+            fresh = {k: v for k, v in vars(one).items() if k != "optimizer"}
+            known = {k: v for k, v in state.items() if k in fresh}
+            vars(one).update(overlay(fresh, known))
+        for group, values in zip(self._groups, saved["values"], strict=True):
+            for key, value in values.items():
+                group[key] = tuple(value) if isinstance(value, list) else value
+
+    def _step_to(self, progress: int, *, by_epoch: bool) -> None:
+        chosen = [one for one in self._built if one.by_epoch == by_epoch]
+        while late := [one for one in chosen if one._global_step < progress]:
+            for one in late:
+                # An update was done, on some devices not by `optimizer.step`
+                one.optimizer._global_step = one._global_step
+                one.step()
 
 
-def _ema(work: Translation, hook: Section) -> None:
-    """MMEngine's average is a copy until `begin_iter`, and has no warm-up."""
-    kind = hook.node.get("ema_type", "ExponentialMovingAverage")
-    if kind != "ExponentialMovingAverage":
-        refuse_value(hook.node, "ema_type", "ExponentialMovingAverage is known")
-    hook.without("begin_epoch", "give begin_iter")
-    ours = _ours(hook, type="devrun.EMAHook", warm_up=1, begin_iter=0)
-    hook.move_all(("momentum", "interval", "begin_iter", "priority"), ours)
-    # theirs is the momentum of one averaging, and one for each batch
-    counts = work.out.get("optimizer_config", {}).get("cumulative_iters", 1)
-    times = counts / ours.get("interval", 1)
-    if times != 1 and "momentum" in ours:
-        one = 1 - (1 - ours["momentum"]) ** times
-        place(ours, "momentum", one, origin_of(ours, "momentum"))
-    place(ours, "begin_iter", ours["begin_iter"] // counts, hook.origin)
-    if hook.pop("update_buffers"):
-        place(ours, "buffers", "average", hook.origin)
-    if hook.pop("evaluate_on_origin"):
-        work.unused.append(f"EMAHook.evaluate_on_origin ({hook.origin})")
-    hook.drop("strict_load", "ema_type", "evaluate_on_ema")
-    hook.done()
-    _add(work, ours, hook)
-
-
-def _early(work: Translation, hook: Section) -> None:
-    ours = _ours(hook, type="devrun.EarlyStoppingHook", min_delta=0.1)
-    hook.move_all(("monitor", "rule", "min_delta", "patience"), ours)
-    hook.move("stopping_threshold", ours, "threshold")
-    hook.drop("strict", "check_finite", "priority")
-    hook.done()
-    _add(work, ours, hook)
-
-
-def _ours(hook: Section, **usual: Any) -> ConfigDict:
-    """The section of the hook that stands for theirs, with what is usual there."""
-    made = new(hook.origin, ("custom_hooks",))
-    for key, value in usual.items():
-        place(made, key, value, hook.origin)
-    return made
-
-
-def _not_remote(hook: Section) -> None:
-    for key in ("file_client_args", "backend_args"):
-        hook.without(key, "files are local here")
-
-
-_TRANSLATED: dict[str, Callable[[Translation, Section], None]] = {
-    "LoggerHook": _logger,
-    "CheckpointHook": _checkpoint,
-    "EMAHook": _ema,
-    "EarlyStoppingHook": _early,
-}
-
-
-def visualizer(work: Translation) -> None:
-    """`visualizer` and `vis_backends`: where numbers go besides the log."""
-    section = work.section("visualizer")
-    backends = work.tree.pop("vis_backends", None)
-    if section is not None:
-        backends = section.pop("vis_backends") or backends
-    log = work.out.get("log_config")
-    for backend in backends or ():
-        kind = backend.get("type") if isinstance(backend, ConfigDict) else None
-        if str(kind).rpartition(".")[2] not in _VIS:
-            known = ", ".join(_VIS)
-            node = backend if isinstance(backend, ConfigDict) else work.tree
-            refuse(node, "type", f"of a vis backend: devrun translates {known}")
-        name, origin = _VIS[str(kind).rpartition(".")[2]], origin_of(backend, "type")
-        if name is not None and log is not None:
-            ours = new(origin, ("log_config", "hooks"))
-            place(ours, "type", name, origin)
-            one = Section(backend, origin)
-            one.move("init_kwargs", ours)
-            log["hooks"].append(ours)
+def _kind(section: Mapping[str, Any]) -> Any:
+    """The class that a section names; only one of MMEngine's schedulers."""
+    name = section.get("type")
+    scope, _, bare = str(name).partition(".")
+    scope, bare = (scope, bare) if bare else ("", scope)
+    base: Any = import_module("mmengine.optim")._ParamScheduler
+    found = name
+    if isinstance(name, str):
+        owner = attach(str(section.get("_scope_") or scope or "mmengine"))
+        found = owner.find("learning-rate scheduler", bare)
+        if found is None:
+            raise UnknownNameError(
+                f"no scheduler {name!r}; known: "
+                f"{', '.join(owner.names('learning-rate scheduler'))}",
+                place=where(section, "type"),
+            )
+    if not (inspect.isclass(found) and issubclass(found, base)):
+        raise ConfigError(
+            f"{name!r} is no scheduler of MMEngine", place=where(section, "type")
+        )
+    if "ReduceOnPlateau" in found.__name__:
+        raise ConfigError(
+            f"{name!r} follows a result: use lr_config: {{policy: ReduceLROnPlateau}}",
+            place=where(section, "type"),
+        )
+    return found

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from devrun.data.batch import batch_size_of
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
+from devrun.interop.mmengine.hooks import RuntimeInfoHook
 from devrun.models.calls import Wrapped
 from devrun.models.steps import check_gradient, detached
 from devrun.scopes import SCOPES
@@ -213,7 +214,7 @@ class EngineGuest:
         self.batches: int | None = None
 
     def join(self, run: Any, optimizer: Any, loss: Any) -> None:
-        """Nothing, but for a loss beside the model's own.
+        """Have the run tell MMEngine how far it is; a loss beside is refused.
 
         Raises:
             ConfigError: there is one.
@@ -223,6 +224,7 @@ class EngineGuest:
                 f"{type(self.model).__name__} gets its loss from train_step; remove "
                 "the separate loss"
             )
+        run.register_hook(RuntimeInfoHook())
 
     def optimizer(self) -> None:
         """It brings none."""

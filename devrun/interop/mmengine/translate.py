@@ -20,15 +20,7 @@ from devrun.config.older import USUAL_HELPERS
 from devrun.config.origin import hint_for
 from devrun.config.schema import KEYS
 from devrun.config.tree import ConfigDict, origin_of, place
-from devrun.interop.mmengine.hooks import custom_hooks, default_hooks, visualizer
-from devrun.interop.mmengine.parts import (
-    evaluators,
-    loaders,
-    optim_wrapper,
-    schedulers,
-    train_cfg,
-    val_cfg,
-)
+from devrun.interop.mmengine import parts
 from devrun.interop.mmengine.section import Translation, refuse
 from devrun.scopes import SCOPES
 
@@ -187,14 +179,14 @@ def _scaled(work: Translation) -> None:
 _STEPS: tuple[Callable[[Translation], None], ...] = (
     _model,
     _process,
-    train_cfg,
-    val_cfg,
-    loaders,
-    optim_wrapper,
+    parts.train_cfg,
+    parts.val_cfg,
+    parts.loaders,
+    parts.optim_wrapper,
     _scaled,
-    evaluators,
-    default_hooks,
-    custom_hooks,
-    schedulers,
-    visualizer,
+    parts.evaluators,
+    parts.default_hooks,
+    parts.custom_hooks,
+    parts.schedulers,
+    parts.visualizer,
 )

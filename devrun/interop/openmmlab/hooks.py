@@ -21,7 +21,6 @@ from devrun.dist import allreduce_params
 from devrun.errors import ConfigError
 from devrun.hooks import ema
 from devrun.hooks.base import Hook
-from devrun.interop.openmmlab.evaluation import EvalHook
 from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import Capability, MicroBatches
@@ -56,6 +55,8 @@ class PreciseBNHook(Hook):
         interval: epochs from one time to the next.
     """
 
+    requires = frozenset({Capability.HOST_WEIGHTS})  # a graph keeps its statistics
+
     def __init__(self, num_samples: int = 8192, interval: int = 1) -> None:
         self.num_samples = whole_number("num_samples", num_samples)
         self.interval = whole_number("interval", interval)
@@ -77,26 +78,15 @@ class PreciseBNHook(Hook):
         if count == 0:
             return
         runner.logger.info("PreciseBNHook: %d layers, %d batches", len(layers), count)
-        on_device = Capability.HOST_WEIGHTS in runner.adapter.capabilities
-        if not on_device:
-            runner.adapter.sync_to_host(runner.model)
         with rng.preserved():
-            self._replace(runner, layers, count, on_device)
-        if not on_device:
-            runner.adapter.sync_to_device(runner.model)
+            self._replace(runner, layers, count)
 
-    def _look(self, runner: Run, batch: Any, on_device: bool) -> None:
+    def _look(self, runner: Run, batch: Any) -> None:
         """Have the model see a batch of training data, as in training."""
-        if on_device:
-            runner.eval_step(batch, "train")
-        else:  # a compiled graph keeps its statistics to itself
-            model: Any = runner.model
-            model.train_step(batch, None)
+        runner.eval_step(batch, "train")
 
     @torch.no_grad()
-    def _replace(
-        self, runner: Run, layers: list[Any], count: int, on_device: bool
-    ) -> None:
+    def _replace(self, runner: Run, layers: list[Any], count: int) -> None:
         momenta = [layer.momentum for layer in layers]
         kept = [(layer.running_mean, layer.running_var) for layer in layers]
         sums = [torch.zeros_like(value) for pair in kept for value in pair]
@@ -105,7 +95,7 @@ class PreciseBNHook(Hook):
             for layer in layers:
                 layer.momentum = 1.0
             for batch in _batches(runner.data_loader, runner.epoch, count):
-                self._look(runner, batch, on_device)
+                self._look(runner, batch)
                 seen += 1
                 for total, value in zip(
                     sums,
@@ -131,9 +121,7 @@ def _batches(loader: Any, epoch: int, count: int) -> Any:
         yield from update if isinstance(update, MicroBatches) else (update,)
 
 
-OWN: dict[str, Buildable] = {
-    hook.__name__: hook for hook in (EMAHook, EvalHook, PreciseBNHook)
-}
+OWN: dict[str, Buildable] = {hook.__name__: hook for hook in (EMAHook, PreciseBNHook)}
 """What means something else there than devrun's hook of that name, or is not here."""
 
 

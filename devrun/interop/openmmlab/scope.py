@@ -11,13 +11,21 @@ from typing import Any
 
 from devrun.construct import Buildable, call, check_call, where
 from devrun.errors import DevrunError, UnknownNameError, nearest
-from devrun.interop import numpy2
-from devrun.interop.loading import imported, read_weights_here
 from devrun.interop.openmmlab import config, hooks
-from devrun.interop.openmmlab.data import collate, ignore_others, packed_masks
-from devrun.interop.openmmlab.models import keep_values_on_device
-from devrun.interop.operators import stand_in
-from devrun.interop.sections import in_dicts, place_of
+from devrun.interop.openmmlab.parts import (
+    collate,
+    ignore_others,
+    keep_values_on_device,
+    packed_masks,
+)
+from devrun.interop.packages import (
+    imported,
+    in_dicts,
+    mend_numpy,
+    place_of,
+    read_weights_here,
+    stand_in,
+)
 from devrun.registry import HOOKS, OPTIMIZER_BUILDERS, RUNNER_BUILDERS, RUNNERS
 
 _MODULES = {
@@ -183,7 +191,7 @@ def attach(name: str) -> MmcvScope:
         for module in _MODULES[name]:
             imported(name, module, _HINTS)
         read_weights_here(import_module("mmcv.runner").CheckpointLoader)
-        numpy2.mend(name)
+        mend_numpy(name)
         keep_values_on_device(name)
     logging.getLogger("mmcv").setLevel(logging.WARNING)
     return MmcvScope(name)

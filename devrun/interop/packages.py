@@ -1,0 +1,157 @@
+"""Importing OpenMMLab's packages, on a newer NumPy too, and sections for their code."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from typing import Any, NoReturn
+
+from devrun.blame import cause_of
+from devrun.checkpoint import CheckpointLoader
+from devrun.config.tree import where
+from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.importing import import_for_config
+from devrun.place import Place
+
+_OPERATORS = "mmcv._ext"
+_WITH_INT = (
+    "mmdet.datasets.custom",
+    "mmdet.datasets.openimages",
+    "mmdet.core.bbox.samplers.iou_balanced_neg_sampler",
+)
+
+
+def imported(scope: str, module: str, hints: Iterable[tuple[str, str]]) -> None:
+    """Import `module` for `scope`.
+
+    Args:
+        hints: pattern of what an import says, and what to do then.
+
+    Raises:
+        ConfigError: it fails.
+    """
+    try:
+        import_for_config(module)
+    except ConfigError:
+        raise
+    except Exception as error:
+        found = ((re.search(pattern, str(error)), hint) for pattern, hint in hints)
+        hint = next((f"; {match.expand(hint)}" for match, hint in found if match), "")
+        raise ConfigError(
+            f"the scope {scope!r}: importing {module} failed: {cause_of(error)}{hint}"
+        ) from error
+
+
+def stand_in() -> None:
+    """Put a module in the place of MMCV's compiled operators where it has none.
+
+    The packages import all of their models at once, and most need no operator: each is
+    there, and says by its name that it is missing when it is called.
+
+    Raises:
+        ConfigError: MMCV is where a config cannot import from.
+    """
+    if _OPERATORS in sys.modules or importlib.util.find_spec("mmcv") is None:
+        return
+    import_for_config("mmcv")  # to look for a module in it would import it anyhow
+    if importlib.util.find_spec(_OPERATORS) is None:
+        sys.meta_path.append(_Finder())
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds the stand-in; asked last, so that a real module is found before."""
+
+    def find_spec(
+        self, fullname: str, path: Any, target: Any = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(_OPERATORS, self) if fullname == _OPERATORS else None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        vars(module)["__getattr__"] = _missing
+
+
+def _missing(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+    def missing(*args: Any, **kwargs: Any) -> NoReturn:
+        version = str(getattr(sys.modules.get("mmcv"), "__version__", ""))
+        whole = "mmcv-full 1.7" if version.startswith("1.") else "mmcv 2.1"
+        raise UnsupportedFeatureError(
+            f"{name} is one of MMCV's compiled operators, which this mmcv {version} "
+            f"does not have: install {whole} for this torch, or take a model without it"
+        )
+
+    return missing
+
+
+def mend_numpy(package: str) -> None:
+    """Have the package see what it calls of NumPy 1 that newer ones do not have.
+
+    - `mmcv.adjust_hue` writes `np.uint8(hue_factor * 255)`, taken modulo 256 once.
+    - MMPretrain's retrieval metrics call `np.in1d`, which NumPy 2.4 has as `np.isin`.
+    - MMDetection 2 says `np.int`, which NumPy 1.24 took out.
+    """
+    np: Any = import_module("numpy")
+    if "mmcv.image" in sys.modules:
+
+        class Uint8(np.uint8):  # type: ignore[misc]
+            def __new__(cls, value: Any = 0) -> Any:
+                return np.uint8(int(value) % 256)
+
+        _give("mmcv.image.photometric", uint8=Uint8)
+    if package == "mmpretrain" and not hasattr(np, "in1d"):
+        _give("mmpretrain.evaluation.metrics.retrieval", in1d=np.isin)
+    for module in _WITH_INT if package == "mmdet" else ():
+        _give(module, int=int)
+
+
+def _give(module: str, **names: Any) -> None:
+    """Have the module see a numpy with these names too; numpy stays as it is."""
+    home: Any = import_module(module)
+    view: Any = types.ModuleType("numpy")
+    vars(view).update(vars(home.np), **names)
+    home.np = view
+
+
+def read_weights_here(loader: Any) -> None:
+    """Have the `CheckpointLoader` of MMCV or MMEngine read local files by devrun's.
+
+    Theirs leaves it to `torch.load`, which since torch 2.6 refuses files of their own
+    with numbers of numpy in `meta`.
+    """
+    loader.register_scheme("", _weights_of, force=True)
+
+
+def _weights_of(filename: str, map_location: Any = None, logger: Any = None) -> Any:
+    path = os.path.expanduser(filename)
+    return CheckpointLoader.load_checkpoint(path, map_location or "cpu")
+
+
+def in_dicts(kind: Callable[[Any], Any], section: Any) -> Any:
+    """A copy of `section`, of `kind` where it has dicts: the package's own, whose keys
+    are attributes too."""
+    if isinstance(section, dict):
+        return kind({key: in_dicts(kind, value) for key, value in section.items()})
+    if isinstance(section, list) or type(section) is tuple:
+        made = [in_dicts(kind, value) for value in section]
+        return tuple(made) if isinstance(section, tuple) else made
+    return section
+
+
+def place_of(name: str, node: Any) -> Place | None:
+    """Where `type: name` was written in the section."""
+    if isinstance(node, Mapping):
+        if node.get("type") == name:
+            return where(node, "type")
+        node = node.values()
+    elif not isinstance(node, (list, tuple)):
+        return None
+    return next((p for part in node if (p := place_of(name, part)) is not None), None)
