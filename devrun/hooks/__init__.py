@@ -7,7 +7,6 @@ from devrun.hooks.early_stopping import EarlyStoppingHook
 from devrun.hooks.ema import EMAHook
 from devrun.hooks.empty_cache import EmptyCacheHook
 from devrun.hooks.evaluation import DistEvalHook, EvalHook
-from devrun.hooks.flops import FlopsHook
 from devrun.hooks.logger import (
     LoggerHook,
     MlflowLoggerHook,
@@ -15,7 +14,7 @@ from devrun.hooks.logger import (
     TextLoggerHook,
     WandbLoggerHook,
 )
-from devrun.hooks.profiler import ProfilerHook
+from devrun.hooks.profiler import FlopsHook, ProfilerHook
 from devrun.hooks.progress import ProgressHook
 from devrun.hooks.sampler_seed import DistSamplerSeedHook
 from devrun.hooks.schedules.cycles import (

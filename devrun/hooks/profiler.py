@@ -1,22 +1,23 @@
-"""`ProfilerHook`: records training with torch.profiler and writes the trace."""
+"""`ProfilerHook` and `FlopsHook`: training seen by torch's profiler, and its FLOPs."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import profiler
+from torch.utils.flop_counter import FlopCounterMode
 
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.config.numbers import whole_number
-from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
+from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.files import own_folder
-from devrun.hooks.base import Hook
+from devrun.hooks.base import Hook, Priority
 from devrun.registry import HOOKS
 from devrun.run import Run
+from devrun.step import Capability
 from devrun.text import joined
 
 Handler = Callable[[profiler.profile], Any]
@@ -39,9 +40,9 @@ class ProfilerHook(Hook):
         schedule: arguments of `torch.profiler.schedule` (`wait`, `warmup`, `active`,
             `repeat`, `skip_first`); without it everything is recorded.
         on_trace_ready: called with the profiler for each trace; or `{type: log_trace}`
-            with arguments of `key_averages().table`, or `{type: tb_trace}` with those
-            of `torch.profiler.tensorboard_trace_handler`. By default the trace is
-            written to `<work_dir>/<timestamp>_trace.json`.
+            with arguments of `key_averages().table`, or `{type: tb_trace}`, which
+            writes to the folder `dir_name` of `work_dir` what TensorBoard reads. By
+            default the trace is written to `<work_dir>/<timestamp>_trace.json`.
         json_trace_path: where to write the trace (Chrome's format) instead, or as
             well when there is an `on_trace_ready`: a `.json` or `.json.gz`. A file
             that is there stays, and the trace gets a number, as `trace_2.json`.
@@ -64,13 +65,18 @@ class ProfilerHook(Hook):
         with_flops: bool = False,
         json_trace_path: str | None = None,
     ) -> None:
-        if not isinstance(by_epoch, bool):
-            raise ConfigTypeError.of("by_epoch", f"must be a bool, got {by_epoch!r}")
         self.by_epoch = by_epoch
         self.profile_iters = whole_number("profile_iters", profile_iters)
-        self.activities = activities
+        self.activities = None if activities == "auto" else _named(activities)
         self.schedule = _schedule(schedule)
-        self.on_trace_ready = _checked_handler(on_trace_ready, json_trace_path)
+        self.on_trace_ready = on_trace_ready
+        if isinstance(on_trace_ready, Mapping):
+            kind = str(on_trace_ready.get("type"))
+            if kind not in HANDLERS:
+                raise UnknownNameError(
+                    f"no on_trace_ready of type {kind!r}; {nearest(kind, HANDLERS)}",
+                    key="on_trace_ready",
+                )
         if not str(json_trace_path or ".json").endswith((".json", ".json.gz")):
             raise ConfigError.of(
                 "json_trace_path",
@@ -83,8 +89,6 @@ class ProfilerHook(Hook):
             "with_stack": with_stack,
             "with_flops": with_flops,
         }
-        if activities != "auto":
-            _named(activities)
         self.profiler: profiler.profile | None = None
         self._left = 0
 
@@ -93,8 +97,8 @@ class ProfilerHook(Hook):
         if self.json_trace_path is not None:
             check_possible(Path(self.json_trace_path).parent)
             self.json_trace_path = None
-        if isinstance(self.on_trace_ready, dict):
-            self.on_trace_ready.pop("dir_name", None)
+        if isinstance(self.on_trace_ready, Mapping):
+            self.on_trace_ready = {"type": self.on_trace_ready["type"]}
         return True
 
     def before_run(self, runner: Run) -> None:
@@ -121,53 +125,44 @@ class ProfilerHook(Hook):
         runner.logger.info("profiling the first %d %s", self._left, unit)
 
     def after_train_iter(self, runner: Run) -> None:
-        if self.profiler is None:
-            return
         self._step()
         if not self.by_epoch:
-            self._count(runner)
+            self._count()
 
     def after_val_iter(self, runner: Run) -> None:
-        if self.profiler is not None:
-            self._step()
+        self._step()
 
     def after_train_epoch(self, runner: Run) -> None:
-        if self.by_epoch and self.profiler is not None:
-            self._count(runner)
+        if self.by_epoch:
+            self._count()
 
     def after_run(self, runner: Run) -> None:
-        self._finish(runner)
+        self._finish()
 
     def on_exception(self, runner: Run, exception: BaseException) -> None:
-        self._finish(runner)
+        self._finish()
 
     def _step(self) -> None:
         running, self.profiler = self.profiler, None
-        if running is None:
-            return
-        with warnings.catch_warnings():
-            # Each cycle is written before the next one clears it.
-            warnings.filterwarnings("ignore", ".*Profiler clears events")
+        if running is not None:
             running.step()  # when it fails, stopping it afterwards crashes the process
         self.profiler = running
 
-    def _count(self, runner: Run) -> None:
+    def _count(self) -> None:
         self._left -= 1
         if self._left == 0:
-            self._finish(runner)
+            self._finish()
 
-    def _finish(self, runner: Run) -> None:
+    def _finish(self) -> None:
         running, self.profiler = self.profiler, None
         if running is not None:
-            runner.logger.info("writing the profile; this may take a while")
             running.stop()
 
     def _usable_activities(self, runner: Run) -> list[Any]:
-        if self.activities == "auto":
+        wanted = self.activities
+        if wanted is None:
             own = runner.adapter.profiler_activities()
             wanted = list(dict.fromkeys([profiler.ProfilerActivity.CPU, *own]))
-        else:
-            wanted = _named(self.activities)
         there = profiler.supported_activities()
         for activity in wanted:
             if activity not in there:
@@ -175,38 +170,26 @@ class ProfilerHook(Hook):
                     "the profiler cannot record %s on this machine and leaves it out",
                     activity.name,
                 )
-        usable = [activity for activity in wanted if activity in there]
-        if not usable:
-            raise ConfigError(
-                f"none of activities {list(self.activities)} can be recorded on this "
-                f"machine; it has: {', '.join(sorted(a.name.lower() for a in there))}"
-            )
-        return usable
+        return [activity for activity in wanted if activity in there]
 
     def _handler(self, runner: Run) -> Handler:
-        """Calls what each trace goes to."""
-        given, handlers = self.on_trace_ready, []
-        if given is not None:
-            handlers.append(given if callable(given) else _configured(given, runner))
-        if given is None or self.json_trace_path is not None:
-            handlers.append(self._json_writer(runner))
+        """Does with each trace what it is for."""
+        given, ready = self.on_trace_ready, []
+        if callable(given):
+            ready.append(given)
+        elif given is not None and given["type"] == "log_trace":
+            ready.append(_table_logger(given, runner))
+        if not ready or self.json_trace_path is not None:
+            ready.append(self._trace_writer(runner))
 
-        def ready(running: profiler.profile) -> None:
-            for handle in handlers:
-                handle(running)
+        def handle(running: profiler.profile) -> None:
+            for call in ready:
+                call(running)
 
-        return ready
+        return handle
 
-    def _json_writer(self, runner: Run) -> Handler:
-        if self.json_trace_path is not None:
-            path = Path(self.json_trace_path)
-        elif runner.work_dir is not None:
-            path = Path(runner.work_dir) / f"{runner.timestamp}_trace.json"
-        else:
-            raise ConfigError(
-                "the profiler has nowhere to write: the run has no work_dir; give "
-                "json_trace_path or on_trace_ready"
-            )
+    def _trace_writer(self, runner: Run) -> Handler:
+        path = self._trace_path(runner)
         check_writable(path.parent)
 
         def write(running: profiler.profile) -> None:
@@ -216,70 +199,37 @@ class ProfilerHook(Hook):
 
         return write
 
+    def _trace_path(self, runner: Run) -> Path:
+        if self.json_trace_path is not None:
+            return Path(self.json_trace_path)
+        if runner.work_dir is None:
+            raise ConfigError(
+                "the profiler has nowhere to write: the run has no work_dir; give "
+                "json_trace_path or on_trace_ready"
+            )
+        if isinstance(self.on_trace_ready, Mapping):
+            name = str(self.on_trace_ready.get("dir_name", "tf_tracing_logs"))
+            folder = own_folder(runner.work_dir, name)
+            return folder / f"{runner.timestamp}.pt.trace.json"
+        return Path(runner.work_dir) / f"{runner.timestamp}_trace.json"
+
 
 def _schedule(arguments: Mapping[str, int] | None) -> Any:
     if arguments is None:
         return None
-    if not isinstance(arguments, Mapping):
-        raise ConfigTypeError.of(
-            "schedule",
-            f"must be a dict with wait, warmup and active, got {arguments!r}",
-        )
     try:
         return profiler.schedule(**arguments)
     except (TypeError, AssertionError) as error:
-        cause = joined(error)
         raise ConfigError.of(
-            "schedule", f"{dict(arguments)} is refused: {cause}"
+            "schedule", f"{arguments!r} is refused: {joined(error)}"
         ) from error
 
 
-def _checked_handler(given: Any, json_trace_path: str | None) -> Any:
-    if given is None or (callable(given) and not isinstance(given, Mapping)):
-        return given
-    if not isinstance(given, Mapping):
-        raise ConfigError.of(
-            "on_trace_ready", f"must be a function, a dict or None, got {given!r}"
-        )
-    kind = str(given.get("type"))
-    if kind not in HANDLERS:
-        raise UnknownNameError(
-            f"no on_trace_ready of type {kind!r}; {nearest(kind, HANDLERS)}",
-            key="on_trace_ready",
-        )
-    if kind == "tb_trace" and json_trace_path is not None:
-        raise ConfigError(
-            "a trace can be written once: give json_trace_path or "
-            "on_trace_ready={type: tb_trace}, not both",
-            key="on_trace_ready",
-        )
-    return dict(given)
-
-
-def _configured(given: Mapping[str, Any], runner: Run) -> Handler:
+def _table_logger(given: Mapping[str, Any], runner: Run) -> Handler:
     options = {key: value for key, value in given.items() if key != "type"}
-    if given["type"] == "log_trace":
-        return lambda running: runner.logger.info(
-            "profile:\n%s", running.key_averages().table(**options)
-        )
-    folder = Path(options.pop("dir_name", "tf_tracing_logs"))
-    if runner.work_dir is None and not folder.is_absolute():
-        raise ConfigError(
-            "tb_trace has nowhere to write: the run has no work_dir; give an absolute "
-            "dir_name"
-        )
-    if not folder.is_absolute():
-        folder = own_folder(str(runner.work_dir), str(folder))
-    if os.path.basename(worker := str(options.get("worker_name", ""))) != worker:
-        raise ConfigError.of("worker_name", f"must be a plain name, got {worker!r}")
-    check_writable(folder)
-    try:
-        handler: Handler = profiler.tensorboard_trace_handler(str(folder), **options)
-    except TypeError as error:
-        raise ConfigError(
-            f"on_trace_ready {dict(given)} is refused: {error}"
-        ) from error
-    return handler
+    return lambda running: runner.logger.info(
+        "profile:\n%s", running.key_averages().table(**options)
+    )
 
 
 def _free(path: Path) -> Path:
@@ -298,13 +248,47 @@ def _named(names: Any) -> list[Any]:
         raise ConfigError.of(
             "activities", f"must be 'auto' or a list of names, got {names!r}"
         )
-    found: dict[Any, None] = {}
     for name in names:
-        key = str(name).lower()
-        if key not in ACTIVITIES:
-            hint = nearest(key, ACTIVITIES)
+        if str(name).lower() not in ACTIVITIES:
+            hint = nearest(str(name).lower(), ACTIVITIES)
             raise UnknownNameError(
                 f"no profiler activity {name!r}; {hint}", key="activities"
             )
-        found[ACTIVITIES[key]] = None
-    return list(found)
+    return list(dict.fromkeys(ACTIVITIES[str(name).lower()] for name in names))
+
+
+@HOOKS.register_module()
+class FlopsHook(Hook):
+    """Logs the FLOPs of an update, counted by torch while the first one runs: those of
+    matrix products and convolutions, forward and backward.
+
+    A compiled model runs this one update as it is written.
+    """
+
+    requires = frozenset({Capability.GRAD_ACCESS})
+    priority: Any = Priority.HIGHEST  # of what others do around a step, least is seen
+
+    def __init__(self) -> None:
+        self.flops: int | None = None
+        """Of an update of this process; None before the first."""
+        self._mode: FlopCounterMode | None = None
+
+    def before_train_iter(self, runner: Run) -> None:
+        if self.flops is None:
+            self._mode = FlopCounterMode(display=False)
+            self._mode.__enter__()
+
+    def after_train_iter(self, runner: Run) -> None:
+        mode = self._stop()
+        if mode is not None:
+            self.flops = int(mode.get_total_flops())
+            runner.logger.info("FLOPs: %.3g GFLOP in an update", self.flops / 1e9)
+
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
+        self._stop()
+
+    def _stop(self) -> FlopCounterMode | None:
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.__exit__(None, None, None)
+        return mode

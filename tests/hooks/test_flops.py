@@ -32,7 +32,8 @@ def test_the_flops_are_those_of_one_update_and_counting_changes_no_bit(setting):
     runner, (line,) = counted(device)
     # forward 2 * 3 * (16 + 16); backward the same for the weights, and for the
     # second layer's input
-    assert line == f"FLOPs: {2 * (2 * 3 * 32) + 2 * 3 * 16} FLOP in an update"
+    flops = 2 * (2 * 3 * 32) + 2 * 3 * 16
+    assert line == f"FLOPs: {flops / 1e9} GFLOP in an update"
     plain, none = counted(device, count=False)
     assert none == []
     for one, other in zip(

@@ -47,6 +47,7 @@ def test_by_iteration_only_that_many_are_recorded(tmp_path: Path) -> None:
     assert names(trace).count("Optimizer.step#SGD.step") == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 def test_a_schedule_records_each_active_stretch_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "trace.json"
     schedule = {"wait": 1, "warmup": 1, "active": 1, "repeat": 2}
@@ -82,9 +83,9 @@ def test_log_trace_logs_the_table_and_a_file_may_be_had_too(
 
 
 def test_tb_trace_writes_below_work_dir(tmp_path: Path) -> None:
-    run(tmp_path, on_trace_ready={"type": "tb_trace", "worker_name": "w0"})
+    run(tmp_path, on_trace_ready={"type": "tb_trace"})
     (trace,) = (tmp_path / "tf_tracing_logs").iterdir()
-    assert trace.name.startswith("w0.")
+    assert trace.name.endswith(".pt.trace.json")  # what TensorBoard looks for
     assert "aten::linear" in names(trace)
 
 
@@ -110,14 +111,6 @@ def test_the_trace_is_written_when_the_run_fails(tmp_path: Path) -> None:
         loop.run()
     (trace,) = tmp_path.iterdir()
     assert "aten::linear" in names(trace)
-
-
-def test_a_resumed_run_is_profiled_from_where_it_goes_on(tmp_path: Path) -> None:
-    loop = TracedRun(ProfilerHook(), max_epochs=3, length=3, work_dir=str(tmp_path))
-    loop.runner.state.seek(epoch=1, iter=3, done=0)
-    loop.run()
-    (trace,) = tmp_path.iterdir()
-    assert names(trace).count("Optimizer.step#SGD.step") == 3
 
 
 def test_other_ranks_record_nothing(tmp_path: Path) -> None:
@@ -147,19 +140,11 @@ def test_auto_adds_what_the_device_lists_and_says_what_is_missing(
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"by_epoch": 1}, TypeError, "by_epoch must be a bool, got 1"),
         ({"profile_iters": 0}, ValueError, "profile_iters must be"),
         ({"activities": "cpu"}, ValueError, "'auto' or a list of names, got 'cpu'"),
         ({"activities": ["cpu", "cudo"]}, ValueError, "did you mean 'cuda'"),
         ({"schedule": {"wait": 1}}, ValueError, "schedule .* is refused"),
-        ({"schedule": 3}, ConfigError, "schedule must be a dict"),
-        ({"on_trace_ready": 3}, ValueError, "function, a dict or None, got 3"),
         ({"on_trace_ready": {"type": "tb"}}, ValueError, "did you mean|known"),
-        (
-            {"on_trace_ready": {"type": "tb_trace"}, "json_trace_path": "a"},
-            ValueError,
-            "not both",
-        ),
     ],
 )
 def test_wrong_arguments_are_refused(
@@ -177,16 +162,6 @@ def test_wrong_arguments_are_refused(
         ({"profile_iters": 3}, {"max_epochs": 2}, "3 epochs, the run has 2"),
         ({}, {"max_iters": 2}, "by_epoch=False"),
         ({}, {"max_epochs": 1}, "no work_dir"),
-        (
-            {"on_trace_ready": {"type": "tb_trace"}},
-            {"max_epochs": 1},
-            "give an absolute dir_name",
-        ),
-        (
-            {"on_trace_ready": {"type": "tb_trace", "dir": "a", "dir_name": "/tmp"}},
-            {"max_epochs": 1},
-            "is refused",
-        ),
     ],
 )
 def test_what_does_not_fit_the_run_is_refused_before_it_begins(
