@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from devrun.devices.options import EagerOptions
-from devrun.models.fp16 import wrap_fp16_model
+from devrun.models.step_module import wrap_fp16_model
 from devrun.parallel.strategy import optimizers_in
 from devrun.step import UpdatePolicy
 from devrun.text import joined

@@ -24,8 +24,8 @@ _ROWS = """
 +mmcv.runner.utils devrun.runners get_host_info get_time_str set_random_seed
 +mmcv.runner.dist_utils devrun.dist get_dist_info init_dist master_only
 +mmcv.runner.dist_utils devrun.dist allreduce_grads allreduce_params
-+mmcv.runner.fp16_utils devrun.models auto_fp16 force_fp32 wrap_fp16_model
-+mmcv.runner.fp16_utils devrun.models.fp16 cast_tensor_type
++mmcv.runner.fp16_utils devrun.interop.fp16 auto_fp16 force_fp32 cast_tensor_type
++mmcv.runner.fp16_utils devrun.models wrap_fp16_model
 +mmcv.runner.checkpoint devrun.checkpoint CheckpointLoader get_state_dict
 +mmcv.runner.checkpoint devrun.checkpoint load_checkpoint save_checkpoint
 +mmcv.runner.checkpoint devrun.checkpoint load_state_dict weights_to_cpu

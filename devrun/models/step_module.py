@@ -141,6 +141,13 @@ class StepModule(nn.Module):
         return result
 
 
+def wrap_fp16_model(model: nn.Module) -> None:
+    """Switch MMCV's decorators on: `fp16_enabled = True` where a module has it."""
+    for module in model.modules():
+        if hasattr(module, "fp16_enabled"):
+            module.fp16_enabled = True  # type: ignore[assignment]
+
+
 def _takes_return_loss(signature: inspect.Signature, *, mmcv_style: bool) -> bool:
     """Whether `forward` returns predictions when called with `return_loss=False`.
 

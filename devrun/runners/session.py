@@ -20,8 +20,7 @@ from devrun.dist import broadcast_object, get_dist_info
 from devrun.errors import ConfigError
 from devrun.hooks.base import Hook
 from devrun.interop import guest_of
-from devrun.models.fp16 import wrap_fp16_model
-from devrun.models.step_module import StepModule
+from devrun.models.step_module import StepModule, wrap_fp16_model
 from devrun.parallel.options import ParallelOptions
 from devrun.parallel.strategy import optimizers_in
 from devrun.runners.arguments import describe_loader, length

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from devrun.models import auto_fp16, force_fp32, wrap_fp16_model
+from devrun.interop.fp16 import auto_fp16, force_fp32
+from devrun.models import wrap_fp16_model
 from tests.mmcv_compat.mmcv_style import Classifier, loader, runner_of
 
 

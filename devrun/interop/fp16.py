@@ -64,13 +64,6 @@ def force_fp32(
     )
 
 
-def wrap_fp16_model(model: nn.Module) -> None:
-    """Switch the decorators on: `fp16_enabled = True` on each module that has it."""
-    for module in model.modules():
-        if hasattr(module, "fp16_enabled"):
-            module.fp16_enabled = True  # type: ignore[assignment]
-
-
 def cast_tensor_type(inputs: Any, src_type: torch.dtype, dst_type: torch.dtype) -> Any:
     """`inputs` with its tensors of `src_type` in `dst_type`; others as they are."""
     return map_tensors(lambda t: t.to(dst_type) if t.dtype == src_type else t, inputs)
