@@ -52,10 +52,8 @@ class Kept:
         """
         prepared = self._runner.prepare_eval_loader(self._loader)
         size, (rank, world) = length_of(prepared.dataset), prepared.data_share
-        own = (
-            range(rank, size or 0, world) if self._runner.adapter.tells_results else ()
-        )
-        places = [place for place in own if place not in prepared.skipped]
+        told = self._runner.adapter.tells_results
+        places = list(range(rank, size or 0, world)) if told else []
         if size is None and world == 1:
             places = list(range(len(self._mine)))
         found = gather_objects(list(zip(places, self._mine, strict=False)))

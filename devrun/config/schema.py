@@ -58,20 +58,14 @@ _LOADER: dict[str, str | Section] = {
     "timeout": "number",
     "multiprocessing_context": "text?",
     "seed": "seed?",
-    "dist": "flag",
-    "num_gpus": "size",
-    "round_up": "flag",
     "sampler": "dict?",
     "sampler_cfg": "dict?",
-    "on_sample_error": "text?",
-    "max_skipped": "size?",
     "mode": "text?",
     "cache": "text|count?",
-    "buckets": "dict|list?",
+    "buckets": "dict?",
     "group_by_length": "flag",
     "collate_fn": "any",
     "batch_transform": "dict|list?",
-    "worker_init_fn": "any",
 }
 _DATASET = "dict|list?"
 

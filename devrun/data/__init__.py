@@ -12,11 +12,10 @@ from devrun.data.datasets import (
     RepeatDataset,
     SyntheticClassification,
     SyntheticImages,
-    SyntheticTokens,
     TextCorpus,
     TextParagraphs,
 )
-from devrun.data.labels import check_labels
+from devrun.data.facts import check_labels
 from devrun.data.prepared import PreparedLoader
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler, SampleKey
 from devrun.data.seeded import SeededDataset
@@ -46,7 +45,6 @@ __all__ = [
     "SeededDataset",
     "SyntheticClassification",
     "SyntheticImages",
-    "SyntheticTokens",
     "TextCorpus",
     "TextParagraphs",
     "bucketed",

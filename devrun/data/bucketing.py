@@ -9,34 +9,33 @@ from __future__ import annotations
 import copy
 import logging
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
-    Subset,
     default_collate,
 )
 
-from devrun.construct import call, where
-from devrun.data.padding import Axis, BucketCollate
+from devrun.data.facts import column
 from devrun.data.sampler import EpochBatchSampler, SampleKey
-from devrun.data.seeded import SampleError, SeededDataset
-from devrun.data.spec import ConfiguredLoader, Extras, error_policy, extras_of
-from devrun.errors import ConfigError, ConfigTypeError, DataError
+from devrun.data.seeded import SeededDataset
+from devrun.data.spec import ConfiguredLoader
+from devrun.errors import ConfigError, ConfigTypeError, DataError, nearest
 
-MOST_BATCHES = 2000
+_OBSERVED = 1000
+"""Samples, evenly spaced, that are read to learn their lengths."""
+_MOST_BATCHES = 2000
 """Laid out in advance, to choose sizes and to tell the waste."""
-
-POLICIES = ("error", "truncate", "grow")
-WAYS = ("quantiles", "powers", "longest")
+POLICIES = ("error", "truncate")
+WAYS = ("quantiles", "longest")
 
 logger = logging.getLogger("devrun")
 
@@ -62,22 +61,17 @@ class Buckets:
             DataError: it is too long, and `too_long` is "error".
         """
         largest = self.largest
-        if largest is None:
-            return _rounded(length, self.multiple_of)
-        if length <= largest:
-            if self.sizes:
-                return self.sizes[bisect_left(self.sizes, length)]
-            return min(_rounded(length, self.multiple_of), largest)
-        if self.too_long == "truncate":
-            return largest
-        if self.too_long == "grow":  # no state: workers and restarts agree
-            while largest < length:
-                largest *= 2
-            return largest
-        raise DataError(
-            f"a sample of length {length} is above the largest bucket, {largest}; "
-            "too_long: truncate cuts it, grow doubles the size, or give larger sizes"
-        )
+        if largest is not None and length > largest:
+            if self.too_long == "truncate":
+                return largest
+            raise DataError(
+                f"a sample of length {length} is above the largest bucket, {largest}; "
+                "too_long: truncate cuts it, or give larger sizes"
+            )
+        if self.sizes:
+            return self.sizes[bisect_left(self.sizes, length)]
+        size = _rounded(length, self.multiple_of)
+        return size if largest is None else min(size, largest)
 
     def __str__(self) -> str:
         if not self.sizes:
@@ -86,182 +80,261 @@ class Buckets:
         return f"{len(self.sizes)} size{'s' * (len(self.sizes) > 1)} ({sizes})"
 
 
+@dataclass(frozen=True)
+class Padding:
+    """The tensors of a sample that are padded together, all to one size.
+
+    `values` has for each key what its tensor is padded with, `dim` is the dimension of
+    a sample's tensor that varies, `masks` the keys under which int64 ones and zeros
+    are added that tell data from padding. The key None is the sample itself.
+    """
+
+    values: Mapping[Any, float]
+    dim: int
+    masks: Mapping[Any, str]
+
+    def length(self, item: Any, *, batched: bool = False) -> int:
+        """The longest of the tensors of a sample, or of a batch; 0 without any."""
+        sizes = (self._size(item, key, batched) for key in self.values)
+        return max(sizes, default=0)
+
+    def padded(self, item: Any, size: int, *, batched: bool = False) -> Any:
+        """A copy of a sample, or of a batch, with its tensors at `size`."""
+        made = item
+        for key, value in self.values.items():
+            tensor = _tensor_at(item, key)
+            made = _put(made, key, resized(tensor, self._at(batched), size, value))
+        for key, name in self.masks.items():
+            if not isinstance(item, Mapping) or name in item:
+                raise ConfigError(
+                    f"the mask {name!r} must be a new key of samples that are dicts; "
+                    "one that is there already is padded with 0 instead"
+                )
+            mask = torch.arange(size) < self._size(item, key, batched)
+            made = _put(made, name, mask.long())
+        return made
+
+    def _at(self, batched: bool) -> int:
+        """The dimension; a batch has one more in front."""
+        return self.dim + 1 if batched and self.dim >= 0 else self.dim
+
+    def _size(self, item: Any, key: Any, batched: bool) -> int:
+        tensor, dim = _tensor_at(item, key), self._at(batched)
+        if not -tensor.dim() <= dim < tensor.dim():
+            raise ConfigError(
+                f"{key!r} has the shape {tuple(tensor.shape)}{' in a batch' * batched} "
+                f"and no dimension {self.dim} that could vary"
+            )
+        return tensor.shape[dim]
+
+
+class BucketCollate:
+    """`collate_fn` whose batches have one of the sizes of `buckets`.
+
+    With torch's default collate function the samples are padded before it, since it
+    could not stack them; the output of any other is padded after it. The caller's
+    samples are not changed. A worker can have it.
+
+    Raises:
+        ConfigError: a key is not there or cannot be padded, or a mask cannot be made.
+        DataError: a sample is too long.
+    """
+
+    def __init__(
+        self, collate_fn: Callable[[Any], Any], padding: Padding, buckets: Buckets
+    ) -> None:
+        self.collate_fn = collate_fn
+        self.padding, self.buckets = padding, buckets
+
+    def __call__(self, samples: Any) -> Any:
+        if self.collate_fn is default_collate:
+            size = self.buckets.fit(max(map(self.padding.length, samples)))
+            return default_collate([self.padding.padded(s, size) for s in samples])
+        batch = self.collate_fn(samples)
+        size = self.buckets.fit(self.padding.length(batch, batched=True))
+        return self.padding.padded(batch, size, batched=True)
+
+
 def bucketed(
     loader: DataLoader[Any],
     *,
     pad: Mapping[Any, float] | float,
-    dim: Mapping[Any, int] | int = 0,
+    dim: int = 0,
     mask: Mapping[Any, str] | None = None,
     sizes: str | Sequence[int] = "quantiles",
     num: int = 8,
     multiple_of: int = 1,
     max_length: int | None = None,
     too_long: str = "error",
-    observe: int = 1000,
+    group_by_length: bool = False,
 ) -> DataLoader[Any]:
     """A copy of `loader` whose batches are padded to a small set of sizes.
 
     Which samples make a batch does not change, and neither do workers or sampler, so
     it can be sharded and resumed like the original. The sizes and the padding to
-    expect are logged once. Two axes that vary apart (source and target of a
-    translation) take two calls.
+    expect are logged once. Lengths are those that the data set has in `lengths`, one
+    whole number for each sample, or else of 1000 samples that are read.
 
     Args:
-        pad: key -> value to pad with, for everything that varies (`Axis` has the
-            form of a key); a number alone if a sample is one tensor.
-        dim: of a sample's tensor, the one that varies; for all or by key.
-        mask: key -> name of the mask to add for it.
-        sizes: `quantiles`, at most `num` that get equally many batches; `powers` of
-            two, all that are needed; a list; or `longest`: no buckets, each batch is
-            padded to its longest sample.
+        pad: key -> value to pad with, for everything that varies; a number alone if a
+            sample is one tensor. The key of a part of a tuple is its place.
+        dim: of a sample's tensors, the one that varies.
+        mask: key -> name of the mask to add for it, where torch's collate function
+            makes the batch.
+        sizes: `quantiles`, at most `num` that get equally many batches; a list; or
+            `longest`: no buckets, each batch is padded to its longest sample.
         multiple_of: chosen sizes are rounded up to one.
         max_length: no size is above it.
         too_long: what becomes of a sample longer than the largest size: an `error`,
-            `truncate` cuts it, `grow` doubles the size until it fits.
-        observe: samples, evenly spaced, that are read to learn their lengths, unless
-            the data set has them in `lengths`, one whole number each.
+            or `truncate` cuts it.
+        group_by_length: make batches of samples of similar length; for a
+            `ConfiguredLoader` that shuffles.
 
     Raises:
         ConfigError: a value out of range, a key that the samples do not have, or
-            samples that are too long.
+            no order of devrun's own to group.
+        DataError: samples that are too long.
     """
     if not isinstance(loader, DataLoader):
         raise ConfigTypeError(f"buckets take a DataLoader: {type(loader).__name__}")
-    _check(sizes, num, multiple_of, max_length, too_long, observe)
-    axis = _axis(pad, dim, mask)
-    padded = copy.copy(loader)
+    _check(sizes, num, multiple_of, max_length, too_long)
+    padded: Any = copy.copy(loader)
     vars(padded)["_iterator"] = None  # persistent workers have the old collate function
-    extras = extras_of(loader)
-    lengths = _observed(loader, axis, None if extras.group_by_length else observe)
-    if extras.group_by_length and extras.lengths is None:  # those of the first axis
-        extras = replace(extras, lengths=lengths)
-        padded.extras = extras
-    batches = _batches(padded, lengths, extras)
+    padding = _padding(loader, pad, dim, mask)
+    if group_by_length:
+        if not isinstance(loader, ConfiguredLoader) or not _shuffles(loader):
+            raise ConfigError.of("group_by_length", "needs shuffle: true, no sampler")
+        padded.lengths = _lengths(loader, padding, whole=True)
+    grouped: Tensor | None = getattr(padded, "lengths", None)
+    lengths = _lengths(loader, padding) if grouped is None else grouped
+    batches = _batches(padded, lengths)
+    chosen: Sequence[int] = ()
     if not isinstance(sizes, str):
         chosen = sorted(set(sizes))
-    elif sizes == "longest":
-        chosen = []
-    else:
-        chosen = _chosen(sizes, batches, lengths, num, multiple_of, max_length)
+    elif sizes == "quantiles":
+        chosen = _quantiles(batches, lengths, num, multiple_of, max_length)
     buckets = Buckets(tuple(chosen), multiple_of, max_length, too_long)
-    _refuse_too_long(buckets, lengths)
-    padded.collate_fn = BucketCollate(loader.collate_fn, axis, buckets)
-    logger.info("%s", _announcement(loader.dataset, buckets, batches))
-    return padded
+    cost = f": {_forecast(batches, buckets)}" if batches else ""
+    name = type(loader.dataset).__name__
+    logger.info("batches of %s are padded to %s%s", name, buckets, cost)
+    padded.collate_fn = BucketCollate(loader.collate_fn, padding, buckets)
+    return padded  # type: ignore[no-any-return]
 
 
-def with_buckets(loader: ConfiguredLoader, specs: Any) -> DataLoader[Any]:
-    """`loader` with the `buckets` of a config: the arguments of `bucketed`, or several.
-
-    Raises:
-        ConfigError: wrong arguments, or grouping without buckets or without shuffling.
-    """
-    if isinstance(specs, Mapping):
-        specs = [specs]
-    if loader.extras.group_by_length:
-        if not specs:
-            raise ConfigError.of(
-                "group_by_length", "needs buckets: they say what is long"
-            )
-        if not isinstance(loader.sampler, RandomSampler):
-            raise ConfigError.of(
-                "group_by_length", "needs shuffle: true and no sampler"
-            )
-    padded: DataLoader[Any] = loader
-    for at, spec in enumerate(specs or ()):
-        if not isinstance(spec, Mapping):
-            raise ConfigTypeError(
-                f"buckets are a dict or several: {spec!r}",
-                place=where(specs, at),
-                key="buckets",
-            )
-        padded = call(bucketed, {"loader": padded, **spec}, spec)
-    return padded
+def resized(tensor: Tensor, dim: int, size: int, value: float) -> Tensor:
+    """`tensor` cut to `size` along `dim`, or filled up with `value` at its end."""
+    missing = size - tensor.shape[dim]
+    if missing <= 0:
+        return tensor.narrow(dim, 0, size)
+    behind = tensor.dim() - 1 - dim % tensor.dim()  # F.pad counts from the last one
+    return F.pad(tensor, [0, 0] * behind + [0, missing], value=value)
 
 
-def _axis(pad: Any, dim: Any, mask: Any) -> Axis:
-    values = (
-        {str(k): v for k, v in pad.items()} if isinstance(pad, Mapping) else {"": pad}
-    )
+def _tensor_at(item: Any, key: Any) -> Tensor:
+    """The part of a sample or a batch at `key`; arrays and lists of numbers too."""
+    try:
+        return torch.as_tensor(item if key is None else item[key])
+    except (KeyError, IndexError):
+        known = item if isinstance(item, Mapping) else range(len(item))
+        raise ConfigError(
+            f"no {key!r} in a {type(item).__name__} of the data; "
+            f"{nearest(str(key), map(str, known))}"
+        ) from None
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"{key!r} of a {type(item).__name__} cannot be padded: pad takes the keys "
+            "of tensors, arrays and lists of numbers, such as {input_ids: 0} or {0: 0}"
+        ) from error
+
+
+def _put(item: Any, key: Any, value: Any) -> Any:
+    """A copy of `item` with `value` at `key`; what is elsewhere is shared."""
+    if key is None:
+        return value
+    if isinstance(item, Mapping):
+        copied: Any = copy.copy(item)
+        copied[key] = value
+        return copied
+    parts = [*item]
+    parts[key] = value
+    return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
+
+
+def _padding(loader: DataLoader[Any], pad: Any, dim: Any, mask: Any) -> Padding:
+    values = pad if isinstance(pad, Mapping) else {None: pad}
     if not values or not all(isinstance(v, (int, float)) for v in values.values()):
         raise ConfigTypeError.of(
             "pad", f"takes numbers by key, such as {{ids: 0}}: {pad!r}"
         )
-    given = _by_key(dim) if isinstance(dim, Mapping) else {}
-    names = _by_key(mask or {})
-    for what, keys in (("dim", given), ("mask", names)):
-        for key in keys:
-            if key not in values:
-                raise ConfigError.of(what, f"has {key!r}, which pad has not")
-    default = 0 if isinstance(dim, Mapping) else dim
-    return Axis(values, {key: given.get(key, default) for key in values}, names)
+    if type(dim) is not int:
+        raise ConfigTypeError.of("dim", f"must be an int: {dim!r}")
+    masks = dict(mask or {})
+    for key in masks:
+        if key not in values:
+            raise ConfigError.of("mask", f"has {key!r}, which pad has not")
+    if masks and loader.collate_fn is not default_collate:
+        raise ConfigError.of(
+            "mask",
+            "is not for a collate_fn of your own: let that make one, and pad it with 0",
+        )
+    return Padding(dict(values), dim, masks)
 
 
-def _by_key(values: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(key): value for key, value in values.items()}  # YAML has numbers too
-
-
-def _check(
-    sizes: Any, num: Any, multiple_of: Any, max_length: Any, too_long: Any, observe: Any
-) -> None:
-    least = {"num": (num, 1), "multiple_of": (multiple_of, 1), "observe": (observe, 0)}
+def _check(sizes: Any, num: Any, multiple_of: Any, max_length: Any, long: Any) -> None:
+    counts = {"num": num, "multiple_of": multiple_of}
     if max_length is not None:
-        least["max_length"] = (max_length, 1)
-    if isinstance(sizes, Sequence) and not isinstance(sizes, str):
-        least.update((f"sizes[{at}]", (size, 1)) for at, size in enumerate(sizes))
-    for name, (value, low) in least.items():
-        if type(value) is not int or value < low:
-            raise ConfigError(
-                f"{name} must be an int of at least {low}: {value!r}",
-                key=name.partition("[")[0],
-            )
-    if not sizes or not (isinstance(sizes, (list, tuple)) or sizes in WAYS):
+        counts["max_length"] = max_length
+    for name, value in counts.items():
+        if type(value) is not int or value < 1:
+            raise ConfigError.of(name, f"must be an int of at least 1: {value!r}")
+    listed = isinstance(sizes, (list, tuple)) and sizes
+    if not (listed and all(type(size) is int and size > 0 for size in sizes)) and (
+        not isinstance(sizes, str) or sizes not in WAYS
+    ):
         raise ConfigError.of(
-            "sizes", f"is a list or one of {', '.join(WAYS)}: {sizes!r}"
+            "sizes", f"is a list of lengths or one of {', '.join(WAYS)}: {sizes!r}"
         )
-    if too_long not in POLICIES:
-        raise ConfigError.of(
-            "too_long", f"is one of {', '.join(POLICIES)}: {too_long!r}"
-        )
+    if long not in POLICIES:
+        raise ConfigError.of("too_long", f"is one of {', '.join(POLICIES)}: {long!r}")
 
 
-def _observed(loader: DataLoader[Any], axis: Axis, most: int | None) -> Tensor:
-    """Lengths of the samples, int64: all that the data set knows, else of `most`
-    samples that are read; none of an iterable one."""
+def _shuffles(loader: DataLoader[Any]) -> bool:
+    return isinstance(loader.sampler, RandomSampler)
+
+
+def _lengths(
+    loader: DataLoader[Any], padding: Padding, *, whole: bool = False
+) -> Tensor:
+    """Lengths of the samples, int64: all that the data set knows, else of those that
+    are read, all of them for the `whole`; none of an iterable one."""
     dataset: Any = loader.dataset
     if isinstance(dataset, IterableDataset):
         return torch.zeros(0, dtype=torch.int64)
-    known = _known(dataset)
-    if known is not None:
-        return known
-    count = len(dataset) if most is None else min(most, len(dataset))
-    policy = error_policy(extras_of(loader), dataset)
-    skipping = suppress(SampleError) if policy == "skip" else nullcontext()
+    known = column(dataset, "lengths")
+    if known is not None and len(known) == len(dataset):
+        return known.to(torch.int64)
+    count = len(dataset) if whole else min(_OBSERVED, len(dataset))
     seeded = SeededDataset(dataset, seed=0)
-    batched = loader.batch_sampler is None
     found: list[int] = []
     for at in range(count):
-        with skipping:
-            sample = seeded[SampleKey(0, at * len(dataset) // count)]
-            if not found and loader.collate_fn is not default_collate:
-                axis = axis.within(sample)
-            found.append(axis.length(sample, batched=batched))
-    return torch.tensor([length for length in found if length], dtype=torch.int64)
+        sample = seeded[SampleKey(0, at * len(dataset) // count)]
+        if at == 0 and loader.collate_fn is not default_collate:
+            # its batches may have more keys than a sample
+            here = {k: v for k, v in padding.values.items() if _has(sample, k)}
+            padding = replace(padding, values=here)
+        length = padding.length(sample)
+        if length or whole:
+            found.append(length)
+    return torch.tensor(found, dtype=torch.int64)
 
 
-def _known(dataset: Any) -> Tensor | None:
-    if type(dataset) is Subset:
-        whole = _known(dataset.dataset)
-        return None if whole is None else whole[torch.as_tensor(dataset.indices)]
-    lengths = getattr(dataset, "lengths", None)
-    if not isinstance(lengths, (Tensor, Sequence)) or len(lengths) != len(dataset):
-        return None
-    found = torch.as_tensor(lengths)
-    whole_numbers = not (found.is_floating_point() or found.is_complex())
-    return found.to(torch.int64) if found.dim() == 1 and whole_numbers else None
+def _has(sample: Any, key: Any) -> bool:
+    return isinstance(sample, (Tensor, list, tuple)) or (
+        isinstance(sample, Mapping) and key in sample
+    )
 
 
-def _batches(loader: DataLoader[Any], lengths: Tensor, extras: Extras) -> list[Tensor]:
+def _batches(loader: DataLoader[Any], lengths: Tensor) -> list[Tensor]:
     """`lengths` as batches of the kind to expect: in turn, at random, or grouped."""
     if len(lengths) == 0:
         return []
@@ -272,14 +345,13 @@ def _batches(loader: DataLoader[Any], lengths: Tensor, extras: Extras) -> list[T
         shuffle=not isinstance(loader.sampler, SequentialSampler),
         seed=0,
         drop_last=loader.drop_last,
-        lengths=extras.lengths,
+        lengths=getattr(loader, "lengths", None),
     )
     order = sampler.order(0)[: len(sampler) * size]
-    return [part for part in lengths[order].split(size)[:MOST_BATCHES] if len(part)]
+    return [part for part in lengths[order].split(size)[:_MOST_BATCHES] if len(part)]
 
 
-def _chosen(
-    way: str,
+def _quantiles(
     batches: list[Tensor],
     lengths: Tensor,
     num: int,
@@ -289,43 +361,15 @@ def _chosen(
     """Sizes for batches like these, of which the last holds the longest sample."""
     if len(lengths) == 0:
         raise ConfigError(
-            f"no lengths to choose {way} from: give sizes as a list, or the data set "
+            "no lengths to choose sizes from: give sizes as a list, or the data set "
             "`lengths`",
             key="sizes",
         )
     longest = torch.stack([part.max() for part in batches or [lengths]]).sort().values
-    most = int(lengths.max())
-    if way == "powers":
-        first, last = (
-            max(size - 1, 0).bit_length() for size in (int(longest[0]), most)
-        )
-        found = [2**power for power in range(first, last + 1)]
-    else:
-        ends = -(-torch.arange(1, num) * len(longest) // num) - 1  # rounded up
-        found = [*longest[ends].tolist(), most]
+    ends = -(-torch.arange(1, num) * len(longest) // num) - 1  # rounded up
+    found = [*longest[ends].tolist(), int(lengths.max())]
     sizes = {_rounded(size, multiple_of) for size in found}
-    return sorted(
-        {size if max_length is None else min(size, max_length) for size in sizes}
-    )
-
-
-def _refuse_too_long(buckets: Buckets, lengths: Tensor) -> None:
-    largest = buckets.largest
-    if largest is None or buckets.too_long != "error":
-        return
-    over = int((lengths > largest).sum())
-    if over:
-        raise ConfigError(
-            f"{over} of {len(lengths)} samples are longer than the largest bucket, "
-            f"{largest} (one has {int(lengths.max())}); too_long: truncate cuts them, "
-            "grow doubles the size, or give larger sizes",
-            key="sizes",
-        )
-
-
-def _announcement(dataset: Any, buckets: Buckets, batches: list[Tensor]) -> str:
-    text = f"batches of {type(dataset).__name__} are padded to {buckets}"
-    return f"{text}: {_forecast(batches, buckets)}" if batches else text
+    return sorted({min(size, max_length or size) for size in sizes})
 
 
 def _forecast(batches: Sequence[Tensor], buckets: Buckets) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,14 +12,13 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from devrun.config.named_sets import named_sets
 from devrun.config.numbers import MOST_WORKERS
 from devrun.config.origin import describe
-from devrun.construct import short, where
-from devrun.data.bucketing import with_buckets
-from devrun.data.caching import with_cache
+from devrun.construct import call, where
+from devrun.data.bucketing import bucketed
+from devrun.data.caching import keep_images
 from devrun.data.collate import TransformedBatch, build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
-from devrun.data.spec import ERROR_POLICIES, ConfiguredLoader, Extras, check_samples
+from devrun.data.spec import ConfiguredLoader, check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
-from devrun.log.logger import get_logger
 from devrun.place import Place
 from devrun.registry import Registry
 
@@ -34,7 +31,7 @@ _OF_WORKERS = (
     "timeout",
     "multiprocessing_context",
 )
-_OPTIONS = ("drop_last", "pin_memory", "worker_init_fn", *_OF_WORKERS)
+_OPTIONS = ("drop_last", "pin_memory", *_OF_WORKERS)
 """Those of a DataLoader that a config may give."""
 _SECTIONS = tuple(f"{mode}_dataloader" for mode in MODES)
 
@@ -54,20 +51,15 @@ def build_dataloader(
     samples_per_gpu: int = 1,
     workers_per_gpu: int = 0,
     *,
-    num_gpus: int = 1,
-    dist: bool = True,
     shuffle: bool = True,
-    round_up: bool = True,
     seed: int | None = None,
     collate_fn: Callable[[Any], Any] | Mapping[str, Any] | str | None = None,
     batch_transform: Any = None,
     sampler: Iterable[Any] | Mapping[str, Any] | None = None,
     sampler_cfg: Mapping[str, Any] | None = None,
-    on_sample_error: str | None = None,
-    max_skipped: int | None = None,
     mode: str | None = None,
     cache: str | int | None = None,
-    buckets: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    buckets: Mapping[str, Any] | None = None,
     group_by_length: bool = False,
     **options: Any,
 ) -> DataLoader[Any]:
@@ -76,21 +68,16 @@ def build_dataloader(
     Args:
         samples_per_gpu: samples of one batch of one process.
         workers_per_gpu: worker processes; 0 reads in the training process.
-        num_gpus: as in MMCV, multiplies both where one process feeds several devices
-            (`dist` False).
-        round_up: must stay True: in training all processes get equally many batches.
         seed: chooses the order, instead of the run's own seed.
         collate_fn: makes a batch of a list of samples; see `build_collate`. By
             default that of the data set, if it has a `collate_fn`, else torch's.
         batch_transform: of each batch, on the host; see `TransformedBatch`.
         sampler, sampler_cfg: whose order to use instead, as an object or a config with
             a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
-        on_sample_error: `stop`, or `skip` and report; by default the data set's.
-        max_skipped: samples that may be skipped before the run stops.
         mode: `sync`, or `async` to fetch ahead where the device's SDK can (IPU).
-        cache: bytes of decoded images to keep, as `2GiB`; see `caching.with_cache`.
+        cache: bytes of decoded images to keep, as `2GiB`; see `caching.keep_images`.
         buckets: arguments of `devrun.data.bucketed`, which pads samples of different
-            lengths to a few sizes; a list for several axes.
+            lengths to a few sizes.
         group_by_length: make batches of samples of similar length, within `buckets`.
         options: the DataLoader's own, such as `drop_last`; workers stay from one epoch
             to the next unless `persistent_workers` is False.
@@ -98,24 +85,35 @@ def build_dataloader(
     Raises:
         ConfigError: an empty data set or a value out of range.
     """
-    _check(samples_per_gpu, workers_per_gpu, round_up, on_sample_error, mode)
+    for name, value, least, most in (
+        ("samples_per_gpu", samples_per_gpu, 1, 2**63 - 1),
+        ("workers_per_gpu", workers_per_gpu, 0, MOST_WORKERS),
+    ):
+        if type(value) is not int or value < least:
+            raise ConfigError.of(name, f"must be an int of at least {least}: {value!r}")
+        if value > most:
+            raise ConfigError.of(name, f"must be at most {most}: {describe(value)}")
+    if mode not in (None, "sync", "async"):
+        raise ConfigError.of("mode", f"of a loader must be sync or async, got {mode!r}")
     if not isinstance(dataset, IterableDataset):
         check_samples(dataset)
     collate_fn = collate_fn or getattr(dataset, "collate_fn", None)
     if cache is not None:
-        dataset = with_cache(dataset, cache)
-    copies = 1 if dist else num_gpus
-    loader = ConfiguredLoader(
+        keep_images(dataset, cache)
+    sampler = sampler if sampler_cfg is None else sampler_cfg
+    made: DataLoader[Any] = ConfiguredLoader(
         dataset,
-        extras=Extras(on_sample_error, max_skipped, mode, group_by_length),
-        batch_size=samples_per_gpu * copies,
+        mode=mode,
+        batch_size=samples_per_gpu,
         collate_fn=build_collate(collate_fn),
-        **_order(
-            dataset, sampler if sampler_cfg is None else sampler_cfg, shuffle, seed
-        ),
-        **_reading(options, workers_per_gpu * copies),
+        **_order(dataset, sampler, shuffle, seed),
+        **_reading(options, workers_per_gpu),
     )
-    made = with_buckets(loader, buckets)
+    if buckets is not None:
+        grouping = {"group_by_length": group_by_length}
+        made = call(bucketed, {"loader": made, **grouping, **buckets}, buckets)
+    elif group_by_length:
+        raise ConfigError.of("group_by_length", "needs buckets: they say what is long")
     if batch_transform is not None:
         made.collate_fn = TransformedBatch(made.collate_fn, batch_transform)
     return made
@@ -204,57 +202,11 @@ def _known_options() -> list[str]:
     return [*parameters, *_ALIASES, *_OPTIONS]
 
 
-def _check(
-    samples_per_gpu: Any,
-    workers_per_gpu: Any,
-    round_up: bool,
-    policy: str | None,
-    mode: str | None,
-) -> None:
-    for name, value, least, most in (
-        ("samples_per_gpu", samples_per_gpu, 1, 2**63 - 1),
-        ("workers_per_gpu", workers_per_gpu, 0, MOST_WORKERS),
-    ):
-        if type(value) is not int or value < least:
-            raise ConfigError.of(name, f"must be an int of at least {least}: {value!r}")
-        if value > most:
-            raise ConfigError.of(name, f"must be at most {most}: {describe(value)}")
-    if not round_up:
-        raise ConfigError(
-            "round_up: false is not possible: processes train in step", key="round_up"
-        )
-    if mode not in (None, "sync", "async"):
-        raise ConfigError.of("mode", f"of a loader must be sync or async, got {mode!r}")
-    if policy is not None and policy not in ERROR_POLICIES:
-        raise ConfigError.of(
-            "on_sample_error",
-            f"must be one of {', '.join(ERROR_POLICIES)}: {policy!r}",
-        )
-
-
 def _reading(options: dict[str, Any], workers: int) -> dict[str, Any]:
     """`options` with the number of workers, and what torch takes only with some."""
-    function = options.get("worker_init_fn")
-    if function is not None and not callable(function):
-        raise ConfigTypeError.of(
-            "worker_init_fn",
-            f"takes a function, which a file cannot hold, not {short(function)}; "
-            "what workers need belongs into the data set",
-        )
     if workers:
-        _warn_of_cores(workers)
         return {"persistent_workers": True, **options, "num_workers": workers}
     return {key: options[key] for key in options if key not in _OF_WORKERS}
-
-
-@functools.cache  # once, not for each loader
-def _warn_of_cores(workers: int) -> None:
-    cores = len(os.sched_getaffinity(0))
-    if workers > cores:
-        get_logger().warning(
-            f"workers_per_gpu {workers} on {cores} of the machine's cores: "
-            "more workers than cores read no faster"
-        )
 
 
 def _order(
@@ -286,7 +238,9 @@ def _build_sampler(cfg: Mapping[str, Any], dataset: Dataset[Any], seed: Any) -> 
     }
     if seed is not None:
         offered["seed"] = seed
-    target = SAMPLERS.resolve(cfg["type"]) if isinstance(cfg.get("type"), str) else None
-    wanted = inspect.signature(target).parameters if target is not None else ()
+    named = isinstance(cfg.get("type"), str)
+    wanted = (
+        inspect.signature(SAMPLERS.resolve(cfg["type"])).parameters if named else ()
+    )
     defaults = {name: value for name, value in offered.items() if name in wanted}
     return SAMPLERS.build(dict(cfg), default_args=defaults)

@@ -6,27 +6,19 @@ name, and whatever ends the processes gives it back.
 
 from __future__ import annotations
 
-import copy
-import logging
 import mmap
 import multiprocessing
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from devrun.data.datasets.folder import ImageFolder
-from devrun.data.transforms import CenterCrop, Compose, Resize
+from devrun.data.datasets.images import ImageFolder
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.text import parsed_size, size_text
 
-_INNER = ("dataset", "datasets")
-_FIXED = (Resize, CenterCrop)
-"""Transforms that make of an image always the same one."""
 _HEADER = struct.Struct("II")
-
-logger = logging.getLogger("devrun")
 
 
 class _Memory:
@@ -62,17 +54,12 @@ class _Memory:
 
 
 class _Images:
-    """`decode(index)`, and `fixed` transforms, of each image done once."""
+    """`decode(index)` of each image done once."""
 
     def __init__(
-        self,
-        decode: Callable[[int], Any],
-        fixed: list[Any],
-        count: int,
-        memory: _Memory,
+        self, decode: Callable[[int], Any], count: int, memory: _Memory
     ) -> None:
-        self.decode, self.fixed = decode, Compose(fixed)
-        self.memory = memory
+        self.decode, self.memory = decode, memory
         self.places = _shared_integers(count)
         """Of the image of each index, plus 1; 0 for those that are not there."""
 
@@ -84,7 +71,7 @@ class _Images:
             width, height = _HEADER.unpack_from(self.memory.pages, place - 1)
             pixels = memoryview(self.memory.pages)[begin : begin + 3 * width * height]
             return Image.frombytes("RGB", (width, height), pixels)
-        image = self.fixed(self.decode(index))
+        image = self.decode(index)
         pixels = image.tobytes()
         room = self.memory.reserve(_HEADER.size + len(pixels))
         if room is not None:
@@ -95,10 +82,8 @@ class _Images:
         return image
 
 
-def with_cache(dataset: Any, limit: str | int) -> Any:
-    """A copy of `dataset` that decodes no image twice, up to `limit` bytes of them.
-
-    What comes before the first random transform is done once, too.
+def keep_images(dataset: Any, limit: str | int) -> None:
+    """Have `dataset` decode no image twice, up to `limit` bytes of them.
 
     Raises:
         ConfigError: no such size, or a data set other than `ImageFolder`.
@@ -106,38 +91,25 @@ def with_cache(dataset: Any, limit: str | int) -> Any:
     size = parsed_size(limit) if isinstance(limit, str) else limit
     if type(size) is not int or size <= 0:
         raise ConfigError.of("cache", f"takes a size such as 2GiB, got {limit!r}")
-    logger.info(
-        "cache: images are decoded once and kept, up to %s, one copy for all workers "
-        "of this process; those beyond are decoded each time",
-        size_text(size),
-    )
-    return _cached(dataset, _Memory(size))
+    memory = _Memory(size)
+    for folder in _folders(dataset):
+        vars(folder)["decoded"] = _Images(folder.decoded, len(folder), memory)
 
 
-def _cached(dataset: Any, memory: _Memory) -> Any:
+def _folders(dataset: Any) -> Iterator[ImageFolder]:
+    """Those that a data set is made of."""
     own = getattr(dataset, "__dict__", {})
-    made = copy.copy(dataset)
-    for name in _INNER:
-        if isinstance(inner := own.get(name), (list, tuple)):
-            setattr(made, name, [_cached(each, memory) for each in inner])
-            return made
-        if inner is not None:
-            setattr(made, name, _cached(inner, memory))
-            return made
-    kind = type(dataset)
-    if getattr(kind, "__getitem__", None) is not ImageFolder.__getitem__:
+    inner = own.get("datasets", [own["dataset"]] if "dataset" in own else ())
+    if inner:
+        for each in inner:
+            yield from _folders(each)
+    elif isinstance(dataset, ImageFolder):
+        yield dataset
+    else:
         raise ConfigError.of(
-            "cache", f"is for images of an ImageFolder, not for {kind.__name__}"
+            "cache",
+            f"is for images of an ImageFolder, not for {type(dataset).__name__}",
         )
-    at, steps = 0, []
-    if type(dataset.pipeline) is Compose:
-        steps = list(dataset.pipeline.transforms)
-    while at < len(steps) and type(steps[at]) in _FIXED:
-        at += 1
-    made.decoded = _Images(dataset.decoded, steps[:at], len(dataset), memory)
-    if at:
-        made.pipeline = Compose(steps[at:])
-    return made
 
 
 def _shared_integers(count: int) -> Any:

@@ -1,4 +1,4 @@
-"""What a data set and the loader over it are, in a few words that can be compared."""
+"""What a data set tells of itself without reading a sample."""
 
 from __future__ import annotations
 
@@ -6,10 +6,50 @@ import hashlib
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
+
+from devrun.errors import ConfigError
 
 _LOOKED_AT = 256
 """Samples whose records go into the fingerprint, spread over the data set."""
+
+
+def column(dataset: Any, name: str) -> Tensor | None:
+    """One number for each sample, such as `targets`, shape (samples,), also through
+    `Subset`; None where the data set has none, or something else, of that name."""
+    if type(dataset) is Subset:
+        whole = column(dataset.dataset, name)
+        return None if whole is None else whole[torch.as_tensor(dataset.indices)]
+    values = getattr(dataset, name, None)
+    if values is None:
+        return None
+    try:
+        found = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):  # boxes, strings, ragged lists
+        return None
+    return found if found.dim() == 1 and not found.is_complex() else None
+
+
+def check_labels(dataset: Any, num_classes: int) -> None:
+    """Refuse a data set with a label outside 0 to `num_classes` - 1.
+
+    Looks at `targets`; a data set without whole numbers there passes.
+
+    Raises:
+        ConfigError: names the first such sample and its label.
+    """
+    targets = column(dataset, "targets")
+    if targets is None or targets.is_floating_point():
+        return
+    wrong = ((targets < 0) | (targets >= num_classes)).nonzero().flatten().tolist()
+    if wrong:
+        raise ConfigError(
+            f"sample {wrong[0]} of {type(dataset).__name__} has the label "
+            f"{int(targets[wrong[0]])}, but the model has {num_classes} classes "
+            f"(0 to {num_classes - 1}); {len(wrong)} of {len(targets)} labels are out "
+            "of range"
+        )
 
 
 def data_facts(loader: Any) -> dict[str, Any]:
@@ -30,25 +70,15 @@ def data_facts(loader: Any) -> dict[str, Any]:
     }
 
 
-def _fingerprint(dataset: Any) -> str | None:
-    """Of what a data set keeps in memory: its tensors, or its `targets`.
+def _fingerprint(dataset: Any) -> str:
+    """Of some of the tensors or `targets` that a data set keeps in memory.
 
     No sample is read: one that opens its files at the first would then share them
     with its workers.
     """
-    step = max(len(dataset) // _LOOKED_AT, 1)
-    positions = [*range(0, len(dataset), step), len(dataset) - 1]
-    while type(dataset) is Subset:
-        positions = [dataset.indices[position] for position in positions]
-        dataset = dataset.dataset
-    kept: Any = [getattr(dataset, "targets", None)]
+    columns = [column(dataset, "targets")]
     if isinstance(dataset, TensorDataset):
-        kept = dataset.tensors
-    hashed = hashlib.sha256()
-    try:
-        for column in kept:
-            rows = [torch.as_tensor(column[position]) for position in positions]
-            hashed.update(repr([row.tolist() for row in rows]).encode())
-    except (TypeError, ValueError, IndexError, KeyError, RuntimeError):
-        return None  # of another kind, such as boxes
-    return hashed.hexdigest()[:8]
+        columns = list(dataset.tensors)
+    some = slice(None, None, max(len(dataset) // _LOOKED_AT, 1))
+    kept = [values[some].tolist() for values in columns if values is not None]
+    return hashlib.sha256(repr(kept).encode()).hexdigest()[:8]

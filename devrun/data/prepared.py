@@ -16,7 +16,6 @@ epoch by itself.
 from __future__ import annotations
 
 import copy
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -29,7 +28,7 @@ from torch.utils.data import DataLoader
 from devrun.blame import cause_of
 from devrun.data import rng, workers
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
-from devrun.data.seeded import Fetched, SampleError, SeededDataset
+from devrun.data.seeded import SampleError, SeededDataset
 from devrun.data.spec import LoaderSpec
 from devrun.data.streaming import StreamPosition, engine_for
 from devrun.data.timing import Clock
@@ -37,8 +36,6 @@ from devrun.errors import ConfigError, DataError, DevrunError, HangError
 from devrun.step import MicroBatches
 
 _LOADER = 4  # salt
-
-logger = logging.getLogger("devrun")
 
 
 class PreparedLoader:
@@ -76,8 +73,6 @@ class PreparedLoader:
         self.accumulate = accumulate
         self.dataset = getattr(loader, "dataset", None)
         """The user's data set; None if the loader does not tell."""
-        self.skipped: dict[Any, str] = {}
-        """Samples left out so far, by index, and why."""
         self.clock = Clock()
         """Told how long batches took; a run gives its own."""
         self.loader = loader
@@ -297,8 +292,6 @@ class PreparedLoader:
                     failure = self._as_data_error(error)
                     self._abandon(iterator)
                     raise failure from error
-                if type(batch) is Fetched:
-                    batch = self._open(batch)
                 there = perf_counter()
                 clock.data += there - began
                 if transfer is not None:
@@ -338,23 +331,6 @@ class PreparedLoader:
         if isinstance(error, DevrunError):
             return error
         return DataError(f"data loading failed: {cause_of(error)}")
-
-    def _open(self, fetched: Fetched) -> Any:
-        for index, why in fetched["skipped"]:
-            if index not in self.skipped:
-                self.skipped[index] = why
-                logger.warning(
-                    "sample %s left out (%d so far): %s", index, len(self.skipped), why
-                )
-        limit = None if self._spec is None else self._spec.extras.max_skipped
-        if limit is None:
-            limit = max(10, len(self.dataset) // 1000)  # type: ignore[arg-type]
-        if len(self.skipped) > limit:
-            raise DataError(
-                f"{len(self.skipped)} samples could not be read, {limit} may be left "
-                f"out (max_skipped); the last: sample {index}: {why}"
-            )
-        return fetched["batch"]
 
     def _grouped(self, batches: Iterable[Any]) -> Iterator[MicroBatches]:
         batches = iter(batches)

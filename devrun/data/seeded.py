@@ -21,8 +21,6 @@ from devrun.data.sampler import SampleKey
 from devrun.errors import DataError
 
 _COLLATE = 3  # salt: collating draws from another stream than the first sample
-
-
 _told: MutableMapping[Any, int] = weakref.WeakKeyDictionary()
 """The epoch that a data set heard of last: several loaders may read the same one."""
 
@@ -42,14 +40,6 @@ class Samples(list[Any]):
         self.key = key
         self.stacked: list[torch.Tensor] | None = None
         """What `default_collate` would make of them, where that is there already."""
-        self.skipped: list[tuple[Any, str]] = []
-
-
-class Fetched(dict[str, Any]):
-    """A collated `batch` from which samples were `skipped`: [(index, why), ...].
-
-    A dict so that torch can pin what is inside; `PreparedLoader` opens it.
-    """
 
 
 class SeededDataset(Dataset[Any]):
@@ -64,13 +54,12 @@ class SeededDataset(Dataset[Any]):
     Everything else is delegated.
 
     Raises:
-        SampleError: a sample raised, and `on_error` is "stop"; or a whole batch did.
+        SampleError: a sample, or a whole batch, raised.
     """
 
-    def __init__(self, dataset: Any, seed: int, on_error: str = "stop") -> None:
+    def __init__(self, dataset: Any, seed: int) -> None:
         self.dataset = dataset
         self.seed = seed
-        self.on_error = on_error
         self._takes_epoch = callable(getattr(dataset, "set_epoch", None))
 
     def __len__(self) -> int:
@@ -96,37 +85,33 @@ class SeededDataset(Dataset[Any]):
             return self._read(keys)
 
     def _read(self, keys: Sequence[SampleKey]) -> Samples:
-        self._tell_epoch(keys[0].epoch)
+        first = keys[0]
+        if self._takes_epoch:
+            self._tell_epoch(first.epoch)
+        indices = [key.index for key in keys]
         if reads_batches(self.dataset):
-            return self._read_at_once(keys)
-        samples = Samples((), keys[0])
-        dataset, seed = self.dataset, self.seed
-        draws = not _draws_nothing(dataset)
-        if not draws and (stacked := _rows(dataset, [key.index for key in keys])):
+            rng.reseed(rng.mix(self.seed, first.epoch, first.index))
+            try:
+                return Samples(self.dataset.__getitems__(indices), first)
+            except Exception as error:
+                raise _failed("the batch that starts with ", first, error) from error
+        samples = Samples((), first)
+        draws = not _draws_nothing(self.dataset)
+        if not draws and (stacked := _rows(self.dataset, indices)):
             samples.extend(zip(*stacked, strict=True))
             samples.stacked = stacked
             return samples
         for key in keys:
             if draws:
-                rng.reseed(rng.mix(seed, key.epoch, key.index))
+                rng.reseed(rng.mix(self.seed, key.epoch, key.index))
             try:
-                samples.append(dataset[key.index])
+                samples.append(self.dataset[key.index])
             except Exception as error:
-                if self.on_error != "skip":
-                    raise _failed(key, error) from error
-                samples.skipped.append((key.index, cause_of(error)))
-                last = error
-        if not samples:
-            raise SampleError(
-                f"all {len(keys)} samples of a batch failed, the last with "
-                f"{cause_of(last)}"
-            ) from last
+                raise _failed("", key, error) from error
         return samples
 
     def _tell_epoch(self, epoch: int) -> None:
         """Pass a new epoch on: a copy in a worker hears of it no other way."""
-        if not self._takes_epoch:
-            return
         try:
             told = _told.get(self.dataset)
             _told[self.dataset] = epoch
@@ -134,24 +119,6 @@ class SeededDataset(Dataset[Any]):
             told = None
         if told != epoch:
             self.dataset.set_epoch(epoch)
-
-    def _read_at_once(self, keys: Sequence[SampleKey]) -> Samples:
-        first = keys[0]
-        rng.reseed(rng.mix(self.seed, first.epoch, first.index))
-        try:
-            items = self.dataset.__getitems__([key.index for key in keys])
-        except Exception as error:
-            raise _failed(self._culprit(keys), error) from error
-        return Samples(items, first)
-
-    def _culprit(self, keys: Sequence[SampleKey]) -> SampleKey | None:
-        """The key that fails alone too, when the batch as a whole has failed."""
-        for key in keys:
-            try:
-                self.dataset.__getitems__([key.index])
-            except Exception:  # noqa: BLE001 - the batch's own error is raised
-                return key
-        return None
 
 
 class SeededCollate:
@@ -174,32 +141,29 @@ class SeededCollate:
             return self._collate(samples)
 
     def _collate(self, samples: Samples) -> Any:
-        if samples.stacked is not None and self.collate_fn is default_collate:
-            return samples.stacked
+        key = samples.key
         if self.collate_fn is not default_collate:
-            key = samples.key
             rng.reseed(rng.mix(self.seed, key.epoch, key.index, _COLLATE))
+        elif samples.stacked is not None:
+            return samples.stacked
         try:
-            batch = self.collate_fn(list(samples))
+            return self.collate_fn(list(samples))
         except Exception as error:
+            remedy = ""
+            if "equal size" in str(error):  # what torch says of samples to be stacked
+                remedy = (
+                    "; samples that differ in size are padded by data.buckets or a "
+                    "collate_fn"
+                )
             raise SampleError(
-                f"the batch that starts with sample {samples.key.index}{_where()}: "
-                f"it cannot be put together: {cause_of(error)}{_remedy(error)}"
+                f"the batch that starts with sample {key.index}{_where()}: it cannot "
+                f"be put together: {cause_of(error)}{remedy}"
             ) from error
-        if samples.skipped:
-            return Fetched(batch=batch, skipped=samples.skipped)
-        return batch
 
 
-def _remedy(error: Exception) -> str:
-    if "equal size" not in str(error):  # what torch says of samples to be stacked
-        return ""
-    return "; samples that differ in size are padded by data.buckets or a collate_fn"
-
-
-def _failed(key: SampleKey | None, error: Exception) -> SampleError:
-    what = "a batch" if key is None else f"sample {key.index}, epoch {key.epoch + 1}"
-    return SampleError(f"{what}{_where()}: {cause_of(error)}")
+def _failed(what: str, key: SampleKey, error: Exception) -> SampleError:
+    place = f"{what}sample {key.index}, epoch {key.epoch + 1}{_where()}"
+    return SampleError(f"{place}: {cause_of(error)}")
 
 
 def _where() -> str:

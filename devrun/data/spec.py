@@ -1,8 +1,7 @@
 """`LoaderSpec`: what a loader reads, in which order, and how, as one value.
 
-A user gives a torch DataLoader, or a config describes one: `build_dataloader` makes a
-`ConfiguredLoader`, which is a DataLoader with the `Extras` that torch has no options
-for. `LoaderSpec.of` reads either. Anything else, a subclass of the user's included, may
+A user gives a torch DataLoader, or a config describes one (`ConfiguredLoader`).
+`LoaderSpec.of` reads either. Anything else, a subclass of the user's included, may
 do anything, and stays as it is. `PreparedLoader` makes of one or the other what a run
 iterates; a device that reads in its own way (IPU) changes the spec, or gives the engine
 that reads what `LoaderSpec.arguments` describe.
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -24,7 +23,6 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from devrun.blame import cause_of
 from devrun.data import workers
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import SeededCollate, SeededDataset
@@ -32,7 +30,6 @@ from devrun.data.streaming import divided
 from devrun.dist import get_dist_info
 from devrun.errors import ConfigError, DataError
 
-ERROR_POLICIES = ("stop", "skip")
 _WORKERS = (
     "num_workers",
     "timeout",
@@ -48,33 +45,24 @@ _WORKERS = (
 logger = logging.getLogger("devrun")
 
 
-@dataclass(frozen=True)
-class Extras:
-    """Options of a loader that torch's DataLoader does not have."""
-
-    on_sample_error: str | None = None
-    """`stop` or `skip`; by default the data set's."""
-    max_skipped: int | None = None
-    """Samples that may be skipped before the run stops; by default a thousandth of
-    the data set, but at least 10."""
-    mode: str | None = None
-    """`sync`, or `async` to fetch ahead where the device's SDK can."""
-    group_by_length: bool = False
-    lengths: Tensor | None = None
-    """Of all samples, int64 of shape (samples,): similar ones meet in a batch."""
-
-
 class ConfiguredLoader(DataLoader[Any]):
-    """A DataLoader with `extras`."""
+    """A DataLoader with what torch has no option for.
 
-    def __init__(self, dataset: Any, *, extras: Extras, **options: Any) -> None:
+    Args:
+        mode: `sync`, or `async` to fetch ahead where the device's SDK can.
+
+    Attributes:
+        lengths: of all samples, int64 of shape (samples,): similar ones meet in a
+            batch; None where any do.
+    """
+
+    lengths: Tensor | None = None
+
+    def __init__(
+        self, dataset: Any, *, mode: str | None = None, **options: Any
+    ) -> None:
         super().__init__(dataset, **options)
-        self.extras = extras
-
-
-def extras_of(loader: DataLoader[Any]) -> Extras:
-    """Its `extras`; the defaults for a loader of torch's or the user's own."""
-    return loader.extras if isinstance(loader, ConfiguredLoader) else Extras()
+        self.mode = mode
 
 
 @dataclass(frozen=True)
@@ -93,7 +81,9 @@ class LoaderSpec:
     workers: dict[str, Any]
     seed: int
     """Of the order, and of what a sample draws."""
-    extras: Extras = field(default_factory=Extras)
+    mode: str | None = None
+    lengths: Tensor | None = None
+    """Those of a `ConfiguredLoader`."""
     rank: int = 0
     world_size: int = 1
     training: bool = True
@@ -135,7 +125,8 @@ class LoaderSpec:
             loader.collate_fn,
             options,
             seed,
-            extras_of(loader),
+            getattr(loader, "mode", None),
+            getattr(loader, "lengths", None),
             rank,
             world_size,
             training,
@@ -168,8 +159,7 @@ class LoaderSpec:
         check_samples(self.dataset)
         if self.batch_sampler is None and self.batch_size is None:
             return {**options, "batch_size": None, "sampler": self.sampler}
-        policy = error_policy(self.extras, self.dataset)
-        options["dataset"] = SeededDataset(self.dataset, self.seed, policy)
+        options["dataset"] = SeededDataset(self.dataset, self.seed)
         options["collate_fn"] = SeededCollate(self.collate_fn, self.seed)
         return {**options, "batch_sampler": self._batches()}
 
@@ -190,23 +180,13 @@ class LoaderSpec:
             rank=self.rank,
             world_size=self.world_size,
             pad=self.training,
-            lengths=self.extras.lengths,
+            lengths=self.lengths,
         )
         if self.training and len(sampler) == 0:
             raise ConfigError(
                 f"{sampler.num_samples} samples are fewer than one batch of "
                 f"{sampler.global_batch_size} and drop_last is set; "
                 "take a smaller batch or drop_last: false"
-            )
-        left = sampler.num_samples % sampler.global_batch_size
-        again = 0 if self.drop_last else -left % self.world_size
-        if self.training and again:
-            logger.warning(
-                "the last update of an epoch has %d samples for %d processes: it takes "
-                "%d of the first ones again; drop_last: true leaves it out",
-                left,
-                self.world_size,
-                again,
             )
         return sampler
 
@@ -252,21 +232,5 @@ def check_samples(dataset: Any) -> None:
             f"the data set {name} has no length: give it a __len__, or derive it from "
             "torch.utils.data.IterableDataset"
         )
-    try:
-        count = len(dataset)
-    except Exception as error:
-        cause = cause_of(error)
-        raise DataError(f"the length of the data set {name} failed: {cause}") from error
-    if count == 0:
+    if len(dataset) == 0:
         raise DataError(f"the data set {name} is empty; check its path and split")
-
-
-def error_policy(extras: Extras, dataset: Any) -> str:
-    """What becomes of a sample that cannot be read: by the loader or its data."""
-    policy = extras.on_sample_error or getattr(dataset, "on_sample_error", "stop")
-    if policy not in ERROR_POLICIES:
-        raise ConfigError(
-            f"on_sample_error must be one of {', '.join(ERROR_POLICIES)}, "
-            f"got {policy!r}"
-        )
-    return str(policy)

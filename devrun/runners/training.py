@@ -19,7 +19,7 @@ from devrun.config.revisions import MODULE
 from devrun.config.schema import unused
 from devrun.config.tree import where
 from devrun.data.build import build_dataloader, build_loaders, loader_options
-from devrun.data.labels import check_labels
+from devrun.data.facts import check_labels
 from devrun.device_facts.table import FACTS
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.seeding import seed_streams

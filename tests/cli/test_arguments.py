@@ -25,12 +25,9 @@ WRONG = [
     ("data.buckets", {**BUCKETS, "num": 0}, ".num"),
     ("data.buckets", {**BUCKETS, "sizes": [4, 0]}, ".sizes"),
     ("data.buckets", {**BUCKETS, "mask": {"x": "m"}}, ".mask"),
-    ("data.buckets", [3], ".0"),
     ("data.group_by_length", True, ""),
-    ("data.on_sample_error", "ignore", ""),
     ("data.train_dataloader", {"batch_size": 0}, ".batch_size"),
     ("data.collate_fn", 3, ""),
-    ("data.worker_init_fn", 3, ""),
     ("data.train", {"type": "RepeatDataset", "times": 2, "dataset": 3}, ".dataset"),
     # metrics
     ("evaluation.metric", [3], ".0"),

@@ -90,7 +90,6 @@ CASES = {
     "sampler_cfg": {"data.sampler_cfg": PARTIAL},
     "collate function": {"data.collate_fn": SYSTEM},
     "collate text": {"data.collate_fn": "torch.os.system"},
-    "worker_init_fn": {"data.worker_init_fn": "os.system"},
     # optimizers, schedules, hooks, metrics, runners
     "optimizer": {"optimizer": {"type": "torch.os.system", "command": COMMAND}},
     "a compiler to start": {
@@ -182,7 +181,7 @@ def test_every_key_with_a_type_is_among_them():
     keys = {path.split(".")[-1] for changes in CASES.values() for path in changes}
     assert {
         "model", "loss", "train", "val", "sampler", "sampler_cfg", "collate_fn",
-        "worker_init_fn", "optimizer", "optimizer_config", "lr_config",
+        "optimizer", "optimizer_config", "lr_config",
         "momentum_config", "custom_hooks", "log_config", "checkpoint_config",
         "evaluation", "runner", "device", "timer_config", "custom_imports",
     } <= keys  # fmt: skip

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from devrun.data.prepared import PreparedLoader
-from devrun.data.spec import ConfiguredLoader, Extras, LoaderSpec
+from devrun.data.spec import ConfiguredLoader, LoaderSpec
 
 
 class Draws(Dataset[torch.Tensor]):
@@ -108,10 +108,8 @@ def prepared(dataset: Any, *, accumulate: int = 1, **options: Any) -> PreparedLo
         for name in ("rank", "world_size", "training")
         if name in options
     }
-    policy = options.pop("on_sample_error", None)
-    extras = Extras(policy, options.pop("max_skipped", None))
     options.setdefault("batch_size", 4)
-    loader = ConfiguredLoader(dataset, extras=extras, **options)
+    loader = ConfiguredLoader(dataset, **options)
     spec = LoaderSpec.of(loader, seed=7, **keywords)
     return PreparedLoader(spec, accumulate=accumulate)
 

@@ -18,7 +18,6 @@ from devrun.data import (
     IDXDataset,
     SyntheticClassification,
     SyntheticImages,
-    SyntheticTokens,
     TextCorpus,
     TextParagraphs,
     build_dataset,
@@ -29,8 +28,8 @@ from devrun.errors import ConfigError, DataError
 RNG = np.random.default_rng(0)
 
 
-def write_idx(path: Path, array: np.ndarray, code: int = 0x08) -> Path:
-    head = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
+def write_idx(path: Path, array: np.ndarray) -> Path:
+    head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     path.write_bytes(head + array.tobytes())
     return path
 
@@ -74,11 +73,11 @@ class TestIDX:
         ("content", "told"),
         [
             (b"", "not an IDX file"),
-            (b"\x00\x00\x07\x01", "not an IDX file: it begins with 0x00000701"),
-            (b"\x00\x00\x08\x03\x00", "ends within its header"),
+            (b"\x00\x00\x07\x01", "it begins with 0x00000701, not 0x00000801"),
+            (b"\x00\x00\x08\x01\x00", "ends within its header"),
             (b"\x00\x00\x08\x01\x00\x00\x00\x09abc", "9 bytes; the file has 3"),
             (b"\x00\x00\x08\x01\x00\x00\x00\x01abc", "1 bytes; the file has more"),
-            (b"\x00\x00\x08\x02" + b"\xff" * 8, "the file has 0"),
+            (b"\x00\x00\x08\x01" + b"\xff" * 4, "the file has 0"),
             (gzip.compress(b"\x00\x00\x08\x01" + b"\0" * 99, mtime=0)[:-9], "damaged"),
         ],
     )
@@ -93,14 +92,8 @@ class TestIDX:
 
     def test_images_in_place_of_labels_are_refused(self, mnist: Path) -> None:
         images = mnist / "train-images-idx3-ubyte"
-        with pytest.raises(DataError, match="labels are bytes in 1 dimension"):
+        with pytest.raises(DataError, match="not an IDX file of bytes in 1 dim"):
             IDXDataset(images, images)
-
-    def test_other_numbers_than_bytes_are_refused(self, mnist: Path) -> None:
-        floats = np.zeros((2, 4, 4), ">f4")
-        images = write_idx(mnist / "floats", floats, 0x0D)
-        with pytest.raises(DataError, match="this file has float32"):
-            IDXDataset(images, mnist / "train-labels-idx1-ubyte")
 
     def test_different_counts_are_refused(self, mnist: Path) -> None:
         with pytest.raises(DataError, match="12 images, but 5 labels"):
@@ -140,12 +133,8 @@ class TestCIFAR10:
         with pytest.raises(DataError, match=r"data_batch_2\.bin: 12291 bytes"):
             CIFAR10(cifar)
         path.unlink()
-        with pytest.raises(DataError, match=r"not complete: .*data_batch_2\.bin"):
+        with pytest.raises(DataError, match=r"complete: .*_2\.bin; unpack"):
             CIFAR10(cifar)
-
-    def test_an_empty_folder_says_what_to_get(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"unpack cifar-10-binary\.tar\.gz"):
-            CIFAR10(tmp_path)
 
 
 class TestDigits:
@@ -159,11 +148,6 @@ class TestDigits:
             torch.cat([train.images, val.images]).to(torch.int64).sum(),
             everything.images.to(torch.int64).sum(),
         )
-
-    def test_the_split_depends_on_the_seed_alone(self) -> None:
-        assert torch.equal(DigitsDataset("val").images, DigitsDataset("val").images)
-        other = DigitsDataset("val", seed=1)
-        assert not torch.equal(DigitsDataset("val").images, other.images)
 
     def test_an_item_is_an_image_of_0_to_1_and_a_label(self) -> None:
         image, label = DigitsDataset()[0]
@@ -226,7 +210,7 @@ class TestTextCorpus:
 
     def test_too_little_text_for_a_block_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_bytes(b"ab")
-        with pytest.raises(DataError, match="one block takes 128"):
+        with pytest.raises(DataError, match="2 bytes, too few .*128"):
             TextCorpus(str(tmp_path / "a.txt"))
 
 
@@ -243,7 +227,7 @@ class TestTextParagraphs:
 
     def test_no_paragraph_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_bytes(b"\n\na")
-        with pytest.raises(DataError, match="the train split .* and no paragraph"):
+        with pytest.raises(DataError, match="the train split .* too few for a sample"):
             TextParagraphs(str(tmp_path / "a.txt"))
         with pytest.raises(ConfigError, match="block_size must be at least 2, got 1"):
             TextParagraphs(block_size=1)
@@ -267,10 +251,6 @@ class TestSynthetic:
         image, _ = SyntheticImages(1)[0]
         assert image.shape == (3, 224, 224)
 
-    def test_tokens_follow_from_the_one_before(self) -> None:
-        tokens = SyntheticTokens(4, 16, 50)[2]["input_ids"]
-        assert (tokens.diff() % 50).unique().numel() == 1
-
 
 class TestWrappers:
     CFG = {"type": "SyntheticClassification", "num_samples": 4, "num_classes": 3}
@@ -290,10 +270,6 @@ class TestWrappers:
         assert len(dataset) == 6
         assert torch.equal(dataset[4][0], build_dataset(other)[0][0])
         assert dataset.targets.tolist() == [0, 1, 2, 0, 0, 1]
-
-    def test_one_part_that_stops_makes_the_whole_stop(self) -> None:
-        dataset = build_dataset([self.CFG, self.CFG])
-        assert dataset.on_sample_error == "stop"
 
 
 class TestLabels:

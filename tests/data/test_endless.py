@@ -94,7 +94,7 @@ def test_a_packed_file_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> No
     claimed = bytes([0, 0, 8, 1]) + (1 << 28).to_bytes(4, "big")
     path.write_bytes(gzip.compress(claimed + bytes((1 << 26) + 8), 9))
     with pytest.raises(DataError, match="unpacks to more than 67108864 bytes"):
-        read_idx(path)
+        read_idx(path, 1)
 
 
 def test_folders_that_lead_in_circles_end(folder: Path) -> None:

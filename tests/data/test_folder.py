@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import struct
 import zlib
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from devrun.data import ImageFolder, LoaderSpec, PreparedLoader, build_dataloader
-from devrun.errors import ConfigError, DataError
+from devrun.errors import DataError
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -36,8 +35,8 @@ def broken(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
 
 
-def batches(dataset: ImageFolder, **options: object) -> PreparedLoader:
-    loader = build_dataloader(dataset, 5, shuffle=False, **options)  # type: ignore[arg-type]
+def batches(dataset: ImageFolder) -> PreparedLoader:
+    loader = build_dataloader(dataset, 5, shuffle=False)
     return PreparedLoader(LoaderSpec.of(loader, seed=0))
 
 
@@ -95,27 +94,6 @@ def test_a_broken_image_is_named_with_its_sample(images: Path) -> None:
         list(batches(ImageFolder(images)))
 
 
-def test_a_broken_image_is_left_out_if_so_asked(
-    images: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    broken(images / "cat" / "b.png")
-    (images / "dog" / "x.jpg").write_bytes(b"this is text")
-    loader = batches(ImageFolder(images, on_bad_image="skip"))
-    with caplog.at_level(logging.WARNING, "devrun"):
-        [(_, labels)] = list(loader)
-    assert labels.tolist() == [0, 0, 1]
-    assert sorted(loader.skipped) == [1, 3]
-    assert "cat/b.png" in caplog.text
-    assert "dog/x.jpg" in caplog.text
-
-
-def test_the_loader_may_overrule_the_data_set(images: Path) -> None:
-    broken(images / "cat" / "b.png")
-    dataset = ImageFolder(images, on_bad_image="skip")
-    with pytest.raises(DataError, match="sample 1"):
-        list(batches(dataset, on_sample_error="stop"))
-
-
 def test_no_images_is_an_empty_data_set(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
     with pytest.raises(DataError, match="the data set is empty: no images"):
@@ -125,11 +103,6 @@ def test_no_images_is_an_empty_data_set(tmp_path: Path) -> None:
 def test_no_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such image folder: .*nowhere"):
         ImageFolder(tmp_path / "nowhere")
-
-
-def test_an_unknown_policy_is_refused(images: Path) -> None:
-    with pytest.raises(ConfigError, match="stop or skip, got ignore"):
-        ImageFolder(images, on_bad_image="ignore")
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"

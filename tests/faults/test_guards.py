@@ -47,29 +47,6 @@ def test_a_sample_that_raises_is_named(workers, tmp_path):
     assert "epoch 1" in line
 
 
-def test_bad_samples_are_skipped_and_counted(tmp_path, figures):
-    """Two of two hundred, in each epoch."""
-    options = {"on_sample_error": "skip"}
-    changes = {
-        "data": {**data(2, options, length=200, every=100), "samples_per_gpu": 4},
-        "runner": {"type": "IterBasedRunner", "max_iters": 50},
-    }
-    status, said = outcome(tmp_path, **changes)
-    assert status == 0, said
-    for index in (0, 100):
-        assert f"sample {index}" in said or f"{index}: ValueError" in said
-    figures("F13", "2 of 2 bad samples skipped and named, the run went on")
-
-
-@pytest.mark.faults
-def test_too_many_bad_samples_end_the_run(tmp_path):
-    options = {"on_sample_error": "skip", "max_skipped": 2}
-    bad = {**data(0, options, length=24, every=3), "samples_per_gpu": 6}
-    status, said = outcome(tmp_path, data=bad)
-    assert status == 4
-    error_of(said)
-
-
 @pytest.mark.parametrize("fault", harness.numbers("dies", "exits"))
 def test_a_worker_that_ends_is_named(fault, tmp_path, figures):
     status, said = outcome(tmp_path, data=data(2, at=7, fault=fault))

@@ -13,7 +13,7 @@ from devrun.cli.main import main
 from devrun.config import Config
 from devrun.errors import ConfigError
 from devrun.models.build import build_model
-from devrun.registry import DATASETS, TRANSFORMS
+from devrun.registry import DATASETS
 from tests.registry.scanning import let_torchvision_load
 
 ROOT = Path(__file__).parents[2]
@@ -83,56 +83,6 @@ def test_the_recipe_of_fine_tuning_runs_on_the_digits(tmp_path, capsys, device):
     assert "layer_decay: depth 0 of 5" in said and f"loaded all {len(given)}" in said
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     assert facts["best"]["score"] > 0.1
-
-
-def normalized(transform):
-    """(mean, deviation, size) of what a transform makes of an image."""
-    image = pytest.importorskip("PIL.Image")
-    white = transform(image.new("RGB", (300, 300), (255, 255, 255)))
-    black = transform(image.new("RGB", (300, 300)))
-    scale = 1 / (white - black)[:, 0, 0]
-    return -black[:, 0, 0] * scale, scale, tuple(white.shape[1:])
-
-
-def test_the_transform_of_timm_is_that_of_the_models_own_data_config(timm):
-    built = {}
-    for model in ("resnet50.a3_in1k", "vit_base_patch16_224.augreg_in21k"):
-        cfg = {"type": "TimmTransform", "model": model}
-        built[model] = normalized(TRANSFORMS.build(cfg))
-        facts = timm.get_pretrained_cfg(model)
-        torch.testing.assert_close(built[model][0], torch.tensor(facts.mean))
-        torch.testing.assert_close(built[model][1], torch.tensor(facts.std))
-    assert [size for *_, size in built.values()] == [(160, 160), (224, 224)]
-
-
-@pytest.mark.filterwarnings("ignore")  # of their own old calls
-def test_its_options_are_those_of_create_transform(timm):
-    cfg = {"type": "TimmTransform", "model": "resnet18", "is_training": True}
-    options = {
-        "auto_augment": "rand-m9",
-        "re_prob": 0.25,
-        "input_size": [3, 8, 8],
-    }
-    built = TRANSFORMS.build({**cfg, **options})
-    assert {"RandAugment", "RandomErasing"} <= {
-        type(step).__name__ for step in built.transform.transforms
-    }
-    assert normalized(lambda image: torch.as_tensor(built(image)))[2] == (8, 8)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"model": "resnet51"}, "model 'resnet51' is not one of timm; did you mean"),
-        ({"model": "resnet18", "re_porb": 0.1}, "timm refuses it: .*re_porb"),
-        ({"model": "resnet18.nothing"}, "timm refuses it"),
-        ({"model": "hf-hub:evil/model"}, "is not one of timm"),
-    ],
-)
-def test_what_timm_has_not_is_one_line(timm, given, message):
-    with pytest.raises(ConfigError, match=message) as error:
-        TRANSFORMS.build({"type": "TimmTransform", **given})
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

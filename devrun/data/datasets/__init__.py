@@ -1,18 +1,17 @@
 """Data sets by name; importing this registers them in DATASETS."""
 
-from devrun.data.datasets.folder import ImageFolder
 from devrun.data.datasets.huggingface import HuggingFaceDataset
 from devrun.data.datasets.images import (
     CIFAR10,
     MNIST,
     DigitsDataset,
     IDXDataset,
+    ImageFolder,
     read_idx,
 )
 from devrun.data.datasets.synthetic import (
     SyntheticClassification,
     SyntheticImages,
-    SyntheticTokens,
 )
 from devrun.data.datasets.text import TextCorpus, TextParagraphs
 from devrun.data.datasets.wrappers import ConcatDataset, RepeatDataset
@@ -28,7 +27,6 @@ __all__ = [
     "RepeatDataset",
     "SyntheticClassification",
     "SyntheticImages",
-    "SyntheticTokens",
     "TextCorpus",
     "TextParagraphs",
     "read_idx",

@@ -6,7 +6,6 @@ import glob
 import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.utils.data import Dataset
 
 from devrun.blame import cause_of
 from devrun.data.datasets.images import decoded_image
-from devrun.errors import ConfigError, ConfigTypeError, DataError, nearest
+from devrun.errors import ConfigError, DataError, DevrunError, nearest
 from devrun.files import check_regular
 from devrun.registry import DATASETS, Registry
 
@@ -74,7 +73,6 @@ class HuggingFaceDataset(Dataset[dict[str, Any]]):
         inputs: the column that the processor is given, or a list of them; a sample has
             what it makes of them in their place.
         arguments: of the call of the processor, such as `{truncation: true}`.
-        cache_dir: where `datasets` keeps what it read of files; its own place if None.
 
     Raises:
         ConfigError: `datasets` is not installed, or there is no such column.
@@ -89,16 +87,21 @@ class HuggingFaceDataset(Dataset[dict[str, Any]]):
         processor: Mapping[str, Any] | Any = None,
         inputs: str | Sequence[str] = "text",
         arguments: Mapping[str, Any] | None = None,
-        cache_dir: str | None = None,
     ) -> None:
         self.processor: Any = (
             PROCESSORS.build(processor) if isinstance(processor, dict) else processor
         )
         self.inputs = [inputs] if isinstance(inputs, str) else list(inputs)
         self.arguments = dict(arguments or {})
-        with _quiet() as datasets:
-            self.rows = _read(datasets, path, split, cache_dir).with_format(None)
-            self._images = self._take_images(datasets)
+        try:
+            import datasets
+        except ImportError as error:
+            raise ConfigError(
+                "HuggingFaceDataset needs the package datasets: pip install datasets"
+            ) from error
+        datasets.disable_progress_bars()
+        self.rows = _read(datasets, path, split).with_format(None)
+        self._images = self._take_images(datasets)
         there = self.rows.column_names
         read = self.inputs if self.processor is not None else []
         for key, names in (("inputs", read), ("columns", columns or ())):
@@ -171,36 +174,16 @@ class HuggingFaceDataset(Dataset[dict[str, Any]]):
 
 def _kinds_in(kind: Any) -> Iterator[Any]:
     """`kind`, and those of the parts of a list or a dict."""
+    yield kind
     if isinstance(kind, Mapping):
-        parts = list(kind.values())
-    elif isinstance(kind, (list, tuple)):
-        parts = list(kind)
-    else:
-        yield kind
-        parts = [kind.feature] if hasattr(kind, "feature") else []
-    for part in parts:
-        yield from _kinds_in(part)
+        kind = list(kind.values())
+    inside = kind if isinstance(kind, list) else [getattr(kind, "feature", None)]
+    for part in inside:
+        if part is not None:
+            yield from _kinds_in(part)
 
 
-@contextmanager
-def _quiet() -> Any:
-    """The package, without progress bars."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise ConfigError(
-            "HuggingFaceDataset needs the package datasets: pip install datasets"
-        ) from error
-    shown = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield datasets
-    finally:
-        if not shown:
-            datasets.enable_progress_bars()
-
-
-def _read(datasets: Any, path: Any, split: str | None, cache_dir: str | None) -> Any:
+def _read(datasets: Any, path: Any, split: str | None) -> Any:
     try:
         if isinstance(path, str) and Path(path).is_dir():
             folder = Path(path).absolute()
@@ -209,8 +192,8 @@ def _read(datasets: Any, path: Any, split: str | None, cache_dir: str | None) ->
         else:
             reader, files = _files(path)
             check_regular(files)
-            found = getattr(datasets.Dataset, reader)(files, cache_dir=cache_dir)
-    except (DataError, ConfigError):
+            found = getattr(datasets.Dataset, reader)(files)
+    except DevrunError:
         raise
     except Exception as error:
         raise DataError(f"cannot read {path}: {cause_of(error)}") from error
@@ -224,11 +207,8 @@ def _read(datasets: Any, path: Any, split: str | None, cache_dir: str | None) ->
 
 def _files(path: Any) -> tuple[str, list[str]]:
     """The reader, and the files in order; each is one that is here."""
-    patterns = [path] if isinstance(path, str) else path
-    if not isinstance(patterns, (list, tuple)) or not patterns:
-        raise ConfigTypeError.of("path", f"must be a path or a list, got {path!r}")
     files: list[str] = []
-    for pattern in patterns:
+    for pattern in [path] if isinstance(path, str) else path:
         named = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern))
         if not named:
             raise DataError(

@@ -1,4 +1,4 @@
-"""Image data sets that fit into memory: IDX files and MNIST, CIFAR-10, digits."""
+"""Images with labels: IDX files and MNIST, CIFAR-10, digits, folders of pictures."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from devrun.data.transforms import build_pipeline
-from devrun.errors import ConfigError, DataError
+from devrun.errors import ConfigError, DataError, nearest
 from devrun.files import open_regular, regular_bytes
 from devrun.registry import DATASETS
+from devrun.text import joined
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Those that Pillow decodes by itself: others are programs that it has run, as EPS."""
-_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
 _DENSEST = 200
 """Bytes for each one of a gzip-compressed file, beyond 64 MiB; MNIST has 5."""
 _OF_CIFAR = (
@@ -74,23 +75,10 @@ class IDXDataset(TensorImages):
         self,
         images: str | os.PathLike[str],
         labels: str | os.PathLike[str],
-        classes: list[str] | None = None,
+        classes: Sequence[str] | None = None,
         pipeline: Any = None,
     ) -> None:
-        for path in (images, labels):
-            if not Path(path).is_file():
-                raise DataError(f"no such IDX file: {path}")
-        pixels, targets = read_idx(images), read_idx(labels)
-        if pixels.ndim != 3 or pixels.dtype != np.uint8:
-            raise DataError(
-                f"{images}: images are bytes in 3 dimensions, this file has "
-                f"{pixels.dtype} in {pixels.ndim}"
-            )
-        if targets.ndim != 1 or targets.dtype != np.uint8:
-            raise DataError(
-                f"{labels}: labels are bytes in 1 dimension, this file has "
-                f"{targets.dtype} in {targets.ndim}"
-            )
+        pixels, targets = read_idx(images, 3), read_idx(labels, 1)
         if classes is None:
             classes = [str(i) for i in range(int(targets.max(initial=0)) + 1)]
         super().__init__(
@@ -118,14 +106,11 @@ class MNIST(IDXDataset):
         pipeline: Any = None,
     ) -> None:
         part = "t10k" if test_mode else "train"
-        files = []
-        for kind in ("images-idx3", "labels-idx1"):
-            dotted = kind.replace("-idx", ".idx")
-            names = [f"{part}-{kind}-ubyte", f"{part}-{dotted}-ubyte"]
-            names += [f"{name}.gz" for name in names]
-            files.append(existing(Path(data_prefix), names, f"MNIST {kind[:6]}"))
-        classes = [str(digit) for digit in range(10)]
-        super().__init__(files[0], files[1], classes, pipeline)
+        files = [
+            _existing(Path(data_prefix), f"{part}-{kind}", number)
+            for kind, number in (("images", 3), ("labels", 1))
+        ]
+        super().__init__(*files, [str(digit) for digit in range(10)], pipeline)
 
 
 @DATASETS.register_module()
@@ -151,7 +136,9 @@ class CIFAR10(TensorImages):
         parts = ["test_batch"]
         if not test_mode:
             parts = [f"data_batch_{number}" for number in range(1, 6)]
-        folder = _cifar_folder(Path(data_prefix), f"{parts[0]}.bin")
+        folder = Path(data_prefix)
+        if not (folder / f"{parts[0]}.bin").is_file():
+            folder /= "cifar-10-batches-bin"
         table = np.concatenate([_records(folder / f"{part}.bin") for part in parts])
         super().__init__(
             torch.from_numpy(table[:, 1:].reshape(-1, 3, 32, 32)),
@@ -161,23 +148,12 @@ class CIFAR10(TensorImages):
         )
 
 
-def _cifar_folder(prefix: Path, first: str) -> Path:
-    """The one that holds `first`."""
-    for folder in (prefix, prefix / "cifar-10-batches-bin"):
-        if (folder / first).is_file():
-            return folder
-    reason = f"no {first} there or in cifar-10-batches-bin"
-    if not prefix.is_dir():
-        reason = "no such folder"
-    raise DataError(
-        f"CIFAR-10 not found in {prefix}: {reason}; unpack cifar-10-binary.tar.gz "
-        "from https://www.cs.toronto.edu/~kriz/cifar.html"
-    )
-
-
 def _records(path: Path) -> np.ndarray:
     if not path.is_file():
-        raise DataError(f"CIFAR-10 is not complete: no file {path}")
+        raise DataError(
+            f"CIFAR-10 is not complete: no file {path}; unpack cifar-10-binary.tar.gz "
+            "from https://www.cs.toronto.edu/~kriz/cifar.html"
+        )
     content = regular_bytes(path)
     if not content or len(content) % _RECORD:
         raise DataError(
@@ -193,48 +169,34 @@ class DigitsDataset(TensorImages):
     Handwritten Digits"); the grey values 0 to 16 are spread over 0 to 255.
 
     Args:
-        split: `train`, `val` or `all`. Of each class the same share goes to `val`.
-        val_fraction: that share.
-        seed: which samples go to `val`; the same seed, the same split, everywhere.
+        split: `train`, `val` or `all`. Of each class a fifth goes to `val`, always
+            the same one.
         pipeline: transforms of the image, a uint8 tensor (1, 8, 8).
     """
 
-    def __init__(
-        self,
-        split: str = "train",
-        val_fraction: float = 0.2,
-        seed: int = 0,
-        pipeline: Any = None,
-    ) -> None:
+    def __init__(self, split: str = "train", pipeline: Any = None) -> None:
         if split not in ("train", "val", "all"):
             raise ConfigError.of("split", f"must be train, val or all, got {split!r}")
-        if not 0 < val_fraction < 1:
-            raise ConfigError.of(
-                "val_fraction", f"must be within 0 and 1: {val_fraction}"
-            )
-        images, targets = _load()
+        try:
+            from sklearn.datasets import load_digits
+        except ImportError as error:
+            raise ConfigError(
+                "DigitsDataset needs scikit-learn: pip install 'devrun[demo]'"
+            ) from error
+        digits = load_digits()
+        images = torch.from_numpy(digits.images).mul(255 / 16).round().to(torch.uint8)
+        targets = torch.from_numpy(digits.target).to(torch.int64)
         if split != "all":
-            in_val = _stratified(targets, val_fraction, seed)
+            in_val = _stratified(targets, 0.2)
             chosen = in_val if split == "val" else ~in_val
             images, targets = images[chosen], targets[chosen]
-        super().__init__(images, targets, [str(i) for i in range(10)], pipeline)
+        classes = [str(i) for i in range(10)]
+        super().__init__(images.unsqueeze(1), targets, classes, pipeline)
 
 
-def _load() -> tuple[torch.Tensor, torch.Tensor]:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ConfigError(
-            "DigitsDataset needs scikit-learn: pip install 'devrun[demo]'"
-        ) from error
-    digits = load_digits()
-    images = torch.from_numpy(digits.images).mul(255 / 16).round().to(torch.uint8)
-    return images.unsqueeze(1), torch.from_numpy(digits.target).to(torch.int64)
-
-
-def _stratified(targets: torch.Tensor, fraction: float, seed: int) -> torch.Tensor:
-    """Bool (N,): True for `fraction` of each class, chosen by `seed`."""
-    generator = torch.Generator().manual_seed(seed)
+def _stratified(targets: torch.Tensor, fraction: float) -> torch.Tensor:
+    """Bool (N,): True for `fraction` of each class, chosen at random."""
+    generator = torch.Generator().manual_seed(0)
     chosen = torch.zeros(len(targets), dtype=torch.bool)
     for label in targets.unique():
         members = (targets == label).nonzero().flatten()
@@ -243,8 +205,124 @@ def _stratified(targets: torch.Tensor, fraction: float, seed: int) -> torch.Tens
     return chosen
 
 
-def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
-    """The array in an IDX file, plain or gzip-compressed.
+@DATASETS.register_module(name=["ImageFolder", "ImageNet"])
+class ImageFolder(Dataset[tuple[Any, int]]):
+    """(image, label) of the images below `data_prefix`, decoded by Pillow to RGB.
+
+    The classes are the folders directly below, in the order of their names; within a
+    class files go by path, at any depth, but links to folders are not followed there.
+    With `ann_file` the images are its lines instead: a path below `data_prefix`, a
+    space, and a label or a class name.
+
+    Args:
+        data_prefix: the folder.
+        ann_file: the list.
+        classes: names and their order; needed to read a list that has names.
+        pipeline: transforms of the image, a Pillow image.
+    """
+
+    def __init__(
+        self,
+        data_prefix: str | os.PathLike[str],
+        ann_file: str | os.PathLike[str] | None = None,
+        classes: Sequence[str] | None = None,
+        pipeline: Any = None,
+    ) -> None:
+        self.root = Path(data_prefix)
+        if not self.root.is_dir():
+            raise DataError(f"no such image folder: {self.root}")
+        try:
+            import PIL  # noqa: F401
+        except ImportError as error:
+            raise ConfigError(
+                "ImageFolder needs Pillow: pip install 'devrun[images]'"
+            ) from error
+        if ann_file is None:
+            names, paths, labels = _scan(self.root, classes)
+        else:
+            names, paths, labels = _listed(Path(ann_file), classes)
+        self.classes = tuple(names)
+        self.paths = paths
+        """Relative to `root`."""
+        self.targets = torch.tensor(labels, dtype=torch.int64)
+        self.pipeline = build_pipeline(pipeline)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.pipeline(self.decoded(index)), int(self.targets[index])
+
+    def decoded(self, index: int) -> Any:
+        """The Pillow image, in RGB, before the pipeline."""
+        path = self.root / self.paths[index]
+        try:
+            return decoded_image(path)
+        except (OSError, ValueError) as error:
+            reason = joined(error).replace(f" {str(path)!r}", "")
+            raise DataError(f"cannot read the image {path}: {reason}") from error
+
+
+_Listing = tuple[Sequence[str], list[str], list[int]]
+"""Class names, paths and labels."""
+
+
+def _scan(root: Path, classes: Sequence[str] | None) -> _Listing:
+    """Of one folder per class."""
+    found = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    names = found if classes is None else list(classes)
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(names):
+        if name not in found:
+            raise DataError(f"no folder of class {name!r}; {nearest(name, found)}")
+        files = sorted(
+            os.path.relpath(os.path.join(place, file), root)
+            for place, _, inside in os.walk(root / name)
+            for file in inside
+            if file.lower().endswith(IMAGE_SUFFIXES)
+        )
+        paths += files
+        labels += [label] * len(files)
+    if not paths:
+        raise DataError(
+            f"the data set is empty: no images in the class folders of {root} "
+            f"({len(names)} folders, looked for {' '.join(IMAGE_SUFFIXES)})"
+        )
+    return names, paths, labels
+
+
+def _listed(ann_file: Path, classes: Sequence[str] | None) -> _Listing:
+    """Of the lines of `ann_file`."""
+    numbers = {name: label for label, name in enumerate(classes or ())}
+    paths: list[str] = []
+    labels: list[int] = []
+    lines = regular_bytes(ann_file).decode().splitlines()
+    for line_number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        path, _, label = line.strip().rpartition(" ")
+        if label in numbers:
+            labels.append(numbers[label])
+        elif path and label.isdecimal():
+            labels.append(int(label))
+        else:
+            raise DataError(
+                f"{ann_file}:{line_number}: {line.strip()[:80]!r} is not a path, a "
+                f"space and a label; {nearest(label, numbers) or 'a number is a label'}"
+            )
+        paths.append(path)
+    if not paths:
+        raise DataError(f"the data set is empty: no lines in {ann_file}")
+    return classes or [str(n) for n in range(max(labels) + 1)], paths, labels
+
+
+def read_idx(path: str | os.PathLike[str], ndim: int) -> np.ndarray:
+    """The bytes in an IDX file of `ndim` dimensions, plain or gzip-compressed.
 
     Layout (Y. LeCun, "The MNIST database", file formats): two zero bytes, a type
     code, the number of dimensions, each dimension as a 32-bit number, the values.
@@ -253,31 +331,32 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
         DataError: not such a file, or shorter or longer than its header says.
     """
     path = Path(path)
-    content = io.BytesIO(regular_bytes(path))
-    packed = content.read(2) == b"\x1f\x8b"
-    content.seek(0)
-    size = len(content.getbuffer())
+    content = regular_bytes(path)
+    stream: Any = io.BytesIO(content)
+    most = len(content)
+    if content[:2] == b"\x1f\x8b":
+        stream = gzip.GzipFile(fileobj=stream)
+        most = max(_DENSEST * len(content), 1 << 26)
     try:
-        if packed:
-            return _read(gzip.open(content), path, most=max(_DENSEST * size, 1 << 26))
-        return _read(content, path, most=size)
+        return _read(stream, path, ndim, most)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: the compressed file is damaged: {error}") from error
 
 
-def _read(file: IO[bytes] | gzip.GzipFile, path: Path, most: int) -> np.ndarray:
+def _read(file: IO[bytes], path: Path, ndim: int, most: int) -> np.ndarray:
     """The array; its header may claim any size, but `most` bytes are read."""
     head = file.read(4)
-    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _TYPES or head[3] == 0:
+    wanted_head = bytes((0, 0, 0x08, ndim))
+    if head != wanted_head:
         raise DataError(
-            f"{path} is not an IDX file: it begins with 0x{head.hex() or '(nothing)'}"
+            f"{path} is not an IDX file of bytes in {ndim} dimensions: it begins with "
+            f"0x{head.hex() or '(nothing)'}, not 0x{wanted_head.hex()}"
         )
-    dtype, ndim = np.dtype(_TYPES[head[2]]), head[3]
     sizes = file.read(4 * ndim)
     if len(sizes) < 4 * ndim:
         raise DataError(f"{path}: ends within its header of {ndim} dimensions")
     shape = struct.unpack(f">{ndim}I", sizes)
-    wanted = math.prod(shape) * dtype.itemsize
+    wanted = math.prod(shape)
     data = file.read(min(wanted, most) + 1)
     if most < len(data) <= wanted:
         raise DataError(f"{path}: it unpacks to more than {most} bytes")
@@ -287,21 +366,19 @@ def _read(file: IO[bytes] | gzip.GzipFile, path: Path, most: int) -> np.ndarray:
             f"{path}: the header says {' x '.join(map(str, shape))} values, that is "
             f"{wanted} bytes; the file has {there}"
         )
-    return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="))
+    return np.frombuffer(data, np.uint8).reshape(shape).copy()
 
 
-def existing(folder: Path, names: Sequence[str], what: str) -> Path:
-    """The first of `names` that is a file in `folder`.
-
-    Raises:
-        DataError: no such file; the message lists the names tried.
-    """
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
+def _existing(folder: Path, name: str, ndim: int) -> Path:
+    """The file of the MNIST family, of which copies differ in how they are named."""
+    names = [f"{name}-idx{ndim}-ubyte", f"{name}.idx{ndim}-ubyte"]
+    names += [f"{name}.gz" for name in names]
+    for each in names:
+        if (folder / each).is_file():
+            return folder / each
     reason = "no such folder" if not folder.is_dir() else "none of them is there"
     raise DataError(
-        f"{what} not found in {folder}: {reason} (looked for {', '.join(names)})"
+        f"MNIST not found in {folder}: {reason} (looked for {', '.join(names)})"
     )
 
 

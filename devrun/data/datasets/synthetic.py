@@ -74,31 +74,3 @@ class SyntheticImages(SyntheticClassification):
         offset: int = 0,
     ) -> None:
         super().__init__(num_samples, shape, num_classes, noise, seed, offset)
-
-
-@DATASETS.register_module()
-class SyntheticTokens(Dataset[dict[str, torch.Tensor]]):
-    """dict(input_ids, labels), the same int64 (block_size,), that count upwards.
-
-    Each sample has a start and a step of its own, so the next token can be learnt.
-    """
-
-    def __init__(
-        self,
-        num_samples: int = 256,
-        block_size: int = 64,
-        vocab_size: int = 256,
-        seed: int = 0,
-    ) -> None:
-        self.block_size, self.vocab_size = block_size, vocab_size
-        generator = torch.Generator().manual_seed(seed)
-        self.starts = torch.randint(vocab_size, (num_samples,), generator=generator)
-        self.steps = torch.randint(1, 4, (num_samples,), generator=generator)
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        line = torch.arange(self.block_size) * self.steps[index]
-        tokens = (line + self.starts[index]) % self.vocab_size
-        return {"input_ids": tokens, "labels": tokens}

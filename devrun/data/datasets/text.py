@@ -1,4 +1,4 @@
-"""Text files as blocks of bytes, for language models."""
+"""Text files as pieces of bytes, for language models."""
 
 from __future__ import annotations
 
@@ -20,19 +20,37 @@ from devrun.files import regular_bytes
 from devrun.registry import DATASETS
 
 STDLIB = "stdlib"
+SUFFIXES = (".txt", ".md", ".py")
 _PARAGRAPH = re.compile(rb"(?:[^\n\0]+\n?)+")
 _MOST_FILES = 1_000_000
 """Of a pattern, whose folders may lead in circles by links."""
 _NOT_SOURCE = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3")
 
 
-class _Bytes(Dataset[dict[str, torch.Tensor]]):
-    """dict(input_ids, labels) of a piece of text; a token is a byte."""
+@DATASETS.register_module(name=["TextCorpus", "LanguageModelDataset"])
+class TextCorpus(Dataset[dict[str, torch.Tensor]]):
+    """dict(input_ids, labels), int64 (block_size,), the labels being the same tokens:
+    the model shifts them, as Hugging Face's models and the GPT here do.
+
+    A token is a byte, so the vocabulary is 256 and any file will do. Files follow one
+    another in the order of their names with a zero byte after each; the blocks are
+    taken one after the other. `lengths` (int64) has the tokens of each sample.
+
+    Args:
+        files: `stdlib` (the source of Python's own library, which every machine has),
+            or a file, a folder (`*.txt`, `*.md`, `*.py` at any depth), a pattern, or
+            a list of these.
+        split: `train`, `val` or `all`; whole files go to one or the other.
+        val_fraction: of the files, chosen by name: a file stays on its side when
+            others come or go. A single file is cut by bytes instead.
+        block_size: tokens of one sample.
+        max_bytes: of the split, the rest is left out.
+    """
 
     vocab_size = 256
     num_classes = 256
     least = 1
-    """Tokens that a piece may have."""
+    """Tokens that a sample may have."""
 
     def __init__(
         self,
@@ -52,63 +70,30 @@ class _Bytes(Dataset[dict[str, torch.Tensor]]):
         if len(self) == 0:
             raise DataError(
                 f"the data set is empty: the {split} split of {files!r} has "
-                f"{len(text)} bytes, {self._needs(block_size)}"
+                f"{len(text)} bytes, too few for a sample (block_size {block_size})"
             )
 
     def _pieces(self, text: bytes, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Where the samples begin, and their tokens, at most `size`."""
-        raise NotImplementedError
-
-    def _needs(self, size: int) -> str:
-        raise NotImplementedError
+        begins = torch.arange(0, len(text) // size * size, size)
+        return begins, torch.full_like(begins, size)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        begin = int(self.begins[index])
-        tokens = self.tokens[begin : begin + int(self.lengths[index])].to(torch.int64)
+        begin, length = int(self.begins[index]), int(self.lengths[index])
+        tokens = self.tokens[begin : begin + length].to(torch.int64)
         return {"input_ids": tokens, "labels": tokens}
 
 
-@DATASETS.register_module(name=["TextCorpus", "LanguageModelDataset"])
-class TextCorpus(_Bytes):
-    """dict(input_ids, labels), int64 (block_size,), the labels being the same tokens:
-    the model shifts them, as Hugging Face's models and the GPT here do.
-
-    A token is a byte, so the vocabulary is 256 and any file will do. Files follow one
-    another in the order of their names with a zero byte after each; the blocks are
-    taken one after the other.
-
-    Args:
-        files: `stdlib` (the source of Python's own library, which every machine has),
-            or a file, a folder (`*.txt`, `*.md`, `*.py` at any depth), a pattern, or
-            a list of these.
-        split: `train`, `val` or `all`; whole files go to one or the other.
-        val_fraction: of the files, chosen by name: a file stays on its side when
-            others come or go. A single file is cut by bytes instead.
-        block_size: tokens of one sample.
-        max_bytes: of the split, the rest is left out.
-    """
-
-    def _pieces(self, text: bytes, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        begins = torch.arange(0, len(text) // size * size, size)
-        return begins, torch.full_like(begins, size)
-
-    def _needs(self, size: int) -> str:
-        return f"one block takes {size}"
-
-
 @DATASETS.register_module()
-class TextParagraphs(_Bytes):
+class TextParagraphs(TextCorpus):
     """As `TextCorpus`, but a sample is a paragraph: 2 to `block_size` tokens.
 
     Paragraphs end at an empty line or with the file; a longer one is cut off, a
-    single byte left out. `lengths` (int64) has the tokens of each sample. To make
-    batches of them, pad `input_ids` with anything and `labels` with -100, as the
-    loader option `buckets` does.
+    single byte left out. To make batches of them, pad `input_ids` with anything and
+    `labels` with -100, as the loader option `buckets` does.
     """
 
     least = 2
@@ -118,9 +103,6 @@ class TextParagraphs(_Bytes):
         ends = torch.tensor(spans, dtype=torch.int64).reshape(-1, 2)
         lengths = (ends[:, 1] - ends[:, 0]).clamp(max=size)
         return ends[lengths > 1, 0], lengths[lengths > 1]
-
-    def _needs(self, size: int) -> str:
-        return "and no paragraph"
 
 
 def _text_of(
@@ -136,26 +118,15 @@ def _text_of(
         cut = round(len(content) * (1 - val_fraction))
         parts = {"train": content[:cut], "val": content[cut:], "all": content}
         return parts[split][:max_bytes]
-    chosen = [
-        path
-        for name, path in found
-        if split == "all" or _in_val(name, val_fraction) == (split == "val")
-    ]
-    return _join(chosen, max_bytes)
-
-
-def _in_val(name: str, fraction: float) -> bool:
-    return zlib.crc32(name.encode()) < fraction * 2**32
-
-
-def _join(paths: Sequence[Path], max_bytes: int | None) -> bytes:
     text = bytearray()
-    for path in paths:
-        left = None if max_bytes is None else max_bytes - len(text)
-        text += regular_bytes(path, left) + b"\0"
-        if max_bytes is not None and len(text) >= max_bytes:
-            return bytes(text[:max_bytes])
-    return bytes(text)
+    for name, path in found:
+        in_val = zlib.crc32(name.encode()) < val_fraction * 2**32
+        if split == "all" or in_val == (split == "val"):
+            left = None if max_bytes is None else max_bytes - len(text)
+            text += regular_bytes(path, left) + b"\0"
+            if max_bytes is not None and len(text) >= max_bytes:
+                break
+    return bytes(text[:max_bytes])
 
 
 def _find(files: str | Sequence[str]) -> list[tuple[str, Path]]:
@@ -183,16 +154,16 @@ def _standard_library() -> Iterator[tuple[str, Path]]:
 def _expand(entry: str) -> list[tuple[str, Path]]:
     path = Path(entry)
     if path.is_dir():
-        inside = [
+        inside = [file for file in path.rglob("*") if file.suffix in SUFFIXES]
+        found = [
             (file.relative_to(path).as_posix(), file)
-            for file in path.rglob("*")
-            if file.suffix in (".txt", ".md", ".py") and file.is_file()
+            for file in inside
+            if file.is_file()
         ]
-        if not inside:
-            raise DataError(f"no .txt, .md or .py file in the folder {path}")
-        return inside
-    found = glob.iglob(entry, recursive=True)
-    matches = [entry] if path.is_file() else list(islice(found, _MOST_FILES))
-    if not matches:
+    else:
+        matches = islice(glob.iglob(entry, recursive=True), _MOST_FILES)
+        named = [entry] if path.is_file() else matches
+        found = [(Path(match).name, Path(match)) for match in named]
+    if not found:
         raise DataError(f"no text file matches {entry!r}")
-    return [(Path(match).name, Path(match)) for match in matches]
+    return found

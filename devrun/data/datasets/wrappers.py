@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import bisect
 import json
 import pickle
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 from typing import Any
 
 import torch
+from torch.utils.data import ConcatDataset as TorchConcat
 from torch.utils.data import Dataset
 
 from devrun.data.seeded import reads_batches
@@ -63,13 +62,6 @@ def built(dataset: Any, default_args: Mapping[str, Any] | None = None) -> Any:
     return dataset
 
 
-def _batches_of(dataset: Any) -> Callable[[list[int]], list[Any]]:
-    if not reads_batches(dataset):
-        raise AttributeError("__getitems__")
-    read: Callable[[list[int]], list[Any]] = dataset.__getitems__
-    return read
-
-
 @DATASETS.register_module()
 class RepeatDataset(Dataset[Any]):
     """`dataset` `times` over: fewer, longer epochs. What it lacks is the inner's."""
@@ -88,7 +80,9 @@ class RepeatDataset(Dataset[Any]):
     @property
     def __getitems__(self) -> Callable[[list[int]], list[Any]]:
         """Whole batches, where the data set reads those."""
-        read, count = _batches_of(self.dataset), len(self.dataset)
+        if not reads_batches(self.dataset):
+            raise AttributeError("__getitems__")
+        read, count = self.dataset.__getitems__, len(self.dataset)
         return lambda indices: read([index % count for index in indices])
 
     @property
@@ -106,7 +100,7 @@ class RepeatDataset(Dataset[Any]):
 
 
 @DATASETS.register_module()
-class ConcatDataset(Dataset[Any]):
+class ConcatDataset(TorchConcat[Any]):
     """`datasets` one after the other; what it lacks is the first one's."""
 
     def __init__(self, datasets: Sequence[Any]) -> None:
@@ -114,54 +108,19 @@ class ConcatDataset(Dataset[Any]):
             raise ConfigTypeError.of(
                 "datasets", f"must be a non-empty list: {datasets!r}"
             )
-        self.datasets = [built(dataset) for dataset in datasets]
-        self.ends = list(accumulate(len(dataset) for dataset in self.datasets))
-
-    def __len__(self) -> int:
-        return self.ends[-1]
-
-    def __getitem__(self, index: int) -> Any:
-        part, inner = self._place(index)
-        return self.datasets[part][inner]
-
-    @property
-    def __getitems__(self) -> Callable[[list[int]], list[Any]]:
-        """Whole batches, where all of the data sets read those."""
-        reads = [_batches_of(dataset) for dataset in self.datasets]
-
-        def read(indices: list[int]) -> list[Any]:
-            places = [self._place(index) for index in indices]
-            found: list[Any] = [None] * len(indices)
-            for part in sorted({part for part, _ in places}):
-                own = [at for at, (each, _) in enumerate(places) if each == part]
-                samples = reads[part]([places[at][1] for at in own])
-                for at, sample in zip(own, samples, strict=True):
-                    found[at] = sample
-            return found
-
-        return read
-
-    def _place(self, index: int) -> tuple[int, int]:
-        """Which data set a sample is of, and where it is there."""
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        part = bisect.bisect_right(self.ends, index)
-        return part, index - (self.ends[part - 1] if part else 0)
+        super().__init__(built(dataset) for dataset in datasets)
 
     @property
     def targets(self) -> torch.Tensor:
-        parts = [torch.as_tensor(dataset.targets) for dataset in self.datasets]
-        return torch.cat(parts)
+        return self._joined("targets")
 
     @property
     def lengths(self) -> torch.Tensor:
-        parts = [torch.as_tensor(dataset.lengths) for dataset in self.datasets]
-        return torch.cat(parts)
+        return self._joined("lengths")
 
-    @property
-    def on_sample_error(self) -> str:
-        policies = {getattr(part, "on_sample_error", "stop") for part in self.datasets}
-        return "stop" if "stop" in policies else "skip"
+    def _joined(self, name: str) -> torch.Tensor:
+        parts = [torch.as_tensor(getattr(part, name)) for part in self.datasets]
+        return torch.cat(parts)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "datasets" not in vars(self):

@@ -77,7 +77,7 @@ def prepared_loader(
         )
     if training:
         _check_samples(spec.dataset, batch)
-    mode = spec.extras.mode or "sync"
+    mode = spec.mode or "sync"
     ahead = training and mode.startswith("async")
     engine = partial(_Ahead if ahead else _poptorch_loader, sdk, options)
     return PreparedLoader(_combined(spec, batch), engine=engine)

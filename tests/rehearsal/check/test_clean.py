@@ -36,20 +36,20 @@ def of_images(model, shape=(3, 32, 32), **changes):
 
 
 def of_tokens(model):
-    kind = {"type": "SyntheticTokens", "block_size": 16, "vocab_size": 64}
-    data = {"samples_per_gpu": 8, "train": kind, "val": {**kind, "seed": 1}}
+    kind = {"type": "TextCorpus", "block_size": 16, "max_bytes": 4096}
+    data = {"samples_per_gpu": 8, "train": kind, "val": {**kind, "split": "val"}}
     optimizer = {"type": "AdamW", "lr": 1e-3}
     runner = {"type": "IterBasedRunner", "max_iters": 20}
     return {"model": model, "data": data, "optimizer": optimizer, "runner": runner}
 
 
-GPT = {"type": "GPT", "vocab_size": 64, "block_size": 16, "n_layer": 2, "n_head": 2,
+GPT = {"type": "GPT", "vocab_size": 256, "block_size": 16, "n_layer": 2, "n_head": 2,
        "n_embd": 16, "dropout": 0.1}  # fmt: skip
 VIT = {"type": "VisionTransformer", "img_size": 32, "patch_size": 8, "embed_dim": 16,
        "depth": 2, "num_heads": 2, "num_classes": 10}  # fmt: skip
 HF_GPT = {
     "type": "transformers.AutoModelForCausalLM.from_config",
-    "config": {"type": "transformers.GPT2Config", "vocab_size": 64, "n_positions": 16,
+    "config": {"type": "transformers.GPT2Config", "vocab_size": 256, "n_positions": 16,
                "n_embd": 16, "n_layer": 2, "n_head": 2},
 }  # fmt: skip
 TORCHVISION = {"type": "torchvision.models.resnet18", "num_classes": 10}

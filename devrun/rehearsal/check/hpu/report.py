@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from devrun.data.padding import BucketCollate
+from devrun.data.bucketing import BucketCollate
 from devrun.devices.frozen import Finding
 from devrun.devices.hpu.sdk import SDK
 from devrun.errors import UnsupportedFeatureError
