@@ -46,19 +46,13 @@ class MeteredAdapter(EagerAdapter):
         self.moved += sum(tensor.nbytes for tensor in tensors_in(batch))
         return super().to_device(batch)
 
-    def hooks(self) -> list[Hook]:
-        """What this device adds to every run."""
-        return [MeterHook(self)]
-
 
 class MeterHook(Hook):
-    """Logs what was moved."""
-
-    def __init__(self, adapter: MeteredAdapter) -> None:
-        self.adapter = adapter
+    """Logs what was moved, on a device with a meter."""
 
     def after_train_iter(self, runner: Run) -> None:
-        runner.log_buffer.update({"mib_moved": self.adapter.moved / 2**20})
+        if isinstance(runner.adapter, MeteredAdapter):
+            runner.log_buffer.update({"mib_moved": runner.adapter.moved / 2**20})
 
 
 register_device("metered", MeteredAdapter)
@@ -78,6 +72,7 @@ def main(device: str = "metered") -> EpochBasedRunner:
         device=device,
         seed=0,
     )
+    runner.register_hook(MeterHook())
     runner.run([DataLoader(data, batch_size=64, shuffle=True)])
     runner.close()
     return runner

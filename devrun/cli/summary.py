@@ -37,7 +37,7 @@ def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
         "iterations": runner.iter,
         "stopped": runner.state.why_ended,
         "seconds": _seconds(runner),
-        "skipped_updates": runner.adapter.skipped_updates,
+        "skipped_updates": int(runner.adapter.stats().get("skipped_updates", 0)),
         "not_finite": runner.not_finite,
         "metrics": last_validation(work_dir / f"{timestamp}.log.json"),
         "best": best,

@@ -2,7 +2,7 @@
 
 The runner calls, in this order::
 
-    adapter = from_config(cfg); adapter.ensure_setup()    # setup(None): the run seeds
+    adapter = from_config(cfg); adapter.setup(None)       # the run seeds
     model, optimizer = adapter.prepare(StepModule(...), optimizer, policy)
     loader = adapter.prepare_dataloader(loader, training=True, seed=seed)
     for batch in loader:                       # a batch is one update's data
@@ -20,7 +20,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from torch import nn
 
@@ -33,7 +33,6 @@ from devrun.checkpoint import (
 )
 from devrun.dist import get_dist_info
 from devrun.errors import UnsupportedFeatureError
-from devrun.hooks.base import Hook
 from devrun.parallel.options import ParallelOptions
 from devrun.run import Loader
 from devrun.step import Capability, StepOutput, UpdatePolicy
@@ -60,26 +59,26 @@ class DeviceInfo:
     """Those that work, but by conversion: the device has no instructions for them."""
 
 
+class DataShare(NamedTuple):
+    """Which part of the samples a process reads: the `rank`th of `size`."""
+
+    rank: int
+    size: int
+    tells: bool = True
+    """Whether its results count: False where another process, which reads the same
+    samples, tells them."""
+
+
 class DeviceAdapter(ABC):
     """Everything one kind of hardware needs, behind verbs common to all."""
 
     name: ClassVar[str]
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     emulated: bool = False
-    _is_set_up = False
-    seed: int | None = None
-    """Of the run, set before `prepare`: what a device that draws its own random numbers
-    begins with. None: the run has none, or `setup` was given one."""
     parallel: ParallelOptions = ParallelOptions()
     """How several processes train one model, set before `prepare`."""
     precision: str | None = None
     """Of the forward pass, where `performance` chose it, from `prepare` on."""
-    skipped_updates: int = 0
-    """Updates of the run that were left out, for losses or gradients that were not
-    finite or overflowed under a loss scale; current after `check_finite`."""
-    note_overflow: Callable[[Any, Any], None] | None = None
-    """Counts an update that a `GradScaler` leaves out: called with it and the optimizer
-    between `unscale_` and `update` by hooks that update by themselves."""
 
     @classmethod
     @abstractmethod
@@ -90,18 +89,9 @@ class DeviceAdapter(ABC):
         """
 
     @classmethod
-    def is_available(cls) -> bool:
-        return cls.unavailable_reason() is None
-
-    @classmethod
     def list_devices(cls) -> Sequence[DeviceInfo]:
         """The devices that are here; empty when the adapter is not available."""
         return ()
-
-    @classmethod
-    def most_processes(cls) -> int | None:
-        """Processes that the devices here are enough for; None: any number."""
-        return None
 
     @classmethod
     @abstractmethod
@@ -116,24 +106,14 @@ class DeviceAdapter(ABC):
     def setup(self, seed: int | None) -> None:
         """Claim the device, join the process group where there is one, seed it.
 
+        May come again, with a seed or without; the rest then stays as it is.
+
         Raises:
             DeviceUnavailableError: the device or its SDK is not here.
         """
 
-    def ensure_setup(self) -> None:
-        """`setup`, without a seed, unless this was called before."""
-        if not self._is_set_up:
-            self.setup(None)
-            self._is_set_up = True
-
     @property
-    def tells_results(self) -> bool:
-        """Whether results of this process count: False where another one, which reads
-        the same samples, tells them."""
-        return True
-
-    @property
-    def data_share(self) -> tuple[int, int]:
+    def data_share(self) -> DataShare:
         """Which share of the samples this process reads, of how many; after `setup`.
 
         Raises:
@@ -147,7 +127,7 @@ class DeviceAdapter(ABC):
                 f"no type {kind!r}: leave the section out",
                 key="parallel",
             )
-        return get_dist_info()
+        return DataShare(*get_dist_info())
 
     @abstractmethod
     def prepare(
@@ -191,13 +171,6 @@ class DeviceAdapter(ABC):
         """One step without gradients; same output, with `predictions` if any.
 
         `mode` is that of `StepModule`: `val`, or `predict` where there is no loss.
-        """
-
-    def expect_evaluation(self, loader: Callable[[], Any], mode: str) -> None:
-        """Told before the first update: steps in `mode` over `loader()` will follow.
-
-        A device that compiles tries one of them before that update, so that what
-        cannot run is not found after an epoch of training. Elsewhere nothing.
         """
 
     def check_finite(self, model: Any = None) -> None:
@@ -257,20 +230,17 @@ class DeviceAdapter(ABC):
     def sync_to_device(self, model: Any) -> None:
         """Device copies are current after the host wrote weights (load, resume)."""
 
-    def hooks(self) -> list[Hook]:
-        """Hooks that the device needs in a run, registered once it is prepared."""
-        return []
+    def stats(self) -> Mapping[str, float]:
+        """Numbers of the run so far, those that are known.
 
-    def memory_stats(self) -> Mapping[str, float]:
-        """Peak memory in MiB since the start (`peak_mib`), where it is known."""
+        `peak_mib`, the peak memory since the start; `skipped_updates`, which were left
+        out for losses or gradients that were not finite or overflowed under a loss
+        scale, as `check_finite` last saw.
+        """
         return {}
 
     def empty_cache(self) -> None:
         """Give cached device memory back, where there is a cache."""
-
-    def profiler_activities(self) -> Sequence[Any]:
-        """What `torch.profiler` can record here; empty leaves it to its default."""
-        return ()
 
     def synchronize(self) -> None:
         """Wait until the device has done everything asked of it."""

@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,11 @@ class CPUAdapter(EagerAdapter):
             Switch("LD_PRELOAD", None, _allocator()),
         ]
 
-    def memory_stats(self) -> Mapping[str, float]:
+    def stats(self) -> dict[str, float]:
         """Peak resident memory of the whole process."""
         peak = _peak_bytes()
-        return {} if peak is None else {"peak_mib": peak / 2**20}
+        known = {} if peak is None else {"peak_mib": peak / 2**20}
+        return {**super().stats(), **known}
 
     def transfers(self, move: Callable[[Any], Any]) -> dict[str, Any]:
         # batches are born here: nothing to do unless their layout changes

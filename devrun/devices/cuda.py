@@ -37,6 +37,7 @@ class CUDAAdapter(EagerAdapter):
 
     def __init__(self, options: EagerOptions | None = None) -> None:
         super().__init__(options)
+        self._asked = self.options
         self._settings = BackendSettings()
         self._undo = ExitStack()
 
@@ -57,17 +58,14 @@ class CUDAAdapter(EagerAdapter):
 
     @classmethod
     def list_devices(cls) -> Sequence[DeviceInfo]:
-        if not cls.is_available():
+        if cls.unavailable_reason() is not None:
             return ()
         return tuple(_describe(index) for index in range(torch.cuda.device_count()))
 
-    @classmethod
-    def most_processes(cls) -> int | None:
-        return torch.cuda.device_count()
-
-    def memory_stats(self) -> Mapping[str, float]:
+    def stats(self) -> dict[str, float]:
         """Peak of this process in tensors (`peak_mib`) and with the cache."""
         return {
+            **super().stats(),
             "peak_mib": torch.cuda.max_memory_allocated(self.device) / 2**20,
             "peak_reserved_mib": torch.cuda.max_memory_reserved(self.device) / 2**20,
         }
@@ -134,12 +132,12 @@ class CUDAAdapter(EagerAdapter):
         ]
 
     def placed(self, model: StepModule, optimizer: Any) -> Any:
-        if self.plan is not None:
-            if self.plan.options.get("tf32"):
-                self._settings.set_tf32(True)
-            if self.plan.options.get("compile"):  # nobody asked: go on without
-                patched = torch._dynamo.config.patch(suppress_errors=True)
-                self._undo.enter_context(patched)
+        options, asked = self.options, self._asked
+        if options.tf32 and not asked.tf32:
+            self._settings.set_tf32(True)
+        if options.compile and not asked.compile:  # nobody asked: go on without
+            patched = torch._dynamo.config.patch(suppress_errors=True)
+            self._undo.enter_context(patched)
         return super().placed(model, optimizer)
 
     def claim(self) -> torch.device:
@@ -153,12 +151,14 @@ class CUDAAdapter(EagerAdapter):
             self._settings.set_deterministic()
         return torch.device("cuda", index)
 
-    def pin_memory(self, loader: Any) -> bool | None:
-        return True  # only copies from pinned memory overlap with compute
-
     def transfers(self, move: Callable[[Any], Any]) -> dict[str, Any]:
         aside = _CopyAside(self.device, move)
-        return {"transfer": aside.start, "receive": aside.finish, "lookahead": 1}
+        return {
+            "transfer": aside.start,
+            "receive": aside.finish,
+            "lookahead": 1,
+            "pin_memory": True,  # only copies from pinned memory overlap with compute
+        }
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -20,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from devrun.data.prepared import PreparedLoader
 from devrun.data.spec import LoaderSpec
-from devrun.devices.base import DeviceAdapter
+from devrun.devices.base import DataShare, DeviceAdapter
 from devrun.devices.explain import STEP_FAILURES, raise_explained
-from devrun.devices.fast import Plan, Switch, fused_switch, hasten
+from devrun.devices.fast import Switch, fused_switch, hasten
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import clip_function, largest_gradient, zero_function
 from devrun.devices.options import EagerOptions, parse_options
@@ -60,7 +59,7 @@ from devrun.errors import DeviceUnavailableError
 from devrun.models.items import items_in
 from devrun.models.step_module import StepModule
 from devrun.parallel.mesh import Mesh
-from devrun.parallel.strategy import share_weights, strategy_for
+from devrun.parallel.strategy import optimizers_in, share_weights, strategy_for
 from devrun.step import Capability, MicroBatches, StepOutput, UpdatePolicy
 
 logger = logging.getLogger("devrun")
@@ -75,10 +74,6 @@ class EagerAdapter(DeviceAdapter):
     """Of `torch.distributed`, unless the options name another."""
     host_shared: ClassVar[bool] = False
     """Whether the host reads a tensor's value without waiting for a queue."""
-    plan: Plan | None = None
-    """What came of `performance`, once prepared."""
-    ddp_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """Arguments of DistributedDataParallel that a config need not give."""
 
     def __init__(self, options: EagerOptions | None = None) -> None:
         self.options = options if options is not None else self.options_type()
@@ -124,12 +119,9 @@ class EagerAdapter(DeviceAdapter):
         return Mesh(self.parallel, self.device.type)
 
     @property
-    def data_share(self) -> tuple[int, int]:
-        return self.mesh.data_rank, self.mesh.data_size
-
-    @property
-    def tells_results(self) -> bool:
-        return self.mesh.tells_results
+    def data_share(self) -> DataShare:
+        mesh = self.mesh
+        return DataShare(mesh.data_rank, mesh.data_size, mesh.tells_results)
 
     def claim(self) -> torch.device:
         """The device of this process, where tensors go; `setup` asks once.
@@ -151,7 +143,7 @@ class EagerAdapter(DeviceAdapter):
             self.parallel,
             self.mesh,
             self.device,
-            self.ddp_defaults,
+            self.options.ddp_defaults,
             pins=not self.host_shared,
             streams=self,
         )
@@ -172,9 +164,7 @@ class EagerAdapter(DeviceAdapter):
             check_closure(self.update)
         self._undecided = may_differ(policy, model, owner)
         self.load_state_dict(self._earlier.state)  # a resume may come before prepare
-        if self.update.overflows is not None:
-            self.note_overflow = self.update.overflows.note
-        self.settle_owner(owner, optimizer)
+        self._settle_owner(owner, optimizer)
         if owner == "model" and not strategy.divided:
             share_weights(model)
             return model, optimizer
@@ -193,35 +183,39 @@ class EagerAdapter(DeviceAdapter):
         """
         return [fused_switch(optimizer, model, self.device)]
 
-    def settle_owner(self, owner: str, optimizer: Any) -> None:
-        """Who updates: `adapter`, `model` or `hook`.
+    def _settle_owner(self, owner: str, optimizer: Any) -> None:
+        """What has to be done for who updates: `adapter`, `model` or `hook`.
 
-        Called at the end of `prepare`, and again if the first step shows another one,
-        for what has to be done then.
+        Called at the end of `prepare`, and again if the first step shows another one.
         """
         if owner == "model":
             self._handles += average_before_steps(optimizer)
+        around = self.update.around_steps
+        if owner != "adapter" and around is not None:
+            for each in optimizers_in(optimizer):
+                self._handles += around(each)
 
     def prepare_dataloader(
         self, loader: Any, *, training: bool, seed: int | None = None
     ) -> PreparedLoader:
         if isinstance(loader, PreparedLoader):
             return loader
-        rank, share = self.data_share
+        rank, size, _ = self.data_share
+        how = dict(self.transfers(self.to_device))
         spec = LoaderSpec.of(
             loader,
             seed=self._seed if seed is None else seed,
             rank=rank,
-            world_size=share,
+            world_size=size,
             training=training,
-            pin_memory=self.pin_memory(loader),
+            pin_memory=how.pop("pin_memory", None),
         )
         in_step = self.update.strategy.divided and not training
         return PreparedLoader(
             spec,
             accumulate=self._policy.accumulate if training else 1,
             in_step=self._in_step if in_step else None,
-            **self.transfers(self.to_device),
+            **how,
         )
 
     def train_step(
@@ -292,12 +286,10 @@ class EagerAdapter(DeviceAdapter):
             update.overflows.flush()
         if update.guard is not None:
             update.guard.flush(None if model is None else user_module_of(model))
-        self.skipped_updates = self._earlier.skipped + update.skipped
 
-    def profiler_activities(self) -> list[Any]:
-        known = torch.profiler.ProfilerActivity.__members__
-        names = dict.fromkeys(("CPU", self.device.type.upper()))
-        return [known[name] for name in names if name in known]
+    def stats(self) -> dict[str, float]:
+        skipped = self._earlier.skipped + self.update.skipped
+        return {"skipped_updates": skipped} if skipped else {}
 
     def state_dict(self) -> dict[str, Any]:
         return self._earlier.continued(self.update, decided=not self._undecided)
@@ -327,12 +319,11 @@ class EagerAdapter(DeviceAdapter):
         return moved(batch, self.device, self.options)
 
     def transfers(self, move: Callable[[Any], Any]) -> dict[str, Any]:
-        """How `PreparedLoader` brings a batch here; `move` does it for one."""
-        return {"transfer": move}
+        """How `PreparedLoader` brings a batch here; `move` does it for one.
 
-    def pin_memory(self, loader: Any) -> bool | None:
-        """Whether the loader should pin its batches; None leaves it as it is."""
-        return None
+        `pin_memory`: whether the loader pins its batches, which is else left as it is.
+        """
+        return {"transfer": move}
 
     def planned(self, policy: UpdatePolicy, model: StepModule) -> Update:
         """The update that `policy` asks for; `model` is placed already.
@@ -352,7 +343,6 @@ class EagerAdapter(DeviceAdapter):
             splitter=splitter_for(policy, self),
             count_items=functools.partial(items_in, model),
             guard=None if policy.nonfinite == "ignore" else guard,
-            overflows=overflows if policy.precision == "fp16" else None,
         )
         if policy.owner == "hook":  # it clips, scales and accumulates by itself
             return update
@@ -366,7 +356,12 @@ class EagerAdapter(DeviceAdapter):
                 measure = strategy.largest_gradient() or largest_gradient()
         unreached = Unreached(model.module) if policy.detect_anomalous_params else None
         return replace(
-            update, clip=clip, measure=measure, scaler=scaler, unreached=unreached
+            update,
+            clip=clip,
+            measure=measure,
+            scaler=scaler,
+            overflows=None if scaler is None else overflows,
+            unreached=unreached,
         )
 
     def _watched(self, model: Any, batch: Any, optimizer: Any) -> Any:
@@ -388,5 +383,5 @@ class EagerAdapter(DeviceAdapter):
         owner = decide_owner(self._policy, watch, optimizer, inner)
         if owner != self.update.owner:
             self.update = self.update.by(owner)
-            self.settle_owner(owner, optimizer)
+            self._settle_owner(owner, optimizer)
         return ForwardDone(inner, outputs)

@@ -27,7 +27,7 @@ _TARGET = re.compile(r"Target (-?\d+) is out of bounds")
 
 def raise_explained(error: BaseException, batch: Any, model: Any, adapter: Any) -> None:
     """Raise the one line for the user, if there is one; else the caller's to raise."""
-    line = explain(error, batch, model, str(adapter.device), adapter.memory_stats)
+    line = explain(error, batch, model, str(adapter.device), adapter.stats)
     if line is not None:
         raise line from error
 
@@ -37,13 +37,13 @@ def explain(
     batch: Any,
     model: nn.Module,
     device: str,
-    memory_stats: Callable[[], Mapping[str, float]],
+    stats: Callable[[], Mapping[str, float]],
 ) -> DevrunError | None:
     """One line for the user, or None when the error needs no explanation."""
     if isinstance(error, DevrunError):
         return None
     if is_out_of_memory(error):
-        return DeviceMemoryError(_memory_line(error, batch, device, memory_stats()))
+        return DeviceMemoryError(_memory_line(error, batch, device, stats()))
     text = str(error)
     if match := _TARGET.search(text):
         return ConfigError(_label_line(int(match[1]), batch))

@@ -119,7 +119,6 @@ def hasten(
     switches = adapter.switches(model.module, optimizer, policy)
     made = plan(switches, adapter.options, policy, optimizer, divided=divided)
     logger.info("%s", made.table(adapter.name))
-    adapter.plan = made
     adapter.options = replace(adapter.options, **made.options)
     if made.fused:
         fuse(optimizer)

@@ -42,7 +42,7 @@ class GenericAdapter(EagerAdapter):
 
     @classmethod
     def list_devices(cls) -> Sequence[DeviceInfo]:
-        if not cls.is_available():
+        if cls.unavailable_reason() is not None:
             return ()
         kind = _current_type()
         return tuple(
@@ -50,13 +50,10 @@ class GenericAdapter(EagerAdapter):
             for index in range(torch.accelerator.device_count())
         )
 
-    @classmethod
-    def most_processes(cls) -> int | None:
-        return torch.accelerator.device_count()
-
-    def memory_stats(self) -> Mapping[str, float]:
+    def stats(self) -> dict[str, float]:
         peak = self._call("max_memory_allocated")
-        return {} if peak is None else {"peak_mib": peak / 2**20}
+        known = {} if peak is None else {"peak_mib": peak / 2**20}
+        return {**super().stats(), **known}
 
     def empty_cache(self) -> None:
         self._call("empty_cache")

@@ -6,7 +6,8 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
 
 from devrun.construct import where
 from devrun.device_facts.table import FACTS
@@ -27,6 +28,9 @@ class EagerOptions:
     config runs on all of them, and have nothing to set. None leaves the choice to
     `performance`, and without that to torch.
     """
+
+    ddp_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Arguments of DistributedDataParallel that a config need not give; no option."""
 
     performance: str | None = option(None, str)
     """`fast` sets what makes this device fast, of all that is left open."""

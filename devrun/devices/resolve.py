@@ -180,7 +180,7 @@ def _best() -> type[DeviceAdapter]:
             adapter = _adapter_class(name)
         except DeviceUnavailableError:
             continue
-        if not adapter.emulated and adapter.is_available():
+        if not adapter.emulated and adapter.unavailable_reason() is None:
             return adapter
     raise DeviceUnavailableError("no device is here, not even the CPU")
 

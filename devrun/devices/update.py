@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -68,6 +68,8 @@ class Update:
     """Called after every micro-batch's backward, as `after_update` after the update:
     where a device wants to be told that work may be launched."""
     after_update: Callable[[], None] | None = None
+    around_steps: Callable[[Any], Sequence[Any]] | None = None
+    """The same for an optimizer that is stepped elsewhere: handles with `remove`."""
 
     def by(self, owner: str, *, closure: bool = False) -> Update:
         """The same, done by another owner."""

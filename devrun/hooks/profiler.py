@@ -159,10 +159,9 @@ class ProfilerHook(Hook):
             running.stop()
 
     def _usable_activities(self, runner: Run) -> list[Any]:
+        if self.activities is None:
+            return list(profiler.supported_activities())
         wanted = self.activities
-        if wanted is None:
-            own = runner.adapter.profiler_activities()
-            wanted = list(dict.fromkeys([profiler.ProfilerActivity.CPU, *own]))
         there = profiler.supported_activities()
         for activity in wanted:
             if activity not in there:

@@ -88,7 +88,7 @@ class ProgressHook(Hook):
         facts = {}
         if "loss" in runner.log_buffer.latest:
             facts["loss"] = f"{runner.log_buffer.latest['loss']:.4f}"
-        if (memory := runner.adapter.memory_stats().get("peak_mib")) is not None:
+        if (memory := runner.adapter.stats().get("peak_mib")) is not None:
             facts["memory"] = f"{memory:.0f} MiB"
         bar.set_postfix(facts, refresh=False)
 

@@ -150,8 +150,6 @@ class OptimizerHook(Hook):
                 runner.log_buffer.update(
                     {"grad_norm": norm}, runner.outputs["num_samples"]
                 )
-        if runner.adapter.note_overflow is not None:
-            runner.adapter.note_overflow(scaler, runner.optimizer)
         scaler.step(runner.optimizer)
         scaler.update(self.policy.fixed_scale)
 

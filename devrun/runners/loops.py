@@ -191,9 +191,6 @@ def _planned(
     check_run(run, flow)
     run.session.meet(flow.loaders, flow.flow)
     _take_loaders(run, flow, data_loaders)
-    for loader, (mode, _) in zip(data_loaders, flow.flow, strict=True):
-        if mode == "val":
-            run.expect_evaluation(loader)
     return flow
 
 
@@ -269,7 +266,7 @@ def _run_phases(
 
 def _check_result(run: WholeRun) -> None:
     """Warn about weights that are not finite; a run without any update is an error."""
-    left_out = run.session.adapter.skipped_updates
+    left_out = run.session.adapter.stats().get("skipped_updates", 0)
     if left_out == run.iter >= FEW_UPDATES:
         what = f"all {left_out} updates were left out: nothing has been trained"
         if run.policy.nonfinite not in ("warn", "ignore"):

@@ -248,8 +248,7 @@ class BaseRunner(ABC):
     def prepare(self) -> None:
         """Put model and optimizer on the device; `run` does it when it is still due."""
         if not self.session.prepared:
-            for hook in self.session.prepare(self.checkpointer.adapter_state()):
-                self.register_hook(hook)
+            self.session.prepare(self.checkpointer.adapter_state())
 
     def eval_step(self, data_batch: Any, mode: str = "val") -> StepOutput:
         """One step without gradients, for hooks; `predict` asks for no loss."""
@@ -260,12 +259,6 @@ class BaseRunner(ABC):
         """`data_loader` as the device wants it; the same one each time."""
         self.prepare()
         return self.session.loader(data_loader, training=training)
-
-    def expect_evaluation(self, data_loader: Any, mode: str = "val") -> None:
-        """Tell the device of an evaluation to come, which it may try once before."""
-        self.adapter.expect_evaluation(
-            lambda: self.loader(data_loader, training=False), mode
-        )
 
     def prepare_eval_loader(self, data_loader: Any) -> Any:
         """`data_loader` as the device wants it for an evaluation."""

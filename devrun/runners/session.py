@@ -18,7 +18,6 @@ from devrun.devices.resolve import device_for, resolve_device
 from devrun.devices.seeding import seed_streams
 from devrun.dist import broadcast_object, get_dist_info
 from devrun.errors import ConfigError
-from devrun.hooks.base import Hook
 from devrun.interop import guest_of
 from devrun.models.step_module import StepModule, wrap_fp16_model
 from devrun.parallel.options import ParallelOptions
@@ -72,9 +71,9 @@ class Session:
         """Whether a resumed run keeps its own seed, not that of its checkpoint."""
         self.adapter: DeviceAdapter = resolve_device(device_for(model, device))
         self.adapter.parallel = ParallelOptions.parse(parallel)
-        self.adapter.ensure_setup()
+        self.adapter.setup(None)
         self.rank, self.world_size = get_dist_info()
-        share, _ = self.adapter.data_share  # refuses what does not fit
+        share = self.adapter.data_share.rank  # refuses what does not fit
         if seed is not None:
             seed_streams(seed, share)
         # Unseeded, the order still follows what the user may have seeded torch with.
@@ -116,12 +115,11 @@ class Session:
         """The one that was given, else what the model brings, asked for once."""
         return None if self.guest is None else self.guest.optimizer()
 
-    def prepare(self, adapter_state: Mapping[str, Any]) -> list[Hook]:
-        """Put model and optimizer on the device; the hooks that the adapter brings."""
+    def prepare(self, adapter_state: Mapping[str, Any]) -> None:
+        """Put model and optimizer on the device."""
         if self.policy.precision != "fp32":
             wrap_fp16_model(self.model)
         check_parameters(self.optimizer, self.step_module)
-        self.adapter.seed = self.seed
         self.wrapped, self.optimizer = self.adapter.prepare(
             self.step_module, self.optimizer, self.policy
         )
@@ -131,7 +129,6 @@ class Session:
         with malformed("the state of the device adapter"):
             self.adapter.load_state_dict(adapter_state)
         self.prepared = True
-        return self.adapter.hooks()
 
     def update_by(self, policy: UpdatePolicy) -> None:
         """How an update is done, said before the model is on the device."""

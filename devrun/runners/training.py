@@ -140,7 +140,7 @@ def build_training(
     adapter = adapter_of(cfg)
     with ExitStack() as undo:
         undo.callback(adapter.teardown)
-        adapter.ensure_setup()  # the ranks must be joined to agree on a seed
+        adapter.setup(None)  # the ranks must be joined to agree on a seed
         check_config(cfg)
         scratch = None
         if dry_run:

@@ -158,7 +158,7 @@ class StateTests(AdapterTests):
         session.train([batches(1)[0]])
         adapter.synchronize()
         adapter.empty_cache()
-        stats = adapter.memory_stats()
+        stats = adapter.stats()
         assert all(isinstance(value, float) and value > 0 for value in stats.values())
 
     def test_a_batch_of_a_plain_list_is_accepted_as_loader(

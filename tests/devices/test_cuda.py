@@ -82,7 +82,7 @@ def test_fast_trains_with_compiled_blocks_in_low_precision():
 
 def test_memory_is_counted_and_given_back(adapter):
     block = torch.empty(64 * 2**20, dtype=torch.uint8, device=adapter.device)
-    assert adapter.memory_stats()["peak_mib"] >= 64
+    assert adapter.stats()["peak_mib"] >= 64
     held = torch.cuda.memory_reserved()
     del block
     adapter.empty_cache()

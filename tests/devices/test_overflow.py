@@ -12,8 +12,6 @@ from torch import nn
 from devrun.devices.finite import MAX_SKIPPED_IN_A_ROW
 from devrun.devices.overflow import WARN_AFTER
 from devrun.errors import DivergedError, RollbackError
-from devrun.hooks import OptimizerHook
-from devrun.runners import EpochBasedRunner
 from tests.devices.test_nonfinite import Queued, SqrtOfZero
 from tests.support.cpu import Prepared, batch, same, weights
 
@@ -92,26 +90,6 @@ def test_the_count_goes_on_after_a_resume():
     later.adapter.load_state_dict(state)
     later.step()
     assert left_out(later) == 4
-
-
-def test_an_optimizer_hook_of_the_users_own_counts_too(caplog):
-    class Own(OptimizerHook):
-        pass
-
-    model = nn.Linear(4, 3)
-    runner = EpochBasedRunner(
-        model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        loss=nn.CrossEntropyLoss(),
-        max_epochs=1,
-        device="cpu",
-        optimizer_config=Own(precision="fp16", loss_scale=TOO_LARGE),
-    )
-    data = torch.utils.data.TensorDataset(*batch(128))
-    loader = torch.utils.data.DataLoader(data, batch_size=2)
-    with pytest.raises(DivergedError, match="50 updates in a row were left out"):
-        runner.run([loader])
-    runner.close()
 
 
 @pytest.mark.parametrize("clip", [None, {"max_norm": 1.0}, {"clip_value": 1.0}])

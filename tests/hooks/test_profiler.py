@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import profiler
 
 from devrun.errors import ConfigError
 from devrun.hooks.closure import ClosureHook
@@ -118,23 +117,6 @@ def test_other_ranks_record_nothing(tmp_path: Path) -> None:
     loop.runner.session.rank = 1
     loop.run()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_auto_adds_what_the_device_lists_and_says_what_is_missing(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lacking = [a for a in profiler.ProfilerActivity.__members__.values()
-               if a not in profiler.supported_activities()]  # fmt: skip
-    loop = TracedRun(ProfilerHook(), max_epochs=1, work_dir=str(tmp_path))
-    adapter = loop.runner.adapter
-    monkeypatch.setattr(adapter, "profiler_activities", lambda: [lacking[0]])
-    with caplog.at_level(logging.WARNING, logger="devrun.test"):
-        loop.run()
-    assert f"cannot record {lacking[0].name} on this machine" in caplog.text
-    (trace,) = tmp_path.iterdir()
-    assert "aten::linear" in names(trace)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,19 +29,12 @@ from devrun.devices.placement import compile_in_place, move_together
 from devrun.devices.update import Update
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
-from devrun.parallel.strategy import optimizers_in
 from devrun.step import Capability, StepOutput, UpdatePolicy
 from devrun.text import joined
 
 logger = logging.getLogger("devrun")
 
 _DTYPES = ("fp32", "bf16")
-_DDP = {
-    "broadcast_buffers": False,
-    "bucket_cap_mb": 256,
-    "gradient_as_bucket_view": True,
-}
-"""As the vendor's own trainings have it: few large reductions, none for buffers."""
 
 
 class HPUAdapter(EagerAdapter):
@@ -52,7 +44,6 @@ class HPUAdapter(EagerAdapter):
     dist_backend = "cpu:gloo,hpu:hccl"
     capabilities = frozenset(Capability)
     options_type = HPUOptions
-    ddp_defaults = MappingProxyType(_DDP)
     options: HPUOptions
 
     def __init__(self, options: EagerOptions | None = None) -> None:
@@ -116,12 +107,13 @@ class HPUAdapter(EagerAdapter):
             self._markers.after_update()
         return outputs
 
-    def memory_stats(self) -> Mapping[str, float]:
+    def stats(self) -> dict[str, float]:
         """Peak of this process in tensors (`peak_mib`), and what the device has."""
         if self._sdk is None:
             return {}
         hpu = self._sdk.hpu
         return {
+            **super().stats(),
             "peak_mib": hpu.max_memory_allocated() / 2**20,
             "limit_mib": hpu.memory_reserved() / 2**20,
         }
@@ -229,6 +221,7 @@ class HPUAdapter(EagerAdapter):
             update,
             after_backward=self._markers.after_backward,
             after_update=self._markers.after_update,
+            around_steps=self._markers.around_steps,
         )
 
     def prepare_dataloader(
@@ -251,14 +244,8 @@ class HPUAdapter(EagerAdapter):
             reader.multiprocessing_context = "forkserver"
         return prepared
 
-    def settle_owner(self, owner: str, optimizer: Any) -> None:
-        super().settle_owner(owner, optimizer)
-        if owner != "adapter" and self._markers is not None:
-            for each in optimizers_in(optimizer):
-                self._handles += self._markers.around_steps(each)
-
-    def pin_memory(self, loader: Any) -> bool | None:
-        return True
+    def transfers(self, move: Callable[[Any], Any]) -> dict[str, Any]:
+        return {**super().transfers(move), "pin_memory": True}
 
     @property
     def _divided(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from devrun.devices.options import IndexedOptions, option, refused
@@ -25,6 +26,15 @@ class HPUOptions(IndexedOptions):
 
     mode_open = False
     """Whether `mode` was left to `performance: fast`; no option itself."""
+
+    ddp_defaults = MappingProxyType(
+        {
+            "broadcast_buffers": False,
+            "bucket_cap_mb": 256,
+            "gradient_as_bucket_view": True,
+        }
+    )
+    """As the vendor's own trainings have it: few large reductions, none for buffers."""
 
     emulate: bool = option(False, bool)
     """Run on the emulator of the SDK, on the host's cores."""

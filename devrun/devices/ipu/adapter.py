@@ -22,7 +22,7 @@ from devrun.devices.ipu.checks import (
     partial_outputs,
 )
 from devrun.devices.ipu.data import GlobalBatch, prepared_loader
-from devrun.devices.ipu.evaluation import Expected, evaluate, on_host, try_each
+from devrun.devices.ipu.evaluation import evaluate, on_host
 from devrun.devices.ipu.executors import Executor, Executors
 from devrun.devices.ipu.optimizer import DeviceOptimizer
 from devrun.devices.ipu.options import (
@@ -69,7 +69,6 @@ class IPUAdapter(DeviceAdapter):
         self._placing: Placing | None = None
         self._recorder: Recorder | None = None
         self._rng: Sequence[int] | None = None
-        self._expected: list[Expected] = []
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
@@ -112,7 +111,6 @@ class IPUAdapter(DeviceAdapter):
                 "plain PyTorch, and nothing is said about speed or memory"
             )
         if seed is not None:
-            self.seed = seed
             seed_streams(seed, 0)
 
     def prepare(
@@ -164,7 +162,7 @@ class IPUAdapter(DeviceAdapter):
             self.sdk,
             options,
             loader,
-            seed=self._own_seed() if seed is None else seed,
+            seed=torch.initial_seed() % 2**31 if seed is None else seed,
             training=training,
         )
 
@@ -183,7 +181,6 @@ class IPUAdapter(DeviceAdapter):
         executors, twin = self._training()
         flat = self.flat(batch, "train")
         trainer = executors.trainer
-        first = trainer is None
         if trainer is not None and executors.outdated(trainer):
             self._recompile(trainer)
             trainer = None
@@ -195,10 +192,6 @@ class IPUAdapter(DeviceAdapter):
             if twin.changed():
                 executors.set_optimizer(twin.twin)
         twin.upload()
-        # after the training graph, whose compilation may decide where blocks are
-        expected, self._expected = self._expected, []
-        if first:
-            try_each(model, expected, self.eval_step)
         if self._recorder is not None:
             executors.to_host()
             self._recorder.run_on_host(executors.module.step, flat)  # type: ignore[arg-type]
@@ -227,10 +220,6 @@ class IPUAdapter(DeviceAdapter):
         else:
             executor = self._compile_evaluation(step, flat, rows, mode)
         return evaluate(executor, flat, rows, executors.run)
-
-    def expect_evaluation(self, loader: Callable[[], Any], mode: str) -> None:
-        if self.settings.evaluate_on == "device":
-            self._expected.append((loader, mode))
 
     def check_finite(self, model: Any = None) -> None:
         if self._guard is None:
@@ -294,12 +283,8 @@ class IPUAdapter(DeviceAdapter):
             self._placing.remove()
         self.executors = self._optimizer = self._placing = None
 
-    def _own_seed(self) -> int:
-        """The run's, else what the user may have seeded torch with."""
-        return torch.initial_seed() % 2**31 if self.seed is None else self.seed
-
     def _make_options(self, placing: Placing) -> None:
-        sdk, settings, seed = self.sdk, self.settings, self._own_seed()
+        sdk, settings, seed = self.sdk, self.settings, torch.initial_seed() % 2**31
         training, evaluation = placing.ipus(True), placing.ipus(False)
         most = max(training, evaluation) if training and evaluation else None
         popdist = poprun()

@@ -9,13 +9,11 @@ Of 103 rows with micro-batches of 256, that makes groups of 64, 32, 4, 2 and 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from devrun.data import rng
 from devrun.devices.explain import STEP_FAILURES, explain
 from devrun.devices.ipu.batch import Flat
 from devrun.devices.ipu.executors import Executor
@@ -24,8 +22,6 @@ from devrun.models.step_module import StepModule
 from devrun.step import StepOutput
 
 Run = Callable[[Executor, Sequence[Tensor]], Sequence[Tensor]]
-Expected = tuple[Callable[[], Any], str]
-"""What gives the loader of an evaluation to come, and its mode."""
 
 
 def evaluate(executor: Executor, flat: Flat, rows: int, run: Run) -> StepOutput:
@@ -55,28 +51,6 @@ def on_host(step: StepModule, batch: Any, mode: str) -> StepOutput:
         if told is None:
             raise
         raise told from error
-
-
-def try_each(
-    step: nn.Module, expected: Sequence[Expected], eval_step: Callable[..., Any]
-) -> None:
-    """One evaluation step of each, with the random streams and modes left as they are.
-
-    `eval_step` compiles what it needs, so compilation errors are explained here.
-    """
-    for loader, mode in expected:
-        modes = [(part, part.training) for part in step.modules()]
-        with rng.preserved():
-            source = loader()
-            try:
-                step.eval()
-                for batch in islice(source, 1):
-                    eval_step(step, batch, mode)
-            finally:
-                for part, training in modes:
-                    part.training = training
-                if hasattr(source, "close"):
-                    source.close()  # workers would wait for the rest to be taken
 
 
 def group_sizes(rows: int, micro: int) -> list[int]:

@@ -180,11 +180,6 @@ class EvalHook(Hook):
             root = runner.checkpointer.root(self.best.out_dir)
             on_main(lambda: check_writable(root))
             self.best.adopt(runner.meta.setdefault("hook_msgs", {}), known)
-        limit = self._last(runner)
-        first = self.interval if self.start is None else self.start
-        if self.test_fn is None and (self.at_end or limit is None or first <= limit):
-            for _ in self._each_set():
-                runner.expect_evaluation(self.dataloader, self._mode)
 
     def before_train_epoch(self, runner: Run) -> None:
         if self.by_epoch:

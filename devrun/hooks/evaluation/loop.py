@@ -38,7 +38,7 @@ class Steps:
         for batch in over_evaluation(self._runner, loader):
             outputs = self._runner.eval_step(batch, self._mode)
             self.batches += 1
-            if self._runner.adapter.tells_results:
+            if self._runner.adapter.data_share[2]:
                 yield outputs
 
 

@@ -277,8 +277,9 @@ def average_over_ranks(runner: Run, n: int) -> None:
     means = weighted_means(totals)  # ranks may have shares of other sizes
     if THROUGHPUT in means:
         means[THROUGHPUT] *= runner.adapter.data_share[1]
-    if runner.mode == "train" and means and runner.adapter.skipped_updates:
-        means["skipped_updates"] = runner.adapter.skipped_updates
+    skipped = runner.adapter.stats().get("skipped_updates")
+    if runner.mode == "train" and means and skipped:
+        means["skipped_updates"] = skipped
     if means:
         buffer.show(means, tag)
 

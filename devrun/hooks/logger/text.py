@@ -167,7 +167,7 @@ class TextLoggerHook(LoggerHook):
             **_learning_rates(runner),
         }
         if mode == "train" and "time" in output:  # as in MMCV
-            memory = runner.adapter.memory_stats().get("peak_mib")
+            memory = runner.adapter.stats().get("peak_mib")
             if memory is not None:
                 record["memory"] = int(memory)
         for name, value in output.items():

@@ -88,7 +88,7 @@ class HPUProbe(Probe):
         yield from _findings(report, self._evaluated)
         self.note.fact("graphs compiled", report.compilations)
         self.note.fact("launches an update", report.launches)
-        stats = runner.adapter.memory_stats()
+        stats = runner.adapter.stats()
         self.note.fact("peak MiB", round(stats.get("peak_mib", 0.0), 1))
 
 
