@@ -10,9 +10,8 @@ from devrun.checkpoint.catalog import (
     read_pointer,
     remove_checkpoint,
 )
-from devrun.checkpoint.codec import encode_tree, has_shards
-from devrun.checkpoint.decode import decode_tree
-from devrun.checkpoint.draft import write_pointer
+from devrun.checkpoint.codec import decode_tree, encode_tree, has_shards
+from devrun.checkpoint.draft import write_checkpoint, write_pointer
 from devrun.checkpoint.fitting import fits, load_state_dict
 from devrun.checkpoint.loader import CheckpointLoader
 from devrun.checkpoint.loader import load_any as _load_checkpoint
@@ -48,7 +47,6 @@ from devrun.checkpoint.weights import (
     save_checkpoint,
     weights_to_cpu,
 )
-from devrun.checkpoint.writer import write_checkpoint
 
 __all__ = [
     "BackgroundWriter",

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from devrun.checkpoint.codec import has_shards
-from devrun.checkpoint.writer import take_snapshot
+from devrun.checkpoint.draft import take_snapshot
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _ALIGNMENT = 64

@@ -4,28 +4,30 @@ JSON's own values stand for themselves. Everything else is an object with one ke
 that begins with `$` and names its kind:
 
     {"$tensor": "name"}            a tensor of the safetensors file beside it; with
-                                   `stride` or `dtype` when the file cannot say it
+                                   `dtype` and `shape` when the file cannot say them
     {"$float": "nan"}              also "inf", "-inf"
     {"$int": "0x..."}              beyond 64 bits
     {"$bytes": "base64"}
-    {"$tuple": [...]}              also $set, $frozenset, $size (torch.Size)
-    {"$deque": [[...], maxlen]}
+    {"$tuple": [...]}              also $set
     {"$dict": [[key, value]...]}   a dict with other keys than plain strings
     {"$odict": [...]}              OrderedDict; `metadata` as a state_dict carries it
-    {"$counter": [...]}
-    {"$array": {...}}              a NumPy array, its bytes as a uint8 tensor
-    {"$scalar": {...}}             a NumPy scalar
+    {"$array": [dtype, shape, "base64"]}   of NumPy; $scalar is one of its numbers
 
 Two tensors that are the same view of one storage are stored once and come back as
 one object, so tied weights stay tied. Other tensors that share memory come back
 equal, each with memory of its own. No value names anything to import or call.
+
+The JSON that is decoded may come from anywhere: every field is checked before it is
+used, nothing in it is looked up by name outside fixed tables, and no size is believed
+that the data at hand do not have.
 """
 
 from __future__ import annotations
 
 import base64
 import math
-from collections import Counter, OrderedDict, deque
+import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,12 +42,15 @@ from devrun.tensors import is_spread, tensors_in
 
 MAX_DEPTH = 64
 _JSON_INT = 1 << 63
-_SEQUENCES: dict[type, str] = {
-    tuple: "$tuple",
-    torch.Size: "$size",
-    set: "$set",
-    frozenset: "$frozenset",
-}
+_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_ARRAY_KINDS = "biufc"
+_ARRAY_TYPE = re.compile(rf"[<>|][{_ARRAY_KINDS}]\d{{1,2}}")
+_AS_BYTES = (
+    "complex32 complex64 complex128 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu "
+    "float4_e2m1fn_x2"
+)
+_VIEWED = {n: getattr(torch, n) for n in _AS_BYTES.split() if hasattr(torch, n)}
+"""Types stored as bytes, because not every safetensors release supports them."""
 
 
 @dataclass
@@ -87,21 +92,27 @@ def encode_tree(
     return Encoded(encoder.encode(tree, name, (), 0), encoder.tensors)
 
 
+def decode_tree(tree: Any, tensors: Mapping[str, Tensor], name: str = "tree") -> Any:
+    """The value that `encode_tree` was given, up to tensors being on the CPU.
+
+    Raises:
+        CheckpointError: nothing that `encode_tree` writes; `name` says which part.
+    """
+    try:
+        return _Decoder(tensors).decode(tree, 0)
+    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise CheckpointError(f"{name} is malformed: {reason}") from error
+
+
 class _Encoder:
+    """Every method takes a value, its path in words and as keys, and its depth."""
+
     def __init__(self, to_host: Callable[[Tensor], Tensor]) -> None:
-        self._to_host = to_host
         self.tensors: dict[str, Tensor] = {}
+        self._to_host = to_host
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._alive: list[Any] = []
-        self._by_type: dict[type, Callable[..., Any]] = {
-            dict: self._dict,
-            OrderedDict: self._ordered_dict,
-            Counter: self._counter,
-            deque: self._deque,
-            Tensor: self._tensor,
-            torch.nn.Parameter: self._tensor,
-        }
-        self._by_type.update(dict.fromkeys(_SEQUENCES, self._sequence))
+        self._alive: list[Tensor] = []
 
     def encode(self, value: Any, where: str, keys: tuple[str, ...], depth: int) -> Any:
         kind = type(value)
@@ -121,13 +132,18 @@ class _Encoder:
             )
         if kind is list:
             return self._items(value, where, keys, depth)
-        if kind in self._by_type:
-            return self._by_type[kind](value, where, keys, depth)
-        if isinstance(value, Tensor) and (is_spread(value) or not value.is_cpu):
-            # a device that torch knows through Python has a tensor class of its own
-            return self._tensor(value, where, keys, depth)
-        if isinstance(value, (numpy.ndarray, numpy.generic)):
-            return self._numpy(value, where, keys)
+        if kind is tuple:
+            return {"$tuple": self._items(value, where, keys, depth)}
+        if kind is set:  # the same set is the same file
+            return {"$set": sorted(self._items(value, where, keys, depth), key=repr)}
+        if kind is dict:
+            return self._dict(value, where, keys, depth)
+        if kind is OrderedDict:
+            return self._ordered_dict(value, where, keys, depth)
+        if isinstance(value, Tensor) and not _is_foreign(value):
+            return self._tensor(value, where, keys)
+        if kind is numpy.ndarray or isinstance(value, numpy.generic):
+            return _encoded_array(value, where)
         raise CheckpointError(
             f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint "
             "cannot hold; give numbers, strings, tensors, arrays, or dicts and lists "
@@ -141,15 +157,6 @@ class _Encoder:
             self.encode(item, f"{where}[{index}]", (*keys, str(index)), depth + 1)
             for index, item in enumerate(values)
         ]
-
-    def _sequence(self, value: Any, where: str, *at: Any) -> dict[str, Any]:
-        items = self._items(value, where, *at)
-        if isinstance(value, (set, frozenset)):
-            items.sort(key=repr)  # the same set is the same file
-        return {_SEQUENCES[type(value)]: items}
-
-    def _deque(self, value: Any, where: str, *at: Any) -> dict[str, Any]:
-        return {"$deque": [self._items(value, where, *at), value.maxlen]}
 
     def _dict(
         self, value: Any, where: str, keys: tuple[str, ...], depth: int
@@ -177,20 +184,18 @@ class _Encoder:
             )
         return pairs
 
-    def _ordered_dict(self, value: Any, where: str, *at: Any) -> dict[str, Any]:
-        result: dict[str, Any] = {"$odict": self._pairs(value, where, *at)}
+    def _ordered_dict(
+        self, value: Any, where: str, keys: tuple[str, ...], depth: int
+    ) -> dict[str, Any]:
+        result: dict[str, Any] = {"$odict": self._pairs(value, where, keys, depth)}
         metadata = getattr(value, "_metadata", None)  # versions, by torch's modules
         if metadata is not None:
-            keys, depth = at
             below = f"{where}._metadata"
             result["metadata"] = self.encode(metadata, below, keys, depth + 1)
         return result
 
-    def _counter(self, value: Any, where: str, *at: Any) -> dict[str, Any]:
-        return {"$counter": self._pairs(value, where, *at)}
-
     def _tensor(
-        self, value: Tensor, where: str, keys: tuple[str, ...], depth: int
+        self, value: Tensor, where: str, keys: tuple[str, ...]
     ) -> dict[str, Any]:
         if value.layout is not torch.strided or value.is_quantized or value.is_meta:
             kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
@@ -202,17 +207,14 @@ class _Encoder:
         identity = _identity(value)
         if identity in self._known:
             return self._known[identity]
-        plain = value.detach()
-        if not is_spread(plain):
-            plain = plain.resolve_conj().resolve_neg()
+        host = value.detach()
         reference: dict[str, Any] = {}
-        if not plain.is_contiguous() and is_dense(plain.shape, plain.stride()):
-            reference["stride"] = list(plain.stride())
-        host = plain if is_spread(plain) else self._to_host(plain)
-        if host.dtype not in tensorfile.STORED and not is_spread(plain):
-            reference["dtype"] = str(host.dtype).removeprefix("torch.")
-            reference["shape"] = list(host.shape)
-            host = host.reshape(-1).view(torch.uint8)
+        if not is_spread(host):
+            host = self._to_host(host.resolve_conj().resolve_neg())
+            if host.dtype not in tensorfile.STORED:
+                reference["dtype"] = str(host.dtype).removeprefix("torch.")
+                reference["shape"] = list(host.shape)
+                host = host.reshape(-1).view(torch.uint8)
         name = self._free_name(keys)
         self.tensors[name] = host
         encoded: dict[str, Any] = {"$tensor": name, **reference}
@@ -220,26 +222,6 @@ class _Encoder:
             self._known[identity] = encoded
             self._alive.append(value)  # an address means something while it lives
         return encoded
-
-    def _numpy(self, value: Any, where: str, keys: tuple[str, ...]) -> dict[str, Any]:
-        dtype = value.dtype
-        known = dtype.kind in "biufcSUMm" and not dtype.hasobject and not dtype.names
-        is_array = type(value) is numpy.ndarray
-        if not known or not (is_array or isinstance(value, numpy.generic)):
-            raise CheckpointError(
-                f"{where} is a NumPy {type(value).__name__} of {dtype}, which a "
-                "checkpoint cannot hold; give plain numbers, booleans or strings"
-            )
-        data = value.tobytes()
-        if not is_array:
-            encoded = base64.b64encode(data).decode()
-            return {"$scalar": {"dtype": dtype.str, "data": encoded}}
-        name = self._free_name(keys)
-        self.tensors[name] = torch.empty(len(data), dtype=torch.uint8)
-        if data:
-            self.tensors[name] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        shape = list(value.shape)
-        return {"$array": {"dtype": dtype.str, "shape": shape, "data": name}}
 
     def _free_name(self, keys: tuple[str, ...]) -> str:
         """The path of a tensor as its name in the file, unlike any other."""
@@ -252,6 +234,15 @@ class _Encoder:
             count += 1
             name = f"{wanted}#{count}"
         return name
+
+
+def _is_foreign(value: Tensor) -> bool:
+    """Whether it is of a tensor class of a user's own.
+
+    A device that torch knows through Python has a class of its own, too.
+    """
+    known = type(value) in (Tensor, torch.nn.Parameter)
+    return not (known or is_spread(value) or not value.is_cpu)
 
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
@@ -273,12 +264,103 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
     )
 
 
-def is_dense(shape: Any, stride: Any) -> bool:
-    """Whether the elements fill their memory without gaps or overlap."""
-    expected = 1
-    for step, size in sorted(zip(stride, shape, strict=True)):
-        if size != 1:
-            if step != expected:
-                return False
-            expected *= size
-    return True
+def _encoded_array(value: Any, where: str) -> dict[str, Any]:
+    dtype = value.dtype
+    if dtype.kind not in _ARRAY_KINDS:
+        raise CheckpointError(
+            f"{where} is a NumPy {type(value).__name__} of {dtype}, which a "
+            "checkpoint cannot hold; give numbers, booleans or plain strings"
+        )
+    tag = "$array" if isinstance(value, numpy.ndarray) else "$scalar"
+    data = base64.b64encode(value.tobytes()).decode()
+    return {tag: [dtype.str, list(value.shape), data]}
+
+
+class _Decoder:
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+        self._built: dict[str, Tensor] = {}
+        self._by_tag: dict[str, Callable[[Any, int], Any]] = {
+            "$float": lambda body, depth: _FLOATS[body],
+            "$int": lambda body, depth: int(body, 16),
+            "$bytes": lambda body, depth: base64.b64decode(body, validate=True),
+            "$tuple": lambda body, depth: tuple(self._list(body, depth)),
+            "$set": lambda body, depth: set(self._list(body, depth)),
+            "$dict": lambda body, depth: dict(self._pairs(body, depth)),
+            "$array": lambda body, depth: _array(*body),
+            "$scalar": lambda body, depth: _array(*body)[()],
+        }
+
+    def decode(self, value: Any, depth: int) -> Any:
+        if depth > 2 * MAX_DEPTH:
+            raise ValueError("nested too deeply")
+        if isinstance(value, list):
+            return self._list(value, depth)
+        if not isinstance(value, dict):
+            return value
+        tag = next((key for key in value if key.startswith("$")), None)
+        if tag is None:
+            return {key: self.decode(item, depth + 1) for key, item in value.items()}
+        if tag == "$tensor":
+            return self._tensor(value)
+        if tag == "$odict":
+            return self._ordered_dict(value, depth)
+        if tag not in self._by_tag or len(value) != 1:
+            raise ValueError(f"{tag!r} is not known to this version of devrun")
+        return self._by_tag[tag](value[tag], depth)
+
+    def _list(self, body: Any, depth: int) -> list[Any]:
+        if not isinstance(body, list):
+            raise TypeError("a list was expected")
+        return [self.decode(item, depth + 1) for item in body]
+
+    def _pairs(self, body: Any, depth: int) -> list[tuple[Any, Any]]:
+        if not isinstance(body, list):
+            raise TypeError("pairs were expected")
+        pairs = []
+        for key, item in body:
+            pairs.append((self.decode(key, depth + 1), self.decode(item, depth + 1)))
+        return pairs
+
+    def _ordered_dict(self, value: dict[str, Any], depth: int) -> Any:
+        if not value.keys() <= {"$odict", "metadata"}:
+            raise ValueError("an ordered dict with unknown fields")
+        result: Any = OrderedDict(self._pairs(value["$odict"], depth))
+        if "metadata" in value:
+            result._metadata = self.decode(value["metadata"], depth + 1)
+        return result
+
+    def _tensor(self, value: dict[str, Any]) -> Tensor:
+        name = value["$tensor"]
+        if name in self._built:
+            return self._built[name]
+        tensor = self._tensors[name]
+        if not value.keys() <= {"$tensor", "dtype", "shape"}:
+            raise ValueError(f"tensor {name!r} with unknown fields")
+        if "dtype" in value:
+            raw = tensor.reshape(-1)
+            if raw.dtype is not torch.uint8:
+                raise ValueError(f"tensor {name!r} is not stored as bytes")
+            tensor = raw.view(_VIEWED[value["dtype"]]).reshape(_sizes(value["shape"]))
+        self._built[name] = tensor
+        return tensor
+
+
+def _sizes(body: Any) -> list[int]:
+    if not isinstance(body, list) or not all(
+        type(size) is int and size >= 0 for size in body
+    ):
+        raise ValueError(f"{body!r} is no shape")
+    return body
+
+
+def _array(dtype: Any, shape: Any, data: Any) -> Any:
+    if not isinstance(dtype, str) or not _ARRAY_TYPE.fullmatch(dtype):
+        raise ValueError(f"{dtype!r} is no type of a NumPy value")
+    sizes, content = _sizes(shape), base64.b64decode(data, validate=True)
+    if not content and math.prod(sizes):
+        raise ValueError(f"an array of shape {sizes} without data")
+    kind = numpy.dtype(dtype)
+    if not content:  # NumPy reads nothing from nothing
+        return numpy.zeros(sizes, kind)
+    return numpy.frombuffer(bytearray(content), kind).reshape(sizes)

@@ -1,9 +1,9 @@
-"""`Draft`: a fresh directory that is either whole or not there.
+"""`write_checkpoint`: a fresh directory that is either whole or not there.
 
     encode everything                    nothing on disk yet
     room for it?                         else StorageError
     .tmp-NAME-random/                    locked: a sweep leaves it alone
-      each file: reserve, write and hash side by side, fsync, check its size
+      each file: reserve, write and hash, fsync, check its size
       MANIFEST.json, fsync
     fsync .tmp-NAME-random/
     rename to NAME, fsync the parent     from here on it counts
@@ -16,6 +16,7 @@ never touched. `fileops` does every step, so that a test can stop at any of them
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -27,15 +28,9 @@ from typing import Any
 from torch import Tensor
 
 from devrun.checkpoint import fileops, strict_json, tensorfile
-from devrun.checkpoint.codec import encode_tree, shared_memory
-from devrun.checkpoint.hasher import Hasher, Piece
+from devrun.checkpoint.codec import encode_tree, has_shards, shared_memory
 from devrun.checkpoint.manifest import FileEntry, Manifest
-from devrun.checkpoint.names import (
-    MANIFEST,
-    check_name,
-    check_part,
-    temporary,
-)
+from devrun.checkpoint.names import MANIFEST, check_name, check_part, temporary
 from devrun.checkpoint.storage import (
     clear_directory,
     make_durable,
@@ -178,6 +173,44 @@ class Draft:
             clear_directory(self.directory, self._parent)
 
 
+def write_checkpoint(
+    root: str | os.PathLike[str],
+    name: str,
+    parts: Mapping[str, Any],
+    meta: Mapping[str, Any],
+) -> Path:
+    """Write `parts` as the checkpoint `root/name`; its path, once it is durable.
+
+    Each part becomes `PART.json`, with its tensors in `PART.safetensors`. A
+    checkpoint of that name is replaced. With sharded tensors in them each process must
+    call it, with its own (`sharded`).
+
+    Args:
+        parts: name -> tree; see `codec` for what a tree may hold.
+        meta: `step` (int, required); `run_id`, `device` and `emulated` have their
+            places in the manifest; anything else is kept as the manifest's `meta`.
+
+    Raises:
+        CheckpointError: a name or a value that cannot be saved; nothing is written.
+        StorageError: the disk refused; what was there before is intact.
+    """
+    check_name(name)
+    return take_snapshot(parts, meta).write(root, name)
+
+
+def take_snapshot(
+    parts: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    to_host: Callable[[Tensor], Tensor] = shared_memory,
+) -> Snapshot:
+    """As `Snapshot.take`; of sharded tensors, what this process has (`sharded`)."""
+    if not has_shards(parts):
+        return Snapshot.take(parts, meta, to_host)
+    from devrun.checkpoint.sharded import ShardedSnapshot  # imports for half a second
+
+    return ShardedSnapshot.take(parts, meta, to_host)
+
+
 def write_pointer(
     root: str | os.PathLike[str], pointer: str, name: str, step: int
 ) -> None:
@@ -233,27 +266,26 @@ def write_one(
     Raises:
         OSError: the disk refused.
     """
-    pieces: Iterable[Piece]
+    pieces: Iterable[Any] = [content]
     if isinstance(content, bytes):
-        size, pieces = len(content), [content]
+        size = len(content)
     else:
         size = tensorfile.size_of(content, about)
         pieces = tensorfile.pieces(content, about)
+    sha256 = hashlib.sha256()
     fd = fileops.create(name, parent)
     try:
-        with Hasher() as hasher:
-            fileops.reserve(fd, size)
-            for piece in pieces:
-                hasher.update(piece)
-                fileops.write(fd, piece)
-            fileops.sync(fd)
-            written = os.fstat(fd).st_size
-            sha256 = hasher.hexdigest()
+        fileops.reserve(fd, size)
+        for piece in pieces:
+            sha256.update(piece)
+            fileops.write(fd, piece)
+        fileops.sync(fd)
+        written = os.fstat(fd).st_size
     finally:
         os.close(fd)
     if written != size:
         raise OSError(errno.EIO, f"{name} has {written} bytes instead of {size}")
-    return FileEntry(name, size, sha256)
+    return FileEntry(name, size, sha256.hexdigest())
 
 
 def _publish(temp: str, name: str, parent: int) -> None:

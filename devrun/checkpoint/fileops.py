@@ -16,10 +16,9 @@ import hashlib
 import io
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CHUNK = 1 << 24
@@ -117,49 +116,21 @@ def file_type(name: str, parent: int) -> str | None:
     return "directory" if stat.S_ISDIR(mode) else "other"
 
 
-def read_file(name: str, parent: int, size: int | None = None, *, limit: int) -> bytes:
+def read_file(
+    name: str, parent: int, size: int | None = None, *, limit: int | None = None
+) -> bytes:
     """All bytes of a regular file of at most `limit` bytes, exactly `size` if given.
 
     Raises:
         OSError: not a regular file, another size, too large, or unreadable.
     """
     with _regular(name, parent, size) as (file, found):
-        if found > limit:
+        if limit is not None and found > limit:
             raise OSError(errno.EFBIG, f"{found} bytes, more than {limit}")
         data = file.readall()
     if len(data) != found:
         raise OSError(errno.EIO, f"{len(data)} bytes read of {found}")
     return data
-
-
-@contextmanager
-def reading(
-    name: str,
-    parent: int,
-    size: int | None = None,
-    seen: Callable[[memoryview], Any] | None = None,
-) -> Iterator[tuple[Callable[[memoryview], None], int]]:
-    """A function that fills memory with what comes next in a regular file; its size.
-
-    `seen` is called with each piece of the memory once that is filled, in order.
-
-    Raises:
-        OSError: not a regular file, another size than `size`, or unreadable; of the
-            function also that the file ends before.
-    """
-    with _regular(name, parent, size) as (file, found):
-
-        def fill(memory: memoryview) -> None:
-            position = 0
-            while position < len(memory):
-                count = file.readinto(memory[position : position + _CHUNK])
-                if not count:
-                    raise OSError(errno.EIO, "the file ends too early")
-                if seen is not None:
-                    seen(memory[position : position + count])
-                position += count
-
-        yield fill, found
 
 
 def digest(name: str, parent: int, size: int) -> str:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from devrun.checkpoint.keymap import DERIVED, KeyMap, find_key_map
+from devrun.checkpoint.keymap import DERIVED, KeyMap, counted, find_key_map
 from devrun.checkpoint.positions import is_head, with_resized_positions
 from devrun.errors import CheckpointError
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _SHOWN = 10
-_LEAST = 20
+_LEAST = 10
 """A file of which not one in so many tensors fits is of another model."""
 WRAPPED = "module."
 """What DataParallel and DistributedDataParallel put before every key."""
@@ -37,8 +37,7 @@ def load_state_dict(
     position embeddings for another number of patches interpolated (`positions`).
 
     Raises:
-        CheckpointError: next to nothing fits, it fits in two ways, or `strict` and not
-            everything does.
+        CheckpointError: next to nothing fits, or `strict` and not everything does.
     """
     own = {k: v for k, v in module.state_dict().items() if isinstance(v, Tensor)}
     table = _Table(source, type(module).__name__, len(own))
@@ -51,7 +50,7 @@ def load_state_dict(
         of_head = key in own and is_head(key, given.get(key), own[key])
         (table.left_out if of_head else table.mis_shaped).append(f"{key}{shapes}")
     lost = {key for key, _ in refused} | set(missing)
-    table.matched = len([key for key in _counted(own) if key in given.keys() - lost])
+    table.matched = len([key for key in counted(own) if key in given.keys() - lost])
     table.report(strict, logger or _LOGGER)
 
 
@@ -65,8 +64,8 @@ class _Table:
     fewest: int = 1
     """Matched tensors below which the file is that of another model."""
     key_map: KeyMap | None = None
-    hint: str = ""
-    """What comes closest, for an error."""
+    keys: str = ""
+    """Some of both."""
     matched: int = 0
     resized: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -76,7 +75,7 @@ class _Table:
 
     def report(self, strict: bool, logger: logging.Logger) -> None:
         """One record; CheckpointError where it is none of this model, or `strict`."""
-        how = f", keys {self.key_map}" if self.key_map else ""
+        how = f" (keys such as {self.key_map})" if self.key_map else ""
         lines = [
             f"{len(names)} {what}: {_listed(names)}"
             for what, names in (
@@ -93,7 +92,7 @@ class _Table:
             many = f"only {self.matched} tensors" if self.matched else "nothing"
             raise CheckpointError(
                 f"{many} in {self.source} fits {self.model}{how}; "
-                + (self.hint or "; ".join(problems))
+                + (self.keys if not self.mis_shaped else "; ".join(problems))
             )
         if strict and problems:
             raise CheckpointError(
@@ -111,32 +110,21 @@ def _translated(
     own: Mapping[str, Tensor], state_dict: Mapping[str, Any], table: _Table
 ) -> Mapping[str, Any]:
     """The file by the model's keys, as far as it has them; notes how in `table`."""
-    few = min(len(_counted(own)), len(_counted(state_dict)))
+    few = min(len(counted(own)), len(counted(state_dict)))
     table.fewest = max(1, few // _LEAST)
-    try:
-        key_map, table.hint = find_key_map(own, state_dict)
-    except CheckpointError as error:
-        raise CheckpointError(f"{table.source}: {error}") from None
+    first = (", ".join(map(repr, list(keys)[:3])) for keys in (state_dict, own))
+    table.keys = "its keys are {}, the model's {}".format(*first)
+    table.key_map = key_map = find_key_map(own, state_dict)
     if key_map is None:
         return state_dict
-    table.key_map = key_map
-    given: Any = OrderedDict(key_map.apply(state_dict))
+    given = key_map.apply(state_dict)
     used = {key for keys in key_map.sources().values() for key in keys}
-    for key in state_dict:
-        if key in used:
-            continue
+    for key in state_dict.keys() - used:
         if key in given:
             table.unexpected.append(key)
         else:
             given[key] = state_dict[key]
-    if hasattr(state_dict, "_metadata") and key_map.renames:
-        by_prefix: Any = renamed(state_dict, key_map.rename)
-        given._metadata = by_prefix._metadata
-    return given  # type: ignore[no-any-return]
-
-
-def _counted(keys: Iterable[str]) -> list[str]:
-    return [key for key in keys if not key.endswith(DERIVED)]
+    return given
 
 
 def fits(module: nn.Module, state_dict: Any) -> bool:
@@ -175,7 +163,7 @@ def _load(
     complaints: list[tuple[str, str]] = []
     try:
         module.load_state_dict(state_dict, strict=False)
-    except RuntimeError as error:
+    except (RuntimeError, AttributeError, TypeError) as error:
         # torch has loaded what fits and joined its complaints, one a line.
         complaints = [_shortened(line) for line in str(error).split("\n\t")[1:]]
         if not keys or not complaints:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 from torch import Tensor
 
-from devrun.checkpoint import fileops, tensorfile
+from devrun.checkpoint import tensorfile
 from devrun.checkpoint.catalog import checkpoint_at
 from devrun.checkpoint.download import fetched, is_downloadable
 from devrun.checkpoint.pickled import load_pickled
@@ -157,26 +158,9 @@ def state_dict_of(
             f"no weights in {str(filename)!r}: a state_dict was expected, alone or "
             "under 'state_dict' or 'model'"
         )
-    odd = next((k for k, v in found.items() if getattr(v, "is_nested", False)), None)
-    if odd is not None:
-        raise CheckpointError(
-            f"{str(filename)!r}: {odd!r} is a nested tensor, which is no weight of a "
-            "model; leave it out of the file"
-        )
-    return _with_versions(found)
-
-
-def _with_versions(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without the versions of its modules where they are not as torch writes them."""
-    versions = getattr(state_dict, "_metadata", {})
-    if isinstance(versions, Mapping) and all(
-        isinstance(name, str)
-        and isinstance(facts, Mapping)
-        and isinstance(facts.get("version", 1), (int, type(None)))
-        for name, facts in versions.items()
-    ):
-        return state_dict
-    return dict(state_dict)
+    if not isinstance(getattr(found, "_metadata", {}), Mapping):
+        return dict(found)  # no versions of modules, as torch writes them
+    return found
 
 
 def _load_local(path: Path, map_location: Any, allow_pickle: bool) -> Any:
@@ -200,18 +184,16 @@ def _from_directory(path: Path, map_location: Any) -> dict[str, Any]:
 
 
 def _from_safetensors(path: Path, map_location: Any) -> Any:
+    if not path.is_file():
+        raise CheckpointError(f"{str(path)!r} is not a regular file")
     try:
-        place = path.resolve()
-        with (
-            fileops.directory(place.parent) as parent,
-            fileops.reading(place.name, parent) as (fill, size),
-        ):
-            return _moved(tensorfile.read(fill, size), map_location)
+        found = tensorfile.read(path, safetensors.torch.load_file)
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointError(f"{str(path)!r} cannot be read: {reason}") from error
     except ValueError as error:
         raise CheckpointError(f"{str(path)!r} is damaged: {error}") from error
+    return _moved(found, map_location)
 
 
 def _moved(state_dict: Mapping[str, Any], map_location: Any) -> Any:

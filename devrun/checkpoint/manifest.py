@@ -18,32 +18,24 @@ import torch
 
 from devrun import __version__
 from devrun.checkpoint import strict_json
-from devrun.checkpoint.codec import encode_tree
-from devrun.checkpoint.decode import decode_tree
+from devrun.checkpoint.codec import decode_tree, encode_tree
 from devrun.checkpoint.names import FILE, MANIFEST, is_of_pieces, is_part
 from devrun.errors import CheckpointError
 
-SCHEMA = 3
-"""1 is the same with two facts twice, 2 had pieces of tensors in another form."""
+SCHEMA = 4
 MAX_MANIFEST = 1 << 24
 _HASH = "self_sha256"
-_FIELDS = {
+_FIELDS: dict[str, Any] = {
     "created": str,
     "environment": dict,
     "files": list,
     "format": str,
     "meta": dict,
-    "parent_step": (int, type(None)),
     "run_id": (str, type(None)),
     "schema": int,
     "step": int,
     "writer": str,
-    _HASH: str,
 }
-
-
-_ONCE = {"complete", "required"}
-"""Fields of format 1 that say what others say."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +53,17 @@ class FileEntry:
         own = ending in ("json", "safetensors") and is_part(name)
         return name if own and not is_of_pieces(self.name) else None
 
-    def read(self, read: Callable[..., Any], fd: int, *arguments: Any) -> Any:
+    def read(self, read: Callable[..., Any], fd: int) -> Any:
         """What `read` gives for it in the directory `fd`.
 
         Raises:
-            CheckpointError: it cannot be read, or is not what `read` expects.
+            CheckpointError: it cannot be read, or has another size.
         """
         try:
-            return read(self.name, fd, self.size, *arguments)
+            return read(self.name, fd, self.size)
         except OSError as error:
             reason = error.strerror or str(error)
             raise CheckpointError(f"{self.name} cannot be read: {reason}") from error
-        except ValueError as error:
-            raise CheckpointError(f"{self.name} is damaged: {error}") from error
 
     def check(self, sha256: str) -> None:
         """Refuse bytes with another hash."""
@@ -88,7 +78,6 @@ class Manifest:
     step: int
     files: tuple[FileEntry, ...]
     run_id: str | None = None
-    parent_step: int | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     created: str = ""
@@ -114,20 +103,16 @@ class Manifest:
                 rest that JSON cannot hold.
         """
         rest = dict(meta)
-        step = rest.pop("step", None)
+        step, run_id = rest.pop("step", None), rest.pop("run_id", None)
         if type(step) is not int or step < 0:
             raise CheckpointError(f"meta['step'] must be an int >= 0, got {step!r}")
-        run_id, parent = rest.pop("run_id", None), rest.pop("parent_step", None)
         if not isinstance(run_id, (str, type(None))):
             raise CheckpointError(f"meta['run_id'] must be a string, got {run_id!r}")
-        if parent is not None and type(parent) is not int:
-            raise CheckpointError(f"meta['parent_step'] must be int, got {parent!r}")
-        own = {key: rest.pop(key, None) for key in ("device", "emulated", "git")}
+        own = {key: rest.pop(key, None) for key in ("device", "emulated")}
         return cls(
             step=step,
             files=(),
             run_id=run_id,
-            parent_step=parent,
             environment=_encoded({**environment(), **own}, "environment"),
             meta=_encoded(rest, "meta"),
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(),
@@ -136,13 +121,8 @@ class Manifest:
 
     def render(self) -> bytes:
         """The bytes of MANIFEST.json."""
-        record = {
-            **asdict(self),
-            "files": [asdict(entry) for entry in self.files],
-            "format": "devrun checkpoint",
-            "schema": SCHEMA,
-        }
-        return strict_json.render({**record, _HASH: _self_hash(record)})
+        record = {**asdict(self), "format": "devrun checkpoint", "schema": SCHEMA}
+        return _sealed(record)
 
     @classmethod
     def parse(cls, data: bytes) -> Manifest:
@@ -157,65 +137,64 @@ class Manifest:
             raise CheckpointError(f"{MANIFEST} is damaged: {error}") from error
         if not isinstance(record, dict) or record.get("format") != "devrun checkpoint":
             raise CheckpointError(f"{MANIFEST} is not one of a devrun checkpoint")
-        _check_schema(record)
-        given = record.pop(_HASH)
-        if given != _self_hash(record):
+        schema = record.get("schema")
+        if type(schema) is not int or schema != SCHEMA:
+            raise CheckpointError(
+                f"written by {record.get('writer')!r:.80} in format {schema!r:.20}, "
+                f"this devrun reads format {SCHEMA}; use the one that wrote it"
+            )
+        record.pop(_HASH, None)
+        if _sealed(record) != data:
             raise CheckpointError(f"{MANIFEST} is damaged: its own hash does not match")
-        if strict_json.render({**record, _HASH: given}) != data:
-            raise CheckpointError(f"{MANIFEST} is damaged: not as devrun writes it")
-        manifest = cls(
+        _check_fields(record)
+        return cls(
             step=record["step"],
-            files=_entries(record),
+            files=_entries(record["files"]),
             run_id=record["run_id"],
-            parent_step=record["parent_step"],
             environment=decode_tree(record["environment"], {}, "environment"),
             meta=decode_tree(record["meta"], {}, "meta"),
             created=record["created"],
             writer=record["writer"],
         )
-        return manifest
 
 
-def _check_schema(record: dict[str, Any]) -> None:
-    schema, writer = record.get("schema"), record.get("writer")
-    if type(schema) is not int or schema < 1:
-        raise CheckpointError(f"{MANIFEST} is damaged: schema {schema!r}")
-    if schema > SCHEMA:
-        raise CheckpointError(
-            f"written by {writer!r} in format {schema}, this devrun reads up to "
-            f"{SCHEMA}; install the newer devrun"
-        )
-    if schema == 2:
-        raise CheckpointError(
-            f"written by {writer!r} with tensors in pieces as this devrun does not "
-            "read them; with that one, resume it and save with `full: true`"
-        )
-    wrong = [
+def _sealed(record: Mapping[str, Any]) -> bytes:
+    return strict_json.render({**record, _HASH: _self_hash(record)})
+
+
+def _self_hash(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(strict_json.render(record)).hexdigest()
+
+
+def _check_fields(record: Mapping[str, Any]) -> None:
+    wrong = sorted(record.keys() ^ _FIELDS.keys())
+    wrong += [
         key
         for key, kind in _FIELDS.items()
-        if not isinstance(record.get(key, ...), kind)  # type: ignore[arg-type]
-        or (kind is int and isinstance(record[key], bool))
+        if key in record and not isinstance(record[key], kind)
     ]
-    unknown = record.keys() - _FIELDS.keys() - (_ONCE if schema == 1 else set())
-    wrong += sorted(unknown)
-    if wrong or not 0 <= record["step"] < 1 << 63:
-        raise CheckpointError(f"{MANIFEST} is damaged: field {(*wrong, 'step')[0]!r}")
+    if not wrong and (
+        type(record["step"]) is bool or not 0 <= record["step"] < 1 << 63
+    ):
+        wrong = ["step"]
+    if wrong:
+        raise CheckpointError(f"{MANIFEST} is damaged: field {wrong[0]!r:.80}")
 
 
-def _entries(record: dict[str, Any]) -> tuple[FileEntry, ...]:
+def _entries(files: list[Any]) -> tuple[FileEntry, ...]:
     entries = []
-    for item in record["files"]:
+    for item in files:
         if not isinstance(item, dict) or item.keys() != {"name", "size", "sha256"}:
             raise CheckpointError(f"{MANIFEST} is damaged: a file without its facts")
-        name, size, sha256 = item["name"], item["size"], item["sha256"]
-        if not isinstance(name, str) or not FILE.fullmatch(name) or name in (".", ".."):
+        entry = FileEntry(**item)
+        name = entry.name
+        if not isinstance(name, str) or not FILE.fullmatch(name):
             raise CheckpointError(f"{MANIFEST} names a file {name!r:.80}: refused")
-        if type(size) is not int or size < 0 or not isinstance(sha256, str):
-            raise CheckpointError(f"{MANIFEST} is damaged: facts of {name}")
-        entries.append(FileEntry(name, size, sha256))
-    for entry in entries:
-        if entry.part is None and not is_of_pieces(entry.name):
-            raise CheckpointError(f"{MANIFEST} names a file {entry.name!r}: refused")
+        if entry.part is None and not is_of_pieces(name):
+            raise CheckpointError(f"{MANIFEST} names a file {name!r}: refused")
+        if type(entry.size) is not int or entry.size < 0:
+            raise CheckpointError(f"{MANIFEST} is damaged: the size of {name}")
+        entries.append(entry)
     if len({entry.name for entry in entries}) != len(entries):
         raise CheckpointError(f"{MANIFEST} names a file twice")
     return tuple(entries)
@@ -225,16 +204,10 @@ def _encoded(tree: Any, name: str) -> dict[str, Any]:
     encoded = encode_tree(tree, name)
     if encoded.tensors:
         first = next(iter(encoded.tensors))
-        raise CheckpointError(
-            f"{name} holds a tensor or array ({first}); make it a part"
-        )
+        raise CheckpointError(f"{name} holds a tensor ({first}); make it a part")
     if not isinstance(encoded.tree, dict):
         raise CheckpointError(f"{name} must be a dict with string keys")
     return encoded.tree
-
-
-def _self_hash(record: Mapping[str, Any]) -> str:
-    return hashlib.sha256(strict_json.canonical(record)).hexdigest()
 
 
 def environment() -> dict[str, Any]:

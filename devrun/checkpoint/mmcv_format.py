@@ -18,8 +18,12 @@ from typing import Any
 from torch import nn
 
 from devrun import __version__
-from devrun.checkpoint.keymap import relaid
-from devrun.checkpoint.pickled import load_pickled, save_pickled, write_safetensors
+from devrun.checkpoint.pickled import (
+    load_pickled,
+    plain,
+    save_pickled,
+    write_safetensors,
+)
 from devrun.checkpoint.reader import Checkpoint, read_checkpoint
 from devrun.checkpoint.state import (
     named_optimizer_state,
@@ -139,9 +143,10 @@ def write_mmcv_checkpoint(
         StorageError: the disk refused.
     """
     facts = {"devrun_version": __version__, "time": time.asctime(), **(meta or {})}
-    content: dict[str, Any] = {"meta": facts, "state_dict": state_dict}
+    content = plain({"meta": facts}, "checkpoint")
+    content["state_dict"] = state_dict
     if optimizer is not None:
-        content["optimizer"] = optimizer
+        content["optimizer"] = plain(optimizer, "optimizer")
     save_pickled(content, path)
 
 
@@ -192,7 +197,6 @@ def export_weights(
     target: str | os.PathLike[str],
     *,
     form: str = "mmcv",
-    layout: str | None = None,
     averaged: bool = False,
     merge: Callable[[Any, Any], Any] | None = None,
 ) -> None:
@@ -204,16 +208,12 @@ def export_weights(
             alone, as `torch.save(model.state_dict())`; `safetensors`, the same in that
             format. Random streams, the place inside an epoch and the state of hooks
             have no place in any of them.
-        layout: name the weights as this layout of the model does (`layouts`), in place
-            of as they are. The optimizer is left out then: its state is by position,
-            and another package's model may have its parameters in another order.
         averaged: take the weights that an EMAHook evaluated with, without optimizer.
         merge: makes of the config and the weights of a run with adapters what to
             write; the optimizer's state, which is of the adapters, is left out.
 
     Raises:
-        CheckpointError: damaged, without weights or averaged ones, or its weights have
-            no such layout.
+        CheckpointError: damaged, or without weights or averaged ones.
         StorageError: the disk refused.
     """
     found = read_checkpoint(source)
@@ -236,11 +236,6 @@ def export_weights(
     merged = merge is not None and cfg.get("peft")
     if merge is not None and merged:
         weights = merge(cfg, weights)
-    if layout is not None:
-        try:
-            weights = relaid(weights, layout)
-        except CheckpointError as error:
-            raise CheckpointError(f"{str(source)!r}: {error}") from None
     if form == "safetensors":
         write_safetensors(weights, target)
         return
@@ -248,6 +243,6 @@ def export_weights(
         save_pickled(weights, target)
         return
     optimizer: Any = None
-    if "optimizer" in found and not (averaged or merged or layout is not None):
+    if "optimizer" in found and not (averaged or merged):
         optimizer = positional_optimizer_state(found["optimizer"])
     write_mmcv_checkpoint(target, weights, optimizer, meta)

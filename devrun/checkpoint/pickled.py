@@ -14,9 +14,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -32,7 +30,6 @@ from devrun.files import user_path
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _PLAIN: tuple[Any, ...] = (type(None), bool, int, float, str, bytes)
-_SAFE_SINCE = (2, 10)
 _ZIP = b"PK\x03\x04"
 _BEGINNINGS = (
     _ZIP,
@@ -64,32 +61,17 @@ def load_pickled(
         raise MissingCheckpointError(missing_message(path))
     if not path.is_file():
         raise CheckpointError(f"{str(path)!r} is not a regular file")
-    _check_form(path)
+    archive = _check_form(path)
     if allow_pickle:
         _LOGGER.warning("%s is unpickled, which runs the code that it names", path)
-    return _loaded(path, map_location, allow_pickle)
-
-
-def _loaded(
-    path: Path, map_location: Any, allow_pickle: bool, left_out: Sequence[type] = ()
-) -> Any:
+    place = "cpu" if map_location is None else map_location
     try:
-        with (
-            warnings.catch_warnings(),
-            _without(left_out),
-            _source(path, allow_pickle) as source,
-        ):
+        with warnings.catch_warnings(), _Sparing(path) as file:
             warnings.simplefilter("ignore")  # of torch about its own storage classes
-            return torch.load(
-                source,
-                map_location="cpu" if map_location is None else map_location,
-                weights_only=not allow_pickle,
-            )
+            source: Any = path if archive or allow_pickle else file
+            return torch.load(source, place, weights_only=not allow_pickle)
     except pickle.UnpicklingError as error:
         found = _NAMED.search(str(error))
-        known = found is not None and found[1] == _LOG_OF_MMENGINE
-        if known and not left_out and hasattr(torch.serialization, "safe_globals"):
-            return _loaded(path, map_location, allow_pickle, _LEFT_OUT)
         what = f"it names {found[1]!r}" if found else "it is no plain state"
         raise CheckpointError(
             f"{str(path)!r} is refused: {what}, and only tensors and plain containers "
@@ -106,64 +88,13 @@ def _loaded(
         ) from error
 
 
-_LOG_OF_MMENGINE = "mmengine.logging.history_buffer.HistoryBuffer"
-
-
-class _LeftOut:
-    """Stands in a loaded file for an object that nothing here reads."""
-
-    def __init__(self, *_: Any) -> None:
-        """Whatever the file gives it is not kept."""
-
-    def __setstate__(self, state: Any) -> None:
-        """Nor is this."""
-
-
-_LEFT_OUT = [
-    type(name, (_LeftOut,), {"__module__": module})
-    for module, name in (
-        tuple(_LOG_OF_MMENGINE.rsplit(".", 1)),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy._core.multiarray", "scalar"),
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy.core.multiarray", "scalar"),
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-        ("builtins", "getattr"),
-    )
-]
-"""What the log that MMEngine's runner keeps in its checkpoints consists of. torch takes
-a class for the name that it says it has, so that none of these is ever imported."""
-
-
-@contextmanager
-def _without(kinds: Sequence[type]) -> Iterator[None]:
-    if not kinds:
-        yield
-        return
-    with torch.serialization.safe_globals(list(kinds)):
-        yield
-
-
 def save_pickled(content: Any, path: str | os.PathLike[str]) -> None:
-    """`torch.save` of plain containers, so that the file is whole or not there.
-
-    NumPy values become Python's own, for `load_pickled` would refuse them.
+    """`torch.save` so that the file is whole or not there; see `plain`.
 
     Raises:
-        CheckpointError: something that could not be loaded again, named by its path.
         StorageError: the disk refused; a file that was there before is intact.
     """
-    path = user_path(path).absolute()
-    plain = _plain(content, "checkpoint")
-    with storage_errors(f"cannot write {str(path)!r}"):
-        make_durable(path.parent)
-        with fileops.directory(path.parent) as parent:
-            write_file(
-                path.name,
-                lambda fd: torch.save(plain, cast("IO[bytes]", _Sink(fd))),
-                parent,
-            )
+    _save(path, lambda fd: torch.save(content, cast("IO[bytes]", _Sink(fd))))
 
 
 def write_safetensors(
@@ -174,12 +105,16 @@ def write_safetensors(
     Raises:
         StorageError: the disk refused; a file that was there before is intact.
     """
+    dense = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    _save(path, tensorfile.pieces(dense))
+
+
+def _save(path: str | os.PathLike[str], data: Any) -> None:
     path = user_path(path).absolute()
-    plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     with storage_errors(f"cannot write {str(path)!r}"):
         make_durable(path.parent)
         with fileops.directory(path.parent) as parent:
-            write_file(path.name, tensorfile.pieces(plain), parent)
+            write_file(path.name, data, parent)
 
 
 def prune_files(
@@ -233,9 +168,10 @@ class _Sink:
         """Nothing is held back."""
 
 
-def _check_form(path: Path) -> None:
+def _check_form(path: Path) -> bool:
     """Refuse, by its first bytes and its table of contents, what no torch wrote.
 
+    True for an archive, as torch writes since 1.6, False for what it wrote before.
     Nothing is decompressed and no more than a table of contents is read, so that a
     damaged, sparse or hostile file of any size is refused at once.
     """
@@ -255,13 +191,8 @@ def _check_form(path: Path) -> None:
         )
     if start.startswith(_ZIP):
         _check_archive(path)
-    version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-    if version < _SAFE_SINCE:
-        warnings.warn(
-            f"torch {torch.__version__} can be made to overwrite memory by a hostile "
-            ".pth file (CVE-2026-24747): load only files you trust, or upgrade",
-            stacklevel=3,
-        )
+        return True
+    return False
 
 
 def _check_archive(path: Path) -> None:
@@ -298,17 +229,12 @@ class _Sparing(io.BufferedReader):
         return super().read(size)
 
 
-@contextmanager
-def _source(path: Path, trusted: bool) -> Iterator[Any]:
-    """What `torch.load` reads: an archive by its path, which is far faster."""
-    if trusted or zipfile.is_zipfile(path):
-        yield path
-        return
-    with _Sparing(path) as file:
-        yield file
+def plain(value: Any, where: str) -> Any:
+    """`value` with Python's own types in place of NumPy's and of subclasses.
 
-
-def _plain(value: Any, where: str) -> Any:
+    Raises:
+        CheckpointError: `load_pickled` would refuse something in it, named by its path.
+    """
     if type(value) in _PLAIN or isinstance(value, Tensor):
         return value
     if isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
@@ -316,26 +242,19 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, (numpy.generic, numpy.ndarray)):
         listed = value.tolist()
         if type(listed) is not type(value):
-            return _plain(listed, where)
+            return plain(listed, where)
     for kind in _PLAIN[1:]:
         if isinstance(value, kind):  # a subclass, such as a member of an IntEnum
             return kind(value)
     if isinstance(value, Mapping):
-        items = {
-            _plain(key, f"a key of {where}"): _plain(item, f"{where}[{key!r}]")
+        return {
+            plain(key, f"a key of {where}"): plain(item, f"{where}[{key!r}]")
             for key, item in value.items()
         }
-        if not isinstance(value, OrderedDict):
-            return items
-        ordered: Any = OrderedDict(items)
-        if hasattr(value, "_metadata"):
-            ordered._metadata = value._metadata
-        return ordered
-    if isinstance(value, (list, tuple, set)):
-        kept = [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
-        if isinstance(value, set):
-            return set(kept)
-        return tuple(kept) if isinstance(value, tuple) else kept
+    for kind in (list, tuple, set):
+        if isinstance(value, kind):
+            items = enumerate(value)
+            return kind(plain(item, f"{where}[{index}]") for index, item in items)
     raise CheckpointError(
         f"{where} is a {type(value).__qualname__}, which a .pth file that loads safely "
         "cannot hold; give numbers, strings, tensors, or dicts and lists of them"

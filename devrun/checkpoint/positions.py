@@ -15,7 +15,6 @@ from torch import Tensor
 from devrun.checkpoint.keymap import is_dense
 
 _PATCHES = re.compile(r".*\b(?:pos_embed|pos_embedding|position_embeddings)")
-_TOKENS = re.compile(r".*\bwpe\.weight")
 _HEAD = re.compile(
     r".*\b(?:fc|head|head_dist|classifier(?:\.\d+)?|last_linear|conv_seg|fc_cls)"
     r"\.(?:weight|bias)"
@@ -30,8 +29,7 @@ def with_resized_positions(
     Those of a Vision Transformer, (1, extra tokens + patches, channels) for a square
     image, are interpolated: bicubic, without antialiasing or aligned corners, in
     float32, as `resize_pos_embed` of MMClassification (mmcls/models/utils/embed.py);
-    the extra tokens (a class token, one of distillation) stay as they are. Of a
-    language model's table, (positions, channels), the first ones are taken. Everything
+    the extra tokens (a class token, one of distillation) stay as they are. Everything
     else of another shape stays as it was.
     """
     changed: dict[str, Tensor] = {}
@@ -40,13 +38,10 @@ def with_resized_positions(
         theirs = state_dict.get(key)
         if not is_dense(theirs) or theirs.shape == ours.shape:
             continue
-        for names, resize, how in (
-            (_PATCHES, _interpolated, "bicubic"),
-            (_TOKENS, _first, "the first ones"),
-        ):
-            if names.fullmatch(key) and (new := resize(theirs, ours)) is not None:
-                changed[key] = new
-                notes.append(f"{key}{_shapes(theirs, ours)[:-1]}, {how})")
+        if _PATCHES.fullmatch(key) and (new := _resized(theirs, ours)) is not None:
+            changed[key] = new
+            shapes = f"file {list(theirs.shape)}, model {list(ours.shape)}"
+            notes.append(f"{key} ({shapes}, bicubic)")
     if not changed:
         return state_dict, notes
     result: Any = OrderedDict({**state_dict, **changed})
@@ -65,35 +60,18 @@ def is_head(key: str, theirs: Any, ours: Tensor) -> bool:
     )
 
 
-def _interpolated(theirs: Tensor, ours: Tensor) -> Tensor | None:
+def _resized(theirs: Tensor, ours: Tensor) -> Tensor | None:
     if theirs.dim() != 3 or not theirs.is_floating_point():
         return None
     if theirs.shape[::2] != ours.shape[::2] or theirs.shape[0] != 1:
         return None
     for extra in (1, 0, 2):
         old, new = (math.isqrt(max(0, t.shape[1] - extra)) for t in (theirs, ours))
-        if (
-            old
-            and new
-            and [old**2 + extra, new**2 + extra]
-            == [
-                theirs.shape[1],
-                ours.shape[1],
-            ]
-        ):
+        sizes = [old**2 + extra, new**2 + extra]
+        if old and new and sizes == [theirs.shape[1], ours.shape[1]]:
             kept, patches = theirs[:, :extra], theirs[:, extra:].float()
             grid = patches.reshape(1, old, old, -1).permute(0, 3, 1, 2)
             grid = F.interpolate(grid, (new, new), mode="bicubic", align_corners=False)
             scaled = grid.flatten(2).transpose(1, 2).to(theirs.dtype)
             return torch.cat((kept, scaled), dim=1)
     return None
-
-
-def _first(theirs: Tensor, ours: Tensor) -> Tensor | None:
-    if theirs.dim() == 2 and theirs.shape[1:] == ours.shape[1:]:
-        return theirs[: len(ours)] if len(theirs) > len(ours) else None
-    return None
-
-
-def _shapes(theirs: Tensor, ours: Tensor) -> str:
-    return f" (file {list(theirs.shape)}, model {list(ours.shape)})"

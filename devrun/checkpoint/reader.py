@@ -6,18 +6,16 @@ used are those very bytes.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from devrun.checkpoint import fileops, strict_json, tensorfile
-from devrun.checkpoint.decode import decode_tree
-from devrun.checkpoint.hasher import Hasher
+from devrun.checkpoint.codec import decode_tree
 from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST
 from devrun.checkpoint.tensorfile import Like
@@ -26,8 +24,6 @@ from devrun.errors import CheckpointError, nearest
 from devrun.files import checkpoints_near
 from devrun.place import Place
 from devrun.ranks import together
-
-_MAX_JSON = 1 << 31
 
 
 class MissingCheckpointError(CheckpointError, FileNotFoundError):
@@ -90,15 +86,12 @@ def verify_checkpoint(path: str | os.PathLike[str]) -> Manifest:
 def read_checkpoint(
     path: str | os.PathLike[str],
     *,
-    verify: bool = True,
     parts: Iterable[str] | None = None,
     like: Like | None = None,
 ) -> Checkpoint:
     """The checkpoint at `path`, or the named `parts` of it.
 
     Args:
-        verify: compare hashes. Without it only the manifest, the list of files,
-            their sizes and their form are checked.
         parts: read only these (and check the hashes of only their files); one that
             the checkpoint lacks is an error.
         like: what each process is to have of tensors that were saved in pieces. It
@@ -109,10 +102,9 @@ def read_checkpoint(
             on every process, also where another one found it.
     """
     if like is None:
-        return _read(Path(path), verify, parts)
-    if verify:
-        together(lambda: _check_share(Path(path)))
-    return together(lambda: _read(Path(path), verify, parts, like))
+        return _read(Path(path), parts)
+    together(lambda: _check_share(Path(path)))
+    return together(lambda: _read(Path(path), parts, like))
 
 
 def _check_share(path: Path) -> None:
@@ -125,7 +117,7 @@ def _check_share(path: Path) -> None:
 
 
 def _read(
-    path: Path, verify: bool, parts: Iterable[str] | None, like: Like | None = None
+    path: Path, parts: Iterable[str] | None, like: Like | None = None
 ) -> Checkpoint:
     with _opened(path) as (fd, manifest):
         _check_listing(fd, manifest)
@@ -136,8 +128,11 @@ def _read(
                 raise CheckpointError(
                     f"{str(path)!r} has no part {part!r}; {nearest(part, known)}"
                 )
-        entries = [entry for entry in manifest.files if entry.part in wanted]
-        data = _read_files(fd, entries, verify=verify)
+        data = {
+            entry.name: _content(entry, fd)
+            for entry in manifest.files
+            if entry.part in wanted
+        }
         divided = [
             part
             for part in wanted
@@ -147,7 +142,7 @@ def _read(
         if divided and manifest.pieces:
             from devrun.checkpoint.sharded import read_shards  # imports for long
 
-            for entry in manifest.pieces if verify and like is None else ():
+            for entry in manifest.pieces if like is None else ():
                 entry.check(entry.read(fileops.digest, fd))
             files = [path / entry.name for entry in manifest.pieces]
             pieces = read_shards(files, divided, like)
@@ -215,40 +210,16 @@ def _check_listing(fd: int, manifest: Manifest) -> None:
             raise CheckpointError(f"{name} has {size} bytes instead of {entry.size}")
 
 
-def _read_files(
-    fd: int, entries: Iterable[FileEntry], *, verify: bool
-) -> dict[str, Any]:
-    """Name -> text or tensors; each piece is hashed while the next ones are read."""
-    data: dict[str, Any] = {}
-    hashers: list[tuple[FileEntry, Hasher]] = []
-    with ExitStack() as stack:
-        for entry in entries:
-            read = _read_text if entry.name.endswith(".json") else _read_tensors
-            seen = None
-            if verify:
-                hashers.append((entry, stack.enter_context(Hasher())))
-                seen = hashers[-1][1].update
-            data[entry.name] = entry.read(read, fd, seen)
-        for entry, hasher in hashers:
-            entry.check(hasher.hexdigest())
-    return data
-
-
-Seen = Callable[[bytes | memoryview], None]
-
-
-def _read_text(name: str, fd: int, size: int, seen: Seen | None) -> bytes:
-    text = fileops.read_file(name, fd, size, limit=_MAX_JSON)
-    if seen is not None:
-        seen(text)
-    return text
-
-
-def _read_tensors(
-    name: str, fd: int, size: int, seen: Seen | None
-) -> dict[str, Tensor]:
-    with fileops.reading(name, fd, size, seen) as (fill, _):
-        return tensorfile.read(fill, size)
+def _content(entry: FileEntry, fd: int) -> Any:
+    """The text or the tensors of a file."""
+    data = entry.read(fileops.read_file, fd)
+    entry.check(hashlib.sha256(data).hexdigest())
+    if entry.name.endswith(".json"):
+        return data
+    try:
+        return tensorfile.read(data)
+    except ValueError as error:
+        raise CheckpointError(f"{entry.name} is damaged: {error}") from error
 
 
 def missing_message(path: Path) -> str:

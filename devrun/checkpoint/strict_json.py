@@ -33,12 +33,6 @@ def dumps(value: Any) -> bytes:
     return text.encode() + b"\n"
 
 
-def canonical(value: Any) -> bytes:
-    """The one form that equal values share; what a hash is taken of."""
-    text = json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":"))
-    return text.encode()
-
-
 def render(value: Any) -> bytes:
     """For people: indented, keys sorted."""
     return json.dumps(value, allow_nan=False, sort_keys=True, indent=1).encode() + b"\n"

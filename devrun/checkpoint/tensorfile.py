@@ -1,25 +1,19 @@
-"""Tensors to and from a safetensors file, piece by piece.
+"""Tensors to and from a safetensors file (github.com/huggingface/safetensors).
 
-Each tensor is written from its own memory and read into its own: no second copy of
-the model is made either way. Format: an 8-byte little-endian header length, a JSON
-header padded with blanks, then the data without gaps
-(github.com/huggingface/safetensors).
+Each tensor is written from its own memory, piece by piece: the library's own writer
+would need a second copy of the model, or a path instead of an open file.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
-import itertools
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor
-
-from devrun.checkpoint import strict_json
 
 STORED: dict[torch.dtype, str] = {
     torch.float64: "F64",
@@ -40,16 +34,7 @@ STORED: dict[torch.dtype, str] = {
 }
 """Types that every safetensors release since 0.4.3 reads."""
 
-_LATER = {"C64": "complex64", "F8_E8M0": "float8_e8m0fnu"}
-_READ = {name: dtype for dtype, name in STORED.items()} | {
-    name: getattr(torch, dtype)
-    for name, dtype in _LATER.items()
-    if hasattr(torch, dtype)
-}
 _SMALL = 1 << 16
-_MAX_HEADER = 100_000_000  # of the format
-_MAX_DIMENSIONS = 64
-Fill = Callable[[memoryview], None]
 Like = Callable[[str, Sequence[int], torch.dtype], "Tensor | None"]
 """`PART/NAME`, shape and type of a tensor in pieces -> an empty one that is spread over
 processes as this is to be; None for the whole of it, on the host."""
@@ -91,87 +76,18 @@ def pieces(
         yield together
 
 
-def read(fill: Fill, size: int) -> dict[str, Tensor]:
-    """The tensors of a file of `size` bytes, of which `fill` gives the next ones.
-
-    Memory is claimed only for what the header gives a place in such a file.
+def read(source: Any, load: Callable[[Any], Any] = safetensors.torch.load) -> Any:
+    """The tensors in the bytes of a file; by `safetensors.torch.load_file`, at a path.
 
     Raises:
         ValueError: not a safetensors file.
     """
-    length = int.from_bytes(_filled(fill, min(8, size)).numpy().tobytes(), "little")
-    if size < 8 or length > min(size - 8, _MAX_HEADER):
-        raise ValueError("not a safetensors file: it has no header")
-    header = strict_json.loads(_filled(fill, length).numpy().tobytes())
-    if not isinstance(header, dict):
-        raise ValueError("not a safetensors file: its header is no table")
-    about = header.pop("__metadata__", None) or {}
-    if not isinstance(about, dict) or any(type(v) is not str for v in about.values()):
-        raise ValueError("not a safetensors file: its metadata are not strings")
-    entries = sorted(map(_entry, header.items()), key=lambda entry: entry.place)
-    end = 0
-    for entry in entries:
-        if entry.place[0] != end:
-            raise ValueError(f"tensor {entry.name!r:.80} is not where the last ends")
-        end = entry.place[1]
-    if end != size - 8 - length:
-        raise ValueError(f"its tensors have {end} bytes of {size - 8 - length}")
-    return {
-        entry.name: data.view(entry.dtype).view(entry.shape)
-        for entry, data in zip(entries, _data(fill, entries), strict=True)
-    }
-
-
-class _Entry(NamedTuple):
-    name: str
-    dtype: torch.dtype
-    shape: list[int]
-    place: tuple[int, int]
-    """The first byte, and the one behind the last."""
-
-    @property
-    def size(self) -> int:
-        return self.place[1] - self.place[0]
-
-
-def _entry(item: tuple[str, Any]) -> _Entry:
-    name, facts = item
     try:
-        dtype, shape = _READ[facts["dtype"]], facts["shape"]
-        begin, end = facts["data_offsets"]
-        numbers = [*shape, begin, end]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"tensor {name!r:.80} is {facts!r:.200}") from error
-    if (
-        type(shape) is not list
-        or len(shape) > _MAX_DIMENSIONS
-        or any(type(n) is not int or not 0 <= n < 1 << 63 for n in numbers)
-        or math.prod(n or 1 for n in shape) >= 1 << 63
-    ):
-        raise ValueError(f"tensor {name!r:.80} has the shape {shape!r:.80}")
-    if end - begin != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"tensor {name!r:.80} has {end - begin} bytes for {shape}")
-    return _Entry(name, dtype, shape, (begin, end))
-
-
-def _data(fill: Fill, entries: list[_Entry]) -> Iterator[Tensor]:
-    """The bytes of each tensor in memory of its own; small ones are read together."""
-    for small, group in itertools.groupby(entries, lambda entry: entry.size < _SMALL):
-        sizes = [entry.size for entry in group]
-        if small:
-            together = _filled(fill, sum(sizes))
-            yield from (part.clone() for part in together.split(sizes))
-        else:
-            yield from (_filled(fill, size) for size in sizes)
-
-
-def _filled(fill: Fill, size: int) -> Tensor:
-    try:
-        data = torch.empty(size, dtype=torch.uint8)
-    except RuntimeError as error:
-        raise OSError(errno.ENOMEM, f"no {size} bytes of memory for it") from error
-    fill(data.numpy().data)
-    return data
+        return load(source)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"not a safetensors file: {error!r:.200}") from error
 
 
 def _order(tensors: Mapping[str, Tensor]) -> list[str]:

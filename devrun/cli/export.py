@@ -18,7 +18,6 @@ from devrun.files import user_path
 from devrun.text import LINE, escape
 
 FORMATS = ("mmcv", "torch", "safetensors")
-LAYOUTS = ("mmcls", "timm", "torchvision", "transformers")
 WEIGHTS = ("trained", "evaluated")
 
 
@@ -28,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("checkpoint", metavar="CHECKPOINT", help="of devrun; of a work_dir the newest")
     form = "mmcv: a .pth of MMCV's runner; torch: a .pth of the bare weights"
     add("--format", choices=FORMATS, default="mmcv", help=form)
-    add("--layout", choices=LAYOUTS, help="name the weights as this package does")
     add("--output", metavar="FILE", help="default: CHECKPOINT.pth beside it")
     averaged = "evaluated: the averaged ones, where an EMAHook kept some"
     add("--weights", choices=WEIGHTS, default="trained", help=averaged)
@@ -58,7 +56,6 @@ def run(args: argparse.Namespace, session: Session) -> int:
             source,
             target,
             form=args.format,
-            layout=args.layout,
             averaged=args.weights == "evaluated",
             merge=_merger(args, source),
         )

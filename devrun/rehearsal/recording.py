@@ -330,11 +330,8 @@ def read_tensors(
     """
     place = Path(path).resolve()
     try:
-        with (
-            fileops.directory(place.parent) as folder,
-            fileops.reading(place.name, folder) as (fill, size),
-        ):
-            tensors = tensorfile.read(fill, size)
+        with fileops.directory(place.parent) as folder:
+            tensors = tensorfile.read(fileops.read_file(place.name, folder))
         about = strict_json.loads(tensors.pop("about").numpy().tobytes())
         if about["schema"] != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")

@@ -184,7 +184,6 @@ FLAGS = {
         "--format",
         "--help",
         "--import",
-        "--layout",
         "--mmcv",
         "--output",
         "--overwrite",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import enum
-import io
 import math
 import random
 
@@ -22,9 +21,7 @@ def round_trip(tree):
     text = strict_json.dumps(encoded.tree)
     packed = b"".join(bytes(piece) for piece in tensorfile.pieces(encoded.tensors))
     assert len(packed) == tensorfile.size_of(encoded.tensors)
-    file = io.BytesIO(packed)
-    tensors = tensorfile.read(file.readinto, len(packed))
-    return decode_tree(strict_json.loads(text), tensors)
+    return decode_tree(strict_json.loads(text), tensorfile.read(packed))
 
 
 SCALARS = [
@@ -48,14 +45,10 @@ SCALARS = [
     "straße \n\x00 \ud800 $tensor",
     b"",
     b"\x00\xff",
-    torch.Size([2, 0]),
     np.float32(0.1),
     np.float64("nan"),
     np.int64(-5),
     np.bool_(True),
-    np.str_("text"),
-    np.str_(""),
-    np.datetime64("2020-01-02T03:04:05"),
     np.complex64(1 + 2j),
 ]
 
@@ -64,9 +57,6 @@ CONTAINERS = [
     {1: "int", "1": "str", 1.5: "float", None: 0, (1, ("a", True)): 2, b"k": 3},
     {"nested": {"deep": [{"$dict": 1}, (), [], {}]}},
     {1, 2, 3},
-    frozenset({"a", (1, 2)}),
-    collections.deque([1, [2]], maxlen=4),
-    collections.Counter("mississippi"),
     collections.OrderedDict([("z", 1), ("a", 2)]),
 ]
 
@@ -91,10 +81,6 @@ def test_a_container_comes_back_as_it_was(value):
     back = round_trip(value)
     assert back == value
     assert type(back) is type(value)
-
-
-def test_a_deque_keeps_its_limit():
-    assert round_trip(collections.deque([1], maxlen=3)).maxlen == 3
 
 
 def test_the_order_of_keys_stays():
@@ -135,11 +121,6 @@ def test_an_unusual_view_comes_back_equal(tensor, same):
     assert not back.requires_grad
 
 
-def test_the_memory_format_stays():
-    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    assert round_trip(image).stride() == image.stride()
-
-
 def test_one_tensor_in_two_places_is_stored_once_and_comes_back_tied():
     weight = torch.randn(4)
     tree = {"in": weight, "out": weight.view(4), "copy": weight.clone()}
@@ -170,11 +151,9 @@ def test_a_state_dict_keeps_the_versions_of_its_modules():
         np.arange(6, dtype="<i2").reshape(2, 3),
         np.asfortranarray(np.arange(6.0).reshape(2, 3)),
         np.arange(3, dtype=">f4"),
-        np.array(["a", "longer"]),
         np.zeros((0, 2)),
         np.array(1.5),
         np.array([1 + 2j]),
-        np.array(["2020-01-01"], dtype="datetime64[D]"),
     ],
     ids=lambda array: array.dtype.str + str(array.shape),
 )
@@ -237,6 +216,7 @@ def cyclic():
         (collections.defaultdict(int), "defaultdict"),
         (lambda: None, "function"),
         (np.array([object()]), "object"),
+        (np.array(["text"]), "ndarray of <U4"),
         (np.ma.masked_array([1]), "MaskedArray"),
         (torch.zeros(2, 2).to_sparse(), "sparse_coo"),
         (torch.zeros(2, device="meta"), "meta"),
@@ -258,10 +238,6 @@ def test_what_cannot_be_saved_is_named_by_its_path(value, reason):
         {"$unknown": 1},
         {"$tensor": "absent"},
         {"$tensor": ["t"]},
-        {"$tensor": "t", "stride": [1 << 40, 1]},
-        {"$tensor": "t", "stride": [3, 1]},
-        {"$tensor": "t", "stride": [0, 1]},
-        {"$tensor": "t", "stride": [-1]},
         {"$tensor": "t", "dtype": "os.system"},
         {"$tensor": "t", "dtype": "complex64", "shape": [1 << 60]},
         {"$tensor": "bytes", "dtype": "complex64", "shape": [1 << 60]},
@@ -273,23 +249,19 @@ def test_what_cannot_be_saved_is_named_by_its_path(value, reason):
         {"$bytes": "*"},
         {"$tuple": 1},
         {"$set": [[1]]},
-        {"$size": ["x"]},
-        {"$deque": [1]},
-        {"$deque": [[], "x"]},
         {"$dict": [[1]]},
         {"$dict": [[[], 1]]},
         {"$dict": {"a": 1}},
         {"$odict": [], "other": 1},
-        {"$counter": 3},
-        {"$array": {"dtype": "|O", "shape": [1], "data": "bytes"}},
-        {"$array": {"dtype": "<f4", "shape": [1 << 60], "data": "bytes"}},
-        {"$array": {"dtype": "<f4", "shape": [-1], "data": "bytes"}},
-        {"$array": {"dtype": "<f4", "shape": [2], "data": "t"}},
-        {"$array": {"dtype": "<f4,<f4", "shape": [1], "data": "bytes"}},
+        {"$array": ["|O", [1], "AAAA"]},
+        {"$array": ["<f4", [1 << 40], ""]},
+        {"$array": ["<f4", [-1], "AAAAAA=="]},
+        {"$array": ["<f4", [2], "AAAAAA=="]},
+        {"$array": ["<f4,<f4", [1], "AAAA"]},
         {"$array": 1},
-        {"$scalar": {"dtype": "<f8", "data": ""}},
-        {"$scalar": {"dtype": "<U999999999", "data": ""}},
-        {"$scalar": {"dtype": "V10", "data": "AAAA"}},
+        {"$scalar": ["<f8", [], ""]},
+        {"$scalar": ["<U999999999", [], ""]},
+        {"$scalar": ["V10", [], "AAAA"]},
         {"a": 1, "$tuple": []},
     ],
     ids=lambda tree: str(tree)[:40],

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import random
 
 import pytest
 
@@ -16,9 +15,8 @@ from devrun.checkpoint import (
     load_optimizer_state_by_name,
     optimizer_state_by_name,
     read_checkpoint,
-    strict_json,
 )
-from devrun.checkpoint.manifest import Manifest
+from devrun.checkpoint.manifest import Manifest, _sealed
 from devrun.errors import CheckpointError
 
 
@@ -72,10 +70,7 @@ def forged(path, **changes):
     record = json.loads(manifest.read_text())
     record.update(changes)
     record.pop("self_sha256")
-    from devrun.checkpoint.manifest import _self_hash
-
-    record["self_sha256"] = _self_hash(record)
-    manifest.write_bytes(strict_json.render(record))
+    manifest.write_bytes(_sealed(record))
 
 
 def test_a_forged_size_is_compared_before_anything_is_read(save):
@@ -132,20 +127,3 @@ def test_a_path_that_cannot_be_opened_is_a_reason_not_a_crash(pair):
         read_checkpoint(new / "model.json")
     with pytest.raises(CheckpointError, match=os.strerror(errno.ENAMETOOLONG)):
         read_checkpoint(new / ("x" * 400))
-
-
-def test_random_bytes_in_any_file_are_one_line(save):
-    path, rng = save(1), random.Random(0)
-    originals = {name: (path / name).read_bytes() for name in os.listdir(path)}
-    for _ in range(150):
-        name = rng.choice([n for n in originals if n != "MANIFEST.json"])
-        changed = bytearray(originals[name])
-        for _ in range(rng.randrange(1, 6)):
-            changed[rng.randrange(len(changed))] = rng.randrange(256)
-        (path / name).write_bytes(changed)
-        try:  # without hashes only the form protects: a value may differ, no more
-            read_checkpoint(path, verify=False)
-        except CheckpointError as error:
-            assert "\n" not in str(error)
-        (path / name).write_bytes(originals[name])
-    assert read_checkpoint(path).step == 1

@@ -10,8 +10,6 @@ import torch
 from torch import nn
 
 from devrun.checkpoint import load_checkpoint, load_state_dict, save_checkpoint
-from devrun.checkpoint.keymap import relaid
-from devrun.checkpoint.mmcv_format import write_mmcv_checkpoint
 from devrun.models import ResNet, VisionTransformer
 from tests.registry.scanning import let_torchvision_load
 
@@ -173,37 +171,6 @@ def test_weights_of_one_give_its_logits_in_the_other(pair, back, tmp_path, caplo
     assert "loaded all" in caplog.text
     assert torch.allclose(logits(first), logits(second), rtol=1e-4, atol=1e-5)
     assert logits(first).std() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"), [(ours_resnet, mmcls_resnet), (ours_vit, mmcls_vit)]
-)
-def test_mmcvs_own_reader_takes_what_is_written_for_mmcls(ours, theirs, tmp_path):
-    model, other = randomized(ours(), 0), randomized(theirs(), 1)
-    from mmcv.runner import load_checkpoint as theirs_load
-
-    written = relaid(model.state_dict(), "mmcls")
-    write_mmcv_checkpoint(tmp_path / "a.pth", written, meta={"epoch": 1, "iter": 2})
-    theirs_load(other, str(tmp_path / "a.pth"), map_location="cpu", strict=True)
-    assert torch.allclose(logits(model), logits(other), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "layout"),
-    [
-        (ours_resnet, torchvision_resnet, "torchvision"),
-        (ours_vit, torchvision_vit, "torchvision"),
-        (ours_resnet, timm_resnet, "timm"),
-        (ours_vit, timm_vit, "timm"),
-        (small_resnet, hub_resnet, "transformers"),
-    ],
-)
-def test_others_take_what_is_written_for_them_by_torch_alone(ours, theirs, layout):
-    model, other = randomized(ours(), 0), randomized(theirs(), 1)
-    written = relaid(model.state_dict(), layout)
-    missing, unexpected = other.load_state_dict(written, strict=False)
-    assert unexpected == missing == []
-    assert torch.allclose(logits(model), logits(other), rtol=1e-4, atol=1e-5)
 
 
 def test_a_body_without_its_head_is_read_too(caplog):

@@ -125,14 +125,14 @@ def test_a_missing_batch_counter_is_no_mismatch(caplog):
 
 
 def test_a_prefix_more_or_less_is_found_and_said(caplog):
-    model, other, wrapped = net(), net(1), nn.Sequential(OrderedDict(body=net(1)))
+    model, other, wrapped = net(), net(1), nn.Sequential(OrderedDict(backbone=net(1)))
     state = {f"backbone.{key}": value for key, value in model.state_dict().items()}
     with caplog.at_level(logging.INFO):
         load_state_dict(other, state, strict=True)
         load_state_dict(wrapped, model.state_dict(), strict=True)
-    assert equal(model, other) and equal(model, wrapped.body)
-    assert "keys without the prefix 'backbone.'" in caplog.text
-    assert "keys with the prefix 'body.'" in caplog.text
+    assert equal(model, other) and equal(model, wrapped.backbone)
+    assert "keys such as backbone.conv.weight as conv.weight" in caplog.text
+    assert "keys such as conv.weight as backbone.conv.weight" in caplog.text
 
 
 def test_nothing_that_fits_is_one_line_that_says_whose_keys_they_are():

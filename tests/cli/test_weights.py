@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 import yaml
+from safetensors.torch import load_file
 
-from devrun.checkpoint import load_checkpoint, read_checkpoint
+from devrun.checkpoint import find_latest, load_checkpoint, read_checkpoint
 from devrun.cli.main import main
-from devrun.models import MLP, VisionTransformer
+from devrun.models import MLP
 from tests.support.command import command
 
 VIT = {
@@ -48,7 +48,7 @@ def test_keys_are_revised_by_the_config_and_by_flags(config, train):
     words = ("--load-from", "both.pth", "--work-dir")
     status, _, err = train(config(), *words, "a")
     assert status == 3
-    assert "fit as well without the prefix 'student.' as" in err
+    assert "nothing in both.pth fits MLP; its keys are 'student." in err
     drop = ("--revise-keys", "^student[.]=unused_", "--revise-keys", "^(?=t)teacher.=")
     status, _, err = train(config(), *words, "b", *drop)
     assert status == 0, err
@@ -63,14 +63,16 @@ def test_keys_are_revised_by_the_config_and_by_flags(config, train):
 
 
 @pytest.mark.parametrize(
-    "versions", ["text", {"": 3}, {3: {}}, {"": {"version": "2"}}, [1]]
+    ("versions", "expected"), [("text", 0), ({3: {}}, 0), ([1], 0), ({"": 3}, 3)]
 )
-def test_versions_as_torch_never_writes_them_are_left_out(config, train, versions):
+def test_versions_as_torch_never_writes_them_are_no_crash(
+    config, train, versions, expected
+):
     state = OrderedDict(mlp().state_dict())
     state._metadata = versions
     torch.save(state, "odd.pth")
     status, _, err = train(config(), "--load-from", "odd.pth", "--dry-run")
-    assert status == 0, err
+    assert status == expected, err
 
 
 @pytest.mark.parametrize(
@@ -139,44 +141,15 @@ def test_weights_are_downloaded_for_training_and_test_with_the_flag_only(
     assert main(words) == 3
 
 
-def test_an_export_in_a_layout_has_its_names_and_loads_again(config, train, export):
-    data = {"samples_per_gpu": 4, "workers_per_gpu": 0, "train": IMAGES}
-    file = config(model=VIT, data=data, evaluation=None)
-    assert train(file, "--work-dir", "a", "--seed", "1")[0] == 0
-    ours = read_checkpoint("a/checkpoints/step-00000004")["model"]
-    status, _, err = export("a", "--layout", "mmcls", "--output", "m.pth")
-    assert status == 0, err
-    content = torch.load("m.pth", weights_only=True)
-    assert content.keys() == {"meta", "state_dict"}
-    assert content["state_dict"].keys() == {
-        "backbone.cls_token", "backbone.pos_embed", *(f"{name}.{kind}" for kind in
-        ("weight", "bias") for name in (
-            "backbone.patch_embed.projection", "backbone.layers.0.ln1",
-            "backbone.layers.0.attn.qkv", "backbone.layers.0.attn.proj",
-            "backbone.layers.0.ln2", "backbone.layers.0.ffn.layers.0.0",
-            "backbone.layers.0.ffn.layers.1", "backbone.ln1", "head.layers.head")),
-    }  # fmt: skip
-    for form, layout in (("torch", "torchvision"), ("safetensors", "transformers")):
-        words = ("--format", form, "--layout", layout)
-        status, out, err = export("a", *words)
+def test_an_export_has_the_names_of_the_run_and_loads_again(config, train, export):
+    assert train(config(), "--work-dir", "a", "--seed", "1")[0] == 0
+    ours = read_checkpoint(find_latest("a/checkpoints"))["model"]
+    for form, read in (("torch", torch.load), ("safetensors", load_file)):
+        status, out, err = export("a", "--format", form)
         assert status == 0, err
         path = Path(out.strip().removeprefix("written: "))
-        read = safetensors.torch.load_file if form != "torch" else torch.load
-        parts = 1 if form == "torch" else 3
-        found = [v for k, v in read(path).items() if "layer" in k and v.dim() == 2]
-        assert {tuple(v.shape) for v in found} >= {(24 // parts, 8)}
-        model = VisionTransformer(**{k: v for k, v in VIT.items() if k != "type"})
+        assert read(path).keys() == ours.keys()
+        model = mlp()
         load_checkpoint(model, path, strict=True)
         assert all(torch.equal(v, ours[k]) for k, v in model.state_dict().items())
-    status, _, err = export("a", "--format", "torch", "--output", "bare.pth")
-    bare = torch.load("bare.pth", weights_only=True)
-    assert status == 0 and bare.keys() == ours.keys()
     assert export("a", "--format", "safetensors", "--output", "x.pth")[0] == 3
-
-
-def test_a_layout_that_the_weights_do_not_have_is_one_line(config, train, export):
-    assert train(config(), "--work-dir", "a")[0] == 0
-    status, _, err = export("a", "--layout", "timm", "--output", "m.pth")
-    assert status == 3
-    assert "are of no model whose layouts are known (ResNet, " in err
-    assert err.count("\n") == 1 and not Path("m.pth").exists()

@@ -242,16 +242,6 @@ def test_a_word_of_the_command_line_has_the_value_in_the_table(row):
     assert repr(parse_value(word.partition("=")[2])) == value
 
 
-def test_the_table_of_layouts_is_that_of_the_code():
-    from devrun.checkpoint.keymap import LAYOUTS
-
-    known = {}
-    for layout in LAYOUTS:
-        known.setdefault(layout.model, []).append(layout.name)
-    rows = table("docs/weights.md", "model", "layouts")
-    assert {name: codes(row[1]) for row in rows for name in codes(row[0])} == known
-
-
 class Trace(Hook):
     """Writes a line at every stage."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from devrun.checkpoint.manifest import FileEntry, Manifest
+from devrun.checkpoint.manifest import FileEntry, Manifest, _sealed
 
 BOMB = 400 << 20
 CORPUS = {}
@@ -231,11 +231,7 @@ def manifest_with(path, **fields):
     record = json.loads((path / "MANIFEST.json").read_text())
     record.update(fields)
     record.pop("self_sha256", None)
-    from devrun.checkpoint import strict_json
-
-    own = hashlib.sha256(strict_json.canonical(record)).hexdigest()
-    text = strict_json.render({**record, "self_sha256": own})
-    (path / "MANIFEST.json").write_bytes(text)
+    (path / "MANIFEST.json").write_bytes(_sealed(record))
 
 
 MANIFESTS = [

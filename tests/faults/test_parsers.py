@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from devrun.checkpoint import decode_tree, encode_tree, strict_json
 from devrun.checkpoint.loader import load_any
-from devrun.checkpoint.manifest import FileEntry, Manifest, _self_hash
+from devrun.checkpoint.manifest import FileEntry, Manifest, _sealed
 from devrun.checkpoint.names import FILE
 from devrun.cli.main import COMMANDS, parser_of
 from devrun.errors import CheckpointError, ConfigError
@@ -36,7 +36,7 @@ def test_json(count, figures):
     @examples(count)
     @given(JSON)
     def written(value):
-        for write in (strict_json.dumps, strict_json.render, strict_json.canonical):
+        for write in (strict_json.dumps, strict_json.render):
             assert strict_json.loads(write(value)) == value
 
     @examples(count)
@@ -71,7 +71,6 @@ PATHS = st.sampled_from(
     + [
         ("files", 0),
         ("files", 1),
-        ("required", 1),
         ("environment", "x"),
         ("meta", "$t"),
     ]
@@ -116,9 +115,8 @@ def test_manifests(count, figures):
         for path, value in changes:
             put(record, path, value)
         record.pop("self_sha256", None)
-        record["self_sha256"] = _self_hash(record)
         try:
-            manifest = Manifest.parse(strict_json.render(record))
+            manifest = Manifest.parse(_sealed(record))
         except CheckpointError as error:
             one_line(error)
             return
@@ -217,9 +215,8 @@ def test_tensor_files(count, tmp_path, figures):
     )
 
 
-TAGS = ["$tensor", "$float", "$int", "$bytes", "$tuple", "$size", "$set", "$frozenset",
-        "$deque", "$dict", "$odict", "$counter", "$array", "$scalar", "stride", "dtype",
-        "shape", "data", "metadata", "$other"]  # fmt: skip
+TAGS = ["$tensor", "$float", "$int", "$bytes", "$tuple", "$set", "$dict", "$odict",
+        "$array", "$scalar", "dtype", "shape", "metadata", "$other"]  # fmt: skip
 WORDS = ["t", "b", "nan", "0x1f", "AAAA", "complex64", "<f4", "<U3", "|O", "<M8[D]"]
 TREE = json_of(
     st.none()
