@@ -10,7 +10,7 @@ from typing import Any
 
 from devrun.config import dump as writer
 from devrun.config.imports import import_custom, search_folders
-from devrun.config.limits import Budget, Copier
+from devrun.config.limits import Budget, copied
 from devrun.config.loader import HELPERS, RESERVED, Loader, finish
 from devrun.config.merge import begin_lists, merge, nested, replace_other_types
 from devrun.config.origin import describe
@@ -24,7 +24,7 @@ from devrun.place import COMMAND_LINE, Origin, dotted
 from devrun.text import escape
 from devrun.trust import may_run_code
 
-_OWN = ("_cfg_dict", "_filename", "_text", "_helpers", "_files")
+_OWN = ("_cfg_dict", "_filename", "_text", "_helpers")
 
 
 class Config:
@@ -56,7 +56,6 @@ class Config:
         self._set("_filename", None if filename is None else os.fspath(filename))
         self._set("_text", cfg_text)
         self._set("_helpers", frozenset())
-        self._set("_files", ())
 
     def _set(self, name: str, value: Any) -> None:
         if name == "_cfg_dict":
@@ -181,7 +180,7 @@ class Config:
         """
         guard(self._cfg_dict)
         budget = Budget()
-        new = Copier(budget, any_leaf=True).copy(nested(options, origin), origin)
+        new = copied(nested(options, origin), budget, origin, any_leaf=True)
         tree = copy.deepcopy(self._cfg_dict)
         if allow_list_keys:
             begin_lists(options, tree, origin)
@@ -265,7 +264,6 @@ def _loaded(
 ) -> Config:
     config = Config(tree, text, path)
     config._set("_helpers", frozenset(loader.helpers))
-    config._set("_files", tuple(loader.files))
     if import_modules:
         import_custom(tree, search_folders(path) if loader.trust else ())
     return config

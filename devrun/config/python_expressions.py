@@ -1,14 +1,12 @@
 """The value of an expression in a Python configuration, from its syntax tree.
 
 Nothing is compiled or executed: each kind of node below is one method, and a kind
-without a method is refused by name.
+without a method is refused.
 """
 
 from __future__ import annotations
 
 import ast
-import copy
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -17,9 +15,9 @@ from devrun.config import python_operations as operations
 from devrun.config.limits import MAX_BITS, Budget, TooMuch
 from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.template import MARKER
-from devrun.config.tree import ConfigDict, origin_of
+from devrun.config.tree import ConfigDict, origin_of, place
 from devrun.errors import ConfigError
-from devrun.place import Origin
+from devrun.place import Origin, Place
 from devrun.text import escape
 
 TRUST = "use --trust-config to run this file as Python code"
@@ -28,19 +26,18 @@ WRONG = (
     TypeError, ValueError,
 )  # fmt: skip
 """What an operation on the values of a configuration can raise."""
-
-_SCALARS = (str, bool, int, float)
+_SCALARS = (str, bool, int, float, type(None))
 _CONVERSIONS = {-1: "s", 115: "s", 114: "r", 97: "a"}
-_ALIKE = {"generatorexp": "listcomp"}
-_SHOWN = 500
-"""Nodes of an expression that a message repeats."""
 
 
 class Expressions:
     """Evaluates expressions over `names`, the variables of the file.
 
-    `fill` replaces the markers of templates; `base` gives the value that a dotted
-    path has in the merged bases, and "" all of them.
+    Args:
+        fill: replaces the markers of templates.
+        base: gives the value that a dotted path has in the merged bases, and "" all
+            of them.
+        load_bases: is given the value of `_base_`.
     """
 
     def __init__(
@@ -49,14 +46,24 @@ class Expressions:
         budget: Budget,
         fill: Callable[[str], Any],
         base: Callable[[str, Origin], Any],
+        load_bases: Callable[[Any, Origin], None],
     ) -> None:
         self.file = file
-        self.names: dict[str, Any] = {}
-        self.target: list[Any] = []
         self.budget = budget
-        self.functions = operations.functions(budget)
         self._fill = fill
-        self.base = base
+        self._base = base
+        self._load_bases = load_bases
+        self.names = ConfigDict(__name__="__config__")
+        self._inner: dict[str, Any] = {}
+        """The names of the comprehension at hand."""
+        self.functions = operations.functions(budget)
+        self.functions["globals"] = lambda: self.names
+        self.imports: dict[str, ast.stmt] = {}
+        self.target: list[str] = []
+        """What is being assigned, for messages."""
+
+    def place(self, node: ast.AST) -> Place:
+        return Place(self.origin(node), tuple(self.target))
 
     def origin(self, node: ast.AST) -> Origin:
         return Origin(self.file, getattr(node, "lineno", 0))
@@ -69,20 +76,53 @@ class Expressions:
             node, f"{what} is not read in a configuration; write the value, or {TRUST}"
         )
 
+    def assign(
+        self, target: ast.expr, value: Any, inner: dict[str, Any] | None = None
+    ) -> None:
+        """Bind `value` to a name, an unpacked row of targets or a subscript.
+
+        `inner` takes the names of a comprehension.
+        """
+        if isinstance(target, ast.Name) and inner is not None:
+            inner[target.id] = value
+        elif isinstance(target, ast.Name):
+            place(self.names, target.id, value, self.origin(target))
+            if target.id == "_base_":
+                self._load_bases(value, self.origin(target))
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            given = operations.items(self.budget, value)
+            if len(given) != len(target.elts):
+                self.fail(target, f"{len(target.elts)} names for {len(given)} values")
+            for part, item in zip(target.elts, given, strict=True):
+                self.assign(part, item, inner)
+        elif isinstance(target, ast.Subscript) or _in_base(target):
+            holder, key = self.holder(target)
+            if _in_base(target):  # from then on it is the bases' own
+                value = operations.deep_copy(self.budget, value)
+            if isinstance(holder, ConfigDict):
+                line = self.origin(target)
+                operations.put(self.budget, holder, key, value, line)
+            elif isinstance(holder, list) and isinstance(key, int):
+                holder[key] = value
+            else:
+                self.fail(target, f"{describe(holder)} takes no value at that place")
+        else:
+            self.refuse(target, f"an assignment to `{source_of(target)}`")
+
     def value(self, node: ast.expr) -> Any:
         """The value of `node`.
 
         Raises:
             ConfigError: anything but plain values and what is made of them.
         """
-        kind = type(node).__name__.lower()
-        method = getattr(self, f"_value_of_{_ALIKE.get(kind, kind)}", None)
+        method = getattr(self, f"_value_of_{type(node).__name__.lower()}", None)
         if method is None:
-            self.refuse(node, f"{kind_of(node)} ")
+            self.refuse(node, f"`{source_of(node)}`")
         try:
             self.budget.charge()
             return method(node)
-        except ConfigError:
+        except ConfigError as error:
+            error.locate(self.place(node))
             raise
         except RecursionError:
             self.fail(node, "nested too deeply; write it in steps")
@@ -92,31 +132,6 @@ class Expressions:
                 text = f"no key {escape(text, 80)}"
             self.fail(node, f"{escape(text, 160)} (in `{source_of(node)}`)")
 
-    def assign(self, target: ast.expr, value: Any) -> None:
-        """Bind `value` to a name, an unpacked row of targets or a subscript."""
-        if isinstance(target, ast.Name):
-            self.names[target.id] = value
-        elif isinstance(target, (ast.Tuple, ast.List)):
-            given = operations.items(self.budget, value)
-            if len(given) != len(target.elts):
-                self.fail(target, f"{len(target.elts)} names for {len(given)} values")
-            for part, item in zip(target.elts, given, strict=True):
-                self.assign(part, item)
-        elif isinstance(target, ast.Subscript) or in_base(target):
-            holder, key = holder_of(self, target)
-            if in_base(target):  # from then on it is the bases' own
-                value = operations.deep_copy(self.budget, value)
-            if isinstance(holder, ConfigDict):
-                operations.put(self.budget, holder, key, value, self.origin(target))
-            elif isinstance(holder, list) and isinstance(key, int):
-                holder[key] = value
-            else:
-                self.fail(target, f"{describe(holder)} takes no value at that place")
-        else:
-            self.refuse(target, f"an assignment to {kind_of(target)}")
-
-    # One method for each kind of node -----------------------------------------
-
     def _value_of_constant(self, node: ast.Constant) -> Any:
         value = node.value
         if isinstance(value, str):
@@ -124,32 +139,30 @@ class Expressions:
             return self._fill(value)
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise TooMuch(f"{describe(value)}; at most {MAX_BITS} bits are taken")
-        if value is None or isinstance(value, _SCALARS):
-            return value
-        self.refuse(node, f"a {type(value).__name__} value")
+        if not isinstance(value, _SCALARS):
+            self.refuse(node, f"a {type(value).__name__} value")
+        return value
 
     def _value_of_name(self, node: ast.Name) -> Any:
         name = node.id
-        if name in self.names:
-            return self.names[name]
+        for known in (self._inner, self.names):
+            if name in known:
+                return known[name]
         filled = self._fill(name)
         if filled is not name:
             return filled
+        if name in self.imports:
+            self.refuse(self.imports[name], "`import`")
         if name == "dict" or name in self.functions:
             self.refuse(node, f"the function {name} as a value")
-        hint = hint_for(name, self.names) if self.names else ""
-        self.fail(
-            node, f"the name {name!r} is not defined above" + f"; {hint}" * bool(hint)
-        )
+        hint = hint_for(name, self.names.keys() - {"__name__"})
+        self.fail(node, f"the name {name!r} is not defined above; {hint}".rstrip("; "))
 
     def _value_of_list(self, node: ast.List) -> list[Any]:
         return list(self._elements(node.elts))
 
     def _value_of_tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
         return tuple(self._elements(node.elts))
-
-    def _value_of_set(self, node: ast.Set) -> Any:
-        return operations.call(self.budget, set, list(self._elements(node.elts)))
 
     def _elements(self, nodes: list[ast.expr]) -> Iterator[Any]:
         for node in nodes:
@@ -159,42 +172,49 @@ class Expressions:
                 yield self.value(node)
 
     def _value_of_dict(self, node: ast.Dict) -> ConfigDict:
-        given = [
-            (key and self.origin(key), key and self.value(key), self.value(value))
-            for key, value in zip(node.keys, node.values, strict=True)
-        ]
-        return self._dict(node, given)
-
-    def _dict(self, node: ast.expr, given: list[tuple[Any, Any, Any]]) -> ConfigDict:
-        """Of `(where, key, value)`; without a place, of a dict to take over."""
         result = operations.new_dict(self.budget, self.origin(node))
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is None:
+                operations.update(self.budget, result, self.value(value))
+            else:
+                line = self.origin(key)
+                operations.put(
+                    self.budget, result, self.value(key), self.value(value), line
+                )
+        return result
+
+    def _call_dict(self, node: ast.Call) -> ConfigDict:
+        if len(node.args) > 1:
+            self.fail(node, "dict(...) takes one positional argument at most")
+        result = operations.new_dict(self.budget, self.origin(node))
+        for given in self._elements(node.args):
+            operations.update(self.budget, result, given)
         written: set[Any] = set()
-        for origin, key, value in given:
-            if origin is None:
-                operations.update(self.budget, result, value)
-                continue
-            self.budget.look(key)
-            if key in written:
-                reason = f"the key {describe(key)} is given twice"
-                raise config_error(reason, origin, self.target)
-            operations.put(self.budget, result, key, value, origin)
-            written.add(key)
+        for keyword in node.keywords:
+            value, line = self.value(keyword.value), self.origin(keyword)
+            given = value if keyword.arg is None else {keyword.arg: value}
+            if not isinstance(given, dict):
+                self.fail(keyword, f"`**` takes a dict, not {describe(given)}")
+            for key in operations.items(self.budget, given):
+                if key in written:
+                    self.fail(keyword, f"the key {describe(key)} is given twice")
+                written.add(key)
+                own = origin_of(given, key) or line
+                value = dict.__getitem__(given, key)
+                operations.put(self.budget, result, key, value, own)
         return result
 
     def _value_of_call(self, node: ast.Call) -> Any:
         function = node.func
-        if isinstance(function, ast.Name) and function.id not in self.names:
-            if function.id == "dict":
+        name = _dotted(function)
+        root, hiding = name.partition(".")[0], (self._inner, self.names, self.imports)
+        if not any(root in names for names in hiding):
+            if name == "dict":
                 return self._call_dict(node)
-            if function.id in self.functions:
-                return self._call(self.functions[function.id], node)
-        elif isinstance(function, ast.Attribute):
-            owner = function.value
-            module = owner.id if isinstance(owner, ast.Name) else ""
-            name = f"{module}.{function.attr}"
-            if name in self.functions and module not in self.names:
+            if name in self.functions:
                 return self._call(self.functions[name], node)
-            receiver = self.value(owner)
+        if isinstance(function, ast.Attribute):
+            receiver = self.value(function.value)
             method = operations.method_of(self.budget, receiver, function.attr)
             if method is not None:
                 return self._call(method, node)
@@ -209,36 +229,14 @@ class Expressions:
             options.update({keyword.arg: given} if keyword.arg else given)
         return function(*self._elements(node.args), **options)
 
-    def _call_dict(self, node: ast.Call) -> ConfigDict:
-        if len(node.args) > 1:
-            self.fail(node, "dict(...) takes one positional argument at most")
-        given: list[tuple[Any, Any, Any]] = [
-            (None, None, argument) for argument in self._elements(node.args)
-        ]
-        for keyword in node.keywords:
-            value, here = self.value(keyword.value), self.origin(keyword)
-            if keyword.arg is not None:
-                given.append((here, keyword.arg, value))
-            elif isinstance(value, dict):
-                for key in operations.items(self.budget, value):
-                    line = origin_of(value, key) or here
-                    given.append((line, key, dict.__getitem__(value, key)))
-            else:
-                self.fail(keyword, f"`**` takes a dict, not {describe(value)}")
-        return self._dict(node, given)
-
     def _value_of_attribute(self, node: ast.Attribute) -> Any:
-        path: list[str] = []
-        owner: ast.expr = node
-        while isinstance(owner, ast.Attribute):
-            path.append(owner.attr)
-            owner = owner.value
-        if _is_base(owner):
-            return self.base(".".join(reversed(path)), self.origin(node))
+        root, _, path = _dotted(node).partition(".")
+        if root == "_base_":
+            return self._base(path, self.origin(node))
         self.refuse(node, f"the attribute {source_of(node)}")
 
     def _value_of_subscript(self, node: ast.Subscript) -> Any:
-        holder, key = holder_of(self, node)
+        holder, key = self.holder(node)
         if isinstance(holder, dict):
             if key not in holder:
                 self.fail(node, f"no key {describe(key)}; {hint_for(key, holder)}")
@@ -252,17 +250,21 @@ class Expressions:
         parts = (node.lower, node.upper, node.step)
         return slice(*(None if part is None else self.value(part) for part in parts))
 
+    def holder(self, node: Any) -> tuple[Any, Any]:
+        """What `node` is an item of, and its key there; `_base_.a` is one too."""
+        named = isinstance(node, ast.Attribute)
+        key = node.attr if named else self.value(node.slice)
+        self.budget.look(key)
+        if isinstance(node.value, ast.Name) and node.value.id == "_base_":
+            return self._base("", self.origin(node)), key
+        return self.value(node.value), key
+
     def _value_of_binop(self, node: ast.BinOp) -> Any:
         left, right = self.value(node.left), self.value(node.right)
-        return operations.binary(self.budget, type(node.op).__name__, left, right)
+        return operations.operate(self.budget, node.op, left, right)
 
     def _value_of_unaryop(self, node: ast.UnaryOp) -> Any:
-        value = self.value(node.operand)
-        if isinstance(node.op, ast.Not):
-            return not value
-        if isinstance(node.op, ast.USub):
-            return -value
-        return ~value if isinstance(node.op, ast.Invert) else +value
+        return operations.operate(self.budget, node.op, self.value(node.operand))
 
     def _value_of_boolop(self, node: ast.BoolOp) -> Any:
         stop_at = isinstance(node.op, ast.Or)
@@ -275,10 +277,9 @@ class Expressions:
 
     def _value_of_compare(self, node: ast.Compare) -> bool:
         left = self.value(node.left)
-        for operator, right_node in zip(node.ops, node.comparators, strict=True):
+        for sign, right_node in zip(node.ops, node.comparators, strict=True):
             right = self.value(right_node)
-            name = type(operator).__name__
-            if not operations.compare(self.budget, name, left, right):
+            if not operations.operate(self.budget, sign, left, right):
                 return False
             left = right
         return True
@@ -293,14 +294,13 @@ class Expressions:
 
     def _value_of_formattedvalue(self, node: ast.FormattedValue) -> str:
         spec = str(self.value(node.format_spec)) if node.format_spec else ""
-        value = self.value(node.value)
-        return operations.show(self.budget, value, _CONVERSIONS[node.conversion], spec)
+        value, conversion = self.value(node.value), _CONVERSIONS[node.conversion]
+        return operations.show(self.budget, value, conversion, spec)
 
-    def _value_of_listcomp(self, node: ast.ListComp | ast.SetComp) -> list[Any]:
+    def _value_of_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
         return [self.value(node.elt) for _ in self._loop(node.generators)]
 
-    def _value_of_setcomp(self, node: ast.SetComp) -> Any:
-        return operations.call(self.budget, set, self._value_of_listcomp(node))
+    _value_of_generatorexp = _value_of_listcomp
 
     def _value_of_dictcomp(self, node: ast.DictComp) -> ConfigDict:
         result = operations.new_dict(self.budget, self.origin(node))
@@ -314,44 +314,33 @@ class Expressions:
         if not generators:
             yield
             return
-        first, rest = generators[0], generators[1:]
+        (first, *rest), outer = generators, self._inner
         rounds = operations.items(self.budget, self.value(first.iter))
-        inner = names_bound([first.target])
-        outer = {name: self.names[name] for name in inner if name in self.names}
-        try:
-            for item in rounds:
-                self.budget.charge()
-                self.assign(first.target, item)
-                if all(self.value(test) for test in first.ifs):
-                    yield from self._loop(rest)
-        finally:
-            for name in set(inner) - outer.keys():
-                self.names.pop(name, None)
-            self.names.update(outer)
-
-
-def holder_of(of: Expressions, node: Any) -> tuple[Any, Any]:
-    """What `node` is an item of, and its key there; `_base_.a` is one too."""
-    named = isinstance(node, ast.Attribute)
-    key = node.attr if named else of.value(node.slice)
-    of.budget.look(key)
-    if _is_base(node.value) and isinstance(key, str):
-        return of.base("", of.origin(node)), key
-    return of.value(node.value), key
+        self._inner = dict(outer)
+        for item in rounds:
+            self.budget.charge()
+            self.assign(first.target, item, self._inner)
+            if all(self.value(test) for test in first.ifs):
+                yield from self._loop(rest)
+        self._inner = outer
 
 
 # Looking at nodes ---------------------------------------------------------------
 
 
-def _is_base(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "_base_"
+def _dotted(node: ast.expr) -> str:
+    """The source of a name with attributes, such as `a.b.c`; empty for all else."""
+    if isinstance(node, ast.Attribute):
+        owner = _dotted(node.value)
+        return f"{owner}.{node.attr}" if owner else ""
+    return node.id if isinstance(node, ast.Name) else ""
 
 
-def in_base(node: ast.expr) -> bool:
+def _in_base(node: ast.expr) -> bool:
     """Whether `node` is a part of `_base_`, such as `_base_.a["b"][1]`."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
-    return _is_base(node)
+    return isinstance(node, ast.Name) and node.id == "_base_"
 
 
 def names_bound(targets: list[ast.expr]) -> list[str]:
@@ -365,25 +354,12 @@ def names_bound(targets: list[ast.expr]) -> list[str]:
     return found
 
 
-def kind_of(node: ast.AST) -> str:
-    """What `node` is, for a message."""
-    names = {
-        "Lambda": "a lambda", "Await": "await", "Yield": "yield",
-        "NamedExpr": "an assignment inside an expression", "Attribute": "an attribute",
-        "Starred": "a starred value",
-    }  # fmt: skip
-    return names.get(type(node).__name__, f"a {type(node).__name__}")
-
-
-def source_of(node: ast.AST) -> str:
+def source_of(node: ast.expr) -> str:
     """`node` as source, its texts left out: one of them may be a secret."""
-    if sum(1 for _ in itertools.islice(ast.walk(node), _SHOWN)) == _SHOWN:
-        return "..."
-    shown = copy.deepcopy(node)
-    for part in ast.walk(shown):
+    for part in ast.walk(node):  # it is read no further: this is for an error
         if isinstance(part, ast.Constant) and isinstance(part.value, str):
             part.value = "..."
     try:
-        return escape(re.sub(MARKER, "{{...}}", ast.unparse(shown)), 60)
+        return escape(re.sub(MARKER, "{{...}}", ast.unparse(node)), 60)
     except RecursionError:
         return "..."

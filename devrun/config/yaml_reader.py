@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from devrun.config.limits import MAX_DEPTH, Budget, TooMuch
+from devrun.config.limits import Budget, check_depth
 from devrun.config.origin import config_error, describe
 from devrun.config.tree import ConfigDict, origin_of, place
 from devrun.place import Origin
@@ -31,6 +31,12 @@ _WORDS: dict[str, bool | None] = {
 }
 
 
+_JSON_WORDS = {
+    "NaN": float("nan"),
+    "Infinity": float("inf"),
+    "-Infinity": float("-inf"),
+}
+"""As Python's `json` writes them."""
 _PAIR = re.compile(
     r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
@@ -70,59 +76,46 @@ def scalar(text: str) -> Any:
     return text
 
 
-def read_yaml(text: str, file: str, budget: Budget) -> ConfigDict:
-    """The mapping in `text`; an empty one where nothing is written.
+def read_json(text: str, file: str, budget: Budget) -> ConfigDict:
+    """The object in `text`, which is read as YAML is.
 
     Raises:
-        ConfigError: text that is no single YAML mapping of plain values.
-    """
-    return _read(text, _Builder(file, budget, scalar), "YAML")
-
-
-def read_json(
-    text: str, file: str, budget: Budget, is_marker: Callable[[str], bool]
-) -> ConfigDict:
-    """The object in `text`, which is read as YAML is; words alone are refused.
-
-    A bare word is accepted, as text, only where `is_marker` accepts it.
-    NaN and Infinity are read as Python's `json` writes them.
-
-    Raises:
-        ConfigError: text that is no JSON object.
+        ConfigError: as `read_yaml`.
     """
 
     def word(text: str) -> Any:
-        if text in ("NaN", "Infinity", "-Infinity"):
-            return float(text)
-        value = scalar(text)
-        if (isinstance(value, str) and not is_marker(text)) or not text:
-            raise ValueError(f"unknown word {describe(text)}; put text in quotes")
-        return value
+        return _JSON_WORDS[text] if text in _JSON_WORDS else scalar(text)
 
     # YAML has no character in two halves, and tabs only within a line
     text = _PAIR.sub(lambda found: found[1] + json.loads(f'"{found[2]}"'), text)
-    return _read(text.replace("\t", " "), _Builder(file, budget, word), "JSON")
+    return read_yaml(text.replace("\t", " "), file, budget, word)
 
 
-def _read(text: str, builder: _Builder, kind: str) -> ConfigDict:
+def read_yaml(
+    text: str, file: str, budget: Budget, plain: Callable[[str], Any] = scalar
+) -> ConfigDict:
+    """The mapping in `text`; an empty one where nothing is written.
+
+    `plain` gives the values of words that are not in quotes.
+
+    Raises:
+        ConfigError: text that is no single mapping of plain values.
+    """
     import yaml  # here: a run from a Python config never needs it
 
+    builder = _Builder(file, budget, plain)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         for event in yaml.parse(text, Loader=loader):
             builder.take(event)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 0
-        reason = (error.problem or error.context or "it cannot be read").strip()
-        origin = Origin(builder.file, line)
-        raise config_error(f"not valid {kind}: {reason}", origin) from None
     except yaml.YAMLError as error:
-        reason = getattr(error, "reason", None) or str(error).split("\n", 1)[0]
-        position = getattr(error, "position", None)
-        line = text.count("\n", 0, position) + 1 if isinstance(position, int) else 0
-        origin = Origin(builder.file, line)
-        raise config_error(f"not valid {kind}: {reason}", origin) from None
+        mark = getattr(error, "problem_mark", None) or getattr(
+            error, "context_mark", None
+        )
+        reason = getattr(error, "problem", None) or getattr(error, "context", None)
+        reason = (reason or str(error).split("\n", 1)[0]).strip()
+        origin = Origin(file, mark.line + 1 if mark else 0)
+        raise config_error(f"not valid YAML: {reason}", origin) from None
     return builder.result()
 
 
@@ -134,7 +127,6 @@ class _Open:
         self.key: Any = None
         self.key_origin: Origin | None = None
         self.merged: list[tuple[Any, Origin]] = []
-        self.size = 1
 
 
 class _Builder:
@@ -143,7 +135,7 @@ class _Builder:
         self._plain = plain
         self._budget = budget
         self._stack: list[_Open] = []
-        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._anchors: dict[str, Any] = {}
         self._documents = 0
         self._root: Any = None
 
@@ -163,7 +155,7 @@ class _Builder:
             if event.anchor not in self._anchors:
                 reason = f"the alias *{event.anchor} stands before or inside its anchor"
                 raise config_error(reason, origin, self._path())
-            self._add(*self._anchors[event.anchor], origin)
+            self._add(self._anchors[event.anchor], origin)
         elif kind in ("MappingStartEvent", "SequenceStartEvent"):
             self._open(event, origin, ConfigDict() if kind[0] == "M" else [])
         elif kind in ("MappingEndEvent", "SequenceEndEvent"):
@@ -183,9 +175,7 @@ class _Builder:
         return [level.key for level in self._stack if level.key is not None]
 
     def _open(self, event: Any, origin: Origin, node: Any) -> None:
-        if len(self._stack) > MAX_DEPTH:
-            reason = f"nested deeper than {MAX_DEPTH} levels; flatten it"
-            raise config_error(reason, origin, self._path()[:4])
+        check_depth(origin, tuple(level.key for level in self._stack))
         self._budget.charge(5)
         if isinstance(node, ConfigDict):
             node._meta_.origin = origin
@@ -194,12 +184,13 @@ class _Builder:
     def _close(self) -> None:
         level = self._stack.pop()
         for merged, origin in level.merged:
+            self._budget.charge(len(merged))
             for key, value in merged.items():
                 if key not in level.node:
                     place(level.node, key, value, origin_of(merged, key) or origin)
         if level.anchor:
-            self._anchors[level.anchor] = (level.node, level.size)
-        self._add(level.node, level.size, level.origin, counted=True)
+            self._anchors[level.anchor] = level.node
+        self._add(level.node, level.origin)
 
     def _scalar(self, event: Any, origin: Origin) -> None:
         value: Any = event.value
@@ -213,22 +204,15 @@ class _Builder:
         if is_key and not event.style and event.value == "<<":
             value = _MERGE_KEY
         if event.anchor:
-            self._anchors[event.anchor] = (value, 1)
-        self._add(value, 1, origin)
+            self._anchors[event.anchor] = value
+        self._add(value, origin)
 
-    def _add(
-        self, value: Any, size: int, origin: Origin, *, counted: bool = False
-    ) -> None:
-        try:
-            self._budget.charge(1 if counted else 2 * size)
-        except TooMuch:
-            reason = "too many values, aliases counted; make it smaller"
-            raise config_error(reason, origin, self._path()[:4]) from None
+    def _add(self, value: Any, origin: Origin) -> None:
+        self._budget.charge(2)
         if not self._stack:
             self._root = value
             return
         level = self._stack[-1]
-        level.size += size
         if isinstance(level.node, list):
             level.node.append(value)
         elif level.key_origin is None:

@@ -135,12 +135,6 @@ _BASES = {
         ("b.py", "a1 = 'x' * 1000000"),
     ],
 }
-_OPTIONS = {
-    "ones": "b=[" + "1," * 500_000 + "]",
-    "dicts": "b=[" + "{}," * 300_000 + "]",
-    "brackets": "b=" + "x(" * 500_000,
-    "quotes": "b=" + "',\"," * 250_000,
-}
 _SUFFIXES = {".py": _PYTHON, ".yaml": _YAML, ".json": _JSON}
 
 HOSTILE = {
@@ -150,5 +144,4 @@ HOSTILE = {
         for name, text in texts.items()
     },
     **{f"_base_ {name}": (dict(files), []) for name, files in _BASES.items()},
-    **{f"--cfg-options {n}": ({"c.py": "a = 1"}, [w]) for n, w in _OPTIONS.items()},
 }
