@@ -65,7 +65,8 @@ class Budget:
 
     def look(self, *values: Any) -> None:
         """Pay for going through all of `values`, to compare, show or hash them."""
-        self.charge(sum(map(weigh, values)) >> 6)
+        for value in values:
+            self.charge(weigh(value) >> 6)
 
     def search(self, holder: Any, *wanted: Any) -> None:
         """Pay for comparing each part of `holder` with all of `wanted`.
@@ -135,7 +136,7 @@ def copied(
         ConfigError: nested too deeply, or a value that is not for a configuration.
     """
     check_depth(origin, path)
-    budget.charge(10 if isinstance(value, dict) else 1)
+    budget.charge(10 if isinstance(value, (dict, list)) else 1)
 
     def inner(key: Any, child: Any, line: Origin | None = origin) -> Any:
         return copied(child, budget, line, (*path, key), any_leaf=any_leaf)

@@ -149,10 +149,10 @@ class _Source:
 
     def _live(self, path: str, origin: Origin) -> Any:
         """The value itself, or all of the bases: what is put into it stays there."""
+        if not self._opened:
+            # Who picks one variable of the bases uses them as a shelf of variables.
+            self._loader.helpers.update(self.bases or ())
         self._opened = True
-        if self.bases is not None:
-            # Who picks one variable of a file uses the file as a shelf of them.
-            self._loader.helpers.update(self.bases)
         return look_up(self.bases, path, origin)
 
     def _fill_tree(self, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Configurations that ask for more than they say: `(files, options)` by name.
+"""Configurations that ask for more than they say: files by name.
 
 The first file is the configuration. Each was, or is akin to, a way past a limit.
 """
@@ -139,9 +139,9 @@ _SUFFIXES = {".py": _PYTHON, ".yaml": _YAML, ".json": _JSON}
 
 HOSTILE = {
     **{
-        f"{suffix} {name}": ({f"c{suffix}": text}, [])
+        f"{suffix} {name}": {f"c{suffix}": text}
         for suffix, texts in _SUFFIXES.items()
         for name, text in texts.items()
     },
-    **{f"_base_ {name}": (dict(files), []) for name, files in _BASES.items()},
+    **{f"_base_ {name}": dict(files) for name, files in _BASES.items()},
 }

@@ -39,7 +39,7 @@ class Cost:
 
 
 class Meter:
-    """`cost(files, options)`: the first of `files` is the configuration."""
+    """`cost(files)`: the first of `files` is the configuration."""
 
     def __enter__(self):
         self._process = subprocess.Popen(
@@ -55,19 +55,19 @@ class Meter:
         self._process.wait(10)
         self._process.stdout.close()
 
-    def cost(self, files, options=()):
+    def cost(self, files):
         """The first of three attempts that is within the bounds, or the last.
 
         Processor time counts the waiting for memory, which neighbours cause too.
         """
         for _ in range(3):
-            cost = self._cost(files, options)
+            cost = self._cost(files)
             if cost.bounded:
                 break
         return cost
 
-    def _cost(self, files, options):
-        request = json.dumps([files, list(options)]) + "\n"
+    def _cost(self, files):
+        request = json.dumps(files) + "\n"
         self._process.stdin.write(request.encode())
         self._process.stdin.flush()
         return Cost(*json.loads(self._process.stdout.readline()))
@@ -79,11 +79,11 @@ def _serve():
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     for line in sys.stdin:
-        files, options = json.loads(line)
+        files = json.loads(line)
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            _read(files, options, writer)
+            _read(files, writer)
         os.close(writer)
         outcome = ""
         while select.select([reader], [], [], 60)[0]:
@@ -99,9 +99,9 @@ def _serve():
         print(json.dumps([outcome, used.ru_utime + used.ru_stime, memory]), flush=True)
 
 
-def _read(files, options, writer):
+def _read(files, writer):
     """In the child: read, say what came of it, and end."""
-    from devrun.config import Config, parse_value
+    from devrun.config import Config
     from devrun.errors import ConfigError
 
     resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
@@ -112,12 +112,7 @@ def _read(files, options, writer):
         for name, text in files.items():
             Path(name).write_text(text, "utf-8", "surrogatepass")
         try:
-            config = Config.fromfile(next(iter(files)), import_custom_modules=False)
-            given = {}
-            for word in options:
-                key, _, value = word.partition("=")
-                given[key] = parse_value(value)
-            config.merge_from_dict(given)
+            Config.fromfile(next(iter(files)), import_custom_modules=False)
             outcome = "read"
         except (ConfigError, ValueError) as error:
             outcome = f"refused: {error}"[:1000]

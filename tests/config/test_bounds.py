@@ -14,5 +14,5 @@ def meter():
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_configs_are_bounded(meter, name):
-    cost = meter.cost(*HOSTILE[name])
+    cost = meter.cost(HOSTILE[name])
     assert cost.bounded, cost
