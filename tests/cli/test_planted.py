@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from datetime import datetime, timedelta
 
 import pytest
@@ -92,44 +91,6 @@ def test_a_record_that_cannot_be_read_keeps_no_run_from_going_on(
     status, _, said = train(config(), "--work-dir", work_dir, "--resume-from", "auto")
     assert (status, "Traceback" in said) == (0, False)
     assert json.loads(record.read_text())["status"] == "done"
-
-
-def logged(out_dir, **options):
-    hook = {"type": "TextLoggerHook", "out_dir": str(out_dir), **options}
-    return {"log_config": {"interval": 2, "hooks": [hook]}}
-
-
-def test_only_the_logs_of_the_run_are_copied(config, train, tmp_path, work_dir):
-    others = {
-        name: work_dir / name
-        for name in ("usercustomize.py", "20200101_000000.log", "notes.yaml")
-    }
-    for file in others.values():
-        file.write_text(MINE)
-    options = logged(tmp_path / "out", out_suffix="", keep_local=False)
-    status, _, said = train(config(**options), "--work-dir", work_dir)
-    assert status == 0, said
-    copied = sorted(p.name for p in (tmp_path / "out" / "work").iterdir())
-    assert [name.partition(".")[2] for name in copied] == ["log", "log.json", "yaml"]
-    assert {file.read_text() for file in others.values()} == {MINE}
-    assert {"run.lock", "run.json", "config.yaml"} <= {
-        p.name for p in work_dir.iterdir()
-    }
-
-    time.sleep(1)  # names of logs have seconds
-    status, _, said = train(config(**options), "--work-dir", work_dir, "--overwrite")
-    assert status == 0, said
-    assert len(list((tmp_path / "out" / "work").glob("config*.yaml"))) == 2
-
-
-def test_logs_go_into_no_folder_of_the_users(config, train, victim, work_dir):
-    (victim.parent / "work").mkdir()
-    (victim.parent / "work" / "site.py").write_text(MINE)
-    options = logged(victim.parent)
-    status, _, said = train(config(**options), "--work-dir", work_dir)
-    assert status == 2
-    assert "holds 'site.py', which is no log" in said.splitlines()[-1]
-    assert [p.name for p in (victim.parent / "work").iterdir()] == ["site.py"]
 
 
 def test_files_of_another_run_are_neither_replaced_nor_deleted(

@@ -7,12 +7,11 @@ import pytest
 from devrun.errors import ConfigError, StorageError
 from devrun.hooks.checkpoint import CheckpointHook
 from devrun.hooks.evaluation import EvalHook
-from devrun.hooks.logger import TensorboardLoggerHook, TextLoggerHook
+from devrun.hooks.logger import TensorboardLoggerHook
 from devrun.hooks.profiler import ProfilerHook
 from tests.support.points import loader, make_runner
 
 HOOKS = {
-    "the logs at the end": lambda place: TextLoggerHook(out_dir=place),
     "event files": lambda place: TensorboardLoggerHook(place),
     "checkpoints": lambda place: CheckpointHook(out_dir=place),
     "best checkpoints": lambda place: EvalHook(

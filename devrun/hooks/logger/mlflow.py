@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from devrun.config.redact import redacted
-from devrun.hooks.logger.extra import import_extra
-from devrun.hooks.logger.hook import LoggerHook
+from devrun.hooks.logger.hook import LoggerHook, import_extra
 from devrun.registry import HOOKS
 from devrun.run import Run
 

@@ -8,8 +8,7 @@ from typing import Any
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.errors import ConfigError
 from devrun.files import own_folder
-from devrun.hooks.logger.extra import import_extra
-from devrun.hooks.logger.hook import LoggerHook
+from devrun.hooks.logger.hook import LoggerHook, import_extra
 from devrun.redact import redact
 from devrun.registry import HOOKS
 from devrun.run import Run

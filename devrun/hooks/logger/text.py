@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from devrun.checkpoint.storage import check_possible, check_writable
-from devrun.errors import ConfigError, UnsupportedFeatureError
-from devrun.files import disk_errors, unfollowed
-from devrun.hooks.logger.extra import CONFIG, own_logs
 from devrun.hooks.logger.hook import THROUGHPUT, TIMES, LoggerHook, plain_number
 from devrun.log.jsonlines import JsonLines
 from devrun.registry import HOOKS
@@ -22,10 +15,7 @@ from devrun.text import escape
 
 _FIELDS = ("mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "memory")
 """What the hook itself puts into a record; a log value of that name gets a `_`."""
-_PARTS = {"data": "wait_time", "copy": "copy_time", "compute": "compute_time"}
 _NOT_LISTED = (*_FIELDS, *TIMES, THROUGHPUT)
-_COPIED = re.compile(r"\d{8}_\d{6}.*\.log(\.json)?|config(-\d{8}_\d{6})?\.yaml")
-"""Names of logs that earlier runs copied to the same place."""
 
 
 @HOOKS.register_module()
@@ -33,28 +23,20 @@ class TextLoggerHook(LoggerHook):
     """Logs lines in MMCV's format and appends `<work_dir>/<timestamp>.log.json`::
 
         Epoch [1][10/16]  lr: 1.000e-01, eta: 0:00:01, time: 0.069, data_time: 0.012,
-                          memory: 512, loss: 2.5837, samples_per_sec: 463.8,
-                          bound: compute 81%
+                          memory: 512, loss: 2.5837, samples_per_sec: 463.8
         Iter [10/100]     lr: ... (the same)
         Epoch(val) [1][5] accuracy: 0.9000
         Iter(val) [5]     accuracy: 0.9000        (5 = batches evaluated)
 
     each on one line with a tab after the brackets. What MMCV does not have comes
     last: `lr_min` and `lr_max` where parameter groups differ (`lr` is the first
-    group's), the throughput over all ranks, and what most of an update goes to: `data`
-    (waiting for it), `copy` (to the device), `compute` or `host` (hooks and the loop).
+    group's), and the throughput over all ranks.
     `memory` is the peak in MiB, on devices that tell. In the file, the first line is
     the run's `meta`; `step` counts completed updates, which `iter` of a val record
     does not.
 
     Args:
         interval_exp_name: iterations between two lines with `meta["exp_name"]`.
-        out_dir: copy the logs of this run, and its config, to
-            `out_dir/<name of work_dir>` at the end: a new or empty folder, or one with
-            nothing but such logs.
-        out_suffix: endings of the names of those that are copied.
-        keep_local: whether the logs stay in `work_dir` too; the config does.
-        file_client_args: of MMCV's remote storage; must be None.
     """
 
     def __init__(
@@ -64,39 +46,13 @@ class TextLoggerHook(LoggerHook):
         ignore_last: bool = True,
         reset_flag: bool = False,
         interval_exp_name: int = 1000,
-        out_dir: str | os.PathLike[str] | None = None,
-        out_suffix: str | tuple[str, ...] = (".log.json", ".log", ".yaml"),
-        keep_local: bool = True,
-        file_client_args: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(interval, ignore_last, reset_flag, by_epoch)
-        if file_client_args is not None:
-            raise UnsupportedFeatureError.of(
-                "file_client_args",
-                "is not supported: logs are copied to a mounted "
-                "directory only; give out_dir a local path",
-            )
-        if out_dir is None and not keep_local:
-            raise ConfigError(
-                "keep_local=False needs an out_dir to move the logs to",
-                key="keep_local",
-            )
         self.interval_exp_name = interval_exp_name
-        self.out_dir = out_dir
-        self.out_suffix = (
-            (out_suffix,) if isinstance(out_suffix, str) else tuple(out_suffix)
-        )
-        self.keep_local = keep_local
         self.json_log_path: str | None = None
         self._json: JsonLines | None = None
         self._start = self._timed_until = 0
         self._seconds = 0.0
-
-    def prepare_dry_run(self) -> bool:
-        if self.out_dir is not None:
-            check_possible(self.out_dir)
-            self.out_dir = None
-        return super().prepare_dry_run()
 
     def before_run(self, runner: Run) -> None:
         super().before_run(runner)
@@ -104,8 +60,6 @@ class TextLoggerHook(LoggerHook):
         self._seconds = 0.0
         if runner.work_dir is None or runner.rank != 0:
             return
-        if (target := self._target(runner)) is not None:
-            _check_target(target)
         name = f"{runner.timestamp}.log.json"
         self.json_log_path = os.path.join(runner.work_dir, name)
         self._json = JsonLines(self.json_log_path)
@@ -132,18 +86,9 @@ class TextLoggerHook(LoggerHook):
     def after_run(self, runner: Run) -> None:
         super().after_run(runner)
         self._close()
-        target = self._target(runner)
-        if target is not None and runner.rank == 0:
-            self._copy_logs(runner, target)
 
     def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._close()
-
-    def _target(self, runner: Run) -> Path | None:
-        """Where the logs are copied to, if they are."""
-        if self.out_dir is None or runner.work_dir is None:
-            return None
-        return Path(self.out_dir) / Path(runner.work_dir).name
 
     def _close(self) -> None:
         if self._json is not None:
@@ -220,35 +165,6 @@ class TextLoggerHook(LoggerHook):
             if at_end or self.every_n_iters(runner, self.interval_exp_name):
                 runner.logger.info("Exp name: %s", escape(runner.meta["exp_name"]))
 
-    def _copy_logs(self, runner: Run, target: Path) -> None:
-        logs = own_logs(runner, self.out_suffix)
-        with disk_errors(f"cannot copy the logs to {str(target)!r}"):
-            for path in logs:
-                copy = target / path.name
-                if path.name == CONFIG and copy.exists():  # an earlier run's
-                    copy = target / f"config-{runner.timestamp}.yaml"
-                with (
-                    open(path, "rb", opener=unfollowed) as source,
-                    open(copy, "xb", opener=unfollowed) as file,
-                ):
-                    shutil.copyfileobj(source, file)
-                if not self.keep_local and path.name != CONFIG:
-                    path.unlink()
-        runner.logger.info("%d log files were copied to %s", len(logs), escape(target))
-
-
-def _check_target(target: Path) -> None:
-    """Refuse a folder in which others keep files."""
-    names = os.listdir(target) if target.is_dir() else []
-    foreign = sorted(name for name in names if not _COPIED.fullmatch(name))
-    if foreign:
-        raise ConfigError.of(
-            "out_dir",
-            f"{str(target)!r} holds {foreign[0]!r}, which is no log: name a folder in "
-            "which there is nothing of that name yet",
-        )
-    check_writable(target)
-
 
 def _learning_rates(runner: Run) -> dict[str, Any]:
     """`lr` as in MMCV, and its range over the groups where they differ."""
@@ -268,17 +184,7 @@ def _extras(record: Mapping[str, Any]) -> list[str]:
     ]
     if THROUGHPUT in record:
         items.append(f"{THROUGHPUT}: {record[THROUGHPUT]:.1f}")
-    if record.keys() >= {"time", *_PARTS.values()}:
-        items.append(f"bound: {_bound(record)}")
     return items
-
-
-def _bound(record: Mapping[str, Any]) -> str:
-    """What most of an update goes to, as `data 63%`; `host` is what is left of it."""
-    parts = {part: record[name] for part, name in _PARTS.items()}
-    parts["host"] = max(record["time"] - sum(parts.values()), 0.0)
-    part = max(parts, key=lambda name: parts[name])
-    return f"{part} {parts[part] / sum(parts.values()):.0%}"
 
 
 def _shown(value: Any) -> str:

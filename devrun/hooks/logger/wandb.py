@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from devrun.config.redact import redacted
 from devrun.errors import ConfigError, ConfigTypeError, nearest
 from devrun.files import own_folder
-from devrun.hooks.logger.extra import import_extra, own_logs
-from devrun.hooks.logger.hook import LoggerHook
+from devrun.hooks.logger.hook import LoggerHook, import_extra
 from devrun.registry import HOOKS
 from devrun.run import Run
 
@@ -34,7 +35,6 @@ class WandbLoggerHook(LoggerHook):
             step, not at once: wandb drops what comes for a step that was closed, and
             an evaluation has the step of the training record before it.
         log_artifact: whether the logs of this run are uploaded at the end.
-        out_suffix: endings of the names of those logs.
         define_metric_cfg: metric name -> `summary` of `wandb.define_metric`.
 
     Raises:
@@ -51,7 +51,6 @@ class WandbLoggerHook(LoggerHook):
         by_epoch: bool = True,
         with_step: bool = True,
         log_artifact: bool = True,
-        out_suffix: str | tuple[str, ...] = (".log.json", ".log", ".yaml"),
         define_metric_cfg: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(interval, ignore_last, reset_flag, by_epoch)
@@ -60,9 +59,6 @@ class WandbLoggerHook(LoggerHook):
         self.commit = commit
         self.with_step = with_step
         self.log_artifact = log_artifact
-        self.out_suffix = (
-            (out_suffix,) if isinstance(out_suffix, str) else tuple(out_suffix)
-        )
         self.define_metric_cfg = dict(define_metric_cfg or {})
         self.run: Any = None
 
@@ -99,7 +95,7 @@ class WandbLoggerHook(LoggerHook):
             return
         if self.log_artifact and runner.work_dir is not None:
             artifact = self.wandb.Artifact(name="artifacts", type="model")
-            for path in own_logs(runner, self.out_suffix):
+            for path in _own_logs(runner):
                 artifact.add_file(str(path))
             self.run.log_artifact(artifact)
         self._finish(0)
@@ -125,3 +121,19 @@ def _checked(init_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(kwargs.get("config", {}), Mapping):  # else the path of a file
         raise ConfigTypeError.of("init_kwargs", "takes a dict as `config`")
     return kwargs
+
+
+def _own_logs(runner: Run) -> list[Path]:
+    """The files in `work_dir` that this run has logged to, and its config.
+
+    No others, whatever they are called: a config may name any folder as `work_dir`.
+    """
+    work_dir = Path(str(runner.work_dir))
+    handlers = [h for h in runner.logger.handlers if isinstance(h, logging.FileHandler)]
+    written = [Path(handler.baseFilename) for handler in handlers]
+    written += [work_dir / f"{runner.timestamp}.log.json", work_dir / "config.yaml"]
+    return [
+        path
+        for path in written
+        if path.parent == work_dir and path.is_file() and not path.is_symlink()
+    ]
