@@ -2,10 +2,8 @@
 
 from devrun.hooks.base import STAGES, Hook, Priority, get_priority
 from devrun.hooks.checkpoint import CheckpointHook
-from devrun.hooks.closure import ClosureHook
 from devrun.hooks.early_stopping import EarlyStoppingHook
 from devrun.hooks.ema import EMAHook
-from devrun.hooks.empty_cache import EmptyCacheHook
 from devrun.hooks.evaluation import DistEvalHook, EvalHook
 from devrun.hooks.logger import (
     LoggerHook,
@@ -14,9 +12,13 @@ from devrun.hooks.logger import (
     TextLoggerHook,
     WandbLoggerHook,
 )
+from devrun.hooks.processes import (
+    DistSamplerSeedHook,
+    StopTogetherHook,
+    SyncBuffersHook,
+)
 from devrun.hooks.profiler import FlopsHook, ProfilerHook
 from devrun.hooks.progress import ProgressHook
-from devrun.hooks.sampler_seed import DistSamplerSeedHook
 from devrun.hooks.schedules.cycles import (
     CyclicLrUpdaterHook,
     CyclicMomentumUpdaterHook,
@@ -43,8 +45,7 @@ from devrun.hooks.schedules.torch_scheduler import (
     PlateauSchedulerHook,
     TorchSchedulerHook,
 )
-from devrun.hooks.stop import StopTogetherHook
-from devrun.hooks.sync_buffer import SyncBuffersHook
+from devrun.hooks.simple import ClosureHook, EmptyCacheHook
 from devrun.hooks.timer import IterTimerHook
 from devrun.hooks.update import (
     Fp16OptimizerHook,

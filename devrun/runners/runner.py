@@ -17,7 +17,7 @@ from devrun.config.revisions import MODULE
 from devrun.devices.base import DeviceAdapter
 from devrun.hooks.base import Hook
 from devrun.hooks.dispatch import HookTable
-from devrun.hooks.stop import StopTogetherHook
+from devrun.hooks.processes import StopTogetherHook
 from devrun.log.buffer import LogBuffer
 from devrun.log.logger import get_logger
 from devrun.run import RunState

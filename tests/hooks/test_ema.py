@@ -11,8 +11,8 @@ from torch import nn
 
 from devrun.devices.cpu import CPUAdapter
 from devrun.errors import CheckpointError, ConfigError
-from devrun.hooks.closure import ClosureHook
 from devrun.hooks.ema import EMAHook
+from devrun.hooks.simple import ClosureHook
 from devrun.step import Capability
 from tests.support.runs import TracedRun
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from devrun.errors import ConfigError
-from devrun.hooks.closure import ClosureHook
 from devrun.hooks.profiler import ProfilerHook
+from devrun.hooks.simple import ClosureHook
 from tests.support.runs import TracedRun
 
 

@@ -43,7 +43,7 @@ from devrun.hooks.evaluation.loop import (
 )
 from devrun.hooks.evaluation.own import evaluate_own
 from devrun.hooks.logger.hook import LoggerHook, plain_number
-from devrun.hooks.sync_buffer import share_statistics
+from devrun.hooks.processes import share_statistics
 from devrun.hooks.timer import exclude_time
 from devrun.metrics import StatefulMetric
 from devrun.registry import HOOKS

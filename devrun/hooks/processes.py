@@ -1,11 +1,18 @@
-"""`StopTogetherHook`: when one rank has to stop, all stop in the same iteration."""
+"""Hooks that keep the processes of a run together: buffers, samplers, the end."""
 
 from __future__ import annotations
 
 from time import perf_counter
 from typing import Any
 
-from devrun.dist import gather_numbers, gather_objects
+from torch import nn
+
+from devrun.dist import (
+    allreduce_params,
+    broadcast_tensors,
+    gather_numbers,
+    gather_objects,
+)
 from devrun.hooks.base import Hook, Priority
 from devrun.registry import HOOKS
 from devrun.run import Run
@@ -57,3 +64,52 @@ class StopTogetherHook(Hook):
         if any(stops):
             reasons = gather_objects(wanted)
             runner.request_stop(next(r for r in reasons if r is not None))
+
+
+@HOOKS.register_module()
+class DistSamplerSeedHook(Hook):
+    """Calls `set_epoch` of the loader, its sampler and its batch sampler.
+
+    Without it a sampler such as torch's DistributedSampler gives the same order in
+    every epoch. The loaders that devrun prepares do this themselves; the hook is for
+    samplers of one's own, and calling `set_epoch` twice changes nothing.
+    """
+
+    def before_epoch(self, runner: Run) -> None:
+        loader = runner.data_loader  # None in an iteration runner that has not begun
+        batch_sampler = getattr(loader, "batch_sampler", None)
+        for owner in (
+            loader,
+            getattr(loader, "sampler", None),
+            batch_sampler,
+            getattr(batch_sampler, "sampler", None),
+        ):
+            if owner is not None and hasattr(owner, "set_epoch"):
+                owner.set_epoch(runner.epoch)
+
+
+@HOOKS.register_module()
+class SyncBuffersHook(Hook):
+    """Averages the model's buffers, such as BatchNorm statistics, after each epoch.
+
+    Args:
+        distributed: False switches it off.
+    """
+
+    def __init__(self, distributed: bool = True) -> None:
+        self.distributed = distributed
+
+    def after_epoch(self, runner: Run) -> None:
+        if self.distributed:
+            allreduce_params(runner.model.buffers())
+
+
+def share_statistics(model: nn.Module) -> None:
+    """Give all processes the BatchNorm statistics of the first one."""
+    statistics = (
+        buffer
+        for module in model.modules()
+        if getattr(module, "track_running_stats", False)
+        for buffer in module.buffers(recurse=False)
+    )
+    broadcast_tensors(statistics)

@@ -1,4 +1,4 @@
-"""`ClosureHook`: one function at one stage, without a class."""
+"""Hooks of a few lines: a function at one stage, and emptying the memory cache."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from devrun.errors import ConfigTypeError, UnknownNameError, nearest
 from devrun.hooks.base import GENERIC, STAGES, Hook
 from devrun.registry import HOOKS
+from devrun.run import Run
 
 
 @HOOKS.register_module()
@@ -32,3 +33,33 @@ class ClosureHook(Hook):
         if not callable(fn):
             raise ConfigTypeError.of("fn", f"must be a function, got {fn!r}")
         vars(self)[fn_name] = fn
+
+
+@HOOKS.register_module()
+class EmptyCacheHook(Hook):
+    """Asks the device to empty its memory cache, where it has one.
+
+    Args:
+        before_epoch, after_epoch, after_iter: where to do it, in train and in val.
+    """
+
+    def __init__(
+        self,
+        before_epoch: bool = False,
+        after_epoch: bool = True,
+        after_iter: bool = False,
+    ) -> None:
+        self._before_epoch, self._after_epoch = before_epoch, after_epoch
+        self._after_iter = after_iter
+
+    def before_epoch(self, runner: Run) -> None:
+        if self._before_epoch:
+            runner.adapter.empty_cache()
+
+    def after_epoch(self, runner: Run) -> None:
+        if self._after_epoch:
+            runner.adapter.empty_cache()
+
+    def after_iter(self, runner: Run) -> None:
+        if self._after_iter:
+            runner.adapter.empty_cache()

@@ -1,14 +1,46 @@
-"""`set_epoch` reaches whatever a loader is made of."""
+"""Buffers are averaged over processes, and `set_epoch` reaches every sampler."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
-from devrun.hooks.sampler_seed import DistSamplerSeedHook
+from devrun.hooks.processes import DistSamplerSeedHook
+from tests.support import zygote
 from tests.support.runs import TracedRun
+
+SCRIPT = """
+import sys, torch
+from devrun.dist import close_dist, get_dist_info, init_dist
+from devrun.hooks.processes import SyncBuffersHook
+from tests.support.runs import TracedRun
+
+init_dist("pytorch", "gloo", timeout=60)
+rank, _ = get_dist_info()
+means = {}
+for distributed in (True, False):
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
+    run = TracedRun(SyncBuffersHook(distributed), max_epochs=1, model=model)
+    run.run()  # each rank has half of the samples
+    means[distributed] = model[0].running_mean.clone()
+torch.save(means, f"{rank}.pt")
+close_dist()
+"""
+
+
+def test_two_processes_have_the_mean_of_their_buffers(tmp_path: Path) -> None:
+    ranks = zygote.start_ranks(["-c", SCRIPT], cwd=tmp_path)
+    said = [rank.communicate(60)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    found: list[dict[bool, Any]] = [torch.load(tmp_path / f"{r}.pt") for r in (0, 1)]
+    alone = [means[False] for means in found]
+    together = [means[True] for means in found]
+    assert not torch.allclose(*alone)
+    assert torch.equal(*together)
+    assert torch.allclose(together[0], (alone[0] + alone[1]) / 2)
 
 
 def sampler() -> DistributedSampler:
@@ -52,12 +84,3 @@ def test_a_loader_with_its_own_set_epoch_is_told() -> None:
     for epoch in range(3):
         tell(loader, epoch)
     assert loader == [0, 1, 2]
-
-
-def test_a_loader_without_epochs_is_left_alone() -> None:
-    TracedRun(DistSamplerSeedHook(), max_epochs=1).run()
-    tell([1, 2], 0)
-
-
-def test_an_iteration_run_that_has_no_loader_yet_is_left_alone() -> None:
-    DistSamplerSeedHook().before_epoch(TracedRun(max_iters=1).runner)

@@ -1,11 +1,12 @@
-"""One function at one stage."""
+"""One function at one stage; the cache is emptied where it was asked for."""
 
 from __future__ import annotations
 
 import pytest
 
+from devrun.devices.cpu import CPUAdapter
 from devrun.errors import ConfigError
-from devrun.hooks.closure import ClosureHook
+from devrun.hooks.simple import ClosureHook, EmptyCacheHook
 from tests.support.runs import TracedRun
 
 
@@ -24,14 +25,6 @@ def test_a_generic_stage_covers_train_and_val() -> None:
     )
     loop.run(workflow=("train", "val"))
     assert seen == ["train"] * 4 + ["val"] * 4
-
-
-def test_two_closures_do_not_share_their_function() -> None:
-    seen = []
-    first = ClosureHook("after_run", lambda runner: seen.append("first"))
-    second = ClosureHook("before_run", lambda runner: seen.append("second"))
-    TracedRun(first, second, max_epochs=1).run()
-    assert seen == ["second", "first"]
 
 
 def test_an_exception_stage_gets_the_exception() -> None:
@@ -58,3 +51,24 @@ def test_an_unknown_stage_is_refused_with_the_nearest() -> None:
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(ConfigError, match="fn must be a function, got 3"):
         ClosureHook("after_iter", 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "times"),
+    [
+        ({}, 2),
+        ({"after_epoch": False}, 0),
+        ({"before_epoch": True}, 4),
+        ({"after_iter": True}, 2 + 2 * 4),
+        ({"before_epoch": True, "after_epoch": False, "after_iter": True}, 2 + 2 * 4),
+    ],
+)
+def test_it_is_asked_at_the_chosen_points(options: dict[str, bool], times: int) -> None:
+    asked = []
+
+    class Noting(CPUAdapter):
+        def empty_cache(self) -> None:
+            asked.append("empty_cache")
+
+    TracedRun(EmptyCacheHook(**options), max_epochs=2, length=4, device=Noting()).run()
+    assert len(asked) == times
