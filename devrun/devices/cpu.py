@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
-from devrun.devices.fast import Switch, has_convolutions
+from devrun.devices.fast import has_convolutions
 from devrun.step import UpdatePolicy
 
-CPUINFO, MAPS = Path("/proc/cpuinfo"), Path("/proc/self/maps")
+CPUINFO = Path("/proc/cpuinfo")
 _INSTRUCTIONS = {
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
     "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
@@ -58,25 +57,10 @@ class CPUAdapter(EagerAdapter):
             )
         return super().prepare(model, optimizer, policy)
 
-    def switches(
-        self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
-    ) -> list[Switch]:
-        images = has_convolutions(model)
-        bf16 = images and bool(_flags() & {"avx512_bf16", "amx_bf16"})
-        if not images:
-            why = "there are no convolutions of images"
-        elif not bf16:
-            why = "neither AVX512-BF16 nor AMX in this processor"
-        else:
-            why = "convolutions of images, on a processor with instructions for bf16"
-        return [
-            Switch("precision", "bf16" if bf16 else None, why, "bf16 has 3 digits"),
-            Switch("channels_last", bf16 or None, why, "last bits"),
-            *super().switches(model, optimizer, policy),
-            Switch("compile", None, "was no faster on a CPU, and takes minutes"),
-            Switch("omp_num_threads", None, _thread_advice()),
-            Switch("LD_PRELOAD", None, _allocator()),
-        ]
+    def switches(self, model: nn.Module, optimizer: Any) -> dict[str, Any]:
+        fast = {"avx512_bf16", "amx_bf16"} & _flags() and has_convolutions(model)
+        own = {"precision": "bf16", "channels_last": True} if fast else {}
+        return {**own, **super().switches(model, optimizer)}
 
     def stats(self) -> dict[str, float]:
         """Peak resident memory of the whole process."""
@@ -106,30 +90,6 @@ def _slow_precisions() -> tuple[str, ...]:
 def _flags() -> set[str]:
     """Instruction sets of the first core; none where they are not known."""
     return set((_known("flags") or _known("Features")).split())
-
-
-def _thread_advice() -> str:
-    """Whether the threads of this machine's processes have a core each."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    all_cores = os.cpu_count() or 1
-    cores = len(affinity(0)) if affinity else all_cores
-    if cores == all_cores:  # else what started this process gave it its own
-        cores = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    threads = torch.get_num_threads()
-    said = f"{threads} threads, {cores} cores for this process"
-    return said if threads <= cores else f"{said} wait for each other: set {cores}"
-
-
-def _allocator() -> str:
-    """Whose memory allocator this process has, as far as the kernel tells."""
-    try:
-        loaded = MAPS.read_text(encoding="utf-8")
-    except OSError:  # not Linux
-        return "which allocator this process has is not known"
-    for name in ("tcmalloc", "jemalloc", "mimalloc"):
-        if name in loaded:
-            return f"{name} is there"
-    return "the C library's allocator; tcmalloc may be faster, see docs/speed.md"
 
 
 def _known(field: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,16 +14,13 @@ from torch import nn
 from devrun.devices.backends import BackendSettings
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
-from devrun.devices.fast import Switch, has_convolutions
+from devrun.devices.fast import has_convolutions
 from devrun.devices.options import EagerOptions, IndexedOptions
 from devrun.dist import local_rank
 from devrun.errors import ConfigError, DeviceUnavailableError
-from devrun.models.blocks import blocks_of
 from devrun.models.step_module import StepModule
-from devrun.step import MicroBatches, UpdatePolicy
+from devrun.step import MicroBatches
 from devrun.tensors import tensors_in
-
-ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 class CUDAAdapter(EagerAdapter):
@@ -88,48 +84,15 @@ class CUDAAdapter(EagerAdapter):
         self._settings.undo()
         self._undo.close()
 
-    def switches(
-        self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
-    ) -> list[Switch]:
-        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        images = has_convolutions(model)
-        blocks = len(blocks_of(model))
-        whole = "the whole model, which has no numbered blocks, is compiled"
-        parts = f"{blocks} blocks are compiled, one graph for all that are alike"
-        segments = "expandable_segments" in os.environ.get(ALLOCATOR, "")
-        return [
-            Switch(
-                "precision",
-                "bf16" if bf16 else None,
-                "autocast of the forward pass" if bf16 else "no bf16 in this GPU",
-                "bf16 has 3 digits",
-            ),
-            Switch(
-                "tf32", True, "products that stay in fp32", "TF32 has 3 to 4 digits"
-            ),
-            Switch(
-                "channels_last",
-                images or None,
-                "convolutions of images" if images else "no convolutions of images",
-                "last bits",
-            ),
-            *super().switches(model, optimizer, policy),
-            Switch(
-                "compile",
-                {"regions": True},
-                parts if blocks else whole,
-                "last bits",
-                repeats=False,  # kernels are chosen by their time
-            ),
-            Switch(
-                ALLOCATOR,
-                segments or None,
-                "expandable_segments, for less fragmentation"
-                if segments
-                else "torch was there already: set expandable_segments:True before",
-            ),
-            Switch("pinned copies", True, "on a stream of their own, as always"),
-        ]
+    def switches(self, model: nn.Module, optimizer: Any) -> dict[str, Any]:
+        own: dict[str, Any] = {"tf32": True}
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            own["precision"] = "bf16"
+        if has_convolutions(model):
+            own["channels_last"] = True
+        if not self.options.deterministic:  # kernels are chosen by their time
+            own["compile"] = {"regions": True}
+        return {**own, **super().switches(model, optimizer)}
 
     def placed(self, model: StepModule, optimizer: Any) -> Any:
         options, asked = self.options, self._asked

@@ -21,7 +21,7 @@ from devrun.data.prepared import PreparedLoader
 from devrun.data.spec import LoaderSpec
 from devrun.devices.base import DataShare, DeviceAdapter
 from devrun.devices.explain import STEP_FAILURES, raise_explained
-from devrun.devices.fast import Switch, fused_switch, hasten
+from devrun.devices.fast import can_fuse, hasten
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import clip_function, largest_gradient, zero_function
 from devrun.devices.options import EagerOptions, parse_options
@@ -174,14 +174,12 @@ class EagerAdapter(DeviceAdapter):
         self._evaluated = (wrapped, "val")
         return wrapped, optimizer
 
-    def switches(
-        self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
-    ) -> list[Switch]:
+    def switches(self, model: nn.Module, optimizer: Any) -> dict[str, Any]:
         """What `performance: fast` means here for the model; a subclass adds its own.
 
-        Keys are `precision`, `fused` and those of the options; others are only said.
+        Keys are `precision`, `fused` and those of the options.
         """
-        return [fused_switch(optimizer, model, self.device)]
+        return {"fused": True} if can_fuse(optimizer, model, self.device) else {}
 
     def _settle_owner(self, owner: str, optimizer: Any) -> None:
         """What has to be done for who updates: `adapter`, `model` or `hook`.

@@ -15,7 +15,6 @@ from devrun.data.prepared import PreparedLoader
 from devrun.data.sampler import EpochBatchSampler
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
-from devrun.devices.fast import Switch
 from devrun.devices.frozen import Finding
 from devrun.devices.hpu import environment, sdk
 from devrun.devices.hpu.clipping import fused_clip
@@ -86,20 +85,8 @@ class HPUAdapter(EagerAdapter):
             self._markers.after_prepare()
         return prepared
 
-    def switches(
-        self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
-    ) -> list[Switch]:
-        why = "regions become graphs in mode compile"
-        if self._divided:
-            why = "weights are divided over processes, which takes mode eager"
-        mode = None if self._divided else self.options.mode
-        return [
-            Switch("precision", "bf16", "autocast by the SDK", "bf16 has 3 digits"),
-            Switch("hpu.mode", mode, why, "last bits"),
-            Switch(
-                "fused", None, "the SDK's optimizers and clipping are the default here"
-            ),
-        ]
+    def switches(self, model: nn.Module, optimizer: Any) -> dict[str, Any]:
+        return {"precision": "bf16"}  # mode is an option; fused is on anyway
 
     def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
         outputs = super().eval_step(model, batch, mode)
