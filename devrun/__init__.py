@@ -57,53 +57,29 @@ if TYPE_CHECKING:  # the table below, as type checkers and editors read it
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "devrun.config": ("Config", "ConfigDict", "DictAction"),
-    "devrun.devices.base": ("DeviceAdapter", "DeviceInfo"),
-    "devrun.devices.resolve": (
-        "available_devices",
-        "register_device",
-        "resolve_device",
-    ),
-    "devrun.errors": (
-        "CheckpointError",
-        "ConfigError",
-        "DataError",
-        "DeviceMemoryError",
-        "DeviceUnavailableError",
-        "DevrunError",
-        "DivergedError",
-        "HangError",
-        "StorageError",
-        "UnsupportedFeatureError",
-    ),
-    "devrun.hooks.base": ("Hook", "Priority", "get_priority"),
-    "devrun.checkpoint": ("load_checkpoint",),
-    "devrun.optim": ("build_optimizer",),
-    "devrun.registry": (
-        "COLLATE_FUNCTIONS",
-        "DATASETS",
-        "HOOKS",
-        "LOSSES",
-        "METRICS",
-        "MODELS",
-        "OPTIMIZERS",
-        "RUNNERS",
-        "Registry",
-        "TRANSFORMS",
-        "build_from_cfg",
-    ),
-    "devrun.run": ("Run", "RunState"),
-    "devrun.runners": (
-        "BaseRunner",
-        "EpochBasedRunner",
-        "IterBasedRunner",
-        "build_runner",
-    ),
-    "devrun.trust": ("allow_factory",),
-    "devrun.step": ("Capability", "StepOutput", "UpdatePolicy"),
+_HOMES = """
+    checkpoint: load_checkpoint
+    config: Config ConfigDict DictAction
+    devices.base: DeviceAdapter DeviceInfo
+    devices.resolve: available_devices register_device resolve_device
+    errors: CheckpointError ConfigError DataError DeviceMemoryError DevrunError
+    errors: DeviceUnavailableError DivergedError HangError StorageError
+    errors: UnsupportedFeatureError
+    hooks.base: Hook Priority get_priority
+    optim: build_optimizer
+    registry: COLLATE_FUNCTIONS DATASETS HOOKS LOSSES METRICS MODELS OPTIMIZERS RUNNERS
+    registry: TRANSFORMS Registry build_from_cfg
+    run: Run RunState
+    runners: BaseRunner EpochBasedRunner IterBasedRunner build_runner
+    step: Capability StepOutput UpdatePolicy
+    trust: allow_factory
+"""
+"""Module below devrun: the names that it has."""
+_MODULE_OF = {
+    name: f"devrun.{module}"
+    for module, _, names in (row.strip().partition(":") for row in _HOMES.split("\n"))
+    for name in names.split()
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 if not TYPE_CHECKING:  # there, a name that is not imported above is an error
     __all__ = ["__version__", *_MODULE_OF]

@@ -13,12 +13,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module, util
-from pathlib import Path
 from typing import Any
 
 from devrun.blame import cause_of
 from devrun.config.tree import where
 from devrun.errors import ConfigError, DevrunError
+from devrun.interop.packages import FITS
 from devrun.registry import MODELS, Registry
 from devrun.scopes import SCOPES, Scope, within
 
@@ -51,10 +51,6 @@ _KINDS = {
 """Kind of scope (a module here) -> scope -> distribution and its major version."""
 _BASES = ("mmcv.runner.base_module", "mmengine.model.base_module")
 """Modules of `BaseModule`, whose first weights come by rules of its own."""
-_FITS = {
-    "openmmlab": "mmcv 1.7.2 with mmcls 0.25, mmseg 0.30 or mmdet 2.28",
-    "mmengine": "mmengine 0.10 with mmcv 2.1, mmpretrain 1.2 or mmseg 1.2",
-}
 _OTHER_NAMES = {"mmcv": ("mmcv", "mmcv-full", "mmcv-lite")}
 _KNOWN = {
     "ImageClassifier": ("mmcls", "mmpretrain"),
@@ -93,8 +89,8 @@ def opened(cfg: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def scope_of(cfg: Mapping[str, Any]) -> str | None:
     """The scope that `cfg` was written for; None for devrun.
 
-    `default_scope` says so, else the tree of files that it or its model comes from,
-    else the name of its model, where one scope alone has it and devrun does not.
+    `default_scope` says so, else the name of its model, where one scope alone has it
+    and devrun does not.
 
     Raises:
         ConfigError: two installed packages have a model of that name.
@@ -112,26 +108,9 @@ def scope_of(cfg: Mapping[str, Any]) -> str | None:
     kind = model.get("type") if isinstance(model, Mapping) else None
     if not isinstance(kind, str):
         return None
-    written = where(model, "type").origin
-    for file in (getattr(cfg, "filename", None), written and written.file):
-        name = _owner(file) if file else None
-        if name is not None:
-            return name
     if "." in kind or kind in MODELS:
         return None
     return _only_owner(kind, model)
-
-
-def _owner(file: str) -> str | None:
-    """The package whose configs `file` is one of: installed ones, or a checkout's."""
-    for folder in Path(file).absolute().parents:
-        if folder.name == ".mim" and folder.parent.name in SCOPES:
-            return folder.parent.name
-        if folder.name == "configs":
-            beside = [n for n in SCOPES if (folder.parent / n / "__init__.py").exists()]
-            if len(beside) == 1:
-                return beside[0]
-    return None
 
 
 def _only_owner(kind: str, model: Any) -> str | None:
@@ -269,7 +248,7 @@ def _kind_of(name: str) -> str:
         ConfigError: the package is missing, or its foundation does not fit.
     """
     kinds = {kind: scopes[name] for kind, scopes in _KINDS.items() if name in scopes}
-    fits = " or ".join(_FITS[kind] for kind in kinds)
+    fits = " or ".join(FITS[kind] for kind in kinds)
     if util.find_spec(name) is None:
         raise ConfigError(
             f"the scope {name!r} needs the package {name!r}, which is not installed: "
@@ -287,6 +266,6 @@ def _kind_of(name: str) -> str:
     if found is not None and found.split(".")[0] != major:
         raise ConfigError(
             f"{name} {version} needs {base} {major}.x, {base} {found} is installed: "
-            f"{_FITS[kind]}, each generation in an environment of its own"
+            f"{FITS[kind]}, each generation in an environment of its own"
         )
     return kind

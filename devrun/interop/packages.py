@@ -16,7 +16,13 @@ from typing import Any, NoReturn
 from devrun.blame import cause_of
 from devrun.checkpoint import CheckpointLoader
 from devrun.config.tree import where
-from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.errors import (
+    ConfigError,
+    DevrunError,
+    UnknownNameError,
+    UnsupportedFeatureError,
+    nearest,
+)
 from devrun.importing import import_for_config
 from devrun.place import Place
 
@@ -28,25 +34,53 @@ _WITH_INT = (
 )
 
 
-def imported(scope: str, module: str, hints: Iterable[tuple[str, str]]) -> None:
-    """Import `module` for `scope`.
+FITS = {
+    "openmmlab": "mmcv 1.7.2 with mmcls 0.25, mmseg 0.30 or mmdet 2.28",
+    "mmengine": "mmengine 0.10 with mmcv 2.1, mmpretrain 1.2 or mmseg 1.2",
+}
+"""Kind of scope -> versions that go together."""
+_UNKNOWN = re.compile(r"([\w/.-]+) is not in the (?:(\w+)::)?([\w ]+) registry")
 
-    Args:
-        hints: pattern of what an import says, and what to do then.
+
+def imported(scope: str, kind: str, *modules: str) -> None:
+    """Import `modules` for `scope`.
 
     Raises:
         ConfigError: it fails.
     """
-    try:
-        import_for_config(module)
-    except ConfigError:
-        raise
-    except Exception as error:
-        found = ((re.search(pattern, str(error)), hint) for pattern, hint in hints)
-        hint = next((f"; {match.expand(hint)}" for match, hint in found if match), "")
-        raise ConfigError(
-            f"the scope {scope!r}: importing {module} failed: {cause_of(error)}{hint}"
-        ) from error
+    for module in modules:
+        try:
+            import_for_config(module)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"the scope {scope!r}: importing {module} failed: {cause_of(error)}; "
+                f"these fit: {FITS[kind]}"
+            ) from error
+
+
+def explained(
+    error: DevrunError,
+    cfg: Mapping[str, Any],
+    scope: str,
+    known: Callable[[str], Iterable[str]],
+) -> DevrunError:
+    """`error`; where it is of a part that no registry has, with where it was written.
+
+    Args:
+        known: the names that the registry of a group has.
+    """
+    found = _UNKNOWN.search(str(error.__cause__ or ""))
+    if found is None:
+        return error
+    name, owner, group = found.groups()
+    told = UnknownNameError(
+        f"{name!r} is not in the {group} registry of {owner or scope}; "
+        f"{nearest(name, known(group))}"
+    )
+    told.locate(_place_of(name, cfg) or where(cfg))
+    return told
 
 
 def stand_in() -> None:
@@ -146,7 +180,7 @@ def in_dicts(kind: Callable[[Any], Any], section: Any) -> Any:
     return section
 
 
-def place_of(name: str, node: Any) -> Place | None:
+def _place_of(name: str, node: Any) -> Place | None:
     """Where `type: name` was written in the section."""
     if isinstance(node, Mapping):
         if node.get("type") == name:
@@ -154,4 +188,4 @@ def place_of(name: str, node: Any) -> Place | None:
         node = node.values()
     elif not isinstance(node, (list, tuple)):
         return None
-    return next((p for part in node if (p := place_of(name, part)) is not None), None)
+    return next((p for part in node if (p := _place_of(name, part)) is not None), None)

@@ -2,16 +2,17 @@
 
 from devrun.hooks.base import Priority, get_priority
 from devrun.registry import RUNNER_BUILDERS, RUNNERS
-from devrun.runners.constructor import (
+from devrun.runners.helpers import (
     DefaultRunnerConstructor,
     build_runner,
     build_runner_constructor,
+    get_host_info,
+    get_time_str,
+    set_random_seed,
 )
-from devrun.runners.endless import IterLoader
-from devrun.runners.epoch import EpochBasedRunner, Runner
-from devrun.runners.helpers import get_host_info, get_time_str, set_random_seed
-from devrun.runners.iter import IterBasedRunner
+from devrun.runners.kinds import EpochBasedRunner, IterBasedRunner, Runner
 from devrun.runners.runner import BaseRunner
+from devrun.runners.workflow import IterLoader
 
 __all__ = [
     "RUNNERS",

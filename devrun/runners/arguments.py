@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from devrun.blame import cause_of
 from devrun.config.numbers import is_seed, whole_number
 from devrun.config.origin import describe
-from devrun.errors import ConfigError, ConfigTypeError, DataError, DevrunError
+from devrun.errors import ConfigError, ConfigTypeError
 from devrun.files import user_path
 
 
@@ -87,14 +86,6 @@ def length(loader: Any, *, needed: bool) -> int | None:
             f"the data loader over {describe_loader(loader)} has no length, so its "
             "epochs cannot be planned: give the data set a __len__, or use "
             "IterBasedRunner with max_iters"
-        ) from error
-    except DevrunError:
-        raise
-    except Exception as error:
-        cause = cause_of(error)
-        raise DataError(
-            f"the length of the data loader over {describe_loader(loader)} failed: "
-            f"{cause}"
         ) from error
 
 

@@ -43,26 +43,20 @@ def option_place(cfg: Mapping[str, Any], device: str, option: str) -> Place:
     return Place() if section is None else where(cfg, section)
 
 
-def parallel_section(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The `parallel` section with MMCV's keys for it; None where nothing is said.
+def parallel_argument(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """`parallel` for a runner, with MMCV's keys for it.
 
-    It keeps the places of its keys.
+    Nothing where the config does not say it, so that a runner of a user's own need not
+    know of it. It keeps the places of its keys.
     """
     section = cfg.get("parallel")
     named = [name for name in ("find_unused_parameters", "sync_bn") if cfg.get(name)]
     if section is None and not named:
-        return None
+        return {}
     made = copy(section) if section is not None else {}
     for name in named:
         made.setdefault(name, True)
-    return made
-
-
-def parallel_argument(cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """`parallel` for a runner; nothing where the config does not say it, so that a
-    runner of a user's own need not know of it."""
-    section = parallel_section(cfg)
-    return {} if section is None else {"parallel": section}
+    return {"parallel": made}
 
 
 def device_sections(cfg: Mapping[str, Any], device: str) -> list[Mapping[str, Any]]:

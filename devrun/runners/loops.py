@@ -34,10 +34,9 @@ from devrun.peers import lost_peer
 from devrun.runners.agreement import check_data, check_run
 from devrun.runners.arguments import length
 from devrun.runners.checkpointer import WholeRun
-from devrun.runners.endless import IterLoader
 from devrun.runners.opening import opening
 from devrun.runners.rollback import roll_back
-from devrun.runners.workflow import Workflow, check_phases
+from devrun.runners.workflow import IterLoader, Workflow, check_phases
 
 FEW_UPDATES = 10
 """A run of fewer, such as a dry one, may end while a loss scale is still searched."""
@@ -300,16 +299,16 @@ def _train(
 
 def _train_on(run: WholeRun, flow: Workflow, kwargs: dict[str, Any]) -> None:
     """The phases in turn, again from where a rollback leads."""
+    state = run.state
     while True:
         try:
-            for mode, loader in flow.steps(lambda: run.state.finished):
-                run.state.cut_short = False
-                if not run.state.by_epoch:  # here: `train` may be a user's own
-                    run.state.inner_iter = flow.repeat
+            for mode, loader in flow.steps(state):
+                state.cut_short = False
+                if not state.by_epoch:  # here: `train` may be a user's own
+                    state.inner_iter = flow.repeat
                 getattr(run, mode)(loader, **kwargs)
-                if run.should_stop:
-                    if not run.state.cut_short:
-                        flow.advance()
+                if state.stop_reason is not None:
+                    flow.repeat += not state.cut_short
                     return
         except RollbackError as error:
             failure = error

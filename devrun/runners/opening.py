@@ -1,4 +1,4 @@
-"""The lines a run logs before its first update, and the `repr` of a runner."""
+"""The lines a run logs before its first update."""
 
 from __future__ import annotations
 
@@ -61,18 +61,3 @@ def _times(count: int | None, what: str) -> str:
     if count is None:
         return f"{what}s without a limit"
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def describe(runner: WholeRun) -> str:
-    """One line with what the runner trains, where, and how far it is."""
-    epochs, iters = runner.max_epochs, runner.max_iters
-    where = f"device={runner.adapter.name}{' (emulated)' * runner.adapter.emulated}"
-    parts = [
-        f"{runner.model_name} of {parameters_of(runner.model)}",
-        where,
-        f"epoch={runner.epoch}" + ("" if epochs is None else f"/{epochs}"),
-        f"iter={runner.iter}" + ("" if iters is None else f"/{iters}"),
-        f"hooks=[{', '.join(type(hook).__name__ for hook in runner.hooks)}]",
-        f"work_dir={runner.work_dir!r}",
-    ]
-    return f"{type(runner).__name__}({', '.join(parts)})"

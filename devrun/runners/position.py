@@ -10,8 +10,7 @@ from devrun.data.streaming import StreamPosition
 from devrun.dist import gather_objects, get_dist_info
 from devrun.run import Loader, RunState
 from devrun.runners.arguments import length
-from devrun.runners.endless import IterLoader
-from devrun.runners.workflow import Workflow
+from devrun.runners.workflow import IterLoader, Workflow
 
 
 def position_of(state: RunState, flow: Workflow | None) -> dict[str, Any]:

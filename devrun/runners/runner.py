@@ -30,7 +30,6 @@ from devrun.runners.arguments import (
 )
 from devrun.runners.checkpointer import Checkpointer
 from devrun.runners.helpers import get_time_str
-from devrun.runners.opening import describe
 from devrun.runners.registration import HookConfig
 from devrun.runners.session import Session
 from devrun.runners.workflow import Workflow
@@ -134,10 +133,6 @@ class BaseRunner(ABC):
             self.session.guest.join(self, optimizer, loss)
         if self.world_size > 1:
             self.register_hook(StopTogetherHook())
-
-    def __repr__(self) -> str:
-        """What is trained, where, and how far it is; once it is built."""
-        return describe(self) if "not_finite" in vars(self) else super().__repr__()
 
     @abstractmethod
     def train(self, data_loader: Any, **kwargs: Any) -> None:

@@ -32,15 +32,14 @@ from devrun.optim import build_optimizer
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.agreement import check_config
 from devrun.runners.checkpointer import CHECKPOINTS
-from devrun.runners.constructor import build_runner
 from devrun.runners.device_section import (
     adapter_of,
     device_sections,
     device_spec,
     parallel_argument,
 )
+from devrun.runners.helpers import build_runner
 from devrun.runners.runner import BaseRunner
-from devrun.runners.scaling import scale_lr
 from devrun.runners.tuning import check_targets, tune
 from devrun.scopes import VAL_PHASE
 from devrun.step import Capability
@@ -217,7 +216,7 @@ def _built(
     runner.checkpointer.keep_config(to_plain(cfg))
     _register_hooks(runner, cfg)
     runner.session.meet(loaders, workflow)
-    scale_lr(cfg, optimizer, loaders[0], _copies(cfg, runner))
+    _scale_lr(cfg, optimizer, loaders[0], runner)
     if val_loader is not None:
         _register_evaluation(runner, cfg, val_loader, dry_batches)
     if dry_batches is not None:
@@ -226,10 +225,40 @@ def _built(
     return Training(runner, loaders, workflow, cfg, scratch)
 
 
-def _copies(cfg: Mapping[str, Any], runner: BaseRunner) -> int:
-    """Batches of the training loader in an update of all processes."""
-    replicas: int = device_spec(cfg).get("replicas") or 1
-    return runner.policy.accumulate * replicas * runner.adapter.data_share[1]
+def _scale_lr(
+    cfg: Mapping[str, Any], optimizer: Any, loader: Any, runner: BaseRunner
+) -> None:
+    """Multiply each `lr` by samples an update / `base_batch_size`, if `enable` is set.
+
+    The linear rule of Goyal et al., https://arxiv.org/abs/1706.02677, section 2.1; the
+    key and its meaning are MMDetection's.
+
+    Args:
+        optimizer: or a dict of several.
+        loader: of the training; its `batch_size` is of one process.
+
+    Raises:
+        ConfigError: `enable` without `base_batch_size`, or a loader without a size.
+    """
+    wish = cfg.get("auto_scale_lr") or {}
+    if not wish.get("enable"):
+        return
+    base, size = wish.get("base_batch_size"), getattr(loader, "batch_size", None)
+    if base is None or size is None:
+        raise ConfigError(
+            "auto_scale_lr needs base_batch_size, the samples of an update that lr is "
+            "for, and data whose batches have one size",
+            place=where(cfg, "auto_scale_lr"),
+        )
+    copies = runner.policy.accumulate * (device_spec(cfg).get("replicas") or 1)
+    samples = size * copies * runner.adapter.data_share[1]  # of an update
+    optimizers = optimizer.values() if isinstance(optimizer, dict) else [optimizer]
+    for group in (group for one in optimizers for group in one.param_groups):
+        group["lr"] *= samples / base
+    logger.info(
+        "auto_scale_lr: lr times %g, for %d samples an update in place of %d",
+        *(samples / base, samples, base),
+    )
 
 
 def _check_sections(cfg: Mapping[str, Any], *names: str) -> None:

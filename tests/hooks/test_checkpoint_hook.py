@@ -18,8 +18,7 @@ from devrun.checkpoint import (
 from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
 from devrun.hooks.base import Hook
 from devrun.hooks.checkpoint import CheckpointHook
-from devrun.runners.epoch import EpochBasedRunner
-from devrun.runners.iter import IterBasedRunner
+from devrun.runners.kinds import EpochBasedRunner, IterBasedRunner
 
 
 @pytest.fixture

@@ -264,7 +264,7 @@ def test_a_metric_that_their_data_does_not_have_is_one_line(run, configs, tmp_pa
     assert "mAQ" in text.splitlines()[-1]
 
 
-def test_a_scope_is_found_by_the_file_then_by_the_name(configs, tmp_path):
+def test_a_scope_is_found_by_the_name_of_the_model(configs, tmp_path):
     assert scope_of(Config.fromfile(configs[LENET])) == "mmcls"
     mine = tmp_path / "mine.json"
     mine.write_text(json.dumps({"_base_": [str(configs[LENET])]}))
@@ -275,15 +275,6 @@ def test_a_scope_is_found_by_the_file_then_by_the_name(configs, tmp_path):
     assert scope_of(asked) is None
     with pytest.raises(ConfigError, match="default_scope must be one of"):
         scope_of({**asked, "default_scope": "os"})
-
-
-def test_a_checkouts_configs_are_those_of_the_package_beside_them(tmp_path):
-    (tmp_path / "mmcls").mkdir()
-    (tmp_path / "mmcls" / "__init__.py").write_text("")
-    file = tmp_path / "configs" / "mine" / "a.json"
-    file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"model": {"type": "Whatever"}}))
-    assert scope_of(Config.fromfile(file)) == "mmcls"
 
 
 def test_batches_hold_no_containers(configs, tmp_path):

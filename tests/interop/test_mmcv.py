@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from devrun.cli.main import main
-from devrun.interop.mmcv_names import OURS
+from devrun.interop.mmcv_finder import OURS
 from tests.docs.blocks import codes, items
 from tests.support import zygote
 
@@ -77,7 +77,7 @@ def test_every_name_of_the_table_is_that_of_devrun(tmp_path):
     program = script(
         tmp_path,
         "import importlib, devrun.interop.mmcv as shim\n"
-        "from devrun.interop.mmcv_names import OURS\n"
+        "from devrun.interop.mmcv_finder import OURS\n"
         "import mmcv, mmcv.runner, mmcv.runner.hooks\n"
         "for module, names in OURS.items():\n"
         "    theirs = importlib.import_module(module)\n"
@@ -370,7 +370,7 @@ def test_a_program_written_for_mmcv_does_what_devrun_does(tmp_path):
     ours = python("ours.py", *words, "b", cwd=tmp_path)
     assert theirs.returncode == ours.returncode == 0, theirs.stderr + ours.stderr
     assert theirs.stdout == ours.stdout
-    assert theirs.stdout.startswith("devrun.runners.epoch Line cpu 18 [")
+    assert theirs.stdout.startswith("devrun.runners.kinds Line cpu 18 [")
     assert (tmp_path / "a" / "checkpoints" / "step-00000018").is_dir()
     assert "devrun: note: " in theirs.stderr and "devrun: note: " not in ours.stderr
 
@@ -402,7 +402,7 @@ def test_the_device_before_the_program_is_that_of_its_runners(tmp_path):
     words = ("theirs.py", "config.py", "--work-dir", "work")
     done = python("-m", SHIM, "--device", "hpu", "--emulate", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "devrun.runners.epoch Line hpu 12 [" in done.stdout
+    assert "devrun.runners.kinds Line hpu 12 [" in done.stdout
 
 
 EVALUATES = """

@@ -256,7 +256,7 @@ def test_counts_of_iterations(write):
         ("interval=2", "save_begin=5", "save_begin", "5"),
         ("type='TensorboardVisBackend'", "type='AimVisBackend'", "type", "Wandb"),
         ("by_epoch=True, max_epochs=10, val", "max_iters=9, val", "cumulative", "upd"),
-        ("resume = False", "strategy = dict(type='FSDP')", "strategy", "AmpOptim"),
+        ("resume = False", "strategy = dict(type='FSDP')", "strategy", "remove it"),
         ("type='TestLoop'", "type='RetrievalTestLoop'", "type", "a TestLoop"),
         ("resume = False", "compile = True", "compile", "translated"),
         ("resume = False", "optim_wraper = 1", "optim_wraper", "optim_wrapper"),

@@ -54,8 +54,8 @@ EPOCH, ITER = (
     ("runner", "hooks", "most"),
     [
         (EPOCH, (None, None), 15),
-        (EPOCH, (SCHEDULE, CLIPPING), 32),
-        (ITER, (SCHEDULE, CLIPPING), 43),
+        (EPOCH, (SCHEDULE, CLIPPING), 31),
+        (ITER, (SCHEDULE, CLIPPING), 38),
     ],
 )
 def test_a_step_calls_so_many_functions(runner, hooks, most, tmp_path):

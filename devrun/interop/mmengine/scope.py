@@ -14,7 +14,7 @@ from typing import Any
 
 from devrun.construct import Buildable, call, check_call, where
 from devrun.dist import gather_objects
-from devrun.errors import ConfigError, DevrunError, UnknownNameError, nearest
+from devrun.errors import ConfigError, DevrunError
 from devrun.interop.mmengine.hooks import (
     EngineHook,
     ParamSchedulerHook,
@@ -22,10 +22,10 @@ from devrun.interop.mmengine.hooks import (
 )
 from devrun.interop.mmengine.step import Stacked
 from devrun.interop.packages import (
+    explained,
     imported,
     in_dicts,
     mend_numpy,
-    place_of,
     read_weights_here,
     stand_in,
 )
@@ -47,18 +47,6 @@ _REGISTRIES = {
     "learning-rate scheduler": "PARAM_SCHEDULERS",
 }
 """Registry of devrun's -> that of MMEngine and of each package on it."""
-_HINTS = (
-    (r"mmcv\._ext|No module named 'mmcv\.", "it needs MMCV's compiled operators: mmcv"),
-    (r"MMCV==\S+ is used", "mmcv 2.1 fits (mmcv-lite has no compiled operators)"),
-    (
-        r"No module named 'mmcv'",
-        "install mmcv==2.1.0, or mmcv-lite==2.1.0, which has no compiled operators",
-    ),
-    (r"No module named '(\S+?)'", r"install \1"),
-)
-
-
-_UNKNOWN = re.compile(r"([\w/.-]+) is not in the (\w+)::([\w ]+) registry")
 _SCOPE = "|".join(SCOPES)
 _NAMES = {"type": re.compile(rf"(({_SCOPE})\.)?[\w/-]+"), "_scope_": re.compile(_SCOPE)}
 
@@ -140,10 +128,8 @@ class EngineScope:
         try:
             return call(built, args, cfg)
         except DevrunError as error:
-            told = self._unknown(error, cfg)
-            if told is not None:
-                raise told from None
-            raise
+            told = explained(error, cfg, self.name, self._known)
+            raise told from error.__cause__
 
     def _chain(self, kind: str) -> Iterable[Any]:
         """The package's registry and those it inherits from."""
@@ -161,25 +147,14 @@ class EngineScope:
                 return registry.module_dict[name]  # type: ignore[no-any-return]
         return None
 
-    def _unknown(
-        self, error: DevrunError, cfg: Mapping[str, Any]
-    ) -> DevrunError | None:
-        """The unknown name of a part, in devrun's words, and where it was written."""
-        found = _UNKNOWN.search(str(error.__cause__ or ""))
-        if found is None:
-            return None
-        name, scope, group = found.groups()
+    def _known(self, group: str) -> list[str]:
+        """The names of a registry, and of that which it inherits from."""
         known: list[str] = []
         for registry in vars(self._module).values():
             if getattr(registry, "name", None) == group:
                 inherited = getattr(registry.parent, "module_dict", ())
                 known += [*registry.module_dict, *inherited]
-        told = UnknownNameError(
-            f"{name!r} is not in the {group} registry of {scope}; "
-            f"{nearest(name, known)}"
-        )
-        told.locate(place_of(name, cfg) or where(cfg))
-        return told
+        return known
 
     def _default(self) -> Any:
         """Inside, names without a scope are those of this package, as in its runner."""
@@ -199,16 +174,15 @@ def attach(name: str) -> EngineScope:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that are no longer maintained
-        for module in ("mmengine", "mmengine.registry", f"{name}.registry"):
-            imported(name, module, _HINTS)
+        modules = ("mmengine", "mmengine.registry", f"{name}.registry")
+        imported(name, "mmengine", *modules)
         logger: Any = import_module("mmengine.logging").MMLogger
         if not logger.check_instance_created("mmengine"):
             logger.get_instance("mmengine", log_level="WARNING")
-        imported(name, "mmengine.model", _HINTS)
+        imported(name, "mmengine", "mmengine.model")
         stand_in()
         if name != "mmengine":
-            for part in ("models", "datasets"):
-                imported(name, f"{name}.{part}", _HINTS)
+            imported(name, "mmengine", f"{name}.models", f"{name}.datasets")
         read_weights_here(import_module("mmengine.runner").CheckpointLoader)
         mend_numpy(name)
     logging.getLogger("mmengine").setLevel(logging.WARNING)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from devrun.data.batch import batch_size_of
-from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
+from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.interop.mmengine.hooks import RuntimeInfoHook
 from devrun.models.calls import Wrapped
 from devrun.models.steps import check_gradient, detached
-from devrun.scopes import SCOPES
 
 
 def is_of_engine(model: nn.Module) -> bool:
@@ -61,38 +59,23 @@ def engine_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
 
     The model's preprocessor is part of both; what an evaluation predicts are data
     samples, which its metrics take.
-
-    Raises:
-        UnsupportedFeatureError: the model's package says that it cannot do that.
     """
-    try:
-        return _step(step, batch, mode)
-    except DevrunError:
-        raise
-    except NotImplementedError as error:
-        traces = list(traceback.walk_tb(error.__traceback__))
-        package = traces[-1][0].f_globals.get("__name__", "").partition(".")[0]
-        if package not in SCOPES:
-            raise
-        raise UnsupportedFeatureError(
-            f"{step.model_name} of {package}: {error or 'not implemented there'}"
-        ) from error
-
-
-def _step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     model: Any = step.model
     if isinstance(batch, Stacked):
         return _of_stacked(step, batch, mode)
     _place(model)
-    result: dict[str, Any] = {
-        "loss": None, "log_vars": {}, "num_samples": _count(batch)
-    }  # fmt: skip
+    count = _count(batch)
     if mode != "train":
-        return {**result, "predictions": model.val_step(batch)}
+        predicted = model.val_step(batch)
+        return _result(None, {}, count, predictions=predicted)
     update = _Update(step.model_name)
     log_vars = detached(model.train_step(batch, update))
     check_gradient(step, update.loss)
-    return {**result, "loss": update.loss, "log_vars": log_vars}
+    return _result(update.loss, log_vars, count)
+
+
+def _result(loss: Any, log_vars: Any, count: int, **more: Any) -> dict[str, Any]:
+    return {"loss": loss, "log_vars": log_vars, "num_samples": count, **more}
 
 
 @dataclass
@@ -174,14 +157,12 @@ def _of_stacked(step: Wrapped, batch: Stacked, mode: str) -> dict[str, Any]:
     count = len(batch)
     rows = [batch.row(index) for index in range(count)]
     data = {"inputs": batch.inputs, "data_samples": rows}
-    result: dict[str, Any] = {"loss": None, "log_vars": {}, "num_samples": count}
     if mode != "train":
         predicted = model._run_forward(data, mode="predict")
-        result["predictions"] = Stacked.of(predicted)
-        return result
+        return _result(None, {}, count, predictions=Stacked.of(predicted))
     loss, log_vars = model.parse_losses(model._run_forward(data, mode="loss"))
     check_gradient(step, loss)
-    return {**result, "loss": loss, "log_vars": detached(log_vars)}
+    return _result(loss, detached(log_vars), count)
 
 
 def _place(model: Any) -> None:

@@ -111,34 +111,16 @@ def _process(work: Translation) -> None:
     scale = work.tree.get("auto_scale_lr")
     if isinstance(scale, ConfigDict) and not scale.get("enable"):
         del work.tree["auto_scale_lr"]
-    _own_ways(work)
+    for key in ("strategy", "runner_type", "compile"):
+        if work.tree.get(key) not in (None, False, "Runner"):
+            refuse(work.tree, key, "is not translated: remove it, or set it to None")
+        work.tree.pop(key, None)
     wrapper = work.section("model_wrapper_cfg")
     if wrapper is not None:
         if wrapper.pop("type", "") not in ("", "MMDistributedDataParallel"):
             refuse(wrapper.node, None, "only MMDistributedDataParallel is translated")
         wrapper.move("find_unused_parameters", work.out)
         wrapper.done()
-
-
-_OWN_WAYS = {
-    "strategy": (
-        None,
-        "devrun does not divide a model over processes (DeepSpeed, FSDP, ColossalAI); "
-        "set strategy and runner_type to None, optim_wrapper.type to AmpOptimWrapper, "
-        "and use --launcher pytorch",
-    ),
-    "runner_type": ("Runner", "remove it, the runner is devrun's"),
-    "compile": (0, "remove it"),
-}
-"""Key -> what it may be, and what to do if it is something else."""
-
-
-def _own_ways(work: Translation) -> None:
-    for key, (plain, advice) in _OWN_WAYS.items():
-        given = work.tree.get(key)
-        if given and given != plain:
-            refuse(work.tree, key, f"is not translated: {advice}")
-        work.tree.pop(key, None)
 
 
 def _rest(work: Translation, helpers: frozenset[str]) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
-from devrun.construct import Buildable, call, check_call, where
-from devrun.errors import DevrunError, UnknownNameError, nearest
+from devrun.construct import Buildable, call, check_call
+from devrun.errors import DevrunError
 from devrun.interop.openmmlab import config, hooks
 from devrun.interop.openmmlab.parts import (
     collate,
@@ -19,10 +19,10 @@ from devrun.interop.openmmlab.parts import (
     packed_masks,
 )
 from devrun.interop.packages import (
+    explained,
     imported,
     in_dicts,
     mend_numpy,
-    place_of,
     read_weights_here,
     stand_in,
 )
@@ -69,26 +69,8 @@ _OURS = {
 }
 """The runner is devrun's, so what works on it is too, where devrun has that name."""
 
-_HINTS = (
-    (r"MMCV==\S+ is used", "mmcv 1.7.2 fits"),
-    (r"mmcv\._ext", "it needs MMCV's compiled operators (mmcv-full)"),
-    (
-        "numpy.dtype size changed",
-        "a package it imports was built for another numpy: build it here, or take "
-        "numpy 1",
-    ),
-    (r"No module named 'mmcv'", "install mmcv==1.7.2"),
-    (r"No module named '(\w+)", r"install \1"),
-    (
-        r"torchvision::\w+ does not exist",
-        "this torchvision was built for another torch: install the two of one build "
-        "(both for the CPU, or both for one CUDA)",
-    ),
-)
-"""What an import says -> what to do."""
 _KINDS = {"models": "model", "pipeline": "transform", "dataset": "dataset"}
 """Group of a registry of theirs -> kind of ours."""
-_UNKNOWN = re.compile(r"(\w+) is not in the (\w+) registry")
 
 
 class MmcvScope:
@@ -137,7 +119,9 @@ class MmcvScope:
         try:
             made = call(built, args, cfg)
         except DevrunError as error:
-            raise self._explained(error, kind, cfg) from error.__cause__
+            known = partial(self._known, kind)
+            told = explained(error, cfg, self.name, known)
+            raise told from error.__cause__
         if kind == "dataset":
             ignore_others(made)
             packed_masks(made)
@@ -153,28 +137,15 @@ class MmcvScope:
         registry = self._registries.get(kind)
         return None if registry is None else registry.get(name)
 
+    def _known(self, kind: str, group: str) -> Iterable[str]:
+        registry = self._registries.get(_KINDS.get(group, kind))
+        return () if registry is None else registry.module_dict
+
     def _builder(self, kind: str) -> Callable[[Any], Any]:
         build: Callable[[Any], Any] = self._registries[kind].build
         if kind == "dataset" and self.name != "mmcv":
             build = _named(f"{self.name}.datasets.builder:build_dataset")
         return build
-
-    def _explained(
-        self, error: DevrunError, kind: str, cfg: Mapping[str, Any]
-    ) -> DevrunError:
-        """An unknown name of a part in devrun's words, with where it was written."""
-        found = _UNKNOWN.search(str(error.__cause__ or ""))
-        if found is None:
-            return error
-        name, group = found.groups()
-        registry = self._registries.get(_KINDS.get(group, kind))
-        known = registry.module_dict if registry is not None else ()
-        told = UnknownNameError(
-            f"{name!r} is not in the {group} registry of {self.name}; "
-            f"{nearest(name, known)}"
-        )
-        told.locate(place_of(name, cfg) or where(cfg))
-        return told
 
 
 def attach(name: str) -> MmcvScope:
@@ -185,11 +156,10 @@ def attach(name: str) -> MmcvScope:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that are no longer maintained
-        imported(name, "mmcv", _HINTS)
+        imported(name, "openmmlab", "mmcv")
         if name not in _WITHOUT_OPERATORS:
             stand_in()
-        for module in _MODULES[name]:
-            imported(name, module, _HINTS)
+        imported(name, "openmmlab", *_MODULES[name])
         read_weights_here(import_module("mmcv.runner").CheckpointLoader)
         mend_numpy(name)
         keep_values_on_device(name)

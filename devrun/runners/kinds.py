@@ -1,4 +1,4 @@
-"""`EpochBasedRunner`: whole passes over the data."""
+"""`EpochBasedRunner` and `IterBasedRunner`: what a run counts."""
 
 from __future__ import annotations
 
@@ -67,3 +67,47 @@ class Runner(EpochBasedRunner):
             stacklevel=2,
         )
         super().__init__(*args, **kwargs)
+
+
+@RUNNERS.register_module()
+class IterBasedRunner(BaseRunner):
+    """Runs phases of single iterations until `max_iters` updates are done::
+
+        before_run; before_epoch
+        while iter < max_iters:
+            for mode, times in workflow:
+                repeat times: before_{mode}_iter; step; after_{mode}_iter
+        after_epoch; after_run
+
+    A stop that was asked for comes after the iteration in progress.
+    """
+
+    _by_epoch = False
+
+    def train(self, data_loader: Any, **kwargs: Any) -> None:
+        """One update with the next batch."""
+        loops.train_iter(self, data_loader, **kwargs)
+
+    def val(self, data_loader: Any, **kwargs: Any) -> None:
+        """One step without training on the next batch."""
+        loops.val_iter(self, data_loader, **kwargs)
+
+    def run(
+        self,
+        data_loaders: Sequence[Any],
+        workflow: Sequence[Any] = (("train", 1),),
+        max_iters: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Run `workflow`, one loader for each phase, until `max_iters`.
+
+        Args:
+            data_loaders: a list of torch DataLoaders; they start again by themselves.
+            workflow: pairs of mode and number of iterations.
+            max_iters: deprecated; give it to the constructor.
+
+        Raises:
+            ConfigError: loaders and workflow do not fit, or no limit was given.
+        """
+        self._take_limit("max_iters", max_iters)
+        loops.run(self, data_loaders, workflow, kwargs)
