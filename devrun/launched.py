@@ -11,9 +11,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,48 +22,23 @@ AT_ONCE = signal.SIGUSR2
 """By which the launcher ends its processes without their saving."""
 _PARENT_DEATH = 1
 """PR_SET_PDEATHSIG of Linux."""
+_since: float | None = None
 
 
-@dataclass(frozen=True)
-class Launcher:
-    """Who started this process."""
+def launched_since() -> float | None:
+    """When the first launcher of this run began, in seconds since 1970.
 
-    since: float
-    """When the first launcher of the run began, in seconds since 1970."""
-    place: int
-    """Number of this process on its machine."""
-    among: int
-    """Processes there."""
-    cores: tuple[int, ...]
-    """What this process was bound to; empty where there are too few for that."""
-
-    def described(self) -> str:
-        """How the processes share the machine."""
-        cores = (
-            f"bound to {len(self.cores)}" if self.cores else "not bound, as these are"
-        )
-        return (
-            f"{self.among} processes on this machine, each {cores} of its "
-            f"{os.cpu_count()} cores, with OMP_NUM_THREADS="
-            f"{os.environ.get('OMP_NUM_THREADS')}"
-        )
-
-
-_launcher: Launcher | None = None
-
-
-def launcher() -> Launcher | None:
-    """The launcher of this process; None where there is none, or another's."""
-    return _launcher
+    None where no launcher of ours started this process.
+    """
+    return _since
 
 
 def join_launcher() -> None:
-    """Bind this process to its launcher, with whom it ends, and to its share of cores.
+    """Bind this process to its launcher, with whom it ends.
 
-    Called before torch is imported, whose threads take the cores over. Nothing happens
-    in a process that no launcher of ours started.
+    Nothing happens in a process that no launcher of ours started.
     """
-    global _launcher
+    global _since
     told = os.environ.pop(VARIABLE, "").split()
     if not told:
         return
@@ -78,16 +50,12 @@ def join_launcher() -> None:
         if not os.path.exists(f"/proc/{parent}"):  # it was killed meanwhile
             os._exit(7)
         return  # a program that a process of the run started
-    place, among = (int(os.environ[f"LOCAL_{name}"]) for name in ("RANK", "WORLD_SIZE"))
-    cores = share_of_cores(place, among)
-    if cores:
-        os.sched_setaffinity(0, cores)
-    _launcher = Launcher(float(since), place, among, tuple(cores))
+    _since = float(since)
 
 
 def take_signals() -> None:
     """Let through what was held back while nobody here could answer."""
-    if _launcher is not None:
+    if _since is not None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
 
 
@@ -113,47 +81,4 @@ def tell_launcher(status: int, message: str, **facts: Any) -> bool:
         Path(path).write_text(json.dumps(told), encoding="utf-8")
     except OSError:  # the disk is full: then we say it
         return False
-    return _launcher is not None
-
-
-def tell_hang() -> None:
-    """Let the other processes of this machine, too, say where they stand and end."""
-    if (mark := _hang()) is not None:
-        with suppress(OSError):
-            mark.touch()
-
-
-def hang_told() -> bool:
-    """Whether another process of this machine has said that the run hangs."""
-    mark = _hang()
-    return mark is not None and mark.exists()
-
-
-def _hang() -> Path | None:
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    # each process has a folder of its own in that of this start
-    return Path(path).parent.with_name("hang") if _launcher and path else None
-
-
-def share_of_cores(place: int, among: int) -> Sequence[int]:
-    """The cores of process `place` of `among`, which are free to this one together.
-
-    Those of one socket, and the two halves of a core, stay together as far as it goes.
-    Empty where there are fewer cores than processes.
-    """
-    free = sorted(os.sched_getaffinity(0), key=_position)
-    if len(free) < among:
-        return []
-    return free[place * len(free) // among : (place + 1) * len(free) // among]
-
-
-def _position(core: int) -> tuple[int, ...]:
-    """Where a core is: socket, then physical core, then its own number."""
-    found = []
-    for name in ("physical_package_id", "core_id"):
-        try:
-            path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/{name}")
-            found.append(int(path.read_text()))
-        except (OSError, ValueError):  # not told, as in some containers
-            found.append(0)
-    return (*found, core)
+    return _since is not None

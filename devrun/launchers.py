@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 
 from devrun.errors import ConfigError
 
@@ -13,21 +12,16 @@ LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What `init_process_group` reads."""
 _PORT = 29500
-_SOURCES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+_SOURCES = {
     "slurm": {
         "RANK": ("SLURM_PROCID",),
-        "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
+        "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
         "LOCAL_RANK": ("SLURM_LOCALID",),
     },
     "mpi": {
-        "RANK": ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"),
-        "WORLD_SIZE": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE"),
-        "LOCAL_RANK": (
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-            "MPI_LOCALRANKID",
-            "PMIX_LOCAL_RANK",
-            "PMI_LOCAL_RANK",
-        ),
+        "RANK": ("OMPI_COMM_WORLD_RANK", "PMI_RANK"),
+        "WORLD_SIZE": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
+        "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
     },
 }
 """Variable of torch -> those that a launcher may set, the first first."""
@@ -49,47 +43,33 @@ def take_over(launcher: str, port: int | None = None) -> None:
     Raises:
         ConfigError: names the variables that are missing.
     """
-    found: dict[str, str] = {}
-    missing = []
-    for name, sources in _SOURCES[launcher].items():
-        value = next((os.environ[s] for s in sources if os.environ.get(s)), None)
-        if value is None:
-            missing.append(" or ".join(sources))
-        elif not value.isdecimal():
+    found = {
+        name: next((os.environ[s] for s in sources if os.environ.get(s)), "")
+        for name, sources in _SOURCES[launcher].items()
+    }
+    for name, value in found.items():
+        if not value.isdecimal():
+            given = f", and has {value!r}" if value else ""
             raise ConfigError(
-                f"launcher {launcher!r}: {sources[0]} is {value!r} in the environment, "
-                "which is no number"
+                f"launcher {launcher!r} needs a number in "
+                f"{' or '.join(_SOURCES[launcher][name])}{given}: {_HOW[launcher]}"
             )
-        else:
-            found[name] = value
-    if not missing:
-        address = os.environ.get("MASTER_ADDR") or _address(launcher, found)
-        if address is None:
-            missing.append("MASTER_ADDR (the host of rank 0)")
-        else:
-            found["MASTER_ADDR"] = address
-    if missing:
-        raise ConfigError(
-            f"launcher {launcher!r} needs {', '.join(missing)} in the environment: "
-            f"{_HOW[launcher]}"
-        )
-    found["MASTER_PORT"] = str(port or os.environ.get("MASTER_PORT") or _port())
+    found["MASTER_ADDR"] = os.environ.get("MASTER_ADDR") or _address(launcher)
+    job = os.environ.get("SLURM_JOB_ID", "")
+    usual = 15000 + int(job) % 15000 if job.isdecimal() else _PORT
+    found["MASTER_PORT"] = str(port or os.environ.get("MASTER_PORT") or usual)
     os.environ.update(found)
 
 
-def _address(launcher: str, found: Mapping[str, str]) -> str | None:
-    if launcher == "slurm":
-        names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-        nodes = next((os.environ[n] for n in names if os.environ.get(n)), None)
-        return None if nodes is None else first_host(nodes)
-    sizes = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
-    here = next((os.environ[n] for n in sizes if os.environ.get(n)), None)
-    return "127.0.0.1" if here == found["WORLD_SIZE"] else None
-
-
-def _port() -> int:
-    job = os.environ.get("SLURM_JOB_ID", "")
-    return 15000 + int(job) % 15000 if job.isdecimal() else _PORT
+def _address(launcher: str) -> str:
+    names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+    nodes = next((os.environ[n] for n in names if os.environ.get(n)), None)
+    if launcher == "mpi" or nodes is None:
+        raise ConfigError(
+            f"launcher {launcher!r} needs MASTER_ADDR (the host of rank 0) in the "
+            f"environment: {_HOW[launcher]}"
+        )
+    return first_host(nodes)
 
 
 def first_host(nodes: str) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -65,28 +63,6 @@ def lost_peer(error: BaseException) -> LostPeerError | None:
             "it, is the cause"
         )
     return None
-
-
-def collective_in_flight() -> str:
-    """The exchange that this process waits in, as torch's flight recorder has it.
-
-    Empty where there is none, or nothing is recorded: TORCH_FR_BUFFER_SIZE.
-    """
-    core = sys.modules.get("torch._C._distributed_c10d")
-    if core is None or not os.environ.get("TORCH_FR_BUFFER_SIZE"):
-        return ""
-    try:
-        entries = json.loads(core._dump_fr_trace_json())["entries"]
-        begun = [e for e in entries if not e["retired"] and e["state"] != "completed"]
-        if not begun:
-            return ""
-        first = begun[0]
-        number = first["p2p_seq_id" if first["is_p2p"] else "collective_seq_id"]
-        shapes = ", ".join(str(each) for each in first["input_sizes"] if each)
-        of = f", of {shapes}" if shapes else ""
-        return f"{first['profiling_name']} (number {number} of its group{of})"
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
-        return ""  # another torch, which writes it otherwise
 
 
 def let_gloo_finish(seconds: float = 5.0) -> None:

@@ -1,4 +1,4 @@
-"""`devrun launch --print KIND CONFIG ...`: a job file for a training.
+"""`devrun launch --print KIND CONFIG ...`: a job file for a training, to be edited.
 
 What the user typed reaches a shell quoted, and Kubernetes as JSON with every `$`
 doubled, which it would expand.
@@ -11,7 +11,6 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,12 @@ from devrun.errors import ConfigError
 
 _SLURM = """\
 #!/bin/bash
+# add what the cluster wants, such as --partition, --account and --time
 #SBATCH --job-name={name}
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task={cpus}
-{options}#SBATCH --signal=USR1@120
+{gres}#SBATCH --signal=USR1@120
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 #SBATCH --requeue
@@ -38,7 +38,7 @@ _SLURM = """\
 HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 PORT=$((15000 + SLURM_JOB_ID % 15000))
 srun --kill-on-bad-exit=0 --cpus-per-task={cpus} devrun train {words} \\
-    --num-devices {processes} --max-restarts {restarts}{meeting}
+    --num-devices {processes} --max-restarts {restarts} --nnodes {nodes}{meeting}
 status=$?
 # 75: stopped by a signal, such as the warning before the end, and saved
 if [ "$status" -eq 75 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt 20 ]; then
@@ -47,7 +47,8 @@ fi
 exit "$status"
 """
 _TORCHRUN = """\
-torchrun --nproc-per-node {processes} {meeting} --max-restarts {restarts} \\
+torchrun --nproc-per-node {processes} --nnodes {nodes} --max-restarts {restarts} \\
+    --rdzv-backend c10d --rdzv-endpoint "${{HEAD:-localhost}}:29500" \\
     -m devrun train {words} --launcher pytorch
 """
 _KUBERNETES = """\
@@ -57,7 +58,7 @@ metadata: {{name: {name}}}
 spec:
   runtimeRef: {{name: torch-distributed}}
   trainer:
-    image: "{image}"
+    image: IMAGE  # one with devrun, the config and the data in it
     numNodes: {nodes}
     numProcPerNode: {processes}
     resourcesPerNode: {{limits: {limits}}}
@@ -70,26 +71,19 @@ spec:
       containers:
       - {{name: node, volumeMounts: [{{name: shm, mountPath: /dev/shm}}]}}
 """
+_TEXTS = {"slurm": _SLURM, "kubernetes": _KUBERNETES, "torchrun": _TORCHRUN}
 _AGAIN = ("overwrite", "resume_from")
 _OURS = ("num_devices", "max_restarts", "nnodes", "rdzv_endpoint", "launcher")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add, kinds = parser.add_argument, ("slurm", "kubernetes", "torchrun")
-    what = "slurm, kubernetes or torchrun"
-    add("--print", dest="kind", choices=kinds, required=True, metavar="KIND", help=what)
+    add, what = parser.add_argument, "slurm, kubernetes or torchrun"
+    add(
+        "--print", dest="kind", choices=_TEXTS, required=True, metavar="KIND", help=what
+    )
     add("--nodes", type=_positive, default=1, metavar="N", help="machines (1)")
     add("--num-devices", type=_positive, default=1, metavar="N", help="of each (1)")
     add("--max-restarts", type=small, default=3, metavar="N", help="of processes (3)")
-    add("--name", help="of the job (that of the config)")
-    time = _matching(r"\d{1,6}|\d+-\d\d(:\d\d){0,2}|\d{1,4}(:\d\d){1,2}")
-    add("--time", type=time, metavar="T", help="limit, of SLURM: 12:00:00")
-    word = _matching(r"[\w.,-]{1,100}")
-    add("--partition", type=word, metavar="P", help="of SLURM")
-    cores = "cores of each machine, of SLURM (for all processes and loader workers)"
-    add("--cpus", type=_positive, metavar="N", help=cores)
-    image = _matching(r"[\w.:/@-]{1,300}")
-    add("--image", type=image, metavar="I", help="of Kubernetes")
     add("config", metavar="CONFIG", help="a .yaml, .json or .py file")
     add("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of train")
 
@@ -107,8 +101,6 @@ def run(args: argparse.Namespace, session: Session) -> int:
     except SystemExit as stop:  # it has said why
         return int(stop.code or 0)
     _check_flags(train)
-    if args.kind == "kubernetes" and not args.image:
-        raise ConfigError("--print kubernetes needs --image, one with devrun in it")
     cfg = read_config(train)
     cfg.merge_from_dict(overrides(train, cfg))
     check_config(cfg)
@@ -129,36 +121,21 @@ def _filled(args: argparse.Namespace, cfg: Any, words: list[str]) -> str:
     device = device if isinstance(device, str) else device.get("type", "auto")
     resource = FACTS.get(device.split(":")[0], DeviceFacts()).resource
     workers = (cfg.get("data") or {}).get("workers_per_gpu")
-    needed = args.num_devices * (1 + (workers if isinstance(workers, int) else 4))
-    options = {
-        "gres": resource and f"gpu:{args.num_devices}",
-        "time": args.time,
-        "partition": args.partition,
-    }
-    lines = [f"#SBATCH --{key}={value}\n" for key, value in options.items() if value]
-    meeting = ""
-    if args.kind == "slurm" and args.nodes > 1:
-        meeting = f' --nnodes {args.nodes} --rdzv-endpoint "$HEAD:$PORT"'
-    elif args.kind == "torchrun":
-        meeting = "--standalone"
-        if args.nodes > 1:
-            meeting = (
-                f"--nnodes {args.nodes} --rdzv-backend c10d "
-                f'--rdzv-endpoint "$HEAD:29500" --rdzv-id {_slug(args)}'
-            )
+    cpus = args.num_devices * (1 + (workers if isinstance(workers, int) else 4))
+    meeting = ' --rdzv-endpoint "$HEAD:$PORT"' if args.nodes > 1 else ""
     start = ["--max-restarts", str(args.max_restarts), "-m", "devrun", "train"]
     pod = [*start, *(w.replace("$", "$$") for w in words), "--launcher", "pytorch"]
-    texts = {"slurm": _SLURM, "torchrun": _TORCHRUN, "kubernetes": _KUBERNETES}
-    return texts[args.kind].format(
-        name=_slug(args),
+    # as SLURM and Kubernetes take it: a to z, 0 to 9 and -
+    name = re.sub(r"[^a-z0-9]+", "-", Path(args.config).stem.lower())[:40].strip("-")
+    return _TEXTS[args.kind].format(
+        name=f"devrun-{name}".strip("-"),
         nodes=args.nodes,
         processes=args.num_devices,
         restarts=args.max_restarts,
         words=shlex.join(words),
-        cpus=args.cpus or needed,
-        options="".join(lines),
+        cpus=cpus,
+        gres=f"#SBATCH --gres=gpu:{args.num_devices}\n" if resource else "",
         meeting=meeting,
-        image=args.image,
         limits=json.dumps({resource: args.num_devices} if resource else {}),
         args=json.dumps(pod),
     )
@@ -179,21 +156,5 @@ def _check_flags(train: argparse.Namespace) -> None:
         raise ConfigError(f"--{name.replace('_', '-')} {why}")
 
 
-def _slug(args: argparse.Namespace) -> str:
-    """The name as Kubernetes and SLURM take it: a to z, 0 to 9 and -, at most 50."""
-    name = args.name or Path(args.config).stem
-    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:50].strip("-")
-    return words if words[:1].isalpha() else f"devrun-{words}".strip("-")
-
-
 def _positive(text: str) -> int:
     return at_least(1, text, digits=5)
-
-
-def _matching(pattern: str) -> Callable[[str], str]:
-    def check(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise argparse.ArgumentTypeError(f"{text!r} cannot be put there")
-        return text
-
-    return check

@@ -16,7 +16,7 @@ from devrun.cli.parser import at_least
 from devrun.cli.signals import TakenDown
 from devrun.errors import ConfigError
 from devrun.files import unfollowed
-from devrun.launched import launcher
+from devrun.launched import launched_since
 from devrun.text import escape_lines
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ def add_launch_flags(group: argparse._ArgumentGroup) -> None:
     add("--max-restarts", type=small, metavar="N", help=again)
     add("--nnodes", type=_nodes, metavar="A[:B]", help="machines: A to B take part")
     add("--rdzv-endpoint", type=_endpoint, metavar="HOST:PORT", help="where they meet")
-    add("--rdzv-id", metavar="ID", help="what the machines of one run have in common")
-    add("--node-rank", type=small, metavar="R", help="0 on the machine where they meet")
 
 
 def to_launch(args: argparse.Namespace) -> bool:
@@ -43,9 +41,9 @@ def to_launch(args: argparse.Namespace) -> bool:
     Raises:
         ConfigError: the flags contradict each other, or what started this process.
     """
-    names = ("max_restarts", "nnodes", "rdzv_endpoint", "rdzv_id", "node_rank")
+    names = ("max_restarts", "nnodes", "rdzv_endpoint")
     given = [name for name in names if vars(args).get(name) is not None]
-    if launcher() is not None or not (given or args.num_devices not in (None, 1)):
+    if launched_since() is not None or not (given or args.num_devices not in (None, 1)):
         return False
     flag = "--" + (given[0] if given else "num_devices").replace("_", "-")
     if args.launcher not in (None, "none"):
@@ -59,18 +57,10 @@ def to_launch(args: argparse.Namespace) -> bool:
             "one of several already: leave the flag out, or those variables"
         )
     _, most = vars(args).get("nnodes") or (1, 1)
-    several = most > 1
-    if several != ("rdzv_endpoint" in given):
+    if (most > 1) != ("rdzv_endpoint" in given):
         raise ConfigError(
             "several machines need --nnodes A[:B] and --rdzv-endpoint HOST:PORT, the "
             "same on each of them: give both, or neither"
-        )
-    if not several and given and given[0] not in ("max_restarts", "nnodes"):
-        raise ConfigError(f"{flag} is for several machines: give --nnodes too")
-    if "node_rank" in given and args.node_rank >= most:
-        raise ConfigError(
-            f"--node-rank {args.node_rank} is not below --nnodes {most}; the machines "
-            "are counted from 0"
         )
     return True
 
@@ -87,12 +77,12 @@ def go_on(args: argparse.Namespace) -> None:
     Nothing that the flags say of the start counts then: the run that is in the work_dir
     is this one.
     """
-    own = launcher()
-    if own is None:
+    began = launched_since()
+    if began is None:
         return
     from devrun.checkpoint import list_checkpoints
 
-    since = datetime.fromtimestamp(own.since, timezone.utc).isoformat()
+    since = datetime.fromtimestamp(began, timezone.utc).isoformat()
     saved = list_checkpoints(Path(args.work_dir) / "checkpoints")
     if any(each.manifest and each.manifest.created >= since for each in saved):
         args.resume_from, args.overwrite = "auto", False
@@ -113,15 +103,8 @@ def launch_command(
     from devrun.parallel.launch import Launch, launch
 
     flag = vars(args).get  # `test` and `predict` have only --num-devices
-    restarts, node_rank = flag("max_restarts") or 0, flag("node_rank")
-    how = Launch(
-        _processes(args, cfg),
-        restarts,
-        flag("nnodes") or (1, 1),
-        flag("rdzv_endpoint"),
-        flag("rdzv_id") or os.environ.get("SLURM_JOB_ID", "devrun"),
-        None if node_rank is None else node_rank == 0,
-    )
+    restarts, nodes = flag("max_restarts") or 0, flag("nnodes") or (1, 1)
+    how = Launch(_processes(args, cfg), restarts, nodes, flag("rdzv_endpoint"))
 
     def tell(failure: RankError, number: int) -> None:
         complain(f"{failure}; all start again ({number} of {restarts})", "warning")

@@ -42,7 +42,7 @@ from devrun.config import check_config
 from devrun.devices.resolve import set_environment
 from devrun.dist import check_launcher, launched
 from devrun.errors import DevrunError, StorageError
-from devrun.launched import join_launcher, launcher, take_signals, tell_launcher
+from devrun.launched import join_launcher, take_signals, tell_launcher
 from devrun.lock import unlock_directory
 from devrun.log.logger import get_logger
 
@@ -115,8 +115,6 @@ def _train(
     session.cleanup.enter_context(crash_stacks(session.log_file))
     level = plan.cfg.get("log_level") or "INFO" if plan.main else "ERROR"
     logger = get_logger(log_file=session.log_file, log_level=level)
-    if (own := launcher()) is not None:
-        logger.info("%s", own.described())
     if plan.left_out:
         logger.warning("%s", plan.left_out)
     facts = {

@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 from devrun.data.workers import STACKS, STACKS_SIGNAL
 from devrun.errors import ConfigError, HangError
 from devrun.hooks.base import Hook, Priority
-from devrun.launched import hang_told, tell_hang, tell_launcher
-from devrun.peers import collective_in_flight
+from devrun.launched import tell_launcher
 from devrun.registry import HOOKS
 from devrun.run import Run
 
@@ -30,7 +29,7 @@ class WatchdogHook(Hook):
     What counts as a move is a counter of the runner: an iteration, or a step of an
     evaluation. A thread reads them, so that an iteration costs nothing. Before the end
     the stacks of all threads and of the data loader's workers go to the log, those of
-    each process of the run, with the exchange that it waits in.
+    each process of the run.
 
     Where a C extension holds the interpreter's lock, no thread of Python can act:
     then faulthandler writes the stacks to stderr after twice the time, and ends the
@@ -105,23 +104,15 @@ class WatchdogHook(Hook):
                 seen = now
                 limit = self.first_timeout if now == start else self.timeout
                 faulthandler.dump_traceback_later(2 * limit, exit=True)
-                if waited >= limit or hang_told():
-                    self._end(runner, waited, alone=waited < limit)
+                if waited >= limit:
+                    self._end(runner, waited)
         finally:
             faulthandler.cancel_dump_traceback_later()
 
-    def _end(self, runner: Run, waited: float, *, alone: bool) -> NoReturn:
-        """End this process.
-
-        Args:
-            alone: it moved a moment ago; another process has said that the run hangs.
-        """
-        tell_hang()
-        exchange = collective_in_flight()
-        where = f" in {exchange}" if exchange else ""
+    def _end(self, runner: Run, waited: float) -> NoReturn:
         error = HangError(
             f"no iteration for {waited:.0f} s (epoch {runner.epoch + 1}, iteration "
-            f"{runner.iter + 1}): the run hangs{where}; the stacks are in the log, and "
+            f"{runner.iter + 1}): the run hangs; the stacks are in the log, and "
             "`watchdog.timeout` sets the time"
         )
         try:
@@ -129,8 +120,7 @@ class WatchdogHook(Hook):
             runner.logger.critical("%s\n%s", error, stacks)
             for call in self.on_hang:
                 call(error)
-            facts = {"exchange": exchange, "stacks": stacks, "lost": alone}
-            tell_launcher(error.exit_code, str(error), **facts)
+            tell_launcher(error.exit_code, str(error), stacks=stacks)
         finally:
             for child in multiprocessing.active_children():
                 child.kill()

@@ -26,7 +26,6 @@ class RankError(DevrunError):
     """A process has failed; `exit_code` is its status.
 
     Attributes:
-        lost: the cause is a process of another machine.
         keeps_output: a file is named in which something is left to read.
     """
 
@@ -35,14 +34,10 @@ class RankError(DevrunError):
         message: str,
         exit_code: int,
         *,
-        lost: bool = False,
         keeps_output: bool = False,
-        final: bool = False,
     ) -> None:
         super().__init__(message)
-        self.exit_code, self.lost, self.keeps_output = exit_code, lost, keeps_output
-        self.final = final or exit_code in FINAL
-        """Whether to start again would be in vain."""
+        self.exit_code, self.keeps_output = exit_code, keeps_output
         self.stacks = ""
         """Of all processes, where the run hung."""
 
@@ -67,16 +62,25 @@ class Ended:
             told = json.loads((place / "error.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):  # it said nothing, or the disk is full
             told = {}
-        return cls(code, told, place / "stderr", first)
+        return cls(code, told if "status" in told else {}, place / "stderr", first)
 
     @property
     def message(self) -> str:
-        return str(self.told["message"]["message"]) if "status" in self.told else ""
+        return str(self.told["message"]["message"]) if self.told else ""
 
     @property
     def silent(self) -> bool:
         """Whether it had to be killed, as it did not answer."""
         return not self.first and self.code == -signal.SIGKILL
+
+    @property
+    def last_line(self) -> str:
+        """Of its output; empty where there is none."""
+        try:
+            lines = self.output.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1] if lines else ""
 
 
 def cause(ended: Mapping[int, Ended]) -> RankError:
@@ -89,72 +93,38 @@ def cause(ended: Mapping[int, Ended]) -> RankError:
         return lost, closed, not each.first, time, rank
 
     rank = min(ended, key=order)
-    message, status, keeps = _described(ended[rank])
-    # what several found wrong is said of the first
-    rank = min([rank, *(n for n, each in ended.items() if each.message == message)])
-    if hang := _hang(ended):
-        message = f"{message}; {hang}"
-    whole = "status" in ended[rank].told
-    link = ": " if whole else " "
-    error = RankError(
-        f"rank {rank}{link}{message}" if rank or not whole else message,
-        status,
-        lost=bool(ended[rank].told.get("lost")),
-        keeps_output=keeps,
-    )
-    error.stacks = "\n".join(
-        f"rank {other}: {each.told['stacks']}"
-        for other, each in sorted(ended.items())
-        if "stacks" in each.told
-    )
-    return error
+    if told := ended[rank].told:
+        message, status = ended[rank].message, int(told["status"])
+        # what several found wrong is said of the first
+        rank = min(n for n, each in ended.items() if each.message == message)
+        failure = RankError(f"rank {rank}: {message}" if rank else message, status)
+    else:
+        failure = _not_told(rank, ended[rank])
+    hung = {n: e.told["stacks"] for n, e in sorted(ended.items()) if "stacks" in e.told}
+    failure.stacks = "\n".join(f"rank {n}: {stacks}" for n, stacks in hung.items())
+    silent = [f"rank {n} {_SILENT}" for n, each in sorted(ended.items()) if each.silent]
+    if hung and silent:
+        failure.args = ("; ".join([str(failure), *silent[:8]]),)
+    return failure
 
 
-def _hang(ended: Mapping[int, Ended]) -> str:
-    """Who waits in which exchange, who did not come to it, and who said nothing."""
-    hung = {
-        n: e.told["exchange"] for n, e in sorted(ended.items()) if "stacks" in e.told
-    }
-    waiting = [rank for rank, exchange in hung.items() if exchange]
-    others = [str(rank) for rank in hung if rank not in waiting]
-    if not hung:
-        return ""
-    parts = [f"rank {rank} waits in {hung[rank]}" for rank in waiting[:4]]
-    if waiting and others:
-        plural = "s" if len(others) > 1 else ""
-        parts.append(f"rank{plural} {', '.join(others[:8])} did not come to it")
-    silent = [rank for rank, each in sorted(ended.items()) if each.silent]
-    return ", ".join(parts + [f"rank {rank} {_SILENT}" for rank in silent[:8]])
-
-
-def _described(ended: Ended) -> tuple[str, int, bool]:
-    """(message, status, whether that names the file with its output)."""
-    if "status" in ended.told:
-        return ended.message, int(ended.told["status"]), False
+def _not_told(rank: int, ended: Ended) -> RankError:
+    """The failure of a process that was ended, or crashed, before it could say why."""
     if ended.silent:
-        return _SILENT, 7, False
-    left, tail, code = "", _tail(ended.output), ended.code
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        if code in (-signal.SIGTERM, -AT_ONCE):
-            return "stopped by SIGTERM before the first iteration", 143, False
-        if tail:
-            left = f"; what it left is in {ended.output}"
-        hint = " (if nobody did that, memory ran out: see dmesg)"
-        hint = hint if code == -signal.SIGKILL else ""
-        return f"was ended by {name}{hint}{left}", 7, bool(tail)
-    if tail:
-        left = f": {tail}"
-    return f"ended with status {code}{left}", code, False
-
-
-def _tail(path: Path) -> str:
-    """The last line of a file; empty where there is none."""
-    try:
-        lines = path.read_text(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1] if lines else ""
+        return RankError(f"rank {rank} {_SILENT}", 7)
+    if ended.code in (-signal.SIGTERM, -AT_ONCE):
+        return RankError("stopped by SIGTERM before the first iteration", 143)
+    left = ended.last_line
+    if ended.code > 0:
+        said = f": {left}" if left else ""
+        return RankError(
+            f"rank {rank} ended with status {ended.code}{said}", ended.code
+        )
+    known = -ended.code in set(signal.Signals)
+    name = signal.Signals(-ended.code).name if known else f"signal {-ended.code}"
+    hint = " (if nobody did that, memory ran out: see dmesg)"
+    hint = hint if ended.code == -signal.SIGKILL else ""
+    where = f"; what it left is in {ended.output}" if left else ""
+    return RankError(
+        f"rank {rank} was ended by {name}{hint}{where}", 7, keeps_output=bool(left)
+    )

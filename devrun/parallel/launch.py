@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,7 +34,7 @@ import devrun
 from devrun.errors import DeviceUnavailableError, RunInterrupted
 from devrun.launched import AT_ONCE, HELD_BACK, VARIABLE
 from devrun.log.logger import silence
-from devrun.parallel.failure import STOPPED, Ended, RankError, cause
+from devrun.parallel.failure import FINAL, STOPPED, Ended, RankError, cause
 
 _TO_ANSWER = 75
 """Seconds; torch itself waits 60 for the first machine to listen."""
@@ -45,9 +44,6 @@ _TO_NOTICE = 5.0
 """And that the others have to find out that one has failed."""
 _TO_LEAVE = 10.0
 """And those that did not, or were told twice to end, until they are killed."""
-_CAUSE, _READ, _DONE = "devrun/cause", "devrun/read", "devrun/done"
-"""Keys of the store by which the machines tell each other how it ended."""
-_TO_TELL, _TO_FINISH = timedelta(seconds=5), timedelta(seconds=300)
 
 
 @dataclass(frozen=True)
@@ -61,10 +57,6 @@ class Launch:
     """Machines that the run needs, and those that it may have."""
     endpoint: str | None = None
     """`HOST:PORT` where the machines meet; None where there is one."""
-    name: str = "devrun"
-    """What the machines of one run have in common."""
-    hosts: bool | None = None
-    """Whether the meeting point is on this machine; None: HOST tells."""
 
 
 class Signals(Protocol):
@@ -107,7 +99,7 @@ def launch(
             ends.callback(meeting.shutdown)
             machine = _Machine(words, how, folder, meeting, signals)
             ends.callback(machine.clear)
-            while (failure := machine.run()) is not None and machine.goes_on(failure):
+            while (failure := machine.run()) and machine.goes_on(failure):
                 on_restart(failure, machine.restarts)
     finally:
         if failure is None or not failure.keeps_output:
@@ -133,43 +125,39 @@ class _Machine:
         self._how, self._folder = how, folder
         self._meeting, self._signals = meeting, signals
         self.restarts = 0
-        self._since, self._passed_on, self._next_look = time.time(), 0, 0.0
+        self._since, self._passed_on, self._first_rank = time.time(), 0, 0
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._store: Any = None
         self._pause = threading.Event()
-        self._place, self._machines, self._first_rank = 0, 1, 0
+        self._failure: RankError | None = None
 
     def run(self) -> RankError | None:
         """Meet, start the processes, and wait for them; the failure, if there is one.
 
         When machines come or go they meet and start once more.
         """
-        while True:
-            self._start()
+        failed = None
+        while failed is None:
+            try:
+                self._start()
+            except RendezvousError as error:
+                if self._failure is None:
+                    raise
+                # another machine does not start again
+                raise self._failure from error
             failed = self._wait()
-            if failed is not None:
-                break
-        if isinstance(failed, RankError):
-            return failed
-        if not any(process.returncode for process in self._processes):
-            self._tell(_DONE, _TO_FINISH)  # the store is to outlive all
-            return None
-        ranks = range(self._first_rank, self._first_rank + self._how.processes)
         ended = {
-            rank: Ended.of(process.returncode, self._place_of(n), n in failed)
-            for n, (rank, process) in enumerate(
-                zip(ranks, self._processes, strict=True)
-            )
-            if process.returncode
+            self._first_rank + n: Ended.of(process.returncode, place, n in failed)
+            for n, process in enumerate(self._processes)
+            if process.returncode and (place := self._place_of(n))
         }
-        return self._agreed(cause(ended))
+        self._failure = cause(ended) if ended else None
+        return self._failure
 
     def goes_on(self, failure: RankError) -> bool:
         """Whether all are to start again."""
-        if self._is_over(failure):
-            return False
+        used_up = self.restarts >= self._how.max_restarts
         self.restarts += 1
-        return True
+        return not (used_up or self._passed_on or failure.exit_code in FINAL)
 
     def clear(self) -> None:
         """End what the processes have left behind, such as workers of their loaders."""
@@ -179,32 +167,27 @@ class _Machine:
             with suppress(subprocess.TimeoutExpired):  # stuck in the kernel
                 process.wait(_TO_LEAVE)
 
-    def _is_over(self, failure: RankError) -> bool:
-        used_up = self.restarts >= self._how.max_restarts
-        return failure.final or used_up or bool(self._passed_on)
-
     def _start(self) -> None:
         self._signals.raising = True
         self._signals.interrupt()
         met = self._meeting.next_rendezvous()
         self._signals.raising = False
         self._signals.interrupt()
-        self._store, self._place, self._machines = met.store, met.rank, met.world_size
-        mine = json.dumps([self._how.processes, self._since])
-        self._store.set(f"devrun/machine/{met.rank}", mine)
+        mine = json.dumps([self._how.processes, self._since, self.restarts])
+        met.store.set(f"devrun/machine/{met.rank}", mine)
         keys = [f"devrun/machine/{each}" for each in range(met.world_size)]
-        told = [json.loads(self._store.get(key)) for key in keys]
-        counts = [count for count, _ in told]
-        self._first_rank, self._since = sum(counts[: met.rank]), min(t for _, t in told)
+        told = [json.loads(met.store.get(key)) for key in keys]
+        counts, begun, restarts = zip(*told, strict=True)
+        self._first_rank, self._since = sum(counts[: met.rank]), min(begun)
         shared = {
-            **_environment(self._how),
+            **_environment(self._how.processes),
             VARIABLE: f"{os.getpid()} {self._since}",
             "WORLD_SIZE": sum(counts),
             "LOCAL_WORLD_SIZE": self._how.processes,
             "MASTER_ADDR": met.bootstrap_store_info.master_addr,
             "MASTER_PORT": met.bootstrap_store_info.master_port,
-            "TORCHELASTIC_RESTART_COUNT": self.restarts,
-            "TORCHELASTIC_RUN_ID": self._how.name,
+            "TORCHELASTIC_RESTART_COUNT": max(restarts),
+            "TORCHELASTIC_RUN_ID": "devrun",
         }
         # they inherit the mask: none is to die of a signal that the launcher passes on
         # before it can answer
@@ -240,22 +223,20 @@ class _Machine:
     def _place_of(self, number: int) -> Path:
         return self._folder / str(number)
 
-    def _wait(self) -> list[int] | RankError | None:
-        """The processes that failed by themselves, when all have ended; the cause where
-        another machine told it; None where machines wait to join."""
+    def _wait(self) -> set[int] | None:
+        """The processes that failed by themselves, when all have ended; None where
+        machines wait to join."""
         ending = None
         while True:
             self._pause.wait(0.1)
             self._pass_on()
             codes = [process.poll() for process in self._processes]
-            failed = [number for number, code in enumerate(codes) if code]
+            failed = {number for number, code in enumerate(codes) if code}
             ending = (ending or time.monotonic()) if failed else None
-            if None not in codes or (ending and not self._has_time(codes, ending)):
+            late = ending is not None and not self._has_time(codes, ending)
+            if None not in codes or late:
                 break
-            if told := self._told_elsewhere():
-                self._end(signal.SIGTERM)
-                return told
-            if not failed and self._meeting.num_nodes_waiting() > 0:
+            if not failed and self._others_wait():
                 self._end(signal.SIGTERM)  # they save, if they can
                 return None
         self._end(AT_ONCE if self._passed_on else signal.SIGTERM)
@@ -289,56 +270,23 @@ class _Machine:
                 process.wait(max(0.0, end - time.monotonic()))
         self.clear()
 
-    def _tell(self, key: str, wait: timedelta) -> None:
-        """Say that this machine has come to `key`, and wait for the others."""
-        with suppress(RuntimeError):  # the machine with the store is gone
-            if self._machines > 1:
-                self._store.set(f"{key}/{self._place}", "")
-                self._store.wait([f"{key}/{n}" for n in range(self._machines)], wait)
-
-    def _agreed(self, failure: RankError) -> RankError:
-        """The cause, of which any of the machines may know; else `failure`."""
-        if self._machines == 1:
-            return failure
-        over = self._is_over(failure)
-        with suppress(RuntimeError):
-            if failure.lost:
-                with suppress(RuntimeError):  # no machine knows better
-                    self._store.wait([_CAUSE], _TO_TELL)
-            mine = json.dumps([str(failure), failure.exit_code, over])
-            self._store.compare_set(_CAUSE, "", mine)
-            message, status, over = json.loads(self._store.get(_CAUSE))
-            if failure.lost:
-                failure = RankError(message, status, final=over)
-        if over:  # the store is to outlive the others' question
-            self._tell(_READ, _TO_TELL)
-        return failure
-
-    def _told_elsewhere(self) -> RankError | None:
-        """Why the run is over, when another machine has found that."""
-        if self._machines == 1 or time.monotonic() < self._next_look:
-            return None
-        self._next_look = time.monotonic() + 1
-        with suppress(RuntimeError):
-            if self._store.check([_CAUSE]):
-                message, status, over = json.loads(self._store.get(_CAUSE))
-                if over and status not in STOPPED:
-                    self._store.set(f"{_READ}/{self._place}", "")
-                    return RankError(message, status, final=True)
-        return None
+    def _others_wait(self) -> bool:
+        try:
+            return bool(self._meeting.num_nodes_waiting() > 0)
+        except RendezvousError:  # the machine with the store has ended
+            return False
 
 
 def _meeting(how: Launch) -> RendezvousParameters:
     alone = how.endpoint is None
-    hosts = True if alone else how.hosts
     return RendezvousParameters(
         backend="c10d",
         endpoint=how.endpoint or "localhost:0",
-        run_id=f"{how.name}-{uuid.uuid4().hex}" if alone else how.name,
+        run_id=uuid.uuid4().hex if alone else "devrun",
         min_nodes=how.nodes[0],
         max_nodes=how.nodes[1],
         local_addr="localhost" if alone else None,
-        **({} if hosts is None else {"is_host": hosts}),
+        **({"is_host": True} if alone else {}),
     )
 
 
@@ -367,11 +315,12 @@ def _answered(connect: Callable[[], Any]) -> Any:
         ) from None
 
 
-def _environment(how: Launch) -> dict[str, Any]:
+def _environment(processes: int) -> dict[str, Any]:
     """What all processes are to find in their environment, beside where they are."""
-    cores = max(1, len(os.sched_getaffinity(0)) // how.processes)
-    usual = {"OMP_NUM_THREADS": cores, "TORCH_FR_BUFFER_SIZE": 200}
-    found: dict[str, Any] = {k: os.environ.get(k, v) for k, v in usual.items()}
+    cores = max(1, len(os.sched_getaffinity(0)) // processes)
+    found: dict[str, Any] = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", cores)
+    }
     home = str(Path(devrun.__file__).resolve().parents[1])
     if home not in (*site.getsitepackages(), site.getusersitepackages()):
         paths = [home, os.environ.get("PYTHONPATH", "")]
@@ -388,9 +337,6 @@ def _met(how: Launch) -> Iterator[None]:
         cause = error.__cause__ or error
         first = (str(cause).splitlines() or [type(cause).__name__])[0]
         where = how.endpoint or "this machine"
-        hint = ""
-        if "in use" in str(cause):
-            hint = "; another program listens there: take another port"
         raise DeviceUnavailableError(
-            f"the processes could not meet at {where}: {first:.200}{hint}"
+            f"the processes could not meet at {where}: {first:.200}"
         ) from error

@@ -56,12 +56,11 @@ class Took(Hook):
 
 @HOOKS.register_module()
 class Pids(Hook):
-    """Writes where the process is: its number, its cores and its threads."""
+    """Writes the number of the process and of its threads."""
 
     def __init__(self, path):
         self.path = path
 
     def before_run(self, runner):
-        cores = sorted(os.sched_getaffinity(0))
         with open(f"{self.path}-{runner.rank}", "w") as file:
-            file.write(f"{os.getpid()} {os.environ['OMP_NUM_THREADS']} {cores}")
+            file.write(f"{os.getpid()} {os.environ['OMP_NUM_THREADS']}")

@@ -18,8 +18,6 @@ def test_a_rank_that_hangs_ends_the_run_with_every_stack(place):
     assert re.search(
         r"no iteration for \d+ s \(epoch 1, iteration 7\): the run hangs", line
     )
-    assert re.search(r"rank 0 waits in gloo:\w+ \(number \d+ of", line)
-    assert "rank 1 did not come to it" in line
     (log,) = place.work_dir.glob("*.log")
     text = log.read_text()
     assert "rank 0: process" in text and "rank 1: process" in text
@@ -31,7 +29,7 @@ def test_a_rank_that_hangs_ends_the_run_with_every_stack(place):
     [
         pytest.param(
             {"watchdog": {"timeout": 3, "first_timeout": 60}},
-            r"the run hangs.*rank 0 waits in gloo:.*rank 1 did not answer",
+            r"the run hangs.*rank 1 did not answer",
             marks=pytest.mark.slow,
         ),
         ({"dist_params": {"timeout": 15}}, r"error: rank 1 did not answer"),

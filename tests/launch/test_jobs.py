@@ -70,7 +70,7 @@ def sbatch(script):
 
 
 def test_slurm(config, place, capsys):
-    flags = ("--nodes", 2, "--num-devices", 8, "--time", "12:00:00", "--name", "a\nb c")
+    flags = ("--nodes", 2, "--num-devices", 8)
     given = (config, "--seed", "3", "--work-dir", "$HEAD:29500")
     script = printed(capsys, "slurm", *flags, *given)
     check = ["bash", "-n", "-c", script]
@@ -78,8 +78,7 @@ def test_slurm(config, place, capsys):
     options = sbatch(script)
     assert options["nodes"] == "2"
     assert options["ntasks-per-node"] == "1"
-    assert options["job-name"] == "a-b-c"
-    assert options["time"] == "12:00:00"
+    assert re.fullmatch(r"devrun[-a-z0-9]*", options["job-name"])
     assert options["signal"] == "USR1@120"
     assert "requeue" in options
     status, words = run_words(
@@ -102,7 +101,8 @@ def test_torchrun(config, place, capsys):
     script = printed(capsys, "torchrun", "--num-devices", 4, config, "--seed", 3)
     _, words = run_words(script, place)
     args = get_args_parser().parse_args(words)
-    assert (args.nproc_per_node, args.standalone, args.module) == ("4", True, True)
+    assert (args.nproc_per_node, args.nnodes, args.module) == ("4", "1", True)
+    assert args.rdzv_endpoint == "localhost:29500"
     assert args.training_script == "devrun"
     assert args.training_script_args[:2] == ["train", config]
     assert args.training_script_args[-2:] == ["--launcher", "pytorch"]
@@ -123,7 +123,7 @@ def expanded(word):
 def test_kubernetes(config, place, capsys):
     from torch.distributed.run import get_args_parser
 
-    flags = ("--nodes", 2, "--num-devices", 8, "--image", "host/a:1")
+    flags = ("--nodes", 2, "--num-devices", 8)
     text = printed(capsys, "kubernetes", *flags, config, "--device", "cuda")
     job = yaml.safe_load(text)
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", job["metadata"]["name"])
@@ -134,7 +134,6 @@ def test_kubernetes(config, place, capsys):
     part = spec["trainer"]
     assert (part["numNodes"], part["numProcPerNode"]) == (2, 8)
     assert part["resourcesPerNode"]["limits"] == {"nvidia.com/gpu": 8}
-    assert part["image"] == "host/a:1"
     assert part["command"] == ["torchrun"]
     args = get_args_parser().parse_args([expanded(word) for word in part["args"]])
     assert args.training_script_args[:2] == ["train", config]
@@ -148,20 +147,15 @@ def test_kubernetes(config, place, capsys):
 def test_cores_are_asked_for_all_processes_and_their_workers(place, capsys):
     data = {**CONFIG["data"], "workers_per_gpu": 3}
     config = str(place.path / place.write(data=data))
-    for words, cores in ((("--num-devices", 2), "8"), (("--cpus", 5), "5")):
-        script = printed(capsys, "slurm", *words, config)
-        assert sbatch(script)["cpus-per-task"] == cores
-        assert f"--cpus-per-task={cores}" in run_words(script, place)[1]
+    script = printed(capsys, "slurm", "--num-devices", 2, config)
+    assert sbatch(script)["cpus-per-task"] == "8"
+    assert "--cpus-per-task=8" in run_words(script, place)[1]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--print", "lsf", "run.yaml"), "invalid choice"),
-        (("--print", "kubernetes", "run.yaml"), "--image"),
-        (("--print", "kubernetes", "--image", "a b", "run.yaml"), "'a b'"),
-        (("--print", "slurm", "--time", "1h; id", "run.yaml"), "'1h; id'"),
-        (("--print", "slurm", "--partition", "a b", "run.yaml"), "'a b'"),
         (("--print", "slurm", "none.yaml"), "none.yaml"),
         (("--print", "slurm", "run.yaml", "--num-device", "2"), "--num-devices"),
         (("--print", "slurm", "run.yaml", "--num-devices", "2"), "before CONFIG"),

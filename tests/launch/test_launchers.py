@@ -24,7 +24,7 @@ OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
     "OMPI_COMM_WORLD_SIZE": "4",
     "OMPI_COMM_WORLD_LOCAL_RANK": "3",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "MASTER_ADDR": "127.0.0.1",
 }
 MPICH = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MASTER_ADDR": "h"}
 
@@ -56,11 +56,11 @@ def test_the_variables_of_torch_follow(launcher, variables, found, monkeypatch):
 @pytest.mark.parametrize(
     ("launcher", "variables", "said"),
     [
-        ("slurm", {}, "needs SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS"),
+        ("slurm", {}, "needs a number in SLURM_PROCID: start with srun"),
         ("slurm", {**SLURM, "SLURM_JOB_NODELIST": ""}, "needs MASTER_ADDR"),
-        ("slurm", {**SLURM, "SLURM_PROCID": "x"}, "SLURM_PROCID is 'x'"),
+        ("slurm", {**SLURM, "SLURM_PROCID": "x"}, "in SLURM_PROCID, and has 'x'"),
         ("slurm", {**SLURM, "SLURM_JOB_NODELIST": "$(id)"}, "cannot be read"),
-        ("mpi", {}, "needs OMPI_COMM_WORLD_RANK or PMI_RANK or PMIX_RANK"),
+        ("mpi", {}, "in OMPI_COMM_WORLD_RANK or PMI_RANK: start"),
         ("mpi", {**MPICH, "MASTER_ADDR": ""}, "needs MASTER_ADDR"),
     ],
 )

@@ -20,12 +20,9 @@ def test_two_processes_are_one_run_with_one_output(place):
     assert out.count("done: ") == 1
     assert err.count("Iter [12/12]") == 1
     assert "on cpu x 2 processes" in err
-    assert "2 processes on this machine, each" in err
     assert json.loads((place.work_dir / "run.json").read_text())["world_size"] == 2
-    first, second = ((place.path / f"pid-{rank}").read_text() for rank in (0, 1))
-    assert " 3 [" in first, "the number that the user has set stays"
-    cores = [json.loads(text[text.index("[") :]) for text in (first, second)]
-    assert set(cores[0]).isdisjoint(cores[1]) or cores[0] == cores[1]
+    first = (place.path / "pid-0").read_text()
+    assert first.endswith(" 3"), "the number that the user has set stays"
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
@@ -150,11 +147,6 @@ def test_a_launcher_that_is_killed_takes_its_processes_along(place):
         (("--num-devices", "2", "--nnodes", "3:2"), "LEAST:MOST"),
         (("--num-devices", "2", "--rdzv-endpoint", "here"), "HOST:PORT"),
         (("--num-devices", "2", "--rdzv-endpoint", "h:70000"), "HOST:PORT"),
-        (("--num-devices", "2", "--node-rank", "0"), "--nnodes"),
-        (
-            ("--nnodes", "2", "--node-rank", "2", "--rdzv-endpoint", "h:1"),
-            "not below --nnodes 2",
-        ),
     ],
     ids=" ".join,
 )
@@ -183,7 +175,7 @@ def test_one_device_is_no_launch(place):
     place.write()
     status, _, err = place.run("--num-devices", 1)
     assert status == 0, err
-    assert "processes on this machine" not in err
+    assert "processes" not in err
 
 
 def test_names_reach_the_processes_as_they_were_given(place):
