@@ -45,16 +45,12 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "tensor 2": {"mesh": {"tensor": 2}},
     "tensor 2 x fsdp 2": {"type": "fsdp", "mesh": {"tensor": 2, "shard": 2}},
 }
-for _name in ("tensor 2", "tensor 2 x fsdp 2"):
-    STRATEGIES[f"{_name}, sequence"] = {**STRATEGIES[_name], "sequence": True}
 PROCESSES = {
     "ddp": (2, 3, 4),
     "fsdp": (2, 3, 4),
     "hybrid 2x2": (4,),
     "tensor 2": (2,),
-    "tensor 2, sequence": (2,),
     "tensor 2 x fsdp 2": (4,),
-    "tensor 2 x fsdp 2, sequence": (4,),
 }
 LIMITS = {"fp32": 1e-4, "bf16": 2e-2}
 """How far losses may part from those of one process: rounding alone does it, which

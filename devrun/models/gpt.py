@@ -98,15 +98,6 @@ class GPT(nn.Module):
         }
     )
     """How single matrices are divided (`devrun.parallel`)."""
-    sequence_plan = MappingProxyType(
-        {
-            "drop": "split",
-            "h.*.ln_1": "sequence",
-            "h.*.ln_2": "sequence",
-            "ln_f": "gather",
-        }
-    )
-    """And how the sequence is, between them."""
 
     def __init__(
         self,

@@ -102,15 +102,6 @@ class VisionTransformer(nn.Module):
         }
     )
     """How single matrices are divided (`devrun.parallel`)."""
-    sequence_plan = MappingProxyType(
-        {
-            "pos_drop": "split",
-            "blocks.*.norm1": "sequence",
-            "blocks.*.norm2": "sequence",
-            "norm": "gather",
-        }
-    )
-    """And how the patches and the class token are, between them."""
 
     def __init__(
         self,

@@ -13,8 +13,7 @@ from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 
 TYPES = ("ddp", "fsdp", "none")
 DIMENSIONS = ("replicate", "shard", "tensor")
-SEQUENCE_STYLES = ("split", "sequence", "gather")
-STYLES = ("colwise", "rowwise", "qkv", *SEQUENCE_STYLES)
+STYLES = ("colwise", "rowwise", "qkv")
 
 
 def _option(default: Any, takes: Any, *types: str) -> Any:
@@ -62,10 +61,7 @@ class ParallelOptions:
     """Keep weights, gradients and optimizer state on the host."""
     plan: Mapping[str, str] | None = _option(None, dict, "fsdp", "none")
     """Module pattern -> `colwise`, `rowwise` or `qkv` (three colwise ones in one
-    matrix) where the mesh has `tensor`; None for the model's own `tensor_plan`. With
-    `sequence`, those of `SEQUENCE_STYLES` too, and of `sequence_plan`."""
-    sequence: bool = _option(False, bool, "fsdp", "none")
-    """Whether those that divide matrices have parts of the sequence between them."""
+    matrix) where the mesh has `tensor`; None for the model's own `tensor_plan`."""
 
     @classmethod
     def parse(cls, section: Any) -> ParallelOptions:
@@ -122,7 +118,6 @@ class ParallelOptions:
         tensor = sizes.setdefault("tensor", 1)
         kind = self.type or self._usual(world)
         self._check_type(kind)
-        self._check_sequence(tensor)
         rest = {"none": (), "ddp": ("replicate",), "fsdp": ("shard", "replicate")}
         free = next((name for name in rest[kind] if name not in sizes), None)
         fixed = math.prod(sizes.values())
@@ -165,21 +160,6 @@ class ParallelOptions:
             alone = self.mesh.get("tensor", 1) == world
             return "none" if alone else "fsdp"
         return "ddp" if world > 1 else "none"
-
-    def _check_sequence(self, tensor: int) -> None:
-        if self.sequence and tensor == 1:
-            raise ConfigError(
-                "parallel: sequence: true divides activations over those that divide "
-                "matrices: give mesh: {tensor: 2} or more, or leave it out",
-                key="sequence",
-            )
-        parts = [name for name in self.plan or () if self.plan[name] in SEQUENCE_STYLES]
-        if parts and not self.sequence:
-            raise ConfigError(
-                f"parallel: plan has {', '.join(parts)} with styles of sequence: true: "
-                "set it, or leave them out",
-                key="plan",
-            )
 
     def _check_type(self, kind: str) -> None:
         """Refuse an option that `kind` would not honour."""

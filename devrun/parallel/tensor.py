@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -21,10 +20,9 @@ from torch.distributed.tensor.parallel import (
 
 from devrun.dist import gather_objects
 from devrun.errors import ConfigError
-from devrun.models.names import matching, matching_modules
+from devrun.models.names import matching
 from devrun.parallel.fsdp import FSDP
 from devrun.parallel.options import ParallelOptions
-from devrun.parallel.sequence import DropoutStreams, SequenceParts, is_of_sequence
 from devrun.step import UpdatePolicy
 
 _HEADS = ("n_head", "num_heads", "num_attention_heads")
@@ -44,25 +42,14 @@ class TensorParallel(FSDP):
     def _divide(self, step: Any) -> Mapping[str, Tensor]:
         model = step.module
         styles = styles_of(model, self.options)
-        matrices = {n: s for n, s in styles.items() if not is_of_sequence(s)}
-        _check(model, matrices, self.mesh.tensor_size)
+        _check(model, styles, self.mesh.tensor_size)
         orders = self._reordered(model, styles)
-        streams = DropoutStreams(self.mesh.tensor_rank, self.streams)
-        parts = SequenceParts(self.mesh.tensor, streams)
-        sequence = self.options.sequence
-        plan: dict[str, Any] = parts.prepare(model, styles) if sequence else {}
-        out: Any = Shard(1) if sequence else None
-        for name, style in matrices.items():
-            row = style == "rowwise"
-            plan[name] = (
-                RowwiseParallel(output_layouts=out) if row else ColwiseParallel()
-            )
+        plan: dict[str, Any] = {
+            name: RowwiseParallel() if style == "rowwise" else ColwiseParallel()
+            for name, style in styles.items()
+        }
         # all have the same weights already: none need be sent
         parallelize_module(model, self.mesh.tensor, plan, src_data_rank=None)
-        if sequence:
-            parts.finish(model, styles)
-        else:
-            streams.watch(model, styles)
         if self.mesh.data_size > 1:
             self._shard(step)
         return orders
@@ -108,14 +95,12 @@ def styles_of(model: nn.Module, options: ParallelOptions) -> dict[str, str]:
     """The style of each module that the plan has, by name.
 
     Raises:
-        ConfigError: there is no plan, or a pattern of it matches no Linear (with a
-            style of sequences, no module), or two match one.
+        ConfigError: there is no plan, or a pattern of it matches no Linear, or two
+            match one.
     """
     given = options.plan
     if given is None:
-        given = dict(getattr(model, "tensor_plan", None) or {})
-        if options.sequence:
-            given |= getattr(model, "sequence_plan", {})
+        given = getattr(model, "tensor_plan", None)
     kind = type(model).__name__
     if not given:
         raise ConfigError(
@@ -127,11 +112,7 @@ def styles_of(model: nn.Module, options: ParallelOptions) -> dict[str, str]:
     names = [name for name, module in named if isinstance(module, nn.Linear)]
     styles: dict[str, str] = {}
     for pattern, style in given.items():
-        if is_of_sequence(style):
-            those = [name for name, _ in matching_modules("plan", pattern, model)]
-        else:
-            those = list(filter(matching("plan", pattern, names)[pattern], names))
-        for name in those:
+        for name in filter(matching("plan", pattern, names)[pattern], names):
             if styles.setdefault(name, style) != style:
                 raise ConfigError(
                     f"parallel: plan has {styles[name]} and {style} for {name}: give "

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from devrun import dist
-from tests.parallel.worker import GAUDI, SEQUENCE, averaged, gpt, runner_of, train
+from tests.parallel.worker import GAUDI, averaged, gpt, runner_of, train
 
 SHARDS = {"type": "fsdp"}
+TENSOR = {"mesh": {"tensor": 2}}
 HYBRID = {**SHARDS, "mesh": {"replicate": 2}}
 
 
@@ -25,12 +26,11 @@ def found(folder: Path) -> dict[str, Any]:
             "groups": torch.distributed.get_backend_config(),
             "fsdp": train(SHARDS, accumulate=3, device=GAUDI),
             "hybrid": train(HYBRID, device=GAUDI),
-            "tensor": train({"mesh": {"tensor": 2}}, device=GAUDI),
-            "sequence": train(SEQUENCE, accumulate=3, device=GAUDI),
+            "tensor": train(TENSOR, accumulate=3, device=GAUDI),
             "fsdp bf16": train(SHARDS, device=GAUDI, update={"precision": "bf16"}),
-            "tensor bf16": train(SEQUENCE, device=GAUDI, update={"precision": "bf16"}),
+            "tensor bf16": train(TENSOR, device=GAUDI, update={"precision": "bf16"}),
             "saved": averaged(folder / "saved", SHARDS, device=GAUDI),
-            "saved in parts": averaged(folder / "parts", SEQUENCE, device=GAUDI),
+            "saved in parts": averaged(folder / "parts", TENSOR, device=GAUDI),
         }
 
 

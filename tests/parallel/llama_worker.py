@@ -1,4 +1,4 @@
-"""What each process does for test_llama.py: matrices and sequence of a Llama."""
+"""What each process does for test_llama.py: the matrices of a Llama."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.parallel.worker import SEQUENCE, train
+from tests.parallel.worker import train
 from tests.support.ranks import do
 
 PLAN = {
-    "model.layers.0": "split",
-    "*layernorm": "sequence",
     "*.[qkv]_proj": "colwise",
     "*.o_proj": "rowwise",
     "*.gate_proj": "colwise",
     "*.up_proj": "colwise",
     "*.down_proj": "rowwise",
-    "model.norm": "gather",
 }
 """As in docs/parallel.md."""
 
@@ -32,7 +29,7 @@ def llama() -> Any:
 
 
 def parts() -> Any:
-    return train({**SEQUENCE, "plan": PLAN}, model=llama())
+    return train({"mesh": {"tensor": 2}, "plan": PLAN}, model=llama())
 
 
 def scenarios(_: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).with_name("llama_worker.py")
 
 
 @pytest.mark.slow
-def test_parts_of_a_llama_by_a_plan(tmp_path):
+def test_a_llama_by_a_plan(tmp_path):
     pytest.importorskip("transformers")
     from tests.parallel.llama_worker import llama
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -34,7 +33,6 @@ from devrun.parallel.options import ParallelOptions
 from devrun.parallel.strategy import strategy_for
 from devrun.runners import EpochBasedRunner
 from devrun.step import UpdatePolicy
-from devrun.tensors import local_of
 from tests.support.ranks import do
 
 TOKENS = 12
@@ -427,7 +425,7 @@ def vit(parallel: Any) -> Any:
 
 
 class Drops(nn.Module):
-    """What is left out of activations that all have, and of those each has apart."""
+    """What dropout leaves out."""
 
     tensor_plan = MappingProxyType({"up": "colwise", "down": "rowwise"})
 
@@ -437,13 +435,9 @@ class Drops(nn.Module):
         self.seen: list[Any] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        ones = torch.ones(32)
-        first = nn.functional.dropout(ones, 0.5, self.training)
-        inner = self.up(x)
-        apart = nn.functional.dropout(ones, 0.5, self.training)
-        y: torch.Tensor = self.down(inner)
-        last = nn.functional.dropout(ones, 0.5, self.training)
-        self.seen.append([first.tolist(), apart.tolist(), last.tolist()])
+        y: torch.Tensor = self.down(self.up(x))
+        drawn = nn.functional.dropout(torch.ones(32), 0.5, self.training)
+        self.seen.append(drawn.tolist())
         return y
 
 
@@ -467,126 +461,6 @@ def draws() -> Any:
 
 
 GAUDI = {"type": "hpu", "emulate": True, "fused": False}
-SEQUENCE: Any = {"mesh": {"tensor": 2}, "sequence": True}
-
-
-class Kept(Hook):
-    """Bytes of activations that an update of this process keeps for its backward."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def before_train_iter(self, runner: Any) -> None:
-        self.count, seen = 0, {p.data_ptr() for p in map(local_of, weights_of(runner))}
-
-        def keep(tensor: Any) -> Any:
-            place = local_of(tensor).untyped_storage()
-            if place.data_ptr() not in seen:
-                seen.add(place.data_ptr())
-                self.count += place.nbytes()
-            return tensor
-
-        self.context = saved_tensors_hooks(keep, lambda tensor: tensor)
-        self.context.__enter__()
-
-    def after_train_iter(self, runner: Any) -> None:
-        self.context.__exit__()
-
-
-def weights_of(runner: Any) -> Any:
-    return runner.session.wrapped.parameters()
-
-
-class Notes(nn.Module):
-    """Matrices and norms side by side, for a plan of the config; what is dropped."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(7)
-        self.into, self.begin = nn.Linear(3, 8), nn.Identity()
-        self.norm, self.up = nn.LayerNorm(8), nn.Linear(8, 16)
-        self.down, self.last = nn.Linear(16, 8), nn.LayerNorm(8)
-        self.seen: list[Any] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        def drawn() -> Any:
-            return nn.functional.dropout(torch.ones(32), 0.5, self.training).tolist()
-
-        first = drawn()
-        x = self.begin(self.into(x))
-        apart = drawn()
-        x = self.last(x + self.down(self.up(self.norm(x)).relu()))
-        self.seen.append([first, apart, drawn()])
-        return x[:, 0, :2] + x[:, 4, 2:4]
-
-
-NOTES = {
-    "begin": "split",
-    "norm": "sequence",
-    "up": "colwise",
-    "down": "rowwise",
-    "last": "gather",
-}
-
-
-def notes(parallel: Any) -> Any:
-    model = Notes()
-    numbers = torch.randn(8, 5, 3, generator=torch.Generator().manual_seed(4))
-    data = TensorDataset(numbers, numbers[:, 1, :2] ** 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = fitted(model, data, parallel, optimizer=optimizer, loss=nn.MSELoss())
-    return {"losses": losses, "seen": model.seen}
-
-
-def kept(parallel: Any) -> float:
-    """Of a block of the GPT, as so many times its input (N, T, n_embd)."""
-    counts = []
-    for layers in (1, 2):
-        model = gpt(n_embd=64, n_layer=layers)
-        runner = runner_of(model, parallel=parallel)
-        found = Kept()
-        runner.register_hook(found)
-        with closing(runner):
-            runner.run([DataLoader(Tokens(), 12)], [("train", 1)])
-        counts.append(found.count)
-    return (counts[1] - counts[0]) / (12 * TOKENS * 64 * 4)
-
-
-def sequence() -> Any:
-    again, frozen = gpt(dropout=0.2), gpt()
-    checkpoint_blocks(again, ["h.*"])
-    frozen.h[0].requires_grad_(False)
-    return {
-        "plain": train(SEQUENCE),
-        "accumulated": train(SEQUENCE, accumulate=3),
-        "bf16": train(SEQUENCE, update={"precision": "bf16"}),
-        "dropped": train(SEQUENCE, model=gpt(dropout=0.2)),
-        "dropped again": train(SEQUENCE, model=again),
-        "frozen": train(SEQUENCE, model=frozen),
-        "vit": vit(SEQUENCE),
-        "notes": notes({**SEQUENCE, "plan": NOTES}),
-        "notes alone": notes(None),
-        "kept": [kept({"mesh": {"tensor": 2}}), kept(SEQUENCE)],
-    }
-
-
-def refused_by_sequence() -> Any:
-    both = {**GPT.tensor_plan, **GPT.sequence_plan}
-
-    def of(**changed: Any) -> str:
-        plan = {name: style for name, style in {**both, **changed}.items() if style}
-        return said(parallel={**SEQUENCE, "plan": plan})
-
-    rows = [{key: row[:1] for key, row in Tokens()[0].items()}] * 4
-    short = DataLoader(rows, 2)  # type: ignore[arg-type]
-    return {
-        "short": line_of(lambda: run_on(gpt(), short, parallel=SEQUENCE)),
-        "left out": of(**{"h.*.ln_2": None}),
-        "no end": of(ln_f=None),
-        "late": of(**{"drop": None, "h.1": "split"}),
-        "no weights": of(**{"h.*.mlp": "sequence"}),
-        "without": said(parallel={**SEQUENCE, "sequence": False, "plan": both}),
-    }
 
 
 def refused_by_tensor() -> Any:
@@ -638,7 +512,7 @@ def saved(folder: Path) -> Any:
         ("fsdp to ddp", shards, None, False),
         ("ddp to fsdp", None, shards, False),
         ("fsdp to tensor", shards, {"mesh": {"tensor": 2}}, True),
-        ("sequence to ddp", SEQUENCE, None, False),
+        ("tensor to ddp", {"mesh": {"tensor": 2}}, None, False),
     ):
         place = folder / name.replace(" ", "-")
         found[name] = averaged(place, first)
@@ -790,7 +664,7 @@ def gaudi() -> Any:
         "fast": said(
             parallel={"type": "fsdp"}, device={**GAUDI, "performance": "fast"}
         ),
-        "sequence": train(SEQUENCE, device=GAUDI),
+        "tensor": train({"mesh": {"tensor": 2}}, device=GAUDI),
     }
 
 
@@ -809,8 +683,6 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
         "refused by fsdp": lambda: refused_by_fsdp(folder),
         "tensor": tensor,
         "refused by tensor": refused_by_tensor,
-        "sequence": sequence,
-        "refused by sequence": refused_by_sequence,
         "saved": lambda: saved(folder),
         "loaded": lambda: loaded(folder),
         "train steps": train_steps,
