@@ -93,18 +93,18 @@ def cause(ended: Mapping[int, Ended]) -> RankError:
         return lost, closed, not each.first, time, rank
 
     rank = min(ended, key=order)
+    hung = {n: e.told["stacks"] for n, e in sorted(ended.items()) if "stacks" in e.told}
     if told := ended[rank].told:
-        message, status = ended[rank].message, int(told["status"])
+        message = ended[rank].message
         # what several found wrong is said of the first
         rank = min(n for n, each in ended.items() if each.message == message)
-        failure = RankError(f"rank {rank}: {message}" if rank else message, status)
+        silent = [n for n, each in sorted(ended.items()) if hung and each.silent]
+        said = [f"rank {rank}: {message}" if rank else message]
+        said += [f"rank {n} {_SILENT}" for n in silent[:8]]
+        failure = RankError("; ".join(said), int(told["status"]))
     else:
         failure = _not_told(rank, ended[rank])
-    hung = {n: e.told["stacks"] for n, e in sorted(ended.items()) if "stacks" in e.told}
     failure.stacks = "\n".join(f"rank {n}: {stacks}" for n, stacks in hung.items())
-    silent = [f"rank {n} {_SILENT}" for n, each in sorted(ended.items()) if each.silent]
-    if hung and silent:
-        failure.args = ("; ".join([str(failure), *silent[:8]]),)
     return failure
 
 
