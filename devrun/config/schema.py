@@ -163,7 +163,6 @@ KEYS: dict[str, str | Section] = {
             "enabled": "flag",
             "accum_type": "text",
             "velocity_accum_type": "text",
-            "partials_type": "text",
         }
     ),
     "auto_scale_lr": Section({"enable": "flag", "base_batch_size": "count"}),

@@ -6,11 +6,7 @@ FACTS = DeviceFacts(
     auto=30,
     has_emulator=True,
     packages=("poptorch", "popart", "popdist"),
-    runner_options={
-        "options_cfg": "dict",
-        "ipu_model_cfg": "dict",
-        "modules_to_record": "list",
-    },
+    runner_options={"options_cfg": "dict", "ipu_model_cfg": "dict"},
     top_level_options={"ipu_replicas": ("replicas", "count?")},
     recomputes_by="an IPU has train_ckpt_nodes in a pipeline",
 )

@@ -49,7 +49,7 @@ logger = logging.getLogger("devrun")
 
 _FP32 = ("OptimizerHook", "GradientCumulativeOptimizerHook")
 _FP16 = ("Fp16OptimizerHook", "GradientCumulativeFp16OptimizerHook")
-_FP16_OPTIONS = ("accum_type", "velocity_accum_type", "partials_type")
+_FP16_OPTIONS = ("accum_type", "velocity_accum_type")
 
 DRY_BATCHES = 2
 """Batches of each phase and of the evaluation in a dry run."""

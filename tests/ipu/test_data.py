@@ -17,7 +17,6 @@ from torch.utils.data import (
 )
 
 from devrun.data import build_dataloader
-from devrun.devices.ipu.evaluation import group_sizes
 from devrun.devices.resolve import resolve_device
 from devrun.models.step_module import StepModule
 from devrun.step import UpdatePolicy
@@ -151,18 +150,6 @@ def test_it_starts_at_any_update_of_its_epoch(name):
     assert [item.tolist() for item in loader] == whole[1:]
 
 
-def test_the_asynchronous_mode_reads_the_same(emulation):
-    plain, ahead = (
-        prepared(build_dataloader(Numbers(range(50)), SIZE, mode=mode))[1]
-        for mode in ("sync", "async")
-    )
-    for epoch in (0, 1):
-        for loader in (plain, ahead):
-            loader.set_epoch(epoch)
-            loader.start_at(1)
-        assert [i.tolist() for i in ahead] == [i.tolist() for i in plain]
-
-
 class Noisy(Numbers):
     def __getitem__(self, index):
         return torch.tensor([float(index), random.random()])
@@ -251,13 +238,6 @@ def test_evaluation_on_the_host_compiles_nothing(emulation):
     assert count == 23
     assert means == pytest.approx(expected, rel=1e-4)
     assert emulation.counts["compile"] == 0
-
-
-@pytest.mark.parametrize(("rows", "micro"), [(103, 256), (16, 17), (5, 6), (40, 16)])
-def test_groups_divide_the_micro_batch_and_make_up_the_rows(rows, micro):
-    sizes = group_sizes(rows, micro)
-    assert sum(sizes) == rows
-    assert all(micro % size == 0 for size in sizes)
 
 
 def test_the_order_of_evaluation_is_that_of_the_data_set():

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from devrun.devices.ipu.optimizer import KINDS
-from devrun.devices.ipu.options import POLICY_KEYS
+from devrun.devices.ipu.optimizer import KINDS, POLICY_KEYS
+from devrun.devices.ipu.options import MMCV_KEYS, OWN_KEYS, names_of, parse_settings
 from devrun.devices.ipu.sdk import load
-from devrun.devices.ipu.setters import MMCV_KEYS, names_of
-from devrun.devices.ipu.settings import OWN_KEYS, parse_settings
 from tests.docs.blocks import blocks, codes, table, text_of
 
 yaml = pytest.importorskip("yaml")

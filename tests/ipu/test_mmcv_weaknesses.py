@@ -354,4 +354,3 @@ def test_the_sections_of_an_mmcv_recipe_train_as_they_are(tmp_path, capsys):
     assert {p.dtype for p in runner.model.parameters()} == {torch.float16}
     told = capsys.readouterr().err
     assert "micro-batch 4 x accumulation 4 x replicas 2 = 32 samples" in told
-    assert "memory of IPU 1" in told

@@ -53,16 +53,15 @@ PIPELINES = {
         "train_split_edges": edges(("stem", 0), ("head", 1)),
         "executionStrategy": "ShardedExecution",
     },
-    "evaluation of its own": {
+    "pipelined evaluation": {
         "train_split_edges": edges(("stem", 0), ("blocks.2", 1)),
-        "eval_split_edges": edges(("stem", 0), ("head", 1)),
         "eval_cfg": {"executionStrategy": "SameAsIpu", "deviceIterations": 4},
     },
 }
 
 
 @pytest.mark.parametrize("options", PIPELINES.values(), ids=PIPELINES)
-def test_a_split_changes_nothing_but_the_place(options, capsys):
+def test_a_split_changes_nothing_but_the_place(options):
     config = {"cumulative_iters": 4}
     runner, losses = make(ipu(**options), model=deep(), optimizer_config=config)
     data = loader(batch_size=2)
@@ -71,7 +70,6 @@ def test_a_split_changes_nothing_but_the_place(options, capsys):
         (batch, *_) = runner.prepare_eval_loader(loader(8, 2))
         evaluated = runner.eval_step(batch)
     runner.close()
-    told = capsys.readouterr().err
     reference, expected = make("cpu", model=deep(), optimizer_config=config)
     reference.run([data], [("train", 1)])
     with reference.evaluating():
@@ -83,9 +81,6 @@ def test_a_split_changes_nothing_but_the_place(options, capsys):
     assert losses.values == pytest.approx(expected.values, rel=1e-4)
     assert_same_state(runner.model, reference.model, **CLOSE)
     assert float(evaluated["loss"]) == pytest.approx(float(theirs["loss"]), rel=1e-4)
-    assert "memory of IPU 1" in told
-    if "split" in options:
-        assert "blocks." in told
 
 
 class HuggingFaceStyle(nn.Module):

@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from devrun.devices.ipu.adapter import IPUAdapter
-from devrun.devices.ipu.options import inference_options, training_options
-from devrun.devices.ipu.setters import names_of
-from devrun.devices.ipu.settings import parse_settings
+from devrun.devices.ipu.options import (
+    inference_options,
+    names_of,
+    parse_settings,
+    training_options,
+)
 from devrun.devices.resolve import resolve_device
 from devrun.errors import ConfigError, DevrunError
 from devrun.step import UpdatePolicy
@@ -30,10 +33,10 @@ FULL = {
         "executionStrategy": "SameAsIpu",
         "Training": {
             "gradientAccumulation": 8,
-            "accumulationAndReplicationReductionType": "Sum",
+            "accumulationAndReplicationReductionType": "ReductionType.Sum",
         },
         "availableMemoryProportion": [0.3, 0.4],
-        "outputMode": "final",
+        "outputMode": "OutputMode.Final",
     },
     "eval_cfg": {"deviceIterations": 4, "executionStrategy": "ShardedExecution"},
     "train_split_edges": [
@@ -49,7 +52,7 @@ def made(cfg, policy=None):
     policy = UpdatePolicy() if policy is None else policy
     ipus = len(cfg.get("train_split_edges", ())) or None
     training = training_options(sdk, settings, policy, 7, ipus)
-    return sdk, training, inference_options(sdk, settings, 7, ipus)
+    return sdk, training, inference_options(sdk, settings, 7)
 
 
 def test_every_key_reaches_its_setter_and_the_config_stays():
@@ -79,7 +82,10 @@ def test_every_key_reaches_its_setter_and_the_config_stays():
 
 def test_a_phase_adds_to_a_section():
     common = {"Precision": {"enableStochasticRounding": True}, "partialsType": "half"}
-    own = {"Precision": {"setPartialsType": "float"}, "deviceIterations": 2}
+    own = {
+        "Precision.enableFloatingPointExceptions": True,
+        "partialsType": "float",
+    }
     _, training, inference = made({**common, "train_cfg": own})
     assert training.Precision.enable_stochastic_rounding
     assert inference.Precision.enable_stochastic_rounding
@@ -109,16 +115,13 @@ def test_defaults_change_nothing_of_the_hosts_random_stream():
 
 
 def test_half_precision_and_accumulation_come_from_the_update_policy():
-    policy = UpdatePolicy(
-        precision="fp16", accumulate=4, options={"partials_type": "half"}
-    )
+    policy = UpdatePolicy(precision="fp16", accumulate=4)
     _, training, _ = made({"replicas": 2}, policy)
     assert training.Training.gradient_accumulation == 4
     assert training.Training.auto_loss_scaling is True
     assert training.replication_factor == 2
     assert training.broadcast_buffers is False
     assert training.Precision.enable_stochastic_rounding is True
-    assert training._Popart.options["partialsTypeMatMuls"] == "half"
 
 
 REFUSED = {
@@ -127,7 +130,7 @@ REFUSED = {
         {"Training": {"gradientAcumulation": 2}},
         "did you mean 'gradientAccumulation'",
     ),
-    "a device by number": ({"index": 1}, "the option useIpuId names one"),
+    "a device by number": ({"index": 1}, "has no option 'index'"),
     "section that is no dict": ({"Precision": 1}, "must be a dict of its options"),
     "option in a phase": (
         {"train_cfg": {"enableStochasticRoundin": 1}},
@@ -141,24 +144,24 @@ REFUSED = {
         {"availableMemoryProportion": [0.3, 7.0]},
         "at most 1 for each IPU, got 7.0 for IPU1",
     ),
-    "partials twice": (
-        {"Precision": {"setPartialsType": "half"}, "partialsType": "float"},
-        "Precision.setPartialsType and partialsType are the same: give one",
+    "the setter of PopTorch": (
+        {"setAvailableMemoryProportion": 0.3},
+        "did you mean 'availableMemoryProportion'",
     ),
     "shares of no IPU": (
         {"availableMemoryProportion": {"ipu 0": 0.3}},
-        "the keys IPU0, IPU1, ...; got 'ipu 0'",
+        "have keys IPU0, IPU1, ...: 'ipu 0'",
     ),
-    "a share for each IPU twice": (
-        {"availableMemoryProportion": 0.3, "setAvailableMemoryProportion": 0.3},
-        "are the same: give one",
+    "a share for one IPU of two": (
+        {**FULL, "train_cfg": {"availableMemoryProportion": [0.3]}},
+        "has 1 values, but the model is on 2 IPUs",
     ),
     "partials": ({"partialsType": "fp61"}, "half or float, got 'fp61'"),
     "strategy": (
         {"train_cfg": {"executionStrategy": "SameAsIPU"}},
         "did you mean 'SameAsIpu'",
     ),
-    "output mode": ({"train_cfg": {"outputMode": "Al"}}, "EveryN"),
+    "output mode": ({"train_cfg": {"outputMode": "Al"}}, "takes an OutputMode"),
     "refused by PopTorch": (
         {"TensorLocations": {"numIOTiles": 7}},
         "PopTorch refuses 7",
@@ -187,7 +190,10 @@ REFUSED = {
         {"randomSeed": 1, "options_cfg": {"randomSeed": 2}},
         "give it once",
     ),
-    "precision here": ({"precision": "fp16"}, "use the section fp16"),
+    "several processes": (
+        {"Distributed": {"configureProcessId": [0, 2]}},
+        "PopTorch counts 2 processes",
+    ),
 }
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
-from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -19,8 +17,8 @@ from devrun.devices.ipu.split import (
     remove_split,
     split_of,
 )
-from devrun.errors import ConfigError
-from tests.ipu.harness import ipu, loader, make
+from devrun.errors import ConfigError, DevrunError
+from tests.ipu.harness import ipu, train
 from tests.support.near import assert_near
 
 
@@ -129,7 +127,8 @@ def test_a_failed_split_leaves_nothing(sdk):
     with pytest.raises(ConfigError, match=r"own code begins a block at 'layers\.1'"):
         apply(sdk, model, FOUR)
     assert split_of(model) == []
-    assert not model.stem._forward_pre_hooks
+    hooks = [name for name, m in model.named_modules() if m._forward_pre_hooks]
+    assert hooks == ["layers.1"]
 
 
 @pytest.mark.parametrize(
@@ -194,18 +193,75 @@ def test_a_checkpoint_after_no_layer_is_refused(sdk):
         recompute(Net(), ["layers"], sdk)
 
 
-def test_evaluation_may_be_split_in_another_way(caplog):
-    logging.getLogger("devrun").addHandler(caplog.handler)
-    device = ipu(
-        train_split_edges=edges(("conv", 0), ("head", 1)),
-        eval_split_edges=edges(("conv", 0), ("dropout", 1), ("head", 2)),
-        Training={"gradientAccumulation": 4},
-        eval_cfg={"autoRoundNumIPUs": True},
+class Chain(nn.Module):
+    """Calls `order` of its layers, which are defined the other way round."""
+
+    def __init__(self, order):
+        super().__init__()
+        self.c, self.b, self.a = (nn.Linear(32, 32) for _ in range(3))
+        self.order = order
+
+    def forward(self, x):
+        x = x.flatten(1)
+        for name in self.order:
+            x = torch.tanh(getattr(self, name)(x))
+        return x
+
+
+class OpenMMLab(Chain):
+    """A `train_step` that returns MMCV's dict."""
+
+    def train_step(self, batch, optimizer):
+        loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
+        return {"loss": loss, "log_vars": {}, "num_samples": len(batch[1])}
+
+
+def trained(model, given, strategy):
+    options = {} if strategy is None else {"executionStrategy": strategy}
+    pairs = [(each[0], int(each[1])) for each in given.split()]
+    train(
+        ipu(train_split_edges=edges(*pairs), **options),
+        model=model,
+        loss=None if type(model) is Chain else False,
+        optimizer_config={"cumulative_iters": 8},
+        epochs=1,
     )
-    runner, _ = make(device, epochs=2)
-    with closing(runner):
-        runner.run([loader(), loader()], [("train", 1), ("val", 1)])
-    graphs = "\n".join(r.getMessage() for r in caplog.records).split("compiled the ")
-    assert [text.split()[0] for text in graphs[1:]] == ["training", "evaluation"]
-    assert [text.count("memory of IPU") for text in graphs[1:]] == [2, 3]
-    assert "memory of IPU 2 (from head)" in graphs[2]
+
+
+FORWARD = {
+    "in any order of the list": ("abc", "c1 a0", None),
+    "on one IPU again": ("abbc", "a0 b1", "SameAsIpu"),
+    "back by AutoIncrement": ("abc", "a0 b1 c0", "AutoIncrement"),
+    "back and forth without a pipeline": ("abab", "a0 b1", "ShardedExecution"),
+}
+
+
+@pytest.mark.parametrize(("order", "given", "strategy"), FORWARD.values(), ids=FORWARD)
+def test_what_runs_forward_is_accepted(order, given, strategy, emulation):
+    trained(Chain(order), given, strategy)
+    assert emulation.counts["compile"] == 1
+
+
+BACKWARDS = {
+    "back to an IPU": ("abc", "a0 b1 c0", "goes back from IPU 1 to IPU 0"),
+    "called again": ("aba", "a0 b1", "goes back from IPU 1 to IPU 0"),
+    "never called": ("ab", "a0 b1 c1", "names 'c', which the forward pass never"),
+}
+
+
+@pytest.mark.parametrize("kind", [Chain, OpenMMLab])
+@pytest.mark.parametrize(("order", "given", "says"), BACKWARDS.values(), ids=BACKWARDS)
+def test_what_runs_backwards_is_refused_before_it_is_compiled(
+    kind, order, given, says, emulation
+):
+    model = kind(order)
+    with pytest.raises(DevrunError) as caught:
+        trained(model, given, None)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert emulation.counts["compile"] == 0
+    # nothing of PopTorch's or of the split is left on the user's model
+    assert type(model) is kind
+    assert {type(weight) for weight in model.parameters()} == {nn.Parameter}
+    assert not any(each._forward_pre_hooks for each in model.modules())
+    assert not [name for name in vars(model) if name.startswith("_ipu")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,28 +14,25 @@ from devrun.data.prepared import PreparedLoader
 from devrun.devices.base import DeviceAdapter, DeviceInfo
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.ipu.batch import Flat, flatten, rebuild, rows_of, whole
-from devrun.devices.ipu.checks import (
-    check_evaluation,
-    check_pipeline,
-    check_policy,
-    check_processes,
-    check_size,
-    partial_outputs,
-)
-from devrun.devices.ipu.data import GlobalBatch, prepared_loader
+from devrun.devices.ipu.data import prepared_loader
 from devrun.devices.ipu.evaluation import evaluate, on_host
 from devrun.devices.ipu.executors import Executor, Executors
-from devrun.devices.ipu.optimizer import DeviceOptimizer
+from devrun.devices.ipu.optimizer import DeviceOptimizer, check_policy
 from devrun.devices.ipu.options import (
+    IPUSettings,
     inference_options,
     micro_batches,
+    parse_settings,
     training_options,
 )
-from devrun.devices.ipu.placing import Placing
-from devrun.devices.ipu.record import Recorder
-from devrun.devices.ipu.sdk import load, missing, poprun
-from devrun.devices.ipu.setters import check_names
-from devrun.devices.ipu.settings import FAST, IPUSettings, parse_settings
+from devrun.devices.ipu.sdk import load, missing
+from devrun.devices.ipu.split import (
+    apply_split,
+    recompute,
+    remove_recompute,
+    remove_split,
+    split_of,
+)
 from devrun.devices.ipu.step import Call, DeviceStep, means, others_of
 from devrun.devices.seeding import seed_streams
 from devrun.dist import launched
@@ -66,8 +64,8 @@ class IPUAdapter(DeviceAdapter):
         self._eval_options: Any = None
         self.executors: Executors | None = None
         self._optimizer: DeviceOptimizer | None = None
-        self._placing: Placing | None = None
-        self._recorder: Recorder | None = None
+        self._placed: nn.Module | None = None
+        """The user's module, with the blocks and checkpoints of the settings."""
         self._rng: Sequence[int] | None = None
 
     @classmethod
@@ -91,18 +89,17 @@ class IPUAdapter(DeviceAdapter):
     def from_config(cls, cfg: Mapping[str, Any]) -> IPUAdapter:
         settings = parse_settings(cfg)
         sdk = load(settings.emulate)
-        check_names(sdk, settings)
         # here, where a caller knows the line of the section, for what is wrong in it
         training_options(sdk, settings, UpdatePolicy(), 0)
         inference_options(sdk, settings, 0)
         return cls(settings, sdk)
 
     def setup(self, seed: int | None) -> None:
-        poprun()
-        if launched():
+        if launched() or any(name.startswith("POPDIST_") for name in os.environ):
             raise UnsupportedFeatureError(
                 "an IPU run is one process: take --ipu-replicas N instead of a "
-                "launcher, which gives N copies of the model inside PopTorch"
+                "launcher (or poprun), which gives N copies of the model inside "
+                "PopTorch"
             )
         if self.emulated and not self._announced:
             self._announced = True
@@ -121,34 +118,18 @@ class IPUAdapter(DeviceAdapter):
         step = model if isinstance(model, StepModule) else StepModule(model)
         step.optimizer = optimizer
         self._policy = policy
-        if self.settings.performance is not None:
-            logger.info("performance: %s", FAST)
         nonfinite = policy.nonfinite
         # results are on the host already when a call returns
         guard = FiniteGuard(nonfinite, host_shared=True, spike=policy.spike)
         self._guard = None if nonfinite == "ignore" else guard
-        self._placing = Placing(self.sdk, self.settings, step)
-        self._make_options(self._placing)
+        self._place(step.module)
+        self._make_options(torch.initial_seed())
         if policy.precision == "fp16":
             step.half()
-        recorded = self.settings.modules_to_record
-        self._recorder = (
-            Recorder(recorded, step.module, self._options, policy.precision)
-            if recorded
-            else None
-        )
-        module = DeviceStep(step, self.sdk, self._recorder)
-        self.executors = Executors(self.sdk, module, self._placing.place)
+        module = DeviceStep(step, self.sdk)
+        self.executors = Executors(self.sdk, module)
         if optimizer is not None:
             self._optimizer = DeviceOptimizer(self.sdk, optimizer, module, policy)
-        if partial := partial_outputs(self._options, self.sdk):
-            logger.warning("%s", partial)
-        if self._options.device_iterations > 1:
-            logger.warning(
-                "ipu: deviceIterations %d: one iteration makes that many updates; "
-                "iteration numbers, intervals and schedules count calls",
-                self._options.device_iterations,
-            )
         return step, optimizer
 
     def prepare_dataloader(
@@ -156,15 +137,12 @@ class IPUAdapter(DeviceAdapter):
     ) -> PreparedLoader:
         if isinstance(loader, PreparedLoader):
             return loader
-        self._prepared()  # whose options say how large a batch is
+        executors = self._prepared()
+        seed = torch.initial_seed() % 2**31 if seed is None else seed
+        if training and executors.trainer is None:
+            self._make_options(seed)  # whose random numbers follow the run's seed
         options = self._options if training else self._eval_options
-        return prepared_loader(
-            self.sdk,
-            options,
-            loader,
-            seed=torch.initial_seed() % 2**31 if seed is None else seed,
-            training=training,
-        )
+        return prepared_loader(self.sdk, options, loader, seed=seed, training=training)
 
     def train_step(
         self,
@@ -192,18 +170,13 @@ class IPUAdapter(DeviceAdapter):
             if twin.changed():
                 executors.set_optimizer(twin.twin)
         twin.upload()
-        if self._recorder is not None:
-            executors.to_host()
-            self._recorder.run_on_host(executors.module.step, flat)  # type: ignore[arg-type]
         outputs = executors.run(trainer, flat.tensors)
         twin.ran()
-        if self._recorder is not None:
-            self._recorder.compare(trainer.call.recorded, outputs)
         return self._trained(trainer.call, flat, outputs)
 
     def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
         executors = self._prepared()
-        step: StepModule = executors.module.step  # type: ignore[assignment]
+        step = executors.module.step
         flat = self.flat(batch, mode)
         if self.settings.evaluate_on == "host":
             executors.to_host()
@@ -279,24 +252,30 @@ class IPUAdapter(DeviceAdapter):
             self._optimizer.close()
         if self.executors is not None:
             self.executors.close()
-        if self._placing is not None:
-            self._placing.remove()
-        self.executors = self._optimizer = self._placing = None
+        if self._placed is not None:
+            remove_split(self._placed)
+            remove_recompute(self._placed)
+        self.executors = self._optimizer = self._placed = None
 
-    def _make_options(self, placing: Placing) -> None:
-        sdk, settings, seed = self.sdk, self.settings, torch.initial_seed() % 2**31
-        training, evaluation = placing.ipus(True), placing.ipus(False)
-        most = max(training, evaluation) if training and evaluation else None
-        popdist = poprun()
-        self._options = training_options(
-            sdk, settings, self._policy, seed, training, popdist
+    def _make_options(self, seed: int) -> None:
+        blocks = [] if self._placed is None else split_of(self._placed)
+        # the model's own code may begin blocks where the settings do not
+        ipus = 1 + max(ipu for _, ipu in blocks) if blocks else None
+        settings, policy = self.settings, self._policy
+        self._options = training_options(self.sdk, settings, policy, seed, ipus)
+        self._eval_options = inference_options(self.sdk, settings, seed)
+
+    def _place(self, module: nn.Module) -> None:
+        """Put the blocks of the split and the checkpoints on the user's module."""
+        settings, self._placed = self.settings, module
+        recompute(module, settings.train_ckpt_nodes, self.sdk)
+        apply_split(
+            module,
+            edges=settings.train_split_edges,
+            sdk=self.sdk,
+            num_ipus=settings.num_ipus,
+            where="train_split_edges",
         )
-        self._eval_options = inference_options(sdk, settings, seed, most, popdist)
-        check_processes(self._options)
-        check_pipeline(self._options, training, sdk)
-        check_size(self._options, training, sdk)
-        if settings.evaluate_on == "device":
-            check_evaluation(self._eval_options, evaluation, sdk)
 
     def _prepared(self) -> Executors:
         if self.executors is None:
@@ -321,10 +300,9 @@ class IPUAdapter(DeviceAdapter):
         parts = micro_batches(self._options)
         rows = rows_of(flat, parts)
         if rows % parts:
-            batch = GlobalBatch(self._options, None)
             raise ConfigError(
                 f"a batch of {rows} samples cannot be divided over {parts} "
-                f"micro-batches ({batch}): give a multiple of {parts}"
+                f"micro-batches: give a multiple of {parts}"
             )
         all_outputs = self._options.output_mode == self.sdk.OutputMode.All
         call = Call("train", flat, with_extras=all_outputs)

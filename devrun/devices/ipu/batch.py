@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -29,10 +29,18 @@ class Flat:
     template: Any
     tensors: tuple[Tensor, ...]
     names: tuple[str, ...]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    """Path -> number or text, which a graph keeps as it was at first."""
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(tensor.shape) for tensor in self.tensors)
+
+    @property
+    def kinds(self) -> list[str]:
+        """`NAME (DTYPE)` of each tensor."""
+        pairs = zip(self.names, self.tensors, strict=True)
+        return [f"{name} ({tensor.dtype})" for name, tensor in pairs]
 
     def take(self, rows: Tensor) -> tuple[Tensor, ...]:
         """The tensors with these rows of each."""
@@ -47,8 +55,11 @@ def flatten(batch: Any, half: bool = False) -> Flat:
     """
     tensors: list[Tensor] = []
     names: list[str] = []
+    constants: dict[str, Any] = {}
 
     def placed(value: Any, path: str) -> Any:
+        if isinstance(value, (str, bytes, int, float)):
+            constants[path] = value
         if not isinstance(value, Tensor):
             return INSIDE
         tensors.append(value)
@@ -58,7 +69,7 @@ def flatten(batch: Any, half: bool = False) -> Flat:
     template = replaced(placed, batch, "batch")
     if half:
         tensors = [t.half() if t.is_floating_point() else t for t in tensors]
-    return Flat(template, tuple(tensors), tuple(names))
+    return Flat(template, tuple(tensors), tuple(names), constants)
 
 
 def rebuild(template: Any, tensors: Sequence[Any]) -> Any:
@@ -70,7 +81,10 @@ def rebuild(template: Any, tensors: Sequence[Any]) -> Any:
 
 
 def rows_of(flat: Flat, parts: int) -> int:
-    """Rows of the batch, which must be the same for all tensors and divide by `parts`.
+    """Rows of the batch, which must be the same for all tensors.
+
+    Args:
+        parts: micro-batches that the rows are divided over.
 
     Raises:
         ConfigError: naming the tensor and its shape.
@@ -80,14 +94,12 @@ def rows_of(flat: Flat, parts: int) -> int:
     rows = flat.tensors[0].shape[0] if flat.tensors[0].dim() else 1
     for tensor, name in zip(flat.tensors, flat.names, strict=True):
         size = tensor.shape[0] if tensor.dim() else 1
-        if size != rows or (not tensor.dim() and parts > 1):
+        if size != rows or size == 0 or (not tensor.dim() and parts > 1):
             raise ConfigError(
                 f"{name} has the shape {tuple(tensor.shape)}, but {flat.names[0]} has "
                 f"{rows} rows: on an IPU dimension 0 of every tensor of a batch is "
                 "divided over the micro-batches, so all must have the same"
             )
-        if size == 0:
-            raise ConfigError(f"{name} has the shape {tuple(tensor.shape)}: no rows")
     return rows
 
 
@@ -126,19 +138,13 @@ class ShapesError(UnsupportedFeatureError, ConfigError):
 
     def __init__(self, reason: str, different: Sequence[Difference]) -> None:
         self.fix = _one_shape(different)
-        super().__init__(f"{reason}: {_remedy(different, self.fix)}")
-
-
-def _remedy(different: Sequence[Difference], fix: Mapping[str, Any] | None) -> str:
-    if any(len(each.shape) != len(each.other) for each in different):
-        return "give every batch tensors of the same number of dimensions"
-    if fix is None:
-        return "resize or pad the samples to one size (dataset, or collate_fn)"
-    ((key, value),) = fix.items()
-    if value is True:
-        return "drop_last: true leaves out the short last batch"
-    line = str(value).replace("'", "")
-    return f"{key}: {line} pads all to one size (docs/bucketing.md)"
+        fixed = ", ".join(f"{k}: {v}" for k, v in (self.fix or {}).items())
+        remedy = (
+            f"set {fixed} (docs/bucketing.md)".replace("'", "")
+            if fixed
+            else "resize or pad the samples to one size (dataset, or collate_fn)"
+        )
+        super().__init__(f"{reason}: {remedy}")
 
 
 def _one_shape(different: Sequence[Difference]) -> dict[str, Any] | None:
@@ -170,58 +176,28 @@ def _is_target(key: str) -> bool:
     return key.rpartition(".")[2] in ("labels", "label", "target", "targets")
 
 
-def changed_constants(first: Any, now: Any, path: str = "batch") -> Iterator[str]:
-    """Where `now` differs from `first` in what is not a tensor."""
-    if isinstance(first, (tuple, list)) and type(first) is type(now):
-        if len(first) != len(now):
-            yield path
-            return
-        for index, (a, b) in enumerate(zip(first, now, strict=True)):
-            yield from changed_constants(a, b, f"{path}[{index}]")
-    elif isinstance(first, Mapping) and isinstance(now, Mapping):
-        if first.keys() != now.keys():
-            yield path
-            return
-        for key in first:
-            yield from changed_constants(first[key], now[key], f"{path}[{key!r}]")
-    elif isinstance(first, _Place) or isinstance(now, _Place):
-        if first != now:
-            yield path
-    elif type(first) is not type(now) or (
-        isinstance(first, (str, bytes, int, float, bool)) and first != now
-    ):
-        yield path
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    """Micro-batches one after the other along dimension 0, as one batch.
+def whole(batch: Any) -> Any:
+    """`batch`, its parts joined along dimension 0 where it is a list of micro-batches.
 
     Raises:
         ConfigError: they differ in shape or structure.
     """
-    if len(parts) == 1:
-        return parts[0]
-    flats = [flatten(part) for part in parts]
-    for flat in flats[1:]:
-        if flat.names != flats[0].names:
+    if not isinstance(batch, MicroBatches) or len(batch) == 1:
+        return batch[0] if isinstance(batch, MicroBatches) else batch
+    first, *others = (flatten(part) for part in batch)
+    for flat in others:
+        if flat.names != first.names:
             raise ConfigError(
-                f"the micro-batches of one update have the tensors "
-                f"{', '.join(flats[0].names)} and {', '.join(flat.names)}: on an IPU "
-                "all must have the same"
+                "the micro-batches of one update have the tensors "
+                f"{', '.join(first.names)} and {', '.join(flat.names)}: on an IPU all "
+                "must have the same"
             )
-        if different := differing(flat, flats[0]):
-            first = different[0]
+        if different := differing(flat, first):
+            one = different[0]
             raise ShapesError(
-                f"{first.name} has the shapes {first.other} and {first.shape} in the "
+                f"{one.name} has the shapes {one.other} and {one.shape} in the "
                 "micro-batches of one update, and shapes are static on an IPU",
                 different,
             )
-    tensors = [
-        torch.cat(same) for same in zip(*(f.tensors for f in flats), strict=True)
-    ]
-    return rebuild(flats[0].template, tensors)
-
-
-def whole(batch: Any) -> Any:
-    """`batch`, its parts joined where it is a list of micro-batches."""
-    return _joined(batch) if isinstance(batch, MicroBatches) else batch
+    columns = zip(first.tensors, *(flat.tensors for flat in others), strict=True)
+    return rebuild(first.template, [torch.cat(same) for same in columns])

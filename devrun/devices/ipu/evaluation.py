@@ -26,13 +26,20 @@ Run = Callable[[Executor, Sequence[Tensor]], Sequence[Tensor]]
 
 def evaluate(executor: Executor, flat: Flat, rows: int, run: Run) -> StepOutput:
     """The output of `rows` samples on a graph for at least as many."""
-    call, capacity = executor.call, executor.rows
-    if rows == capacity:
-        outputs = run(executor, flat.tensors)
-        log_vars = means(call, outputs, None, capacity // call.rows)
-        made = list(outputs[len(call.scalars) :])
-    else:
-        log_vars, made = _padded(executor, flat, rows, run)
+    call = executor.call
+    sizes = _group_sizes(rows, call.rows)
+    slots, places = _slots(sizes, call.rows)
+    idle = -len(slots) % (executor.rows // call.rows)
+    picked = torch.cat([*slots, *[slots[-1]] * idle])
+    weights = torch.tensor([*sizes, *[0] * idle], dtype=torch.float32)
+    runs = [run(executor, flat.take(part)) for part in picked.split(executor.rows)]
+    outputs = [_together(same) for same in zip(*runs, strict=True)]
+    count = len(call.scalars)
+    log_vars = means(call, outputs[:count], weights, rows)
+    made = [
+        value[places] if value.dim() and len(value) == len(picked) else value
+        for value in outputs[count:]
+    ]
     result: dict[str, Any] = others_of(call, made, flat.tensors)
     result["loss"] = log_vars.get("loss")
     result["log_vars"] = log_vars
@@ -53,43 +60,24 @@ def on_host(step: StepModule, batch: Any, mode: str) -> StepOutput:
         raise told from error
 
 
-def group_sizes(rows: int, micro: int) -> list[int]:
+def _group_sizes(rows: int, micro: int) -> list[int]:
     """`rows` as a sum of divisors of `micro`, the largest ones that fit first."""
-    divisors = [size for size in range(micro, 0, -1) if micro % size == 0]
     sizes: list[int] = []
-    for size in divisors:
+    for size in (size for size in range(micro, 0, -1) if micro % size == 0):
         count, rows = divmod(rows, size)
         sizes += [size] * count
     return sizes
 
 
-def _padded(
-    executor: Executor, flat: Flat, rows: int, run: Run
-) -> tuple[dict[str, Any], list[Tensor]]:
-    """Log values and other outputs of the first `rows` rows, each counted once."""
-    call, micro = executor.call, executor.call.rows
-    parts = executor.rows // micro
-    sizes = group_sizes(rows, micro)
-    slots, places, begin = [], [], 0
-    for number, size in enumerate(sizes):
-        group = torch.arange(begin, begin + size)
-        slots.append(group.repeat(micro // size))
-        places.append(torch.arange(number * micro, number * micro + size))
-        begin += size
-    idle = -len(slots) % parts
-    slots += [slots[-1]] * idle
-    weights = torch.tensor([*sizes, *[0] * idle], dtype=torch.float32)
-    picked, own = torch.cat(slots), torch.cat(places)
-    runs = [run(executor, flat.take(part)) for part in picked.split(executor.rows)]
-    outputs = [_together(same) for same in zip(*runs, strict=True)]
-    count = len(call.scalars)
-    made = [
-        value.index_select(0, own)
-        if value.dim() and len(value) == len(picked)
-        else value
-        for value in outputs[count:]
+def _slots(sizes: Sequence[int], micro: int) -> tuple[list[Tensor], Tensor]:
+    """The rows that fill the micro-batch of each group, and the place of each row's
+    first copy among all of these."""
+    groups = torch.arange(sum(sizes)).split(list(sizes))
+    slots = [group.repeat(micro // len(group)) for group in groups]
+    places = [
+        number * micro + torch.arange(len(group)) for number, group in enumerate(groups)
     ]
-    return means(call, outputs[:count], weights, rows), made
+    return slots, torch.cat(places)
 
 
 def _together(values: Sequence[Tensor]) -> Tensor:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from devrun.devices.explain import STEP_FAILURES
-from devrun.devices.explain import explain as failure_of_step
-from devrun.devices.ipu.batch import (
-    Flat,
-    ShapesError,
-    changed_constants,
-    differing,
-    rebuild,
+from devrun.blame import users_line
+from devrun.devices.explain import STEP_FAILURES, explain
+from devrun.devices.ipu.batch import Flat, ShapesError, differing, rebuild
+from devrun.devices.ipu.step import Call, DeviceStep
+from devrun.errors import (
+    ConfigError,
+    DeviceMemoryError,
+    DeviceUnavailableError,
+    DevrunError,
+    UnsupportedFeatureError,
 )
-from devrun.devices.ipu.explain import explain
-from devrun.devices.ipu.report import CompileReport
-from devrun.devices.ipu.step import Call
-from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
 from devrun.text import joined
 
 _Kept = tuple[list[bool], list[bool]]
@@ -32,10 +31,9 @@ logger = logging.getLogger("devrun")
 class Executor:
     """One compiled graph: PopTorch's object and how its step was called."""
 
-    def __init__(self, inner: Any, call: Call, what: str, kept: _Kept) -> None:
+    def __init__(self, inner: Any, call: Call, kept: _Kept) -> None:
         self.inner = inner
         self.call = call
-        self.what = what
         self.kept = kept
         self.stale = False
         """Whether the host's weights are newer than those on the IPUs."""
@@ -58,20 +56,12 @@ class Executor:
             UnsupportedFeatureError: naming the tensor, both shapes and what to do.
         """
         known = self.call.flat
-        if flat.names != known.names:
+        if flat.kinds != known.kinds:
             raise UnsupportedFeatureError(
-                f"a batch has the tensors {', '.join(flat.names)}, but the graph was "
-                f"compiled for {', '.join(known.names)}: every batch must have the "
+                f"a batch has the tensors {', '.join(flat.kinds)}, but the graph was "
+                f"compiled for {', '.join(known.kinds)}: every batch must have the "
                 "same on an IPU"
             )
-        for name, now, then in zip(
-            flat.names, flat.tensors, known.tensors, strict=True
-        ):
-            if now.dtype != then.dtype:
-                raise UnsupportedFeatureError(
-                    f"{name} is of {now.dtype}, but the graph was compiled for "
-                    f"{then.dtype}: give every batch the same types"
-                )
         if different := differing(flat, known, any_rows=any_rows):
             first = different[0]
             raise ShapesError(
@@ -79,8 +69,9 @@ class Executor:
                 f"for {first.other}, and shapes are static on an IPU",
                 different,
             )
-        for path in changed_constants(known.template, flat.template):
-            if path not in self.changing:
+        now, then = flat.constants, known.constants
+        for path in now.keys() | then.keys():
+            if path not in self.changing and now.get(path) != then.get(path):
                 self.changing.add(path)
                 logger.warning(
                     "ipu: %s is no tensor and changes from batch to batch; the graph "
@@ -90,18 +81,10 @@ class Executor:
 
 
 class Executors:
-    """Makes executors for `module` and moves the one that runs onto the IPUs.
+    """Makes executors for `module` and moves the one that runs onto the IPUs."""
 
-    Args:
-        module: the `DeviceStep`.
-        place: called before a compilation with True for training, to put the blocks of
-            the split on the model.
-    """
-
-    def __init__(
-        self, sdk: Any, module: nn.Module, place: Callable[[bool], None]
-    ) -> None:
-        self.sdk, self.module, self._place = sdk, module, place
+    def __init__(self, sdk: Any, module: DeviceStep) -> None:
+        self.sdk, self.module = sdk, module
         self.trainer: Executor | None = None
         self.evaluators: list[Executor] = []
         self.host_is_current = True
@@ -111,13 +94,11 @@ class Executors:
     def compile_training(
         self, call: Call, options: Any, optimizer: Any, tensors: Sequence[Tensor]
     ) -> Executor:
-        self._place(True)
-        vars(self.module)["call"] = call
-        self._make_room(None)
+        self._prepare(call)
         inner = self.sdk.trainingModel(self.module, options, optimizer)
-        trainer = Executor(inner, call, "training", _kept(self.module))
+        trainer = Executor(inner, call, _kept(self.module))
         try:
-            self._compiled(trainer, options, tensors)
+            self._compile(trainer, tensors)
         except BaseException:
             inner.destroy()
             # which leaves a model that was not compiled wrapped
@@ -129,15 +110,18 @@ class Executors:
     def compile_evaluation(
         self, call: Call, options: Any, tensors: Sequence[Tensor]
     ) -> Executor:
-        self._place(False)
-        vars(self.module)["call"] = call
-        self._make_room(None)
+        self._prepare(call)
         inner = self.sdk.inferenceModel(self.module, options.clone())
-        made = Executor(inner, call, "evaluation", _kept(self.module))
+        made = Executor(inner, call, _kept(self.module))
         try:
-            self._compiled(made, options, tensors)
+            self._compile(made, tensors)
         except (DevrunError, self.sdk.Error) as error:
-            raise _only_evaluation(error) from error
+            kind = type(error) if isinstance(error, DevrunError) else ConfigError
+            raise kind(
+                f"the evaluation cannot be compiled: {joined(error)}; to evaluate on "
+                "the CPU instead, set ipu.evaluate_on: host",
+                key="evaluate_on",
+            ) from error
         self.evaluators.append(made)
         return made
 
@@ -147,8 +131,7 @@ class Executors:
             self._activate(executor)
             found: Any = executor.inner(*(tensor.contiguous() for tensor in tensors))
         except (self.sdk.Error, AssertionError, *STEP_FAILURES) as error:
-            batch = rebuild(executor.call.flat.template, tensors)
-            explained = self._explained(error) or self._failure(error, batch)
+            explained = self._explained(error, executor.call, tensors)
             if explained is None:
                 raise
             raise explained from error
@@ -167,9 +150,8 @@ class Executors:
         try:
             self.trainer.inner.setOptimizer(optimizer)
         except self.sdk.Error as error:
-            reason = joined(error)
             raise ConfigError(
-                f"the optimizer's settings cannot change so on an IPU: {reason}"
+                f"the optimizer's settings cannot change so on an IPU: {joined(error)}"
             ) from error
 
     def to_host(self) -> None:
@@ -196,6 +178,11 @@ class Executors:
         trainer = [] if self.trainer is None else [self.trainer]
         return [*trainer, *self.evaluators]
 
+    def _prepare(self, call: Call) -> None:
+        logger.info("compiling a graph for the IPU (%s)", call.mode)
+        vars(self.module)["call"] = call
+        self._make_room(None)
+
     def _activate(self, executor: Executor) -> None:
         self._make_room(executor)
         if not executor.attached:
@@ -212,18 +199,11 @@ class Executors:
                 if executor is self.trainer:
                     self.host_is_current = True
 
-    def _compiled(
-        self, executor: Executor, options: Any, tensors: Sequence[Tensor]
-    ) -> None:
-        cache = options._Popart.options.get("cachePath")
-        report = CompileReport(
-            executor.inner, self.sdk, what=executor.what, cache_dir=cache
-        )
+    def _compile(self, executor: Executor, tensors: Sequence[Tensor]) -> None:
         try:
-            with report:
-                executor.inner.compile(*tensors)
-        except (self.sdk.Error, AssertionError, RuntimeError) as error:
-            explained = self._explained(error)
+            executor.inner.compile(*tensors)
+        except (self.sdk.Error, AssertionError, *STEP_FAILURES) as error:
+            explained = self._explained(error, executor.call, tensors)
             if explained is None:
                 raise
             raise explained from error
@@ -231,41 +211,46 @@ class Executors:
             if (key := found.site or found.what) not in self._warned:
                 self._warned.add(key)
                 logger.warning("%s", found.message("ipu"))
-        if options.connection_type == self.sdk.ConnectionType.Never:
-            raise UnsupportedFeatureError(
-                "ipu: the graph is compiled for an offline target, on which nothing "
-                "runs (useOfflineIpuTarget, connectionType Never): the executable is "
-                f"in {cache or 'no directory, as enableExecutableCaching is not set'}"
+
+    def _explained(
+        self, error: BaseException, call: Call, tensors: Sequence[Tensor]
+    ) -> DevrunError | None:
+        """One line for the user, or None where the error needs none."""
+        if isinstance(error, DevrunError):
+            return None
+        text = joined(error)
+        if "Out of memory" in text:
+            return DeviceMemoryError(
+                f"ipu: {first_sentences(text)}: try a smaller micro-batch, half "
+                "precision, train_ckpt_nodes, a smaller availableMemoryProportion, or "
+                "more IPUs (train_split_edges)"
             )
-
-    def _failure(self, error: BaseException, batch: Any) -> DevrunError | None:
-        """As on every device: an index out of range, and the like."""
-        step: Any = self.module.step
-        return failure_of_step(error, batch, step, "ipu", dict)
-
-    def _explained(self, error: BaseException) -> DevrunError | None:
-        module: Any = self.module
-        explained = explain(error, module.step, self.sdk)
-        if explained is None and isinstance(error, AssertionError):
-            return ConfigError(f"ipu: {joined(error)}")
-        return explained
-
-
-def _only_evaluation(error: Exception) -> DevrunError:
-    """What to do where only the graph for evaluation cannot be compiled."""
-    kind = type(error) if isinstance(error, DevrunError) else UnsupportedFeatureError
-    reason = joined(error)
-    return kind(
-        f"the evaluation cannot be compiled: {reason}; to evaluate on the CPU instead, "
-        "set ipu.evaluate_on: host",
-        key="evaluate_on",
-    )
+        if "Failed to acquire" in text:
+            return DeviceUnavailableError(
+                f"ipu: {first_sentences(text)}: use fewer replicas (--ipu-replicas), "
+                "or fewer IPUs for each (train_split_edges)"
+            )
+        step = self.module.step
+        if isinstance(error, STEP_FAILURES):  # an index out of range, and the like
+            batch = rebuild(call.flat.template, tensors)
+            return explain(error, batch, step, "ipu", dict)
+        place = users_line(error)
+        at = f" at {place}" if place else ""
+        return UnsupportedFeatureError(
+            f"{step.model_name} cannot run on an IPU{at}: {first_sentences(text)}"
+        )
 
 
-def _kept(module: nn.Module) -> _Kept:
+def first_sentences(text: str) -> str:
+    """The message without PopTorch's own source lines and advice to its vendor."""
+    text = re.sub(r"^In \S+:\d+: '\w+': ", "", text)
+    advice = r" Not all operations are| If you believe| Error raised in:"
+    return re.split(advice, text)[0]
+
+
+def _kept(module: DeviceStep) -> _Kept:
     """What is frozen, and the mode of each part: constants of a graph."""
-    step: Any = module.step
-    parts = list(step.modules())
+    parts = list(module.step.modules())
     params = (param for part in parts for param in part._parameters.values())
     # read so that PopTorch does not see it: it would fetch the weights first
     requires_grad = torch._C.TensorBase.requires_grad.__get__  # type: ignore[attr-defined]

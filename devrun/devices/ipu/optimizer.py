@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from devrun.devices.ipu.options import POLICY_KEYS
-from devrun.devices.ipu.setters import dtype_of
+from devrun.devices.ipu.options import dtype_of
 from devrun.errors import ConfigError, UnsupportedFeatureError, nearest
 from devrun.step import UpdatePolicy
 
@@ -41,6 +40,8 @@ _NUMBERS = {
     "AdamW": ("lr", "betas", "eps", "weight_decay"),
     "RMSprop": ("lr", "alpha", "eps", "weight_decay", "momentum", "centered"),
 }
+POLICY_KEYS = ("accum_type", "velocity_accum_type")
+"""What `fp16` and `optimizer_config.options` may say about an IPU."""
 _CLIPS = ("SGD", "Adam", "AdamW")
 
 
@@ -158,13 +159,6 @@ class DeviceOptimizer:
         self._handles = []
 
     @property
-    def num_states(self) -> int:
-        """Tensors that the device keeps for each weight beside its gradient."""
-        if self.kind == "SGD":
-            return int(any(group["momentum"] for group in self._values()))
-        return 2
-
-    @property
     def _state_names(self) -> Mapping[str, str]:
         return STATE_NAMES.get(self.kind, STATE_NAMES["Adam"])
 
@@ -202,43 +196,80 @@ def _kind_of(optimizer: Any) -> str:
     kind = type(optimizer)
     bases = {base: getattr(torch.optim, base) for base in KINDS}
     name = next((n for n, base in bases.items() if issubclass(kind, base)), None)
-    if kind.__name__.lower() == "lamb":
-        raise UnsupportedFeatureError(
-            f"optimizer {kind.__module__}.{kind.__name__} cannot run on an IPU with "
-            "the numbers it has elsewhere: PopTorch's LAMB clips no gradients and "
-            "limits the norm of weights instead; take AdamW",
-            key="optimizer",
-        )
-    if name is None or kind.__module__.startswith("poptorch"):
-        raise UnsupportedFeatureError(
+    # torch wraps `step`, once in each class
+    if name is None or inspect.unwrap(kind.step) is not inspect.unwrap(
+        bases[name].step
+    ):
+        raise _refused(
+            "optimizer",
             f"optimizer {kind.__module__}.{kind.__name__} cannot run on an IPU, which "
             f"updates the weights itself: take {', '.join(KINDS)} of torch.optim",
-            key="optimizer",
-        )
-    # torch wraps the method, once in each class
-    if inspect.unwrap(kind.step) is not inspect.unwrap(bases[name].step):
-        raise UnsupportedFeatureError(
-            f"optimizer {kind.__name__} has a step() of its own, which never runs on "
-            f"an IPU: use {name} itself",
-            key="optimizer",
         )
     for group in optimizer.param_groups:
         if name == "Adam" and group.get("decoupled_weight_decay"):
             name = "AdamW"
         for flag in ("amsgrad", "maximize"):
             if group.get(flag):
-                raise UnsupportedFeatureError(
+                raise _refused(
+                    "optimizer",
                     f"optimizer {kind.__name__} with {flag}=True cannot run on an IPU: "
                     "remove it",
-                    key="optimizer",
                 )
         if group.get("centered") != optimizer.param_groups[0].get("centered"):
-            raise UnsupportedFeatureError(
+            raise _refused(
+                "optimizer",
                 "optimizer RMSprop: on an IPU all parameter groups have the same "
                 "`centered`",
-                key="optimizer",
             )
     return name
+
+
+def _refused(key: str, reason: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(reason, key=key)
+
+
+def check_policy(policy: UpdatePolicy, optimizer: Any) -> None:
+    """Refuse an update that an IPU cannot make.
+
+    Raises:
+        UnsupportedFeatureError: naming the part of the policy.
+    """
+    if policy.precision not in ("fp32", "fp16"):
+        raise _refused(
+            "precision",
+            f"precision {policy.precision!r} is not one of an IPU: use fp32 or fp16",
+        )
+    if isinstance(optimizer, Mapping):
+        raise _refused(
+            "optimizer",
+            f"several optimizers ({', '.join(map(str, optimizer))}) cannot run on an "
+            "IPU: use one, with parameter groups",
+        )
+    if policy.owner in ("hook", "model"):
+        who = "an optimizer hook" if policy.owner == "hook" else "the model"
+        raise _refused(
+            "optimizer_config",
+            f"{who} cannot update the weights on an IPU, which does it in the compiled "
+            "graph: describe the update in optimizer_config",
+        )
+    if policy.micro_batch is not None:
+        raise _refused(
+            "micro_batch",
+            "micro_batch is not possible on an IPU, where a graph has one batch size: "
+            "set samples_per_gpu to the micro-batch, and cumulative_iters",
+        )
+    if "skip" in (policy.nonfinite, (policy.spike or {}).get("action")):
+        raise _refused(
+            "nonfinite" if policy.nonfinite == "skip" else "spike",
+            "'skip' (nonfinite, spike) is not possible on an IPU, where the update is "
+            "done when the loss comes back: use 'stop', 'warn', 'rollback' or 'ignore'",
+        )
+    if policy.detect_anomalous_params:
+        raise _refused(
+            "detect_anomalous_params",
+            "detect_anomalous_params needs gradients on the host, which an IPU does "
+            "not give: run a few iterations with --device cpu for it",
+        )
 
 
 def _policy_extras(kind: str, policy: UpdatePolicy) -> dict[str, Any]:
@@ -247,56 +278,45 @@ def _policy_extras(kind: str, policy: UpdatePolicy) -> dict[str, Any]:
     Raises:
         UnsupportedFeatureError, ConfigError: naming what an IPU cannot do.
     """
-    for key in policy.options:
-        if key not in POLICY_KEYS:
+    extras: dict[str, Any] = {}
+    velocity = "velocity" if kind == "SGD" else "first_order_momentum"
+    names = dict(
+        zip(POLICY_KEYS, ("accum_type", f"{velocity}_accum_type"), strict=True)
+    )
+    for key, value in policy.options.items():
+        if key not in names:
             raise ConfigError(
                 f"optimizer_config: {key!r} means nothing on device 'ipu'; "
-                f"{nearest(str(key), POLICY_KEYS)}",
+                f"{nearest(str(key), names)}",
                 key=str(key),
             )
-    extras: dict[str, Any] = {}
-    accum = dtype_of("accum_type", policy.options.get("accum_type"))
-    velocity = dtype_of(
-        "velocity_accum_type", policy.options.get("velocity_accum_type")
-    )
-    if accum is not None:
-        extras["accum_type"] = accum
-    if velocity is not None and kind == "SGD":
-        extras["velocity_accum_type"] = velocity
-    elif velocity is not None:
-        extras["first_order_momentum_accum_type"] = velocity
-    if policy.precision == "fp16" and isinstance(policy.loss_scale, (int, float)):
+        if value is not None:
+            extras[names[key]] = dtype_of(key, value)
+    if policy.precision == "fp16" and policy.loss_scale != "dynamic":
+        if not isinstance(policy.loss_scale, (int, float)):
+            raise _refused(
+                "loss_scale",
+                "loss_scale on an IPU is a number, or 'dynamic' for its automatic "
+                f"loss scaling, got {policy.loss_scale!r}",
+            )
         extras["loss_scaling"] = float(policy.loss_scale)
-    elif policy.precision == "fp16" and policy.loss_scale != "dynamic":
-        raise UnsupportedFeatureError(
-            "loss_scale on an IPU is a number, or 'dynamic' for its automatic loss "
-            f"scaling, got {policy.loss_scale!r}",
-            key="loss_scale",
-        )
-    extras.update(_clipping(kind, policy.grad_clip))
-    return extras
+    return {**extras, **_clipping(kind, policy.grad_clip)}
 
 
 def _clipping(kind: str, grad_clip: Mapping[str, Any] | None) -> dict[str, float]:
     if grad_clip is None:
         return {}
-    if "clip_value" in grad_clip:
-        raise UnsupportedFeatureError(
-            "grad_clip: clip_value cannot run on an IPU, which clips by norm: use "
-            "max_norm",
-            key="grad_clip",
-        )
-    norm_type = float(grad_clip.get("norm_type", 2.0))
-    if norm_type != 2.0 or not math.isfinite(float(grad_clip["max_norm"])):
-        raise UnsupportedFeatureError(
+    norm = float(grad_clip.get("max_norm", math.inf))
+    if not math.isfinite(norm) or float(grad_clip.get("norm_type", 2.0)) != 2.0:
+        raise _refused(
+            "grad_clip",
             f"grad_clip {dict(grad_clip)!r} cannot run on an IPU, which clips by the "
-            "2-norm to a finite max_norm: remove norm_type",
-            key="grad_clip",
+            "2-norm to a finite max_norm: give max_norm alone",
         )
     if kind not in _CLIPS:
-        raise UnsupportedFeatureError(
+        raise _refused(
+            "grad_clip",
             f"grad_clip cannot be combined with {kind} on an IPU, where "
             f"{', '.join(_CLIPS)} clip: take one of these, or remove grad_clip",
-            key="grad_clip",
         )
-    return {"max_grad_norm": float(grad_clip["max_norm"])}
+    return {"max_grad_norm": norm}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from importlib import metadata
 from typing import Any
@@ -13,7 +12,7 @@ from devrun.devices.emulation import (
     use_emulators,
 )
 from devrun.devices.versions import fitting, misfit, release_of
-from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
+from devrun.errors import DeviceUnavailableError
 from devrun.text import joined
 
 _TORCH = {
@@ -41,34 +40,6 @@ def load(emulate: bool) -> Any:
     import poptorch  # type: ignore[import-not-found]
 
     return poptorch
-
-
-def poprun() -> Any | None:
-    """The module `popdist` in a process that poprun started; else None.
-
-    Raises:
-        DeviceUnavailableError: it did, but `popdist` is not here.
-        UnsupportedFeatureError: this is one process of several.
-    """
-    if not any(name.startswith("POPDIST_") for name in os.environ):
-        return None
-    try:
-        import popdist  # type: ignore[import-not-found]
-        import popdist.poptorch  # type: ignore[import-not-found]
-    except ImportError as error:
-        raise DeviceUnavailableError(
-            f"poprun started this process, but popdist cannot be imported ({error}): "
-            "install the popdist wheel of the Poplar SDK"
-        ) from error
-    if not popdist.isPopdistEnvSet():
-        return None
-    if (instances := popdist.getNumInstances()) > 1:
-        raise UnsupportedFeatureError(
-            f"poprun started {instances} instances, but an IPU run is one process with "
-            "all its replicas: take poprun --num-instances 1, or --ipu-replicas N "
-            "without poprun"
-        )
-    return popdist
 
 
 def missing() -> str | None:

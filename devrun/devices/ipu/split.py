@@ -7,8 +7,8 @@ layers: the keys of `state_dict` and results on the host stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
-from devrun.devices.ipu.order import StageOrder
 from devrun.errors import ConfigError
 from devrun.models.split import Edge, edges_of, layers_of
 
@@ -29,8 +28,10 @@ CHECKPOINTED = "_ipu_checkpoints"
 class _Placed:
     """What `apply_split` left on a model; copied with it."""
 
+    where: str
     blocks: list[tuple[str, int]]
-    order: StageOrder
+    begun: set[str] = field(default_factory=set)
+    """Names of the blocks that forward passes have begun."""
     hooks: list[tuple[nn.Module, int]] = field(default_factory=list)
 
 
@@ -41,8 +42,6 @@ def apply_split(
     sdk: Any,
     num_ipus: int | None,
     where: str,
-    strategy: Any = None,
-    complete: bool = True,
 ) -> None:
     """Begin a block of `sdk` at the layer of every edge, instead of those of before.
 
@@ -53,32 +52,19 @@ def apply_split(
         sdk: PopTorch.
         num_ipus: IPUs of one replica; None for as many as the edges name.
         where: the place in the config that a message names.
-        strategy: `executionStrategy` as the config has it.
-        complete: whether the forward pass must call every layer of an edge.
 
     Raises:
-        ConfigError: an edge that names no layer, a layer twice, a block without a
-            stage, IPU numbers with a gap, or more of them than `num_ipus`.
+        ConfigError: an edge that names no layer, a layer twice, IPU numbers with a
+            gap, or more of them than `num_ipus`.
     """
-    found = edges_of(model, edges, where)
-    _check_ipus(found, num_ipus, where)
-    order = StageOrder(found, strategy, where, complete=complete)
-    remove_split(model)
-    placed = _Placed([(edge.name, edge.ipu) for edge in found], order)
-    for edge in found:
-        before = set(edge.layer._forward_pre_hooks)
-        edge.layer.register_forward_pre_hook(partial(_begin, order, edge))
-        try:
-            sdk.BeginBlock(edge.layer, user_id=edge.user_id, ipu_id=edge.ipu)
-        except sdk.Error as error:
-            _unhook(placed.hooks)
-            raise ConfigError(
-                f"{where}: the model's own code begins a block at {edge.name!r} "
-                "already; remove that BeginBlock, or the edge"
-            ) from error
-        added = set(edge.layer._forward_pre_hooks) - before
-        placed.hooks += [(edge.layer, key) for key in added]
-    setattr(model, PLACED, placed)
+    try:
+        found = edges_of(model, edges, where)
+        _check_ipus(found, num_ipus, where)
+        remove_split(model)
+        _begin_blocks(model, found, sdk, where)
+    except ConfigError as error:
+        error.key = where
+        raise
 
 
 def remove_split(model: nn.Module) -> None:
@@ -97,12 +83,25 @@ def split_of(model: nn.Module) -> list[tuple[str, int]]:
     return next((list(each.blocks) for each in placed if each is not None), [])
 
 
-def in_order(model: nn.Module) -> AbstractContextManager[None]:
-    """Around the forward pass that PopTorch captures of `model`, as `apply_split` left
-    it: see `StageOrder.watching`.
+@contextmanager
+def all_begun(model: nn.Module) -> Iterator[None]:
+    """Around the forward pass that PopTorch captures for training.
+
+    Raises:
+        ConfigError: the layer of an edge was not called, so that it divides nothing.
     """
-    placed = vars(model).get(PLACED)
-    return nullcontext() if placed is None else placed.order.watching()
+    placed: _Placed | None = vars(model).get(PLACED)
+    if placed is None:
+        yield
+        return
+    placed.begun.clear()
+    yield
+    for name, _ in placed.blocks:
+        if name not in placed.begun:
+            raise ConfigError(
+                f"{placed.where} names {name!r}, which the forward pass never calls, "
+                "so no block begins there: name a layer that it calls"
+            )
 
 
 def recompute(
@@ -145,9 +144,29 @@ class _KeepOutput:
         return tree_map_only(Tensor, self._checkpoint, output)
 
 
-def _begin(order: StageOrder, edge: Edge, layer: nn.Module, inputs: Any) -> None:
+def _begin_blocks(
+    model: nn.Module, edges: Sequence[Edge], sdk: Any, where: str
+) -> None:
+    placed = _Placed(where, [(edge.name, edge.ipu) for edge in edges])
+    for edge in edges:
+        before = set(edge.layer._forward_pre_hooks)
+        try:
+            sdk.BeginBlock(edge.layer, user_id=edge.user_id, ipu_id=edge.ipu)
+        except sdk.Error as error:
+            _unhook(placed.hooks)
+            raise ConfigError(
+                f"{where}: the model's own code begins a block at {edge.name!r} "
+                "already; remove that BeginBlock, or the edge"
+            ) from error
+        edge.layer.register_forward_pre_hook(partial(_note, placed, edge.name))
+        added = set(edge.layer._forward_pre_hooks) - before
+        placed.hooks += [(edge.layer, key) for key in added]
+    setattr(model, PLACED, placed)
+
+
+def _note(placed: _Placed, name: str, layer: nn.Module, inputs: Any) -> None:
     """A forward pre-hook."""
-    order.begin(edge)
+    placed.begun.add(name)
 
 
 def _unhook(hooks: list[tuple[nn.Module, int]]) -> None:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from devrun.devices.frozen import CaptureWatch, Finding
 from devrun.devices.ipu.batch import Flat, flatten, rebuild
 from devrun.devices.ipu.openmmlab import tensors_only
-from devrun.devices.ipu.record import Recorder
-from devrun.devices.ipu.split import in_order
+from devrun.devices.ipu.split import all_begun
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 
@@ -42,8 +41,6 @@ class Call:
     """Rows of one micro-batch."""
     frozen: Sequence[Finding] = ()
     """What the forward used or changed of the host, which the graph keeps as it was."""
-    recorded: tuple[str, ...] = ()
-    """What `recorder` adds to the outputs, at their end."""
 
 
 @dataclass(frozen=True)
@@ -62,26 +59,22 @@ class DeviceStep(nn.Module):
 
     call: Call
 
-    def __init__(
-        self, step: StepModule, sdk: Any, recorder: Recorder | None = None
-    ) -> None:
+    def __init__(self, step: StepModule, sdk: Any) -> None:
         super().__init__()
         self.step = step
         step.counts_items = False  # no outputs beyond those that PopTorch merges
-        vars(self).update(identity_loss=sdk.identity_loss, recorder=recorder)
+        vars(self).update(identity_loss=sdk.identity_loss)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         call: Call = self.call
         batch = rebuild(call.flat.template, tensors)
         step: Any = self.step
         training = call.mode == "train"
-        recorder: Any = self.recorder if training else None
-        watched = recorder.watching(step.module) if recorder else nullcontext({})
+        watched = all_begun(step.module) if training else nullcontext()
         parts = [m for m in (step.module, step.loss) if isinstance(m, nn.Module)]
         with (
             tensors_only(step.module),
-            in_order(step.module),
-            watched as seen,
+            watched,
             CaptureWatch(*parts) as frozen,
         ):
             result = step(batch, call.mode)
@@ -104,8 +97,7 @@ class DeviceStep(nn.Module):
         outputs, call.others = _new_tensors(others, tensors)
         # float: the device adds them up, for which half is too coarse
         scalars = (log_vars[name].float() for name in call.scalars)
-        call.recorded = tuple(seen)
-        return (*scalars, *outputs, *seen.values())
+        return (*scalars, *outputs)
 
 
 def _check_loss(step: StepModule, loss: Any) -> None:

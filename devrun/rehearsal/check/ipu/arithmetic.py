@@ -8,8 +8,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from devrun.data.build import loader_options
-from devrun.devices.ipu.setters import MOST_IPUS, nested
-from devrun.devices.ipu.settings import IPUSettings
+from devrun.devices.ipu.options import MOST_IPUS, IPUSettings
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.ipu.options import key_of, settings_of
 from devrun.rehearsal.check.keys import BATCHES, given, line_of, pasted
@@ -29,7 +28,7 @@ class Sizes:
     """The factors of one update, as the config has them and before any is reduced."""
 
     def __init__(self, cfg: Any, settings: IPUSettings) -> None:
-        training = nested(settings.training)
+        training = settings.training
         section = training.get("Training") or {}
         own = section.get("gradientAccumulation")
         update = cfg.get("optimizer_config") or {}
@@ -49,8 +48,7 @@ class Sizes:
         numbers = [place for place in places if isinstance(place, int)]
         self.ipus = max(settings.num_ipus or 1, *(n + 1 for n in numbers), 1)
         strategy = training.get("executionStrategy")
-        kind = strategy.get("type") if isinstance(strategy, Mapping) else strategy
-        self.stages = 1 if kind == "ShardedExecution" else self.ipus
+        self.stages = 1 if strategy == "ShardedExecution" else self.ipus
         self.rounds = bool(training.get("autoRoundNumIPUs"))
         split = (key_of(cfg, name) for name in ("train_split_edges", "num_ipus"))
         self.lines = {

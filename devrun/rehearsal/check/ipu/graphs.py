@@ -74,16 +74,14 @@ class Graphs(Probe):
 
     def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
         """A split that names what is not there is left out."""
-        key = getattr(error, "key", None)
-        if key not in ("train_split_edges", "eval_split_edges"):
+        key = "train_split_edges"
+        if getattr(error, "key", None) != key:
             return None
         settings = settings_of(cfg, self.request)
-        edges = [] if settings is None else getattr(settings, key)
+        edges = [] if settings is None else settings.train_split_edges
         ipus = 1 + max((e.get("ipu_id", 0) for e in edges), default=0)
-        fix: dict[str, Any] = {key_of(cfg, key): None}
-        if key == "train_split_edges":
-            fix |= {key_of(cfg, "num_ipus"): None}
-            self._undivided = ipus, "advice"
+        fix: dict[str, Any] = {key_of(cfg, key): None, key_of(cfg, "num_ipus"): None}
+        self._undivided = ipus, "advice"
         reason = str(getattr(error, "reason", error))
         remedy = f"give the name of a layer that forward calls; or {pasted(fix)}"
         site = line_of(cfg, f"ipu.{key}", f"device.{key}")

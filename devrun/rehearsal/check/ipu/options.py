@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from devrun.config.merge import DELETE
-from devrun.devices.ipu.settings import IPUSettings, parse_settings
+from devrun.devices.ipu.options import IPUSettings, parse_settings
 from devrun.errors import ConfigError
 from devrun.rehearsal.check.keys import inside
 from devrun.rehearsal.check.request import Request

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from devrun.devices.ipu.explain import first_sentences
+from devrun.devices.ipu.executors import first_sentences
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.keys import pasted
 from devrun.rehearsal.check.sites import user_line
