@@ -8,9 +8,8 @@ that a model takes of its batch (BatchNorm) are then those of smaller batches.
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -19,11 +18,7 @@ from torch import Tensor, nn
 from devrun.data import rng
 from devrun.data.batch import batch_size_of
 from devrun.dist import all_reduce_max, get_dist_info
-from devrun.errors import (
-    DeviceMemoryError,
-    UnsupportedFeatureError,
-    is_out_of_memory,
-)
+from devrun.errors import DeviceMemoryError, UnsupportedFeatureError, is_out_of_memory
 from devrun.step import MicroBatches, UpdatePolicy
 from devrun.tensors import INSIDE, replaced, tensors_in
 
@@ -37,11 +32,10 @@ class Pieces(MicroBatches):
 
 
 class Splitter:
-    """Divides the batches of an update, and halves the pieces when memory runs out.
+    """Divides the batches of an update; for `auto`, halves them when memory runs out.
 
     A failed attempt leaves nothing behind: gradients are cleared, and the random
-    streams and the buffers of the model are put back, so that each sample counts once
-    and draws the numbers it would have drawn.
+    streams and the buffers of the model are put back.
 
     Args:
         size: samples of a micro-batch at most; None for `auto`, which begins with the
@@ -52,7 +46,6 @@ class Splitter:
 
     def __init__(self, size: int | None, adapter: Any) -> None:
         self.size = size
-        """The largest that fits, as far as is known; None for whole batches."""
         self.fixed = size is not None
         self._adapter = adapter
         self._together = get_dist_info()[1] > 1
@@ -67,22 +60,20 @@ class Splitter:
         """What `attempt` gives for the parts, divided as finely as it takes.
 
         Raises:
-            DeviceMemoryError: single samples do not fit, or the size is fixed.
+            DeviceMemoryError: single samples do not fit.
         """
         while True:
-            divided = [split(part, self.size) for part in parts]
-            pieces = Pieces(itertools.chain.from_iterable(divided))
-            kept = None if self.fixed else _Snapshot(model.buffers(), self._adapter)
+            pieces = Pieces(piece for part in parts for piece in split(part, self.size))
+            if self.fixed:
+                return attempt(pieces)
+            put_back = self._snapshot(model)
             result, failure = _tried(attempt, pieces)
-            # with a fixed size the others are told by the end of this process
-            together = self._together and not self.fixed
-            if together and all_reduce_max(float(failure is not None)) > 0:
+            if self._together and all_reduce_max(float(failure is not None)) > 0:
                 failure = failure or "another rank ran out of memory"
             if failure is None:
                 return result  # type: ignore[return-value]
             clear()
-            if kept is not None:
-                kept.put_back()
+            put_back()
             self._adapter.empty_cache()
             self._halve(pieces, failure)
 
@@ -90,27 +81,39 @@ class Splitter:
         """The size that has been found."""
         return {} if self.fixed or self.size is None else {"size": self.size}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin with the size that another run found."""
         if state.get("size") and not self.fixed:
             self.size = int(state["size"])
 
+    def _snapshot(self, model: nn.Module) -> Callable[[], None]:
+        """The function that puts buffers and random streams back to what they are."""
+        kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+        host, device = rng.capture(), self._adapter.rng_state()
+
+        def put_back() -> None:
+            with torch.no_grad():
+                for buffer, value in kept:
+                    buffer.copy_(value)
+            rng.restore(host)
+            self._adapter.set_rng_state(device)
+
+        return put_back
+
     def _halve(self, pieces: Sequence[Any], failure: str) -> None:
-        largest = max(map(batch_size_of, pieces))
-        if not self.fixed:  # all ranks do as many pieces
-            largest = int(all_reduce_max(float(largest)))
-        if largest <= 1 or self.fixed:
+        # all ranks do as many pieces
+        largest = int(all_reduce_max(float(max(map(batch_size_of, pieces)))))
+        if largest <= 1:
             raise DeviceMemoryError(
-                f"out of memory with micro-batches of {largest} samples ({failure}): "
-                "use a smaller model or input, precision bf16, or micro_batch: auto"
+                f"out of memory with micro-batches of 1 samples ({failure}): use a "
+                "smaller model or input, or precision bf16"
             )
         self.size = (largest + 1) // 2
         logger.warning(
             "out of memory with micro-batches of %d samples: %d from here on, and more "
-            "of them; an update keeps its %d samples (%s)",
+            "of them (%s)",
             largest,
             self.size,
-            sum(map(batch_size_of, pieces)),
             failure,
         )
 
@@ -143,39 +146,20 @@ def split(batch: Any, size: int | None) -> list[Any]:
     count = batch_size_of(batch)
     if size is None or count <= size:
         return [batch]
-    starts = range(0, count, size)
-    return [_piece(batch, count, start, start + size) for start in starts]
 
+    def piece(start: int) -> Any:
+        def cut(value: Any, _: str) -> Any:
+            if isinstance(value, Tensor):
+                sampled = value.dim() > 0 and value.shape[0] == count
+                return value[start : start + size] if sampled else value
+            listed = isinstance(value, (list, tuple)) and len(value) == count
+            if listed and not any(t.shape[:1] == (count,) for t in tensors_in(value)):
+                return value[start : start + size]
+            return INSIDE
 
-def _piece(batch: Any, count: int, start: int, stop: int) -> Any:
-    def cut(value: Any, _: str) -> Any:
-        if isinstance(value, Tensor):
-            sampled = value.dim() > 0 and value.shape[0] == count
-            return value[start:stop] if sampled else value
-        listed = isinstance(value, (list, tuple)) and len(value) == count
-        if listed and not any(t.shape[:1] == (count,) for t in tensors_in(value)):
-            return value[start:stop]
-        return INSIDE
+        return replaced(cut, batch)
 
-    return replaced(cut, batch)
-
-
-class _Snapshot:
-    """Copies of `tensors`, and the states of all random streams, to go back to."""
-
-    def __init__(self, tensors: Iterable[Tensor], adapter: Any) -> None:
-        self._tensors = list(tensors)
-        self._values = [tensor.detach().clone() for tensor in self._tensors]
-        self._adapter = adapter
-        self._host, self._device = rng.capture(), adapter.rng_state()
-
-    def put_back(self) -> None:
-        """Make everything as it was."""
-        with torch.no_grad():
-            for tensor, value in zip(self._tensors, self._values, strict=True):
-                tensor.copy_(value)
-        rng.restore(self._host)
-        self._adapter.set_rng_state(self._device)
+    return [piece(start) for start in range(0, count, size)]
 
 
 def _tried(
