@@ -25,7 +25,6 @@ from devrun.devices.fast import can_fuse, hasten
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import clip_function, largest_gradient, zero_function
 from devrun.devices.options import EagerOptions, parse_options
-from devrun.devices.overflow import Overflows
 from devrun.devices.ownership import (
     UpdateWatch,
     average_before_steps,
@@ -44,7 +43,7 @@ from devrun.devices.placement import (
     step_module_of,
     user_module_of,
 )
-from devrun.devices.precision import autocast_for, loss_scaler_for
+from devrun.devices.precision import LossScaler, autocast_for
 from devrun.devices.seeding import Determinism, seed_streams
 from devrun.devices.splitting import splitter_for
 from devrun.devices.update import (
@@ -280,8 +279,8 @@ class EagerAdapter(DeviceAdapter):
 
     def check_finite(self, model: Any = None) -> None:
         update = self.update
-        if update.overflows is not None:
-            update.overflows.flush()
+        if update.scaler is not None:
+            update.scaler.flush()
         if update.guard is not None:
             update.guard.flush(None if model is None else user_module_of(model))
 
@@ -331,7 +330,6 @@ class EagerAdapter(DeviceAdapter):
         shared, kind = self.host_shared, self.device.type
         strategy = self.update.strategy
         guard = FiniteGuard(policy.nonfinite, host_shared=shared, spike=policy.spike)
-        overflows = Overflows(host_shared=shared, give_up=guard.give_up)
         update = Update(
             host_shared=shared,
             world=get_dist_info()[1],
@@ -347,7 +345,9 @@ class EagerAdapter(DeviceAdapter):
         clip, measure = clip_function(policy, host_shared=shared), None
         if clip is not None:
             clip = strategy.clip_function(policy) or clip
-        scaler = loss_scaler_for(policy, kind, overflows)
+        scaler = None
+        if policy.precision == "fp16":
+            scaler = LossScaler(policy, kind, host_shared=shared, give_up=guard.give_up)
         if policy.nonfinite == "skip" and scaler is None:  # it skips them itself
             guard.judges_gradients = True
             if policy.grad_clip is None or "max_norm" not in policy.grad_clip:
@@ -358,7 +358,6 @@ class EagerAdapter(DeviceAdapter):
             clip=clip,
             measure=measure,
             scaler=scaler,
-            overflows=None if scaler is None else overflows,
             unreached=unreached,
         )
 

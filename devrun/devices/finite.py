@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from devrun.devices.spikes import SpikeDetector
 from devrun.dist import all_reduce_max, gather_objects, get_dist_info
 from devrun.errors import DivergedError, RollbackError
 from devrun.models.finite import not_finite
@@ -25,14 +26,57 @@ from devrun.models.finite import not_finite
 MAX_SKIPPED_IN_A_ROW = 50
 """After so many skipped updates one after the other, a skipping run stops too."""
 
-_FOLD_AT = 64
 _UNREAD = 1024
 _REMEDY = (
-    "lower the learning rate, add grad_clip, look at the inputs, or set "
+    "; lower the learning rate, add grad_clip, look at the inputs, or set "
     "nonfinite to 'skip' or 'warn'"
 )
 
 logger = logging.getLogger("devrun")
+
+
+class SpikeDetector:
+    """A loss is a spike when its robust z-score in the last `window` losses is high.
+
+    The modified z-score of Iglewicz and Hoaglin, "How to Detect and Handle Outliers"
+    (1993): (loss - median) / (1.4826 * MAD), where MAD is the median distance from
+    the median, and 1.4826 makes that the standard deviation of normal noise. Only
+    losses above all others of the window are looked at. A scale of less than a
+    hundredth of the median counts as that, so that a smooth curve raises no alarms.
+
+    Args:
+        window: losses to compare with.
+        threshold: z-score from which a loss is a spike.
+        least: losses there must be before any is judged.
+    """
+
+    def __init__(
+        self, window: int = 128, threshold: float = 10.0, least: int = 32
+    ) -> None:
+        self.threshold, self.least = threshold, least
+        self._losses: deque[float] = deque(maxlen=window)
+
+    def score(self, loss: float) -> float | None:
+        """The z-score of a finite `loss` if that is a spike; else it joins the window
+        and None is returned."""
+        known = self._losses
+        if len(known) >= self.least and loss > max(known):
+            middle = median(known)
+            spread = median(abs(value - middle) for value in known)
+            scale = max(1.4826 * spread, 0.01 * abs(middle), 1e-12)
+            if (score := (loss - middle) / scale) > self.threshold:
+                return score
+        known.append(loss)
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The losses of the window."""
+        return {"losses": list(self._losses)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._losses.clear()
+        self._losses.extend(map(float, state["losses"]))
 
 
 class FiniteGuard:
@@ -58,9 +102,8 @@ class FiniteGuard:
         self.immediate = host_shared or "skip" in (action, self.on_spike)
         self._unread: list[Tensor] = []  # for the detector
         self.agree = get_dist_info()[1] > 1
-        self._pending: list[Tensor] = []
-        self.fold_at = _FOLD_AT
-        """Of losses not looked at, how many to keep before they become one."""
+        self._pending: Tensor | None = None
+        """0, or nan where a value that was not looked at is not finite."""
         self.skipped = 0
         """Updates that were left out."""
         self.judges_gradients = False
@@ -129,11 +172,7 @@ class FiniteGuard:
         Raises:
             DivergedError: unless the policy is `warn` or `ignore`.
         """
-        if self.action == "rollback":
-            raise RollbackError(what)
-        if self.action in ("stop", "skip"):
-            raise DivergedError(what)
-        logger.warning("%s", what)
+        self._report(what, remedy="")
 
     def flush(self, model: nn.Module | None = None) -> None:
         """Look at everything not looked at yet, and at the weights of `model`.
@@ -143,8 +182,8 @@ class FiniteGuard:
         """
         if self.action == "ignore":
             return
-        pending, self._pending = self._pending, []
-        bad = bool(pending) and not math.isfinite(torch.stack(pending).sum().item())
+        pending, self._pending = self._pending, None
+        bad = pending is not None and not math.isfinite(pending.item())
         if self.agree and self.action == "rollback":  # all ranks go back, or none
             bad = all_reduce_max(float(bad)) > 0
         if bad:
@@ -182,9 +221,10 @@ class FiniteGuard:
 
     def _remember(self, value: Tensor) -> None:
         # times 0: stays 0 for a finite number, else nan; a sum cannot overflow
-        self._pending.append(value.detach().float() * 0)
-        if len(self._pending) >= self.fold_at:
-            self._pending = [torch.stack(self._pending).sum()]
+        if self._pending is None:
+            self._pending = value.detach().float() * 0
+        else:
+            self._pending.add_(value.detach(), alpha=0)
 
     def _found(self, what: str, action: str | None = None) -> bool:
         if (action or self.action) == "skip":
@@ -205,12 +245,14 @@ class FiniteGuard:
         self._report(what, action)
         return False
 
-    def _report(self, what: str, action: str | None = None) -> None:
+    def _report(
+        self, what: str, action: str | None = None, remedy: str = _REMEDY
+    ) -> None:
         action = action or self.action
         if action == "rollback":
             raise RollbackError(what)
-        if action != "warn":
-            raise DivergedError(f"{what}; {_REMEDY}")
+        if action not in ("warn", "ignore"):
+            raise DivergedError(f"{what}{remedy}")
         self._warned += 1
         if self._warned & (self._warned - 1) == 0:  # 1st, 2nd, 4th, 8th, ... time
             logger.warning("%s (seen %d times)", what, self._warned)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from devrun.devices.overflow import Overflows
+from devrun.devices.finite import MAX_SKIPPED_IN_A_ROW
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.step import UpdatePolicy
 
@@ -17,6 +19,13 @@ AUTOCAST_DTYPES: Mapping[str, torch.dtype | None] = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
+
+
+WARN_AFTER = 10
+"""Updates left out in a row before the first warning; then at each doubling."""
+_UNREAD = 1024
+
+logger = logging.getLogger("devrun")
 
 
 def autocast_for(
@@ -39,52 +48,75 @@ def autocast_for(
     return torch.autocast(device_type, dtype=dtype)
 
 
-class LossScaler:
-    """`torch.amp.GradScaler`, with a factor that may also stay fixed.
+class LossScaler(torch.amp.GradScaler):
+    """torch's, with a factor that may also stay fixed, and a count of what it left out.
 
-    A step that the scaler leaves out because scaled gradients overflowed is part of
-    its search for a factor, not a sign of divergence; `overflows` counts them.
-    """
+    An update left out because scaled gradients overflowed is part of the search for a
+    factor, not a sign of divergence. Many in a row are a scale that no gradient of this
+    model fits under, and a run that trains nothing. A flag is read at once only where
+    that costs nothing, else when the host waits anyway.
 
-    def __init__(
-        self,
-        device_type: str,
-        arguments: Mapping[str, Any],
-        fixed: float | None,
-        overflows: Overflows,
-    ) -> None:
-        self.overflows = overflows
-        self.grad_scaler = torch.amp.GradScaler(device_type, **arguments)
-        self.fixed = fixed
-
-    def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        return self.grad_scaler.scale(loss)
-
-    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        self.grad_scaler.unscale_(optimizer)
-
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Update unless a gradient overflowed, then adapt the factor."""
-        self.overflows.note(self.grad_scaler, optimizer)
-        self.grad_scaler.step(optimizer)
-        self.grad_scaler.update(self.fixed)
-
-
-def loss_scaler_for(
-    policy: UpdatePolicy, device_type: str, overflows: Overflows
-) -> LossScaler | None:
-    """The scaler that `policy` asks for: none unless its precision is fp16.
+    Args:
+        host_shared: reading a flag costs nothing, so read each.
+        give_up: does what the policy for losses that are not finite asks for, given
+            what happened; it may raise, and is asked again after as many more.
 
     Raises:
         ConfigError: arguments that `torch.amp.GradScaler` does not know.
     """
-    if policy.precision != "fp16":
-        return None
-    arguments, fixed = policy.scaler_arguments, policy.fixed_scale
-    try:
-        return LossScaler(device_type, arguments, fixed, overflows)
-    except (TypeError, AssertionError) as error:
-        raise ConfigError(
-            f"loss_scale {dict(arguments)!r} is not for GradScaler: {error}; accepted: "
-            "init_scale, growth_factor, backoff_factor, growth_interval"
-        ) from error
+
+    def __init__(
+        self,
+        policy: UpdatePolicy,
+        device_type: str,
+        *,
+        host_shared: bool,
+        give_up: Callable[[str], None],
+    ) -> None:
+        arguments = policy.scaler_arguments
+        try:
+            super().__init__(device_type, **arguments)
+        except (TypeError, AssertionError) as error:
+            raise ConfigError(
+                f"loss_scale {arguments!r} is not for GradScaler: {error}; accepted: "
+                "init_scale, growth_factor, backoff_factor, growth_interval"
+            ) from error
+        self.left_out = 0
+        """Updates."""
+        self._fixed = policy.fixed_scale
+        self._host_shared, self._give_up = host_shared, give_up
+        self._in_a_row = 0
+        self._unread: list[Tensor] = []
+
+    def step(self, optimizer: Any) -> None:  # type: ignore[override]
+        """Update unless a gradient overflowed, then adapt the factor."""
+        found = list(self._found_inf_per_device(optimizer).values())
+        if found:
+            self._unread.append(sum(found[1:], found[0]))
+        if self._host_shared or len(self._unread) >= _UNREAD:
+            self.flush()
+        super().step(optimizer)
+        self.update(self._fixed)
+
+    def flush(self) -> None:
+        """Take in the flags that were not read yet."""
+        flags, self._unread = self._unread, []
+        for flag in torch.stack(flags).tolist() if flags else ():
+            self._take(bool(flag))
+
+    def _take(self, overflowed: bool) -> None:
+        self._in_a_row = self._in_a_row + 1 if overflowed else 0
+        if not overflowed:
+            return
+        self.left_out += 1
+        row = self._in_a_row
+        what = (
+            f"{row} updates in a row were left out: gradients overflow at the loss "
+            f"scale {self.get_scale():.4g}, so nothing is trained; lower loss_scale "
+            "(or its init_scale), or set precision to bf16"
+        )
+        doubled, rest = divmod(row, WARN_AFTER)
+        if row % MAX_SKIPPED_IN_A_ROW == 0:
+            self._give_up(what)
+        elif not rest and doubled & (doubled - 1) == 0:
+            logger.warning("%s (%d so far)", what, self.left_out)

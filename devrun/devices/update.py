@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from devrun.devices.finite import FiniteGuard
 from devrun.devices.gradients import Clip, Zero, call_zero_grad
 from devrun.devices.loss_weights import CountItems, LossWeights, count_nothing
-from devrun.devices.overflow import Overflows
 from devrun.devices.placement import ForwardDone, step_module_of
 from devrun.devices.precision import LossScaler
 from devrun.devices.splitting import Pieces, Splitter
@@ -63,7 +62,6 @@ class Update:
     """Measures the gradients before an update that is left out if they are not finite,
     where no clipping does."""
     clip: Clip | None = None
-    overflows: Overflows | None = None
     after_backward: Callable[[], None] | None = None
     """Called after every micro-batch's backward, as `after_update` after the update:
     where a device wants to be told that work may be launched."""
@@ -103,12 +101,12 @@ class Update:
     def skipped(self) -> int:
         """Updates left out so far."""
         guarded = 0 if self.guard is None else self.guard.skipped
-        return guarded + (0 if self.overflows is None else self.overflows.total)
+        return guarded + (0 if self.scaler is None else self.scaler.left_out)
 
     def parts_with_state(self) -> dict[str, Any]:
         """What of it a resumed run needs, by the name under which it is saved."""
         parts = {
-            "scaler": None if self.scaler is None else self.scaler.grad_scaler,
+            "scaler": self.scaler,
             "spikes": None if self.guard is None else self.guard.spikes,
             "micro_batch": self.splitter,
         }

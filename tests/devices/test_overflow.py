@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from devrun.devices.finite import MAX_SKIPPED_IN_A_ROW
-from devrun.devices.overflow import WARN_AFTER
+from devrun.devices.precision import WARN_AFTER
 from devrun.errors import DivergedError, RollbackError
 from tests.devices.test_nonfinite import Queued, SqrtOfZero
 from tests.support.cpu import Prepared, batch, same, weights

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from devrun.devices.spikes import SpikeDetector
+from devrun.devices.finite import SpikeDetector
 from devrun.errors import ConfigError, DivergedError
 from devrun.hooks import Hook
 from tests.runners.test_resume import StopAt

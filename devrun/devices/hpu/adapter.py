@@ -191,9 +191,6 @@ class HPUAdapter(EagerAdapter):
 
     def planned(self, policy: UpdatePolicy, model: StepModule) -> Update:
         update = super().planned(policy, model)
-        if update.guard is not None:
-            # one shape of pending losses from the second update on: one graph
-            update.guard.fold_at = 2
         if update.clip is not None and self.options.fused:
             clip = fused_clip(self.sdk, policy)
             update = replace(update, clip=clip or update.clip)
