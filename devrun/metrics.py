@@ -3,7 +3,7 @@
 A `MeanMetric` is one number a batch, averaged over all samples, or all that it says it
 counted, of all processes (and turned into its value at the end): the evaluation keeps
 the sums. A `StatefulMetric` is an object in torchmetrics' words, which keeps its own
-state. A function `f(predictions, targets)` returns a mean; `f.counted` the same and how
+state. A function `f(predictions, targets)` returns a mean, or a pair: the mean, and how
 many positions it is the mean over, by which the means of several batches are weighed.
 """
 
@@ -61,14 +61,11 @@ class MeanMetric:
 
 
 class FunctionMetric(MeanMetric):
-    """A function of predictions and targets that returns what `batch` does.
-
-    One that returns the mean alone may have the function with the pair as `counted`.
-    """
+    """A function of predictions and targets that returns what `batch` does."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         super().__init__(name)
-        self.function = getattr(function, "counted", function)
+        self.function = function
 
     def batch(self, outputs: Mapping[str, Any]) -> Any:
         return self.function(*predictions_and_targets(self.name, outputs))
@@ -215,27 +212,14 @@ def _function(name: str, function: Any, args: Mapping[str, Any]) -> FunctionMetr
         raise ConfigTypeError(
             f"metric {name!r}: {error}; it accepts: {', '.join(accepted) or 'none'}"
         ) from None
-    function = getattr(function, "counted", function)
     return FunctionMetric(name, functools.partial(function, **args))
 
 
-def _mean(counted: Callable[..., tuple[Tensor, Tensor]]) -> Any:
-    """A metric from the function that returns the mean and the count."""
-
-    @functools.wraps(counted)
-    def mean(*args: Any, **kwargs: Any) -> Any:
-        return counted(*args, **kwargs)[0]
-
-    vars(mean)["counted"] = counted
-    return mean
-
-
 @METRICS.register_module()
-@_mean
 def accuracy(
     predictions: Tensor, targets: Tensor, ignore_index: int = IGNORED
 ) -> tuple[Tensor, Tensor]:
-    """Fraction, 0 to 1, of positions whose class was predicted.
+    """Fraction, 0 to 1, of positions whose class was predicted, and their number.
 
     Args:
         predictions: class scores `[N, C]`, `[N, C, ...]` or `[N, ..., C]`, or class
@@ -253,11 +237,10 @@ def accuracy(
 
 
 @METRICS.register_module()
-@_mean
 def topk_accuracy(
     predictions: Tensor, targets: Tensor, k: int = 5, ignore_index: int = IGNORED
 ) -> tuple[Tensor, Tensor]:
-    """Fraction, 0 to 1, of positions whose class is among the `k` best scores.
+    """The same for a class among the `k` best scores.
 
     The names `top1`, `top5` and `accuracy_top-5` stand for it.
     """

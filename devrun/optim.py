@@ -25,7 +25,6 @@ __all__ = [
     "DefaultOptimizerConstructor",
     "build_optimizer",
     "build_optimizer_constructor",
-    "param_names",
     "register_torch_optimizers",
 ]
 
@@ -287,18 +286,9 @@ class DefaultOptimizerConstructor:
         base: Any = self.base_lr  # which is given, or this would have been refused
         named = {id(p): name for name, p in model.named_parameters()}
         last = max(depths.values())
-        rows: dict[int, list[str]] = {}
         for group in params:
-            name = named[id(group["params"][0])]
-            depth = depths[name]
+            depth = depths[named[id(group["params"][0])]]
             group["lr"] = group.get("lr", base) * decay ** (last - depth)
-            rows.setdefault(depth, []).append(name)
-        for depth, names in sorted(rows.items()):
-            logger.info(
-                "layer_decay: depth %d of %d, lr x %.4g: %d parameters, %s ... %s",
-                *(depth, last, decay ** (last - depth)),
-                *(len(names), names[0], names[-1]),
-            )
 
     def _custom_key(self, full_name: str) -> str | None:
         keys = sorted(self.custom_keys, key=lambda key: (-len(key), key))
@@ -317,31 +307,6 @@ class DefaultOptimizerConstructor:
         for key in self.custom_keys:
             if not any(key in name for name in names):
                 logger.warning("custom_keys: no parameter has %r in its name", key)
-
-
-def param_names(model: nn.Module, optimizer: Optimizer) -> list[list[str]]:
-    """The model's name of each parameter, group by group.
-
-    The state of an optimizer counts parameters by position; with these names it can
-    be stored so that it survives modules registered in another order. A shared
-    parameter has its first name.
-
-    Raises:
-        ConfigError: the optimizer holds a parameter that the model does not have.
-    """
-    known = {id(param): name for name, param in model.named_parameters()}
-    names = []
-    for index, group in enumerate(optimizer.param_groups):
-        try:
-            names.append([known[id(param)] for param in group["params"]])
-        except KeyError:
-            strange = next(p for p in group["params"] if id(p) not in known)
-            raise ConfigError(
-                f"group {index} of {type(optimizer).__name__} has a parameter of shape "
-                f"{tuple(strange.shape)} that is not in {type(model).__name__}: build "
-                f"the optimizer from this model, after any replacement of its layers"
-            ) from None
-    return names
 
 
 def _require_dict(given: Any, label: str) -> None:

@@ -110,16 +110,6 @@ class CheckpointHook(Hook):
         for name, value in (("interval", interval), ("max_keep_ckpts", max_keep_ckpts)):
             if type(value) is not int:
                 raise ConfigTypeError.of(name, f"must be an int, got {value!r}")
-        for name, flag in (
-            ("by_epoch", by_epoch),
-            ("save_optimizer", save_optimizer),
-            ("save_last", save_last),
-            ("sync_buffer", sync_buffer),
-            ("async", in_background),
-            ("full", False if full is None else full),
-        ):
-            if type(flag) is not bool:
-                raise ConfigTypeError.of(name, f"must be True or False, got {flag!r}")
         if out_dir is not None and not isinstance(out_dir, (str, os.PathLike)):
             raise ConfigTypeError.of("out_dir", f"must be a path, got {out_dir!r}")
         if file_client_args is not None:
@@ -150,18 +140,6 @@ class CheckpointHook(Hook):
         self._locked: list[str] = []
         self._saved_at = 0
         self._pattern = _pattern(kwargs.get("filename_tmpl"))
-
-    def get_triggered_stages(self) -> list[str]:
-        """Only the stage that `by_epoch` needs, so that the other costs nothing."""
-        unused = "after_train_iter" if self.by_epoch else "after_train_epoch"
-        if self.in_background:  # which looks for failures in each iteration
-            return super().get_triggered_stages()
-        own_method = getattr(CheckpointHook, unused)
-        return [
-            stage
-            for stage in super().get_triggered_stages()
-            if stage != unused or getattr(type(self), unused) is not own_method
-        ]
 
     def prepare_dry_run(self) -> bool:
         """One checkpoint at the end, in the temporary folder if space suffices."""

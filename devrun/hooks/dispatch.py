@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,11 +20,6 @@ from devrun.run import Run
 from devrun.step import Capability
 
 _CALLABLE = (*STAGES, *GENERIC)
-_ARGUMENTS = {
-    "before_save_checkpoint": ("runner", "checkpoint"),
-    "after_load_checkpoint": ("runner", "checkpoint"),
-    "on_exception": ("runner", "exception"),
-}
 _MISSPELT = 0.8  # similarity from which a method name is a stage written wrongly
 
 
@@ -49,7 +43,7 @@ class HookTable:
 
         Raises:
             ConfigTypeError: not a `Hook`.
-            ConfigError: registered before, a misspelt stage or a wrong signature.
+            ConfigError: registered before, or a misspelt stage.
             UnsupportedFeatureError: the device lacks what the hook requires.
         """
         if not isinstance(hook, Hook):
@@ -60,7 +54,6 @@ class HookTable:
         if any(known is hook for known in self.hooks):
             raise ConfigError(f"this {name} is registered already; make a second one")
         _check_stage_names(hook)
-        _check_signatures(hook)
         self._check_requirements(hook)
         level = get_priority(hook.priority if priority is None else priority)
         hook.priority = level
@@ -196,20 +189,6 @@ def _check_stage_names(hook: Hook) -> None:
                 f"{type(hook).__name__}.{name} is not a stage and would never be "
                 f"called; did you mean {close[0]!r}?"
             )
-
-
-def _check_signatures(hook: Hook) -> None:
-    for name in _CALLABLE:
-        if not overrides(hook, name):
-            continue
-        arguments = _ARGUMENTS.get(name, ("runner",))
-        try:
-            inspect.signature(getattr(hook, name)).bind(*arguments)
-        except TypeError as error:
-            raise ConfigError(
-                f"{type(hook).__name__}.{name} cannot be called: {error}; "
-                f"its signature must be (self, {', '.join(arguments)})"
-            ) from None
 
 
 def _level_name(level: int) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from array import array
-from collections import OrderedDict
-from collections.abc import Mapping
-from operator import mul
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from devrun.errors import ConfigError, ConfigTypeError
@@ -24,7 +23,7 @@ class LogBuffer:
     on a device is read when `average` moves all that wait to the host in one transfer
     (one in host memory is read at once: nothing waits for it). `average(0)` covers
     everything since `clear`, however long; `average(n)` the last n values of each
-    name, of which at least `window` are kept (`reserve` asks for more).
+    name, of which `window` are kept (`reserve` asks for more).
 
     Values go to the section chosen by `select`; one is enough unless training and
     validation alternate within an epoch.
@@ -73,18 +72,16 @@ class LogBuffer:
             )
         known = self._series
         for key, value in given:
+            weight = count if items is None else items.get(key, count)
+            if type(value) is not float:
+                value = _checked(key, value)
+            if weight is not count:
+                weight = _checked("num_items", weight)
             try:
                 series = known[key]
             except KeyError:
                 series = known[key] = _Series(self._window)
-            if type(value) is not float:
-                value = series.readable(key, value)
-            series.values.append(value)
-            series.counts.append(count)
-        if items is not None:
-            for key, number in items.items():
-                if key in vars:
-                    known[key].weigh(number)
+            series.new.append((value, count, weight))
         self._updates += 1
         if self._updates % PENDING == 0:
             _settle(self._series)
@@ -139,7 +136,7 @@ class LogBuffer:
             self._window = n
             for section in self._sections.values():
                 for series in section.values():
-                    series.window = n
+                    series.kept = deque(series.kept, maxlen=n)
 
     def clear(self) -> None:
         """Forget all values and the output."""
@@ -162,114 +159,70 @@ class LogBuffer:
     def val_history(self) -> dict[str, list[float]]:
         """The values kept of each name, oldest first (a copy)."""
         _settle(self._series)
-        return {k: s.values[-s.window :].tolist() for k, s in self._series.items()}
+        return {k: [entry[0] for entry in s.kept] for k, s in self._series.items()}
 
     @property
     def n_history(self) -> dict[str, list[int]]:
         """The counts of `val_history` (a copy)."""
         _settle(self._series)
-        return {k: s.counts[-s.window :].tolist() for k, s in self._series.items()}
+        return {k: [entry[1] for entry in s.kept] for k, s in self._series.items()}
 
 
 class _Series:
-    """One name: totals since the start, and at least the last `window` values."""
+    """One name: totals since the start, and the last `window` values.
 
-    __slots__ = (
-        "counts", "samples", "seen", "settled", "total", "unread", "values", "weight",
-        "weights", "window",
-    )  # fmt: skip
+    An entry is a value, the samples that it stands for, and what it is the mean over.
+    """
+
+    __slots__ = ("kept", "new", "samples", "seen", "total", "weight")
 
     def __init__(self, window: int) -> None:
-        self.window = window
-        # arrays hold the bare numbers, close together
-        self.values = array("d")
-        self.counts = array("q")
-        self.weights: array[Any] = self.counts
-        """What each value is the mean over; the counts, unless `weigh` set another."""
-        self.settled = 0  # how many of `values` are in the totals
-        self.total, self.weight, self.samples, self.seen = 0.0, 0, 0, 0
-        # tensors, and where they belong
-        self.unread: list[tuple[array[Any], int, Any]] = []
+        self.new: list[tuple[Any, int, Any]] = []
+        """Not in the totals yet; a value or a weight may be a tensor."""
+        self.kept: deque[tuple[float, int, float]] = deque(maxlen=window)
+        self.total, self.weight, self.samples, self.seen = 0.0, 0.0, 0, 0
 
-    def readable(self, key: str, value: Any) -> float:
-        """The next value as a float: for now nan, if the host would have to wait."""
-        checked = _checked(key, value)
-        if type(checked) is float:
-            return checked
-        self.unread.append((self.values, len(self.values), checked))
-        return math.nan
+    def add(self, value: float, count: int, weight: float) -> None:
+        self.kept.append((value, count, weight))
+        self.total += value * weight if weight else 0.0  # a mean over nothing is nan
+        self.weight += weight
+        self.samples += count
+        self.seen += 1
 
-    def weigh(self, number: Any) -> None:
-        """Say what the newest value is the mean over."""
-        if self.weights is self.counts:
-            self.weights = array("d", self.counts)
-        self._keep_up()
-        weight = _checked("num_items", number)
-        if type(weight) is not float:
-            self.unread.append((self.weights, len(self.weights) - 1, weight))
-            weight = math.nan
-        self.weights[-1] = weight
-
-    def settle(self) -> None:
-        """Add the new values to the totals, and let old ones go."""
-        self.unread.clear()
-        self._keep_up()
-        values, weights = self.values[self.settled :], self.weights[self.settled :]
-        self.total += _weighted_sum(values, weights)
-        self.weight += sum(weights)
-        self.samples += sum(self.counts[self.settled :])
-        self.seen += len(values)
-        if len(self.values) > 2 * self.window:  # seldom: it moves all that is kept
-            del self.values[: -self.window], self.counts[: -self.window]
-            if self.weights is not self.counts:
-                del self.weights[: -self.window]
-        self.settled = len(self.values)
-
-    def _keep_up(self) -> None:
-        """The weights of values without any are their counts."""
-        if self.weights is not self.counts:
-            self.weights.extend(array("d", self.counts[len(self.weights) :]))
+    def last(self, n: int) -> Iterable[tuple[float, int, float]]:
+        return islice(self.kept, len(self.kept) - n, None)
 
     def totals(self, key: str, n: int) -> tuple[float, float]:
         if n <= 0 or n >= self.seen:
             return self.total, self.weight
-        kept = min(len(self.values), self.window)
-        if n > kept:
+        if n > len(self.kept):
             raise ConfigError(
-                f"average({n}) of {key!r}: only the last {kept} values are "
+                f"average({n}) of {key!r}: only the last {len(self.kept)} values are "
                 f"kept; call log_buffer.reserve({n}) before the run, or average(0)"
             )
-        weights = self.weights[-n:]
-        return _weighted_sum(self.values[-n:], weights), sum(weights)
+        entries = list(self.last(n))
+        total = sum(value * weight for value, _, weight in entries if weight)
+        return float(total), sum(weight for _, _, weight in entries)
 
     def mean_count(self, n: int) -> float:
         if n <= 0 or n >= self.seen:
             return self.samples / self.seen
-        counts = self.counts[-n:]
-        return sum(counts) / len(counts)
+        return sum(count for _, count, _ in self.last(n)) / n
 
 
 def _settle(section: Mapping[str, _Series]) -> None:
     """Bring the totals up to date; the host waits for the device here."""
-    unread = [entry for series in section.values() for entry in series.unread]
-    if unread:
-        numbers = _to_host([tensor for _, _, tensor in unread])
-        for (values, index, _), number in zip(unread, numbers, strict=True):
-            values[index] = number
+    entries = [entry for series in section.values() for entry in series.new]
+    read = iter(_to_host([part for entry in entries for part in entry[::2]]))
     for series in section.values():
-        series.settle()
+        for _, count, _ in series.new:
+            series.add(next(read), count, next(read))
+        series.new.clear()
 
 
 def mean_of(total: float, count: float) -> float:
     """Their quotient; nan where nothing was counted."""
     return total / count if count else math.nan
-
-
-def _weighted_sum(values: array[Any], weights: array[Any]) -> float:
-    if weights.typecode == "q":  # counts, which are 1 or more
-        return float(sum(map(mul, values, weights)))
-    # a mean over nothing is nan
-    return float(sum(v * w for v, w in zip(values, weights, strict=True) if w))
 
 
 def _checked(key: str, value: Any) -> Any:
@@ -301,29 +254,18 @@ def _checked(key: str, value: Any) -> Any:
         ) from None
 
 
-def _to_host(tensors: list[Any]) -> list[float]:
-    """The numbers in 0-d tensors, with one transfer for each device."""
-    import torch
+def _to_host(parts: list[Any]) -> list[float]:
+    """Numbers and 0-d tensors as floats, with one transfer for each kind of tensor."""
+    numbers = [math.nan if hasattr(part, "detach") else part for part in parts]
+    kinds: dict[Any, list[int]] = {}
+    for index, part in enumerate(parts):
+        if hasattr(part, "detach"):
+            kinds.setdefault((part.device, part.dtype), []).append(index)
+    if kinds:
+        import torch
 
-    if len({(tensor.dtype, tensor.device) for tensor in tensors}) == 1:
-        return list(map(float, torch.stack(tensors).tolist()))
-    groups: dict[Any, dict[Any, list[int]]] = {}
-    for index, tensor in enumerate(tensors):
-        by_type = groups.setdefault(tensor.device, {})
-        by_type.setdefault(tensor.dtype, []).append(index)
-    found: list[float] = [0.0] * len(tensors)
-    for by_type in groups.values():
-        # Several types travel together as bytes; the widest first keeps each aligned.
-        order = sorted(by_type, key=lambda dtype: dtype.itemsize, reverse=True)
-        stacks = [torch.stack([tensors[i] for i in by_type[dtype]]) for dtype in order]
-        if len(stacks) == 1:
-            hosts = [stacks[0].cpu()]
-        else:
-            packed = torch.cat([stack.view(torch.uint8) for stack in stacks]).cpu()
-            sizes = [stack.numel() * stack.element_size() for stack in stacks]
-            parts = packed.split(sizes)
-            hosts = [p.view(d) for p, d in zip(parts, order, strict=True)]
-        for dtype, host in zip(order, hosts, strict=True):
-            for index, number in zip(by_type[dtype], host.tolist(), strict=True):
-                found[index] = float(number)
-    return found
+        for places in kinds.values():
+            read = torch.stack([parts[index] for index in places]).tolist()
+            for index, number in zip(places, read, strict=True):
+                numbers[index] = float(number)
+    return numbers

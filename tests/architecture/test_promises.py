@@ -132,19 +132,10 @@ class Misspelt(Hook):
         pass
 
 
-class WrongSignature(Hook):
-    def after_train_iter(self):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("hook", "message"),
-    [(Misspelt, "after_train_iter"), (WrongSignature, "after_train_iter")],
-)
-def test_13_a_stage_that_does_not_exist_is_refused_at_registration(hook, message):
+def test_13_a_stage_that_does_not_exist_is_refused_at_registration():
     runner = runner_for()
-    with pytest.raises(ConfigError, match=message):
-        runner.register_hook(hook())
+    with pytest.raises(ConfigError, match="after_train_iter"):
+        runner.register_hook(Misspelt())
     runner.close()
 
 

@@ -153,10 +153,3 @@ def test_a_bad_set_is_named_by_its_path(config, train, kind):
     error = one_error(train(config(data=changed)), 2, 4)
     assert words in error
     assert "small.yaml:" in error
-
-
-def test_a_set_that_the_model_cannot_take_is_named(config, train):
-    wide = {**NEAR, "shape": [3]}
-    changes = {"evaluation": {}, "data": data(val={"good": NEAR, "bad": wide})}
-    status, _, err = train(config(**changes))
-    assert status == 1 and "ERROR - in the evaluation set 'bad':" in err, err[-600:]

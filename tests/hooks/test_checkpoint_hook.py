@@ -135,37 +135,12 @@ def test_a_run_without_a_work_dir_says_what_is_missing(run):
         run(CheckpointHook(), epochs=1, work_dir=None)
 
 
-def test_only_the_needed_stage_is_taken():
-    assert "after_train_iter" not in CheckpointHook().get_triggered_stages()
-    assert (
-        "after_train_epoch" not in CheckpointHook(by_epoch=False).get_triggered_stages()
-    )
-
-
-class Counting(CheckpointHook):
-    """A user's subclass that adds to a stage the base would leave out."""
-
-    calls = 0
-
-    def after_train_iter(self, runner):
-        super().after_train_iter(runner)
-        self.calls += 1
-
-
-def test_a_subclass_keeps_the_stages_it_overrides(run):
-    hook = Counting(interval=1)
-    run(hook, epochs=2)
-    assert hook.calls == 4
-
-
 @pytest.mark.parametrize(
     ("options", "error", "reason"),
     [
         ({"interval": 1.5}, ConfigTypeError, "interval must be an int"),
         ({"interval": True}, ConfigTypeError, "interval"),
         ({"max_keep_ckpts": "2"}, ConfigTypeError, "max_keep_ckpts"),
-        ({"by_epoch": 1}, ConfigTypeError, "by_epoch"),
-        ({"save_last": None}, ConfigTypeError, "save_last"),
         ({"out_dir": 3}, ConfigTypeError, "out_dir"),
         ({"filename_tmpl": 3}, ConfigTypeError, "filename_tmpl"),
         ({"filename_tmpl": "epoch.pth"}, ConfigError, "exactly one"),

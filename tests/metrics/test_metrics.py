@@ -29,8 +29,8 @@ def outputs(**kwargs) -> StepOutput:
 
 
 def test_accuracy_of_scores_and_of_class_numbers():
-    assert accuracy(SCORES, TARGETS) == pytest.approx(2 / 3)
-    assert accuracy(SCORES.argmax(1), TARGETS) == pytest.approx(2 / 3)
+    assert accuracy(SCORES, TARGETS)[0] == pytest.approx(2 / 3)
+    assert accuracy(SCORES.argmax(1), TARGETS)[0] == pytest.approx(2 / 3)
 
 
 def test_accuracy_finds_the_class_dimension_and_skips_ignored_positions():
@@ -38,13 +38,13 @@ def test_accuracy_finds_the_class_dimension_and_skips_ignored_positions():
     targets = scores.argmax(-1)
     targets[0, :3] = -100
     targets[1, 0] = (targets[1, 0] + 1) % 7
-    assert accuracy(scores, targets) == pytest.approx(6 / 7)
-    assert accuracy(scores.movedim(-1, 1), targets) == pytest.approx(6 / 7)
+    assert accuracy(scores, targets)[0] == pytest.approx(6 / 7)
+    assert accuracy(scores.movedim(-1, 1), targets)[0] == pytest.approx(6 / 7)
 
 
 def test_topk_counts_a_class_among_the_best():
-    assert topk_accuracy(SCORES, TARGETS, k=1) == pytest.approx(2 / 3)
-    assert topk_accuracy(SCORES, TARGETS, k=2) == 1.0
+    assert topk_accuracy(SCORES, TARGETS, k=1)[0] == pytest.approx(2 / 3)
+    assert topk_accuracy(SCORES, TARGETS, k=2)[0] == 1.0
     with pytest.raises(ConfigError, match="top4 of 3 classes"):
         topk_accuracy(SCORES, TARGETS, k=4)
 

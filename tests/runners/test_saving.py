@@ -145,9 +145,7 @@ def test_an_end_that_is_not_saved_is_an_error(tmp_path, monkeypatch, background)
     assert 6 not in steps(tmp_path)
 
 
-def test_async_must_be_a_flag():
-    with pytest.raises(TypeError, match="async must be True or False"):
-        runner().register_checkpoint_hook({"async": "yes"})
+def test_a_wrong_policy_names_the_nearest():
     with pytest.raises(ConfigError, match="on_storage_error.*continue"):
         runner().register_checkpoint_hook({"on_storage_error": "contineu"})
 

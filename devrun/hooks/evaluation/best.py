@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from devrun.checkpoint.catalog import remove_checkpoint
@@ -181,8 +181,3 @@ def _replace(root: str, first: str, done: int, outdated: list[str]) -> None:
 def _file_name(metric: str) -> str:
     """`metric` as a part of a file name."""
     return re.sub(r"[^\w.+-]", "_", metric, flags=re.ASCII)[:100]
-
-
-def first_score(scores: Iterable[Any]) -> Any:
-    """The score of the set that `save_best` goes by, if any is there."""
-    return next((score for score in scores if score is not None), None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from devrun.blame import cause_of
+from devrun.config.numbers import whole_number
 from devrun.data.facts import data_facts
 from devrun.dist import gather_objects
 from devrun.errors import (
@@ -23,21 +22,11 @@ from devrun.ranks import require_same
 from devrun.scopes import SCOPES
 
 
-def check_schedule(start: Any, interval: Any, by_epoch: Any, keep: Any) -> None:
-    for name, value, least in (
-        ("start", start, 0),
-        ("interval", interval, 1),
-        ("max_keep_best", keep, 1),
-    ):
-        if name == "start" and value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError.of(
-                name,
-                f"of an evaluation must be an int of {least} or more, got {value!r}",
-            )
-    if not isinstance(by_epoch, bool):
-        raise ConfigTypeError.of("by_epoch", f"must be True or False, got {by_epoch!r}")
+def check_schedule(start: int | None, interval: int, keep: int) -> None:
+    """Refuse counts that are none."""
+    whole_number("start", 0 if start is None else start, least=0)
+    whole_number("interval", interval)
+    whole_number("max_keep_best", keep)
 
 
 def check_set_names(sets: Mapping[str, Any], save_best: Any) -> None:
@@ -101,19 +90,6 @@ def dataset_of(dataloader: Any) -> Any:
     return dataset
 
 
-def keys_of(
-    name: str, given: str | Sequence[str] | None, default: Sequence[str]
-) -> tuple[str, ...]:
-    if given is None:
-        return tuple(default)
-    keys = (given,) if isinstance(given, str) else given
-    if not (isinstance(keys, (list, tuple)) and all(isinstance(k, str) for k in keys)):
-        raise ConfigTypeError.of(
-            name, f"must be a name or a list of names, got {given!r}"
-        )
-    return tuple(keys)
-
-
 def metrics_of(dataset: Any, kwargs: dict[str, Any], accepted: list[str]) -> list[Any]:
     """The metrics of an `evaluation`, whose other keys only a data set can take."""
     metric = kwargs.pop("metric", None)
@@ -159,14 +135,3 @@ def judged(
             f"evaluation gives it {', '.join(options) or 'no arguments'}"
         ) from error
     return found
-
-
-@contextlib.contextmanager
-def naming(name: str, logger: logging.Logger) -> Iterator[None]:
-    """Log the name of the set whose evaluation fails, which its error does not tell."""
-    try:
-        yield
-    except Exception:
-        if name:
-            logger.error("in the evaluation set %r:", name)
-        raise

@@ -13,7 +13,6 @@ from devrun.dist import on_main
 from devrun.errors import (
     ConfigTypeError,
     UnknownNameError,
-    UnsupportedFeatureError,
 )
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.evaluation.best import (
@@ -21,7 +20,6 @@ from devrun.hooks.evaluation.best import (
     LESS_KEYS,
     BestCheckpoints,
     as_score,
-    first_score,
     infer_rule,
 )
 from devrun.hooks.evaluation.checks import (
@@ -31,9 +29,7 @@ from devrun.hooks.evaluation.checks import (
     dataset_of,
     judged,
     judges,
-    keys_of,
     metrics_of,
-    naming,
 )
 from devrun.hooks.evaluation.loop import (
     Steps,
@@ -85,7 +81,6 @@ class EvalHook(Hook):
         rule: `greater` or `less`; inferred from the name if not given, which
             `greater_keys` and `less_keys` (in place of the built-in ones) help with.
         out_dir: of the best checkpoints; where the runner puts them by default.
-        file_client_args: of MMCV's remote storage; must be None.
         max_keep_best: how many of the best are kept.
         at_end: evaluate after the last epoch (or iteration) too, as MMEngine does.
         eval_kwargs: for the data set's `evaluate`.
@@ -115,23 +110,16 @@ class EvalHook(Hook):
         greater_keys: str | Sequence[str] | None = None,
         less_keys: str | Sequence[str] | None = None,
         out_dir: str | os.PathLike[str] | None = None,
-        file_client_args: Mapping[str, Any] | None = None,
         *,
         max_keep_best: int = 1,
         at_end: bool = False,
         **eval_kwargs: Any,
     ) -> None:
-        check_schedule(start, interval, by_epoch, max_keep_best)
-        if file_client_args is not None:
-            raise UnsupportedFeatureError.of(
-                "file_client_args", "is not supported: give out_dir a local path"
-            )
+        check_schedule(start, interval, max_keep_best)
         if save_best is not None and not isinstance(save_best, str):
             raise ConfigTypeError.of(
                 "save_best", f"must be a name or None, got {save_best!r}"
             )
-        if test_fn is not None and not callable(test_fn):
-            raise ConfigTypeError.of("test_fn", f"must be a function, got {test_fn!r}")
         sets = dataloader if isinstance(dataloader, Mapping) else {"": dataloader}
         check_set_names(sets, save_best)
         self.loaders: dict[str, Any] = dict(sets)
@@ -139,10 +127,8 @@ class EvalHook(Hook):
         self._set = next(iter(sets))
         self.start, self.interval, self.by_epoch = start, interval, by_epoch
         self.save_best, self.test_fn, self.at_end = save_best, test_fn, at_end
-        self.greater_keys = keys_of(
-            "greater_keys", greater_keys, self._default_greater_keys
-        )
-        self.less_keys = keys_of("less_keys", less_keys, self._default_less_keys)
+        self.greater_keys = _keys(greater_keys, self._default_greater_keys)
+        self.less_keys = _keys(less_keys, self._default_less_keys)
         self.eval_kwargs = eval_kwargs
         self.metrics: list[Any] = []
         if test_fn is None and not all(map(judges, datasets)):
@@ -160,13 +146,6 @@ class EvalHook(Hook):
         self.evaluated_at: tuple[int, int] | None = None
         """(epoch, iter) of the runner at the last evaluation."""
 
-    def get_triggered_stages(self) -> list[str]:
-        idle = "iter" if self.by_epoch else "epoch"
-        skipped = {f"before_train_{idle}", f"after_train_{idle}"}
-        if not self.initial_flag:  # nothing to pay for in every iteration
-            skipped |= {"before_train_epoch", "before_train_iter"}
-        return [s for s in super().get_triggered_stages() if s not in skipped]
-
     def prepare_dry_run(self) -> bool:
         if self.best.out_dir is not None:
             check_possible(self.best.out_dir)
@@ -182,7 +161,7 @@ class EvalHook(Hook):
             self.best.adopt(runner.meta.setdefault("hook_msgs", {}), known)
 
     def before_train_epoch(self, runner: Run) -> None:
-        if self.by_epoch:
+        if self.by_epoch and self.initial_flag:
             self._evaluate_before_training(runner, runner.epoch)
 
     def before_train_iter(self, runner: Run) -> None:
@@ -295,7 +274,7 @@ class EvalHook(Hook):
         if type(self)._do_evaluate is EvalHook._do_evaluate:
             score = self._score(runner, watch)
         else:
-            score = first_score([evaluate_own(self, runner) for _ in self._each_set()])
+            score = _first([evaluate_own(self, runner) for _ in self._each_set()])
         # None also when there were no results; a warning said so
         if save and self.save_best is not None and score is not None:
             self._save_ckpt(runner, score)
@@ -309,13 +288,10 @@ class EvalHook(Hook):
         found, batches = {}, 0
         with runner.evaluating():
             for name in self._each_set():
-                with naming(name, runner.logger):
-                    found[name], count = self._results(runner, watch)
+                found[name], count = self._results(runner, watch)
                 batches += count
         runner.log_buffer.output["eval_iter_num"] = batches
-        return first_score(
-            [self.evaluate(runner, found[name]) for name in self._each_set()]
-        )
+        return _first([self.evaluate(runner, found[name]) for name in self._each_set()])
 
     def _results(self, runner: Run, watch: Watch | None) -> tuple[Any, int]:
         """Of one pass over the set in turn, and its number of batches."""
@@ -433,3 +409,14 @@ class DistEvalHook(EvalHook):
 
     def _test_options(self) -> dict[str, Any]:
         return {"tmpdir": self.tmpdir, "gpu_collect": self.gpu_collect}
+
+
+def _keys(given: str | Sequence[str] | None, default: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        return (given,)
+    return tuple(default if given is None else given)
+
+
+def _first(scores: list[Any]) -> Any:
+    """The score of the set that `save_best` goes by, if any is there."""
+    return next((score for score in scores if score is not None), None)
