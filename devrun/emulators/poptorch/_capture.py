@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from poptorch import _rules
 from poptorch import _torch_private as private
 from poptorch._errors import Error
+from poptorch._operators import Operators, check_operators
 from poptorch._refusals import Detour
 from poptorch._refused import as_device_errors, forward_of, no_value, own_backward
 from poptorch._tape import Node, Slot, Tape
@@ -188,10 +189,12 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Carry out a function on stand-ins and append it to the tape."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
+        seen = Operators()
         try:
-            with self.fake_mode, as_device_errors(name), _on_host(leaves):
+            with self.fake_mode, as_device_errors(name), _on_host(leaves), seen:
                 result = example() if example else function(*args, **kwargs)
             _rules.check_results(name, pytree.tree_leaves(result))
+            check_operators(name, seen.names)
         except Error as error:
             self.detour.refuse(error, name, self.tape)
             captured = map(self._captured, leaves)

@@ -45,6 +45,12 @@ CPU_ATTENTION_BACKWARD = (
 )
 
 
+def is_composed(operator: Any) -> bool:
+    """Whether torch makes it of other operators on every device. (1.13)"""
+    key = "CompositeExplicitAutograd"
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key)
+
+
 def version(tensor: torch.Tensor) -> int:
     """How often the tensor was changed in place; public is only to count up. (1.0)"""
     return tensor._version
