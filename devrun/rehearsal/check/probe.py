@@ -15,6 +15,8 @@ from devrun.rehearsal.check.request import Request
 from devrun.runners.training import Training
 
 _HERE = __package__
+_ALWAYS = (f"{_HERE}.hard_wired:HardWired",)
+"""`module:Class` of probes without which a rehearsal may not get far."""
 _PROBES: dict[str, tuple[str, ...]] = {
     "": (
         f"{_HERE}.loading:LoadingProbe",
@@ -63,6 +65,10 @@ class Probe(Hook):
     def built(self, training: Training) -> None:
         """The training is built, and not begun; hooks may be registered."""
 
+    def throughout(self) -> AbstractContextManager[Any]:
+        """Around all of it: the imports, each build, the run and the resume."""
+        return nullcontext()
+
     def getting_past(self) -> AbstractContextManager[Any]:
         """Around each run: what replaces or repairs what would break."""
         return nullcontext()
@@ -93,7 +99,7 @@ def probes(request: Request, note: Notebook) -> list[Probe]:
     names = _PROBES.get(request.device, ())
     if request.first:
         names = (*_PROBES[""], *names)
-    return [_load(name)(request, note) for name in names]
+    return [_load(name)(request, note) for name in (*_ALWAYS, *names)]
 
 
 def _load(name: str) -> type[Probe]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from contextlib import ExitStack, closing
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
-
-from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.tree import where
@@ -19,13 +15,11 @@ from devrun.place import COMMAND_LINE
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe, probes, safely
 from devrun.rehearsal.check.request import Grants, Request
-from devrun.rehearsal.check.resume import TooSlowError, Updates, differences
+from devrun.rehearsal.check.resume import Updates, differences
 from devrun.rehearsal.check.sizes import rehearsed, smaller
 from devrun.rehearsal.check.workarounds import apply, refusal
 from devrun.runners.training import Training, build_training
 
-PATIENCE, FEWEST = 6.0, 2
-"""Seconds that the first update may take; after that, samples of a batch."""
 MOST = 12
 """Things that break and are got past, one after another."""
 
@@ -35,6 +29,8 @@ def rehearse(request: Request, note: Notebook) -> None:
     cfg = request.cfg  # of this process alone
     probing = probes(request, note)
     with ExitStack() as whole:
+        for probe in probing:
+            whole.enter_context(probe.throughout())
         with note.stage("the imports"):
             import_modules(cfg, request.grants, note)
         for probe in probing:
@@ -44,10 +40,8 @@ def rehearse(request: Request, note: Notebook) -> None:
         _change(cfg, rehearsed(cfg, request, folder))
         for probe in probing:
             _change(cfg, safely(note, probe.changes, cfg) or {})
-        request, first = _trained(cfg, request, folder, note, probing)
-        if first is None:
-            return
-        if first.saved is not None:
+        first = _trained(cfg, request, note, probing)
+        if first is not None and first.saved is not None:
             with note.stage("the resume"):
                 _resume(cfg, request, note, probing, first)
     note.done()
@@ -104,19 +98,16 @@ def import_modules(cfg: Any, grants: Grants, note: Notebook) -> None:
 
 
 def _trained(
-    cfg: Any, request: Request, folder: str, note: Notebook, probing: list[Probe]
-) -> tuple[Request, Updates | None]:
-    """The updates of a whole run; what breaks is left out and it begins again.
-
-    The request comes back with them: it asks for less where an update takes long.
-    """
+    cfg: Any, request: Request, note: Notebook, probing: list[Probe]
+) -> Updates | None:
+    """The updates of a whole run; what breaks is left out and it begins again."""
     for _ in range(MOST):
         training: Training | None = None
         try:
             with note.stage("the build"):
                 training = _built(cfg, request)
-            updates = Updates(math.inf if request.least else PATIENCE)
-            with closing(training.runner), closing(updates):
+            updates = Updates()
+            with closing(training.runner):
                 training.runner.register_hook(updates)
                 for probe in probing:
                     safely(note, probe.built, training)
@@ -128,32 +119,16 @@ def _trained(
                 for probe in probing:
                     safely(note, probe.finish, training)
                 note.fact("seconds of a save", round(updates.saving, 3))
-                return request, updates
-        except TooSlowError:
-            if training is None:  # nothing was waited for
-                raise
-            asked, request = request.steps, _eased(request, training.runner.model)
-            if request.steps < asked:
-                note.reduced("--steps", request.steps, asked)
-                _change(cfg, rehearsed(cfg, request, folder))
-            _reduce(cfg, request, note, probing)
+                return updates
         except Exception as error:  # noqa: BLE001 - the user's own too: a finding
             if training is not None:
                 for probe in probing:
                     safely(note, probe.finish, training)
             changes = _around(error, cfg, note, probing)
             if changes is None:
-                return request, None
+                return None
             apply(cfg, changes)
-    return request, None
-
-
-def _eased(request: Request, model: nn.Module) -> Request:
-    """Less of it: first fewer samples, then as little of all as there can be."""
-    if request.samples > FEWEST:
-        return replace(request, samples=FEWEST)
-    alone = not any(isinstance(part, _NormBase) for part in model.modules())
-    return replace(request, steps=1, samples=1 if alone else FEWEST, least=True)
+    return None
 
 
 def _around(

@@ -49,8 +49,6 @@ class Request:
     steps: int = 3
     samples: int = 8
     """Samples of a batch at the most."""
-    least: bool = False
-    """Whether all is made as small as it can be."""
     memory: int | None = None
     """Bytes that the device has; None where nobody said it."""
     first: bool = True

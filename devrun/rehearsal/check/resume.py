@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
@@ -29,27 +27,12 @@ class Update:
     loss: str
 
 
-class TooSlowError(BaseException):
-    """The first update takes so long that the rehearsal would not end in time.
-
-    No code of the user's is to catch it.
-    """
-
-
 class Updates(Hook):
-    """Notes each update of a run by its number, and saves in the middle of the run.
-
-    Args:
-        patience: seconds that the first update may take.
-
-    Raises:
-        TooSlowError: it took more.
-    """
+    """Notes each update of a run by its number, and saves in the middle of the run."""
 
     priority = Priority.LOWEST
 
-    def __init__(self, patience: float = math.inf) -> None:
-        self.patience = patience
+    def __init__(self) -> None:
         self.saving = 0.0
         """Seconds that the checkpoint in the middle took."""
         self.by_number: dict[int, Update] = {}
@@ -61,11 +44,8 @@ class Updates(Hook):
         runner.adapter.sync_to_host(runner.model)
         self._weights = _digest(runner.model.state_dict())
         self._batch = _digest(runner.data_batch)
-        if not self.by_number and self.patience < math.inf:
-            self._wait(self.patience)
 
     def after_train_iter(self, runner: Run) -> None:
-        self.close()
         loss = _digest(runner.outputs.get("loss"))
         self.by_number[runner.iter] = Update(self._weights, self._batch, loss)
         if (
@@ -78,23 +58,10 @@ class Updates(Hook):
         if runner.state.by_epoch and runner.epoch == 0:
             self._save(runner)
 
-    def close(self) -> None:
-        """Nothing is waited for."""
-        self._wait(0.0)
-
-    def _wait(self, seconds: float) -> None:
-        """Raise in so many seconds, in the middle of the update; 0 for never."""
-        signal.signal(signal.SIGALRM, _late)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
     def _save(self, runner: Run) -> None:
         start = perf_counter()
         self.saved = runner.save_checkpoint(name="middle")
         self.saving = perf_counter() - start
-
-
-def _late(*_: Any) -> None:
-    raise TooSlowError
 
 
 def _digest(value: Any) -> str:

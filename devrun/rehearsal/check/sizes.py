@@ -68,7 +68,7 @@ def smaller(cfg: Any, request: Request) -> Iterator[tuple[str, int, int]]:
     }
     for at in ("optimizer_config", "device", "ipu"):
         limits[f"{at}.cumulative_iters"] = _MOST
-        limits[f"{at}.replicas"] = 1 if request.least else _MOST
+        limits[f"{at}.replicas"] = _MOST
     for key, limit in limits.items():
         size = inside(cfg, key)
         if isinstance(size, int) and size > limit:

@@ -287,6 +287,65 @@ def test_tensors_that_stay_on_the_host_are_found_where_they_are_made(plant, chec
     assert named(check(planted.mended())[1]["cuda"]) == set()
 
 
+HARD_WIRED = """
+def wait(stream: torch.cuda.Stream | None = None, device: torch.cuda.device = None):
+    pass
+
+@MODELS.register_module()
+class Planted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(16, 4).cuda()  #! hard-wired cuda: .cuda()
+        scale = torch.ones(16, device="cuda:0")  #! hard-wired cuda: ones(device='cuda')
+        self.register_buffer("scale", scale)
+
+    def forward(self, x):
+        x = x.to("cuda") * self.scale  #! hard-wired cuda: .to('cuda')
+        torch.cuda.synchronize()  #! hard-wired cuda: torch.cuda.synchronize
+        half = torch.bfloat16
+        with torch.autocast("cuda", half):  #! hard-wired cuda: autocast('cuda')
+            out = self.net(x)
+        scaler = torch.amp.GradScaler("cuda")  #! hard-wired cuda: GradScaler('cuda')
+        torch.cuda.nvtx.range_push("end")  #! hard-wired cuda: nvtx.range_push
+        ones = torch.cuda.FloatTensor(4)  #! hard-wired cuda: torch.cuda.FloatTensor
+        return out.float() + ones.fill_(1)
+"""
+
+
+def test_code_that_names_cuda_runs_on_and_breaks_on_every_other_device(plant, check):
+    planted = plant(HARD_WIRED)
+    status, found = check(planted, device="cpu cuda")
+    assert named(found["cpu"], "hard-wired cuda") == set(planted.marks)
+    assert {f["severity"] for f in findings(found["cpu"], "hard-wired cuda")} == {
+        "breaks"
+    }
+    assert named(found["cuda"]) == set()
+    assert status == 11
+
+
+ON_CUDA = """
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+@MODELS.register_module()
+class Planted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.compile(nn.Linear(16, 4), backend="aot_eager")
+        self.kept = torch.ones(4).to(DEVICE)
+        if torch.cuda.is_available():
+            self.moved = torch.ones(4).cuda()
+
+    def forward(self, x):
+        out = self.net(x) * self.kept + torch.zeros(4, device=DEVICE)
+        return out * self.moved if hasattr(self, "moved") else out
+"""
+
+
+def test_code_that_asks_first_whether_there_is_cuda_is_clean(plant, check):
+    status, found = check(plant(ON_CUDA), device="cpu cuda")
+    assert (named(found["cpu"]), named(found["cuda"]), status) == (set(), set(), 0)
+
+
 STACK = """
 @MODELS.register_module()
 class Planted(nn.Module):

@@ -163,19 +163,3 @@ def test_the_slowest_transform_has_its_name(rehearse):
     assert finding["site"].rpartition(":")[0] == str(done.file)
     shares = done.notes["facts"]["slowest transforms, share of a sample"]
     assert next(iter(shares)) == "Slow" and shares["Slow"] > 0.8
-
-
-def test_what_takes_long_is_made_smaller_and_that_is_said(rehearse):
-    slow = "if len(x) > 2 and self.training:\n    time.sleep(7)"
-    done = rehearse("cpu", parts={"forward": slow})
-    assert done.notes["stage"] is None
-    assert done.notes["reduced"] == ["data.samples_per_gpu: 2, not 4"]
-
-
-@pytest.mark.slow
-def test_fewer_updates_are_tried_where_the_fewest_samples_take_long(rehearse):
-    slow = "if self.training:\n    time.sleep(6.1)"
-    done = rehearse("cpu", parts={"forward": slow})
-    assert done.notes["stage"] is None and done.findings == []
-    expected = ["data.samples_per_gpu: 1, not 4", "--steps: 1, not 3"]
-    assert done.notes["reduced"] == expected

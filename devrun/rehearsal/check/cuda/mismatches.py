@@ -12,7 +12,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from devrun.rehearsal.check.cuda.frames import line_asking
-from devrun.rehearsal.check.cuda.origins import Host, Origins, storage_of
+from devrun.rehearsal.check.cuda.origins import (
+    DEVICE,
+    PLACED,
+    Host,
+    Origins,
+    storage_of,
+)
 from devrun.rehearsal.check.cuda.watch import Judge, Op
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.sources import assigned
@@ -94,7 +100,9 @@ def tag_attributes(model: nn.Module, origins: Origins) -> None:
     mine = {id(storage_of(one)) for one in moved}
 
     def tag(tensor: Tensor, host: Host) -> None:
-        if id(storage_of(tensor)) not in mine:
+        if PLACED.on_device(tensor):
+            origins.tag(tensor, DEVICE)
+        elif id(storage_of(tensor)) not in mine:
             origins.tag(tensor, host)
 
     for module in model.modules():

@@ -72,6 +72,10 @@ class Origins:
         }
 
 
+PLACED = Origins()
+"""What the user's code put on CUDA by its name, where a CPU stands for it."""
+
+
 def flat_tensors(values: Any) -> Iterator[Tensor]:
     """The tensors among an operator's arguments or results: quicker than a walk."""
     for value in values:
