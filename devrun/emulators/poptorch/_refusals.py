@@ -29,6 +29,8 @@ from poptorch._torch_private import DisableTorchFunctionSubclass, pytree
 Stack = tuple[tuple[str, int], ...]
 _OWN = str(Path(__file__).parent)
 _DEEP = 60
+_TURNS = 200
+"""Refusals at one line, after which it is a loop that only values would end."""
 _collecting: list[Refusals] = []
 
 
@@ -54,6 +56,8 @@ class Refusals:
     results: dict[Any, Any] = field(default_factory=dict)
     """Values that a capture was given, so that a later one of the same goes the same
     way."""
+    turns: dict[Any, int] = field(default_factory=dict)
+    """How often each line was refused."""
 
 
 @contextmanager
@@ -78,12 +82,19 @@ def refuse(
     """Write `error` down.
 
     Raises:
-        Error: nobody collects: the error itself.
+        Error: nobody collects, or the line is in a loop that does not end.
     """
     refusals = collecting()
     if refusals is None:
         raise error
     place = stack_here() if stack is None else stack
+    line = operation, place[:1]
+    refusals.turns[line] = refusals.turns.get(line, 0) + 1
+    if place and refusals.turns[line] > _TURNS:
+        raise Error(
+            f"{error.message} It was met {_TURNS} times at one line: a loop whose end "
+            "depends on values does not end while a graph is compiled."
+        )
     refusals.found.append(Refusal(operation, error.message, training, place))
 
 

@@ -187,3 +187,25 @@ def test_a_view_may_be_changed_in_place(view):
     x, y = batch(0)
     wanted = float(model(x, y).detach())
     assert_near(float(trainer_of(model)(x, y)), wanted)
+
+
+def test_a_loop_that_only_values_would_end_is_cut_and_what_was_found_is_kept():
+    class Suppressed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 1)
+
+        def forward(self, x):
+            scores = self.fc(x).squeeze(1)
+            order = scores.argsort()
+            total = scores.sum()
+            while order.numel() > 0:
+                total = total + scores[order[0]]
+                order = order[1:][scores[order[1:]] < 0.5]  # shape
+            return poptorch.identity_loss(total, "sum")
+
+    with poptorch.emulation.refusals() as found:
+        with pytest.raises(poptorch.Error, match="a loop whose end depends on values"):
+            trainer_of(Suppressed())(batch(0)[0])
+    lines = {refusal.stack[0][1] for refusal in found}
+    assert line_of("shape") in lines

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from devrun.devices.ipu.sdk import load
+from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.ipu.refused import finding_of
 from devrun.rehearsal.check.notebook import Notebook
+
+_UNUSED = (
+    "poptorch",
+    "the program compiled nothing for an IPU: nothing of it was looked at",
+    "wrap the model in poptorch.trainingModel or inferenceModel, or give the config of "
+    "a training to devrun check",
+)
 
 
 class IPUProgram:
@@ -26,5 +34,7 @@ class IPUProgram:
         counts = self._emulation.counts
         self._note.fact("compilations", counts["compile"])
         self._note.fact("calls", counts["run"])
+        if not (counts["compile"] or self._found):
+            self._note.found(Finding("advice", "not used", *_UNUSED))
         for refusal in list(self._found):
             self._note.found(finding_of(refusal))
