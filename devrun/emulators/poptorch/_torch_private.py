@@ -46,9 +46,9 @@ CPU_ATTENTION_BACKWARD = (
 
 
 def is_composed(operator: Any) -> bool:
-    """Whether torch makes it of other operators on every device. (1.13)"""
-    key = "CompositeExplicitAutograd"
-    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key)
+    """Whether torch makes it of other operators on every device. (2.0)"""
+    key = torch._C.DispatchKey.CompositeExplicitAutograd
+    return bool(operator.has_kernel_for_dispatch_key(key))
 
 
 def version(tensor: torch.Tensor) -> int:

@@ -126,7 +126,7 @@ class Substitutes(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name == "cuda" and getattr(func, "__objclass__", None) is not None:
+        if name == _CUDA and getattr(func, "__objclass__", None) is not None:
             self._tell(".cuda()", _REMEDIES["cuda"])
             return self._placed(args[0].to(self._device))
         if _is_cuda(kwargs.get("device")):
