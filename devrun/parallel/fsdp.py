@@ -6,10 +6,8 @@ gradients are summed up where they are kept.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -41,8 +39,6 @@ from devrun.step import UpdatePolicy
 logger = logging.getLogger("devrun")
 
 _NONE: Any = object()
-_MMAP_THRESHOLD, _MIB = -3, 1 << 20
-"""M_MMAP_THRESHOLD of glibc's mallopt(3)."""
 
 
 class FSDP(Strategy):
@@ -184,8 +180,6 @@ class FSDP(Strategy):
         }
         root = step.module if plain and not outside else step
         units = units_of(step.module, self.options.wrap)
-        if not self.pins:  # the weights are gathered in the host's own memory
-            _give_memory_back()
         logger.info(
             "parallel: %s; %d modules are gathered one by one, in %s",
             self.mesh.describe(),
@@ -230,16 +224,6 @@ def units_of(model: nn.Module, wrap: str | Sequence[str] | None) -> list[nn.Modu
     if not names:
         return [block for _, block in blocks_of(model)]
     return [part for part in inside if type(part).__name__ in names][::-1]
-
-
-def _give_memory_back() -> None:
-    """Let freed host memory of a MiB and more go back to the system at once.
-
-    glibc would keep blocks of up to 32 MiB once one was freed, in pieces between which
-    the next gathered block does not fit: twice and more of what is in use.
-    """
-    with suppress(AttributeError):  # another libc
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _MIB)
 
 
 def _shard_norms(unit: nn.Module, common: Mapping[str, Any]) -> None:

@@ -142,15 +142,13 @@ def tensors() -> Any:
     }
 
 
-def trained(
-    owner: str = "auto", accumulate: int = 1, model: Any = None, precision: str = "fp32"
-) -> Any:
+def trained(owner: str = "auto", model: Any = None, precision: str = "fp32") -> Any:
     """An epoch of 16 samples, 2 per process and batch."""
     adapter = resolve_device("cpu")
     adapter.setup(0)
     module = model or net()
     loss = None if model else nn.CrossEntropyLoss()
-    policy = UpdatePolicy(owner=owner, accumulate=accumulate, precision=precision)
+    policy = UpdatePolicy(owner=owner, precision=precision)
     step, optimizer = adapter.prepare(StepModule(module, loss), sgd(module), policy)
     data = DataLoader(samples(), batch_size=2, shuffle=True)
     loader = adapter.prepare_dataloader(data, training=True)
@@ -379,15 +377,7 @@ def run_one(val: Any = None, workflow: Any = None, **how: Any) -> Any:
     """A short run, evaluated on `val`; what was logged of the evaluations on rank 0."""
     model = how.pop("model", None) or net()
     data = how.pop("data", None) or samples(8)
-    limits = how or {"max_epochs": 1}
-    runner = (IterBasedRunner if "max_iters" in limits else EpochBasedRunner)(
-        model,
-        optimizer=sgd(model),
-        loss=nn.CrossEntropyLoss(),
-        device="cpu",
-        seed=3,
-        **limits,
-    )
+    runner = runner_of(model, **how)
     if isinstance(val, EvalHook):
         runner.register_hook(val)
     runner.register_logger_hooks({"interval": 1, "hooks": [{"type": "Values"}]})
@@ -486,68 +476,13 @@ class Seen(torchmetrics.Metric):
 def few_samples() -> Any:
     """One sample to evaluate on, for two processes: in each way that there is."""
     one = samples(1)
-    found: dict[str, Any] = {}
-    for by_epoch, limit in ((True, {"max_epochs": 2}), (False, {"max_iters": 2})):
-        how = {"by_epoch": by_epoch}
-        ways = {
-            "means": {"val": EvalHook(DataLoader(one), metric="accuracy", **how)},
-            "own state": {"val": EvalHook(DataLoader(one), metric="Seen", **how)},
-            "judged": {"val": EvalHook(DataLoader(Judged(*one.tensors)), **how)},
-            "phase": {"workflow": [("train", 1), ("val", 1)]},
-        }
-        for name, way in ways.items():
-            found[f"{name} {limit}"] = run_one(**way, **limit)
-    return found
-
-
-def tagged(count: int = 12) -> TensorDataset:
-    """Classes of 5 positions a sample, of which very different numbers count."""
-    generator = torch.Generator().manual_seed(6)
-    inputs = torch.randn(count, 5, 3, generator=generator)
-    labels = (inputs.sum(-1) > 0).long()
-    for index, row in enumerate(labels):
-        row[(0, 5, 1, 4)[index % 4] :] = -100
-    return TensorDataset(inputs, labels)
-
-
-class Tagger(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = net()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.net(x)
-        return scores.movedim(-1, 1)
-
-
-class LoggedLosses(Means):
-    def log(self, runner: Any) -> None:
-        self.seen.append(runner.log_buffer.output["loss"])
-
-
-def tokens(batch_size: int = 2, accumulate: int = 1) -> Any:
-    """Weights and logged losses of updates over 4 samples in one order."""
-    model = Tagger()
-    runner = runner_of(model, optimizer_config={"cumulative_iters": accumulate})
-    logger = LoggedLosses(interval=1)
-    runner.register_hook(logger)
-    runner.register_hook(EvalHook(DataLoader(tagged(), 2), metric="accuracy"))
-    runner.run([DataLoader(tagged(), batch_size)], [("train", 1)])
-    runner.close()
-    weights = [p.detach().flatten().tolist() for p in model.parameters()]
-    return {"weights": weights, "losses": logger.seen}
-
-
-def measured() -> int:
-    """Rates of an exchange, by processes whose clocks tell them other things."""
-    values = torch.ones(4)
-
-    def run() -> None:
-        time.sleep(0.002 * dist.get_dist_info()[0])
-        torch.distributed.all_reduce(values)
-
-    ((_, rates),), _ = _rounds([Case("all_reduce", "fp32", "", 1.0, "GB/s", run)], 0.2)
-    return len(rates)
+    ways: dict[str, Any] = {
+        "means": {"val": EvalHook(DataLoader(one), metric="accuracy")},
+        "own state": {"val": EvalHook(DataLoader(one), metric="Seen")},
+        "judged": {"val": EvalHook(DataLoader(Judged(*one.tensors)))},
+        "phase": {"workflow": [("train", 1), ("val", 1)]},
+    }
+    return {name: run_one(max_epochs=2, **way) for name, way in ways.items()}
 
 
 def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
@@ -555,9 +490,6 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
         "info": info,
         "means": means,
         "tensors": tensors,
-        "auto": trained,
-        "adapter": lambda: trained("adapter"),
-        "accumulated": lambda: trained("adapter", accumulate=2),
         "bf16": lambda: trained("adapter", precision="bf16"),
         "model": lambda: trained(model=OwnUpdate()),
         "shares": shares,
@@ -571,9 +503,6 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
         "val means": val_means,
         "disagreements": disagreements,
         "few samples": few_samples,
-        "measured": measured,
-        "tokens": tokens,
-        "accumulated tokens": lambda: tokens(1, accumulate=2),
     }
 
 

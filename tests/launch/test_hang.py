@@ -43,12 +43,3 @@ def test_a_rank_that_is_frozen_is_named(place, section, said):
     (line,) = [line for line in told(err) if "error" in line]
     assert re.search(said, line)
     assert "memory" not in line
-
-
-@pytest.mark.slow
-def test_a_hang_is_started_again(place):
-    watchdog = {"timeout": 3, "first_timeout": 60}
-    place.write({"type": "Strike", "how": "stalls"}, watchdog=watchdog)
-    status, _, err = place.run("--max-restarts", 1)
-    assert status == 0, err
-    assert "all start again (1 of 1)" in err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
 
 import pytest
 
@@ -109,20 +110,11 @@ def test_a_machine_that_comes_later_takes_part(place):
 def test_ctrl_c_while_waiting_for_the_other_machine(place):
     place.write()
     process = started(place, port=free_port())
-    with pytest.raises(TimeoutError):
-        _wait(process, 9)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(9)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert told(err) == [
         "devrun: interrupted: stopped by SIGINT before the first iteration"
     ]
-
-
-def _wait(process, seconds):
-    import subprocess
-
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None

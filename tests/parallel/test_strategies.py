@@ -139,7 +139,7 @@ def test_tensor_parallel_in_bf16_and_of_a_vision_transformer(ranks, alone):
 
 def test_dropout_is_alike_on_all_and_the_same_when_recomputed(ranks):
     found = [rank["tensor"] for rank in ranks]
-    assert found[0]["draws"] == found[1]["draws"]
+    assert found[0]["unseeded"] == found[1]["unseeded"]
     assert found[0]["dropped"] != found[0]["plain"]
     assert_same(found[0]["dropped again"], found[0]["dropped"])
     assert found[0]["dropped"]["losses"] == found[1]["dropped"]["losses"]
@@ -178,11 +178,6 @@ def test_a_run_goes_on_under_any_strategy(ranks, tmp_path, how):
 def test_weights_are_loaded_before_and_after_they_are_divided(ranks):
     wanted, early, late = ranks[0]["loaded"]
     assert early == late == wanted
-
-
-def test_a_train_step_trains_under_fsdp(ranks):
-    ddp, fsdp = ranks[0]["train steps"]["ddp"], ranks[0]["train steps"]["fsdp"]
-    assert_near({name: fsdp[name] for name in ddp}, ddp)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -413,8 +412,18 @@ def tensor() -> Any:
         "dropped again": train(two, model=again),
         "vit": vit(two),
         "vit alone": vit(None),
-        "draws": draws(),
+        "unseeded": unseeded(),
     }
+
+
+def unseeded() -> list[float]:
+    """Of a run without a seed, whose processes were seeded differently."""
+    torch.manual_seed(100 + dist.get_dist_info()[0])
+    model = gpt(dropout=0.2)
+    torch.manual_seed(100 + dist.get_dist_info()[0])
+    two = {"mesh": {"tensor": 2}}
+    losses: list[float] = train(two, model=model, seed=None)["losses"]
+    return losses
 
 
 def vit(parallel: Any) -> Any:
@@ -422,42 +431,6 @@ def vit(parallel: Any) -> Any:
     model = VisionTransformer(8, 4, 16, 2, 4, num_classes=3)
     nn.init.normal_(model.head.weight, std=0.1)
     return fitted(model, images(), parallel, max_epochs=1)
-
-
-class Drops(nn.Module):
-    """What dropout leaves out."""
-
-    tensor_plan = MappingProxyType({"up": "colwise", "down": "rowwise"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(3, 64), nn.Linear(64, 2)
-        self.seen: list[Any] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.down(self.up(x))
-        drawn = nn.functional.dropout(torch.ones(32), 0.5, self.training)
-        self.seen.append(drawn.tolist())
-        return y
-
-
-def draws() -> Any:
-    """Of a run without a seed, whose processes were seeded differently."""
-    torch.manual_seed(7)
-    model = Drops()
-    torch.manual_seed(100 + dist.get_dist_info()[0])
-    runner = EpochBasedRunner(
-        model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        loss=nn.MSELoss(),
-        device="cpu",
-        max_epochs=1,
-        parallel={"mesh": {"tensor": 2}},
-    )
-    with closing(runner):
-        data = TensorDataset(torch.zeros(4, 3), torch.zeros(4, 2))
-        runner.run([DataLoader(data, 2)], [("train", 1)])
-    return model.seen
 
 
 GAUDI = {"type": "hpu", "emulate": True, "fused": False}
@@ -642,20 +615,6 @@ def refused_by_fsdp(folder: Path) -> Any:
     }
 
 
-def train_steps() -> Any:
-    """MMCV's kind of model, whose loss the adapter goes back from."""
-    found = {}
-    for name, parallel in (("ddp", None), ("fsdp", {"type": "fsdp"})):
-        runner = runner_of(Steps(own=False), parallel=parallel)
-        with closing(runner):
-            runner.run([DataLoader(Tokens(), 6)], [("train", 1)])
-            state = runner.adapter.model_state(runner.session.wrapped)
-        found[name] = {
-            k: v.flatten().tolist() for k, v in state.items() if not v.is_meta
-        }
-    return found
-
-
 def gaudi() -> Any:
     device = {"type": "hpu", "emulate": True, "mode": "eager"}
     return {
@@ -685,7 +644,6 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
         "refused by tensor": refused_by_tensor,
         "saved": lambda: saved(folder),
         "loaded": lambda: loaded(folder),
-        "train steps": train_steps,
         "gaudi": gaudi,
     }
 
