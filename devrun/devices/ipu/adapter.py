@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from devrun.devices.ipu.split import (
     remove_split,
     split_of,
 )
-from devrun.devices.ipu.step import Call, DeviceStep, means, others_of
+from devrun.devices.ipu.step import Call, DeviceStep, means
 from devrun.devices.seeding import seed_streams
 from devrun.dist import launched
 from devrun.errors import ConfigError, UnsupportedFeatureError
@@ -172,7 +173,7 @@ class IPUAdapter(DeviceAdapter):
         twin.upload()
         outputs = executors.run(trainer, flat.tensors)
         twin.ran()
-        return self._trained(trainer.call, flat, outputs)
+        return self._trained(trainer.call, outputs)
 
     def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
         executors = self._prepared()
@@ -304,10 +305,8 @@ class IPUAdapter(DeviceAdapter):
                 f"a batch of {rows} samples cannot be divided over {parts} "
                 f"micro-batches: give a multiple of {parts}"
             )
-        all_outputs = self._options.output_mode == self.sdk.OutputMode.All
-        call = Call("train", flat, with_extras=all_outputs)
         trainer = executors.compile_training(
-            call, self._options, twin.twin, flat.tensors
+            Call("train", flat), self._options, twin.twin
         )
         if self._rng is not None:
             trainer.inner.rng_state = list(self._rng)
@@ -331,30 +330,24 @@ class IPUAdapter(DeviceAdapter):
         parts = micro_batches(self._eval_options)
         capacity = -(-rows // parts) * parts
         picked = torch.arange(capacity).clamp(max=rows - 1)
-        full = Flat(flat.template, flat.take(picked), flat.names)
+        full = replace(flat, tensors=flat.take(picked))
         was_training = step.training
         step.eval()  # the graph keeps the mode it is compiled in
         try:
             return self._prepared().compile_evaluation(
-                Call(mode, full), self._eval_options, full.tensors
+                Call(mode, full), self._eval_options
             )
         finally:
             step.train(was_training)
 
-    def _trained(self, call: Call, flat: Flat, outputs: Any) -> StepOutput:
+    def _trained(self, call: Call, outputs: Any) -> StepOutput:
         options = self._options
         summed = options.output_mode == self.sdk.OutputMode.Sum
         steps = options.device_iterations * options.Training.gradient_accumulation
         values = outputs[0].numel() if call.scalars else 1
         log_vars = means(call, outputs, None, values * (steps if summed else 1))
-        extras = {}
-        if call.with_extras:
-            made = list(outputs[len(call.scalars) :])
-            extras = others_of(call, made, flat.tensors)
         loss = log_vars["loss"]
         if self._guard is not None:
             self._guard.blocks(loss)
         samples = call.num_samples * micro_batches(options)
-        return StepOutput(
-            {**extras, "loss": loss, "log_vars": log_vars, "num_samples": samples}
-        )
+        return StepOutput({"loss": loss, "log_vars": log_vars, "num_samples": samples})

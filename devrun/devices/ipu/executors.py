@@ -91,14 +91,12 @@ class Executors:
         """Whether the host has what training has made of the weights."""
         self._warned: set[str] = set()
 
-    def compile_training(
-        self, call: Call, options: Any, optimizer: Any, tensors: Sequence[Tensor]
-    ) -> Executor:
+    def compile_training(self, call: Call, options: Any, optimizer: Any) -> Executor:
         self._prepare(call)
         inner = self.sdk.trainingModel(self.module, options, optimizer)
         trainer = Executor(inner, call, _kept(self.module))
         try:
-            self._compile(trainer, tensors)
+            self._compile(trainer)
         except BaseException:
             inner.destroy()
             # which leaves a model that was not compiled wrapped
@@ -107,14 +105,12 @@ class Executors:
         self.trainer = trainer
         return trainer
 
-    def compile_evaluation(
-        self, call: Call, options: Any, tensors: Sequence[Tensor]
-    ) -> Executor:
+    def compile_evaluation(self, call: Call, options: Any) -> Executor:
         self._prepare(call)
         inner = self.sdk.inferenceModel(self.module, options.clone())
         made = Executor(inner, call, _kept(self.module))
         try:
-            self._compile(made, tensors)
+            self._compile(made)
         except (DevrunError, self.sdk.Error) as error:
             kind = type(error) if isinstance(error, DevrunError) else ConfigError
             raise kind(
@@ -199,7 +195,8 @@ class Executors:
                 if executor is self.trainer:
                     self.host_is_current = True
 
-    def _compile(self, executor: Executor, tensors: Sequence[Tensor]) -> None:
+    def _compile(self, executor: Executor) -> None:
+        tensors = executor.call.flat.tensors
         try:
             executor.inner.compile(*tensors)
         except (self.sdk.Error, AssertionError, *STEP_FAILURES) as error:

@@ -27,8 +27,6 @@ class Call:
 
     mode: str
     flat: Flat
-    with_extras: bool = False
-    """Whether a training step returns more than the loss and the log values."""
     scalars: tuple[str, ...] = ()
     """Names of the first outputs; the rest belong to `others`."""
     fixed: dict[str, Any] = field(default_factory=dict)
@@ -91,9 +89,7 @@ class DeviceStep(nn.Module):
         call.scalars = tuple(k for k, v in log_vars.items() if isinstance(v, Tensor))
         call.fixed = {k: v for k, v in log_vars.items() if k not in call.scalars}
         known = ("loss", "log_vars", "num_samples")
-        others = {k: v for k, v in result.items() if k not in known}
-        if training and not call.with_extras:
-            others = {}
+        others = {k: v for k, v in result.items() if k not in known and not training}
         outputs, call.others = _new_tensors(others, tensors)
         # float: the device adds them up, for which half is too coarse
         scalars = (log_vars[name].float() for name in call.scalars)
