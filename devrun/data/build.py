@@ -74,7 +74,7 @@ def build_dataloader(
         batch_transform: of each batch, on the host; see `TransformedBatch`.
         sampler, sampler_cfg: whose order to use instead, as an object or a config with
             a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
-        mode: `sync`, or `async` to fetch ahead where the device's SDK can (IPU).
+        mode: MMCV's `sync` or `async`; workers fetch ahead in both.
         cache: bytes of decoded images to keep, as `2GiB`; see `caching.keep_images`.
         buckets: arguments of `devrun.data.bucketed`, which pads samples of different
             lengths to a few sizes.
@@ -103,7 +103,6 @@ def build_dataloader(
     sampler = sampler if sampler_cfg is None else sampler_cfg
     made: DataLoader[Any] = ConfiguredLoader(
         dataset,
-        mode=mode,
         batch_size=samples_per_gpu,
         collate_fn=build_collate(collate_fn),
         **_order(dataset, sampler, shuffle, seed),

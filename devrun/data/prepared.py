@@ -6,11 +6,11 @@ It is the one object between the user's data and the loop::
     LoaderSpec                            its data, order and workers, as a value
     PreparedLoader                        what an adapter makes of it, and a run reads
 
-It iterates an engine (torch's DataLoader, or an SDK's) over an `EpochBatchSampler`, a
+It iterates a DataLoader of torch's (or torchdata's) over an `EpochBatchSampler`, a
 `SeededDataset` and a `SeededCollate`; then it accumulates, transfers, looks ahead and
-limits. Anything but a plain DataLoader is iterated as it is in the engine's place. What
-a run may ask of it is `devrun.run.Loader`; an `IterLoader` around it starts its next
-epoch by itself.
+limits. Anything but a plain DataLoader is iterated as it is in its place. What a run
+may ask of it is `devrun.run.Loader`; an `IterLoader` around it starts its next epoch by
+itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from devrun.blame import cause_of
 from devrun.data import rng, workers
@@ -53,7 +52,6 @@ class PreparedLoader:
             the copy that `transfer` began.
         in_step: goes between the items and who reads them: keeps processes in step
             whose shares have different numbers of batches.
-        engine: makes of `LoaderSpec.arguments` and a generator what reads the batches.
     """
 
     def __init__(
@@ -66,7 +64,6 @@ class PreparedLoader:
         receive: Callable[[Any], Any] | None = None,
         lookahead: int = 0,
         in_step: Callable[[Iterator[Any]], Iterator[Any]] | None = None,
-        engine: Callable[..., Any] = DataLoader,
     ) -> None:
         if accumulate < 1:
             raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
@@ -82,8 +79,7 @@ class PreparedLoader:
             given = self._spec.arguments()
             self._generator = torch.Generator()
             self._seed_workers(0)
-            if engine is DataLoader:
-                engine = engine_for(given["dataset"], given["num_workers"])
+            engine = engine_for(given["dataset"], given["num_workers"])
             self.loader = engine(**given, generator=self._generator)
         else:
             names = ("batch_sampler", "sampler", "dataset")

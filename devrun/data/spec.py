@@ -3,8 +3,7 @@
 A user gives a torch DataLoader, or a config describes one (`ConfiguredLoader`).
 `LoaderSpec.of` reads either. Anything else, a subclass of the user's included, may
 do anything, and stays as it is. `PreparedLoader` makes of one or the other what a run
-iterates; a device that reads in its own way (IPU) changes the spec, or gives the engine
-that reads what `LoaderSpec.arguments` describe.
+iterates; a device that reads larger batches (IPU) changes the spec.
 """
 
 from __future__ import annotations
@@ -48,21 +47,12 @@ logger = logging.getLogger("devrun")
 class ConfiguredLoader(DataLoader[Any]):
     """A DataLoader with what torch has no option for.
 
-    Args:
-        mode: `sync`, or `async` to fetch ahead where the device's SDK can.
-
     Attributes:
         lengths: of all samples, int64 of shape (samples,): similar ones meet in a
             batch; None where any do.
     """
 
     lengths: Tensor | None = None
-
-    def __init__(
-        self, dataset: Any, *, mode: str | None = None, **options: Any
-    ) -> None:
-        super().__init__(dataset, **options)
-        self.mode = mode
 
 
 @dataclass(frozen=True)
@@ -81,7 +71,6 @@ class LoaderSpec:
     workers: dict[str, Any]
     seed: int
     """Of the order, and of what a sample draws."""
-    mode: str | None = None
     lengths: Tensor | None = None
     """Those of a `ConfiguredLoader`."""
     rank: int = 0
@@ -125,7 +114,6 @@ class LoaderSpec:
             loader.collate_fn,
             options,
             seed,
-            getattr(loader, "mode", None),
             getattr(loader, "lengths", None),
             rank,
             world_size,
