@@ -12,14 +12,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from devrun.config.limits import Budget
 from devrun.config.origin import config_error, describe
-from devrun.config.python_operations import functions
 from devrun.config.redact import redacted
 from devrun.text import escape_controls
 
 _WIDTH = 88
-_SHADOWING = {*functions(Budget()), "dict", "globals"}
+_CALLED = ("dict", "float", "globals")
+"""What the Python form calls."""
 
 
 def to_python(tree: Mapping[Any, Any], *, strict: bool = True) -> str:
@@ -31,18 +30,14 @@ def to_python(tree: Mapping[Any, Any], *, strict: bool = True) -> str:
     plain = _simple(redacted(dict(tree)), strict)
     lines: list[str] = []
     # A name that hides a function comes last, when no line calls that any more.
-    for key in sorted(plain, key=lambda key: key in _SHADOWING):
-        value = plain[key]
-        if _is_name(key) and key not in _SHADOWING:
-            lines.append(f"{key} = {_layout(value, _WIDTH - len(key) - 3)}\n")
-        else:
-            item = _item(f"{_layout(key)}: ", value, 4)
-            lines.append(f"globals().update({{\n{item}}})\n")
+    for key in sorted(plain, key=_CALLED.__contains__):
+        name = key if _is_name(key) else f"globals()[{key!r}]"
+        lines.append(f"{name} = {_layout(plain[key], _WIDTH - len(name) - 3)}\n")
     return "".join(lines)
 
 
 def to_yaml(tree: Mapping[Any, Any]) -> str:
-    """YAML 1.2; tuples and sets become lists."""
+    """YAML 1.2; tuples become lists."""
     import yaml
 
     plain = _simple(redacted(dict(tree)), True, (str, int, float))
@@ -59,7 +54,7 @@ def to_yaml(tree: Mapping[Any, Any]) -> str:
 
 
 def to_json(tree: Mapping[Any, Any]) -> str:
-    """JSON; tuples and sets become lists, special floats are Python's `NaN` words."""
+    """JSON; tuples become lists, special floats are Python's `NaN` words."""
     plain = _simple(redacted(dict(tree)), True, str)
     return json.dumps(plain, indent=2) + "\n"
 
@@ -88,7 +83,7 @@ def _simple(
 ) -> Any:
     """`value` in exact built-in types; classes and functions as dotted paths.
 
-    With `keys`, the types that a key may have, tuples and sets become lists.
+    With `keys`, the types that a key may have, tuples become lists.
     """
 
     def inner(key: Any, child: Any) -> Any:
@@ -106,11 +101,6 @@ def _simple(
     if isinstance(value, (list, tuple, range)):
         items = itertools.starmap(inner, enumerate(value))
         return tuple(items) if isinstance(value, tuple) and not keys else list(items)
-    if isinstance(value, (set, frozenset)):
-        found = {_simple(item, strict, path=path) for item in value}
-        if keys is None:
-            return found
-        return sorted(found, key=lambda item: (type(item).__name__, item))
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):  # a subclass, such as numpy.str_, prints oddly
@@ -174,8 +164,6 @@ def _layout(value: Any, room: float = math.inf, indent: int = 0) -> str:
     elif isinstance(value, (list, tuple)):
         left, right = "[]" if isinstance(value, list) else "()"
         items = [("", child) for child in value]
-    elif isinstance(value, set) and value:
-        return f"{{{', '.join(sorted(map(_layout, value)))}}}"
     elif isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     else:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import Any
 
 from devrun.config.origin import describe
 from devrun.redact import Reference, remember
 
 _REFERENCE = re.compile(
-    r"\$\{env(?:\.(?P<kind>\w{0,32}))?:(?P<name>[^:{}]{0,256})"
-    r"(?::(?P<default>[^{}]{0,4096}))?\}"
+    r"\$\{env(?:\.(?P<kind>int|float))?:(?P<name>[A-Za-z_]\w{0,255})"
+    r"(?::(?P<default>[^{}]{0,4096}))?\}",
+    re.ASCII,
 )
 
 
@@ -32,10 +32,12 @@ class EnvFloat(Reference, float):
     pass
 
 
-def resolve(text: str, pay: Callable[[int], None] = lambda chars: None) -> Any:
+def resolve(
+    text: str, pay: Callable[[int], None] = lambda chars: None
+) -> str | Reference:
     """`text` with its references replaced; the same object when it has none.
 
-    `pay(chars)` is called with the length of each text before it is made.
+    `pay(chars)` is called with the length of each variable before it is used.
 
     Raises:
         ValueError: a variable that is not set, a wrong form or a value that is no
@@ -43,68 +45,47 @@ def resolve(text: str, pay: Callable[[int], None] = lambda chars: None) -> Any:
     """
     if "${env" not in text:
         return text
+    if "${env" in _REFERENCE.sub("", text):
+        raise ValueError(
+            f"{describe(text)} is no environment reference; write ${{env:NAME}} or "
+            "${env:NAME:default}, ${env.int:NAME} or ${env.float:NAME}"
+        )
+
+    def read(match: re.Match[str]) -> str:
+        found = _read(match)
+        pay(len(found))
+        return found
+
     whole = _REFERENCE.fullmatch(text)
     value: EnvStr | EnvInt | EnvFloat
-    if whole and whole["kind"] is not None:
-        value = _number(whole["kind"], _read(whole))
-    else:
-        words = []
-        for match in _REFERENCE.finditer(text):
-            words.append(_read_text(match))
-            pay(len(words[-1]))
-        pay(len(text) + sum(map(len, words)))
-        given = iter(words)
-        replaced = _REFERENCE.sub(lambda _: next(given), text)
-        if "${env" in _REFERENCE.sub("", text):
+    if whole and whole["kind"]:
+        try:
+            value = (EnvInt if whole["kind"] == "int" else EnvFloat)(read(whole))
+        except ValueError:
             raise ValueError(
-                f"{describe(text)} is no environment reference; "
-                "write ${env:NAME} or ${env:NAME:default}"
-            )
-        value = EnvStr(replaced)
+                f"the environment gives text that is no {whole['kind']}; set a number"
+            ) from None
+    elif not whole and any(match["kind"] for match in _REFERENCE.finditer(text)):
+        raise ValueError(
+            f"{describe(text)} gives a number only when it is the whole value; "
+            "write ${env:NAME} inside a text"
+        )
+    else:
+        value = EnvStr(_REFERENCE.sub(read, text))
     value.template = text
     return value
 
 
-def _read_text(match: re.Match[str]) -> str:
-    if match["kind"] is not None:
-        raise ValueError(
-            f"{describe(match[0])} gives a number only when it is the whole value; "
-            "write ${env:NAME} inside a text"
-        )
-    return _read(match)
-
-
 def _read(match: re.Match[str]) -> str:
     name = match["name"]
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(f"{describe(name)} is no name of an environment variable")
     found = os.environ.get(name, match["default"])
     if found is None:
         raise ValueError(
             f"the environment variable {name} is not set; set it, or give a "
             f"default as ${{env:{name}:text}}"
         )
-    if "\0" in found or not _is_unicode(found):
+    if any("\ud800" <= char <= "\udfff" for char in found):
         raise ValueError(f"the environment variable {name} is not UTF-8 text")
     if name in os.environ:  # a default is in the config for all to read
         remember(found, f"${{env:{name}}}")
     return found
-
-
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def _number(kind: str, text: str) -> EnvInt | EnvFloat:
-    kinds: dict[str, type[EnvInt] | type[EnvFloat]] = {"int": EnvInt, "float": EnvFloat}
-    if kind not in kinds:
-        raise ValueError(
-            f"${{env.{kind}:...}} is not known; use ${{env:NAME}} for text, "
-            "${env.int:NAME} or ${env.float:NAME} for a number"
-        )
-    try:
-        return kinds[kind](text)
-    except ValueError:
-        raise ValueError(
-            f"the environment gives text that is no {kind}; set a number"
-        ) from None

@@ -22,7 +22,8 @@ def redacted(value: Any, secret: bool = False) -> Any:
         return kind(redacted(child, secret) for child in value)
     if isinstance(value, Reference):
         value = value.template
-        secret = secret and not _is_reference(value)
+        # without a default, which could be a secret
+        secret = secret and not re.fullmatch(r"\$\{env(\.\w+)?:\w+:?\}", value)
     if secret and not (value is None or isinstance(value, bool) or value == ""):
         return MASK
     return redact(value) if type(value) is str else value
@@ -36,16 +37,14 @@ def remember_secrets(value: Any, secret: bool = False) -> None:
     elif isinstance(value, (list, tuple)):
         for child in value:
             remember_secrets(child, secret)
-    elif secret and isinstance(value, (str, int)) and not isinstance(value, Reference):
-        if not isinstance(value, bool):
-            remember(str(value))
+    elif (
+        secret
+        and isinstance(value, (str, int))
+        and not isinstance(value, (bool, Reference))
+    ):
+        remember(str(value))
 
 
 def shown_value(value: Any, path: Iterable[Any]) -> str:
     """`describe(value)` for a message about the key at `path`."""
     return "a secret" if any(map(is_secret_key, path)) else describe(value)
-
-
-def _is_reference(template: str) -> bool:
-    """The whole text is one reference without a default, which could be a secret."""
-    return bool(re.fullmatch(r"\$\{env(\.\w+)?:\w+(:)?\}", template))

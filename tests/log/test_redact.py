@@ -29,8 +29,8 @@ NOTATIONS = (
     '{{"{key}": "{value}"}}',
     "{{'{key}': '{value}'}}",
     '{{\\"{key}\\": \\"{value}\\"}}',
-    "{key}: {value}",
-    "--{key} {value} --other",
+    "{key}: '{value}'",
+    "--{key}={value} --other",
     "https://host.org/path?{key}={value}&page=2",
     "Server=db;{key}={value};Timeout=3",
     "{key} = [{value}, {value}]",
@@ -51,7 +51,7 @@ FORMS = (
     f"s3://key:{S}@bucket/path",
     f"https://b.s3.amazonaws.com/k?X-Amz-Signature={S}&X-Amz-Expires=60",
     f"https://a.blob.core.windows.net/c?sv=2020&sig={S}&se=2026",
-    f"error: password: {S}",
+    f"error: password: '{S}'",
     f'cut off: api_key: "{S}',
 )
 HARMLESS = (
