@@ -9,12 +9,11 @@ place in the config it came from.
 from __future__ import annotations
 
 import inspect
-import logging
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 from devrun.blame import cause_of
+from devrun.config.tree import where as where
 from devrun.errors import (
     ConfigError,
     ConfigTypeError,
@@ -37,8 +36,6 @@ from devrun.trust import (
 
 Buildable: TypeAlias = Callable[..., Any]
 
-NUMBER = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", re.IGNORECASE)
-
 
 def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any:
     """`target(**args)`, with arguments checked first and failures in one line."""
@@ -58,23 +55,7 @@ def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any
             kind = ConfigTypeError
         elif isinstance(error, KeyError):
             kind = UnknownNameError
-        more = f"{_listing(error, target)}{_texts(error, args)}"
-        failure = kind(f"{name} failed: {cause_of(error)}{more}")
-        failure.locate(where_key(cfg, _argument_named(f"{name} {error}{more}", cfg)))
-        raise failure from error
-
-
-def _texts(error: Exception, args: Mapping[str, Any]) -> str:
-    """The arguments that are text, when `error` may be about one that should not be."""
-    # other texts are not shown: one may be a secret under a key that does not say so
-    texts = [
-        f"{key}={value!r}" if NUMBER.fullmatch(value) else str(key)
-        for key, value in args.items()
-        if type(value) is str
-    ]
-    if not (isinstance(error, TypeError) and texts and "str" in str(error)):
-        return ""
-    return f" (text was given as {', '.join(texts)}; a number has no quotes)"
+        raise kind(f"{name} failed: {cause_of(error)}", place=where(cfg)) from error
 
 
 def check_call(
@@ -86,7 +67,6 @@ def check_call(
     except (TypeError, ValueError):  # some classes written in C have no signature
         return
     if _takes_more(target, parameters):
-        _warn_of_misspelt(target, args, [p.name for p in parameters], cfg)
         return
     by_name = [
         p.name
@@ -126,33 +106,6 @@ def _takes_more(target: Buildable, shown: Collection[inspect.Parameter]) -> bool
     code = getattr(entry, "__code__", None)
     takes_any = code is not None and bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return takes_any and all(p.kind is not p.VAR_KEYWORD for p in shown)
-
-
-def _warn_of_misspelt(
-    target: Buildable,
-    args: Mapping[str, Any],
-    known: Sequence[str],
-    cfg: Mapping[str, Any],
-) -> None:
-    for key in args:
-        hint = "" if key in known or hasattr(target, key) else nearest(key, known)
-        if hint.startswith("did you mean"):
-            logging.getLogger("devrun").warning(
-                "%s%s takes any argument and does not list %r; %s",
-                *(where(cfg, key), target.__name__, key, hint),
-            )
-
-
-def _listing(error: Exception, target: Buildable) -> str:
-    """The nearest argument, for one that only the call itself found to be unknown."""
-    named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-    if not (isinstance(error, TypeError) and named):
-        return ""
-    try:
-        hint = nearest(named[1], inspect.signature(target).parameters)
-    except (TypeError, ValueError):
-        return ""
-    return f"; {hint}" if hint.startswith("did you mean") else ""
 
 
 def nested_config(value: Any, owner: Buildable) -> Any:
@@ -202,30 +155,12 @@ def unshared(value: Any) -> Any:
     return value
 
 
-def where(cfg: Any, key: Any = None) -> Place:
-    """The place of a value read from a config file, else an empty one.
-
-    Args:
-        key: of a mapping, or the position in a list; None for `cfg` itself.
-    """
-    from devrun.config import tree
-
-    return tree.where(cfg, key)
-
-
 def where_key(cfg: Mapping[str, Any], key: str | None) -> Place:
     """`where` of a key that `cfg` gives, else of `cfg` itself.
 
     The argument that a constructor refuses may stand in another file than `type`.
     """
     return where(cfg, key if key in cfg else None)
-
-
-def _argument_named(foreign: str, cfg: Mapping[str, Any]) -> str | None:
-    """The one key of `cfg` that the text of another package's error names."""
-    words = set(re.findall(r"\w+", foreign))
-    named = [key for key in cfg if key in words and key != "type"]
-    return named[0] if len(named) == 1 else None
 
 
 def short(value: Any) -> str:

@@ -23,7 +23,6 @@ expects the built-in exception catch it.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -34,7 +33,6 @@ OUT_OF_MEMORY = {"can't allocate memory", "out of memory"}
 """Phrases in a RuntimeError of torch; an SDK with a phrase of its own adds it."""
 _SHOWN = 20
 _LONGEST = 80
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 E = TypeVar("E", bound="DevrunError")
@@ -100,16 +98,13 @@ class DevrunError(Exception):
         return redact(f"{place}{reason}{progress}")
 
     def _said_after(self, path: KeyPath) -> str:
-        """The reason, less names at its beginning that `path` has:
-        of `parallel: split takes a list`, `takes a list` after `parallel.split`."""
-        if not path:
-            return self.reason
-        *sections, last = (re.escape(str(part)) for part in path)
-        named = rf"(?:(?:{'|'.join(sections)})[.:] ?)*" if sections else ""
-        if self.key == path[-1]:
-            # `cache of 1 GiB ...` is about more than the key
-            named = rf"{named}{last}[.: ] ?(?!(?:of|in|and) )|{named}"
-        return re.sub(rf"\A(?:{named})", "", self.reason)
+        """The reason, less names at its beginning that `path` has."""
+        reason = self.reason
+        for section in path[:-1]:
+            reason = reason.removeprefix(f"{section}: ").removeprefix(f"{section}.")
+        if path and path[-1] == self.key:
+            reason = reason.removeprefix(f"{self.key} ")
+        return reason
 
 
 class ConfigError(DevrunError, ValueError):
@@ -180,64 +175,24 @@ def is_out_of_memory(error: BaseException) -> bool:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The clause that ends a message about an unknown `name`.
 
-    `"did you mean 'adam'?"` when something in `known` is close, whole or but for words
-    before or after it (`Cosin` and `CosineAnnealing`), else the known names, of many
-    the most similar, or an empty string when there are none.
+    `"did you mean 'adam'?"` when something in `known` is close, or one is a part of the
+    other (`Cosin` and `CosineAnnealing`), else the known names, of many the first, or
+    an empty string when there are none.
     """
     names = sorted({str(candidate) for candidate in known})
     by_lower = {candidate.lower(): candidate for candidate in names}
-    name = str(name)[:_LONGEST]
-    lower = name.lower()
-    near = [
-        by_lower[close]
-        for close in difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
+    lower = str(name)[:_LONGEST].lower()
+    close = difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
+    likeness = difflib.SequenceMatcher(None, *close, lower).ratio() if close else 0
+    parts = [
+        one
+        for one in by_lower
+        if min(len(one), len(lower)) > 2 and (one in lower or lower in one)
     ]
-    if not near or difflib.SequenceMatcher(None, near[0].lower(), lower).ratio() < 0.8:
-        near = _near_in_part(name, names) or near
-    if near:
-        *others, last = [repr(candidate) for candidate in near]
+    if parts and likeness < 0.8:
+        close = sorted(parts, key=lambda one: abs(len(one) - len(lower)))[:3]
+    if close:
+        *others, last = [repr(by_lower[one]) for one in close]
         return f"did you mean {', '.join(others) + ' or ' * bool(others)}{last}?"
-    if len(names) > _SHOWN:
-        alike = difflib.SequenceMatcher(None, "", lower)
-        names = sorted(names, key=lambda one: -_likeness(alike, one.lower()))[:_SHOWN]
-        return f"known: {', '.join(sorted(names))}, ..."
-    return f"known: {', '.join(names)}" if names else ""
-
-
-def _near_in_part(name: str, names: list[str]) -> list[str]:
-    """At most three of `names` that have words in a row like `name`, or it like them.
-
-    The one that adds least comes first.
-    """
-    own = difflib.SequenceMatcher(None, "", name.lower())
-    parts = [difflib.SequenceMatcher(None, "", part) for part in _rows_of_words(name)]
-    found: list[tuple[float, int, str]] = []
-    for candidate in names:
-        rows = _rows_of_words(candidate)
-        likeness = max(
-            *(_likeness(own, row, 0.8) for row in rows),
-            *(_likeness(part, candidate.lower(), 0.8) for part in parts),
-            0.0,
-            0.0,
-        )
-        if likeness >= 0.8:
-            found.append((-round(likeness, 2), len(candidate), candidate))
-    return [candidate for *_, candidate in sorted(found)[:3]]
-
-
-def _likeness(
-    matcher: difflib.SequenceMatcher[str], text: str, least: float = 0
-) -> float:
-    """The ratio of `text` and the matcher's own; 0 where it is below `least`."""
-    matcher.set_seq1(text)
-    if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
-        return 0.0
-    return matcher.ratio()
-
-
-def _rows_of_words(name: str) -> list[str]:
-    """Words of `name` in a row, from its beginning, to its end, and each alone."""
-    words = [word.lower() for word in _WORD.findall(name)[:8]]
-    rows = {"".join(words[:end]) for end in range(1, len(words) + 1)}
-    rows |= {"".join(words[start:]) for start in range(len(words))} | set(words)
-    return [row for row in rows if len(row) > 2]
+    more = ", ..." if len(names) > _SHOWN else ""
+    return f"known: {', '.join(names[:_SHOWN])}{more}" if names else ""

@@ -30,58 +30,36 @@ from devrun.importing import import_for_config, is_installed
 from devrun.network import network_closed
 from devrun.place import Place
 
-MODULES: dict[str, tuple[str, ...]] = {
-    "devrun": (
-        "data",
-        "hooks",
-        "metrics",
-        "models",
-        "optim",
-        "rehearsal.check.hpu.report",
-        "runners",
-    ),
-    "peft": ("",),
-    "timm": ("data", "layers", "loss", "models", "optim", "scheduler"),
-    "torch": (
-        "nn.modules",
-        "optim",
-        "utils.data.dataset",
-        "utils.data.distributed",
-        "utils.data.sampler",
-    ),
-    "torchmetrics": ("",),
-    "torchvision": ("datasets", "models", "ops", "transforms"),
-    "transformers": ("",),
-}
-"""Package -> its modules whose classes a config may name; "" is all of it."""
+MODULES = (
+    "devrun.data", "devrun.hooks", "devrun.metrics", "devrun.models", "devrun.optim",
+    "devrun.rehearsal.check.hpu.report", "devrun.runners", "peft", "timm.data",
+    "timm.layers", "timm.loss", "timm.models", "timm.optim", "timm.scheduler",
+    "torch.nn.modules", "torch.optim", "torch.utils.data.dataset",
+    "torch.utils.data.distributed", "torch.utils.data.sampler", "torchmetrics",
+    "torchvision.datasets", "torchvision.models", "torchvision.ops",
+    "torchvision.transforms", "transformers",
+)  # fmt: skip
+"""Of the packages that these are of, a config may name only classes from here."""
+PACKAGES = frozenset(name.partition(".")[0] for name in MODULES)
 CALLABLES = (
-    "devrun.data.transforms",
-    "devrun.metrics",
-    "timm.data",
-    "torchmetrics",
-    "torchvision.transforms",
-    "transformers.data.data_collator",
-)
+    "devrun.data.transforms", "devrun.metrics", "timm.data", "torchmetrics",
+    "torchvision.transforms", "transformers.data.data_collator",
+)  # fmt: skip
 """Modules whose callable classes are transforms or metrics."""
 FACTORIES = frozenset(
     {
         "peft.mapping_func.get_peft_model",
         "timm.data.dataset_factory.create_dataset",
+        "timm.data.loader.fast_collate",
         "timm.data.transforms_factory.create_transform",
         "timm.models._factory.create_model",
-        "torchvision.models._api.get_model",
-    }
-)
-"""Functions by the module that defines them. Their result is checked by the key."""
-COLLATES = frozenset(
-    {
-        "timm.data.loader.fast_collate",
         "torch.utils.data._utils.collate.default_collate",
         "torch.utils.data._utils.collate.default_convert",
+        "torchvision.models._api.get_model",
         "transformers.data.data_collator.default_data_collator",
     }
 )
-"""Functions that are themselves what a collate_fn is."""
+"""Functions by the module that defines them. Their result is checked by the key."""
 LOADERS = ("from_config", "from_pretrained")
 """Class methods of transformers; they get `trust_remote_code` as False."""
 RUNS_CODE: dict[str, Callable[[Any], bool]] = {
@@ -91,14 +69,6 @@ RUNS_CODE: dict[str, Callable[[Any], bool]] = {
     "weights_only": lambda value: value is not None and not value,
 }
 """Argument -> whether this value asks the callee, whichever it is, to run code."""
-EXTRAS = {
-    "timm": "timm",
-    "torchmetrics": "metrics",
-    "torchvision": "torchvision",
-    "transformers": "transformers",
-}
-"""Package -> the extra of devrun that installs it."""
-
 _allowed: set[Any] = set()
 _granted: ContextVar[tuple[frozenset[str], bool]] = ContextVar(
     "granted", default=(frozenset(), False)
@@ -173,11 +143,9 @@ def import_path(path: str) -> Found:
             cause = cause_of(error)
             raise ConfigError(f"{path!r}: importing it failed: {cause}") from error
         return Found(path, target, module)
-    extra = EXTRAS.get(parts[0])
-    how = f"pip install 'devrun[{extra}]'" if extra else ""
     raise UnknownNameError(
-        f"{path!r} needs the package {parts[0]!r}, which is not installed: "
-        f"{how or 'install it, or put its folder on PYTHONPATH'}"
+        f"{path!r} needs the package {parts[0]!r}, which is not installed: install it, "
+        "or put its folder on PYTHONPATH"
     )
 
 
@@ -195,9 +163,7 @@ def _attribute(owner: Any, name: str, path: str, module: str) -> Any:
     else:
         return _ELSEWHERE
     if not hasattr(owner, name):
-        known = [n for n in dir(owner) if n[:1].isupper() == name[:1].isupper()]
-        hint = nearest(name, known)
-        hint = hint if hint.startswith("did you mean") else "check the name"
+        hint = nearest(name, dir(owner))
         raise UnknownNameError(f"{path!r}: {module} has no {name!r}; {hint}")
     return getattr(owner, name)
 
@@ -214,39 +180,25 @@ def accepted(found: Found, expected: type, what: str) -> Callable[..., Any]:
         or found.path in paths
         or found.path in _allowed
         or any(target is one for one in _allowed)
-        or (inspect.isclass(target) and _is_kind(found, expected))
         or (
-            _full_name(target) in COLLATES
-            if what == "collate function"
-            else is_factory(target)
+            _is_kind(found, expected) if inspect.isclass(target) else is_factory(target)
         )
     ):
         return target  # type: ignore[no-any-return]
-    article = "an" if what[0] in "aeiou" else "a"
+    if _is_protocol(expected):
+        taken = (
+            f"a torch.nn.Module, a {expected.__name__.lower()} of a known package or a "
+            "class of your own code"
+        )
+    else:
+        taken = f"a class derived from {expected.__module__}.{expected.__qualname__}"
+    own = callable(target) and _top(_home(target)) == _top(found.path)
+    advice = f"; if you would run it, list it with --allow-factory {found.path}"
     raise ConfigError(
-        f"{found.path!r} cannot be the type of {article} {what}: that takes "
-        f"{_taken(expected)}, or a listed factory{_advice(found)}"
+        f"{found.path!r} cannot be the type of {'an' if what[0] in 'aeiou' else 'a'} "
+        f"{what}: that takes {taken}, or a listed factory"
+        f"{advice if own and _top(found.path) not in PACKAGES else ''}"
     )
-
-
-def _taken(expected: type) -> str:
-    """What `_is_kind` takes, for a message."""
-    if not _is_protocol(expected):
-        return f"a class derived from {expected.__module__}.{expected.__qualname__}"
-    tops = dict.fromkeys(name.partition(".")[0] for name in CALLABLES)
-    return (
-        f"a torch.nn.Module, a {expected.__name__.lower()} of {', '.join(tops)} or a "
-        f"class of your own code"
-    )
-
-
-def _advice(found: Found) -> str:
-    """How to list what is at the path; empty where it must not be listed."""
-    top = _home(found.target).partition(".")[0]
-    own = callable(found.target) and top == found.path.partition(".")[0]
-    if not own or top in MODULES:
-        return ""
-    return f"; if you would run it, list it with --allow-factory {found.path}"
 
 
 def _is_kind(found: Found, expected: type) -> bool:
@@ -255,7 +207,7 @@ def _is_kind(found: Found, expected: type) -> bool:
     home = _home(target)
     if _at(home, target.__qualname__) is not target:
         home = found.module  # it does not come from where it says
-    top = home.partition(".")[0]
+    top = _top(home)
     if top in sys.stdlib_module_names or not _is_for_configs(home):
         return False
     if not issubclass(target, expected):
@@ -265,7 +217,7 @@ def _is_kind(found: Found, expected: type) -> bool:
     torch: Any = sys.modules.get("torch")
     if torch is not None and issubclass(target, torch.nn.Module):
         return True
-    if top in MODULES:
+    if top in PACKAGES:
         return _within(home, CALLABLES)
     return top in sys.modules and not is_installed(sys.modules[top])
 
@@ -288,16 +240,18 @@ def is_config(found: Found, package: str) -> bool:
     return (
         inspect.isclass(target)
         and target.__name__.endswith("Config")
-        and _home(target).partition(".")[0] == package
+        and _top(_home(target)) == package
         and _is_for_configs(_home(target))
     )
 
 
 def _is_for_configs(module: str) -> bool:
     """Whether configs may name classes of `module`; of a package not listed, all."""
-    top = module.partition(".")[0]
-    names = (f"{top}.{name}".rstrip(".") for name in MODULES.get(top, ("",)))
-    return _within(module, names)
+    return _top(module) not in PACKAGES or _within(module, MODULES)
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _within(module: str, names: Iterable[str]) -> bool:
@@ -308,10 +262,6 @@ def _home(target: Any) -> str:
     return str(getattr(target, "__module__", ""))
 
 
-def _full_name(target: Any) -> str:
-    return f"{_home(target)}.{getattr(target, '__qualname__', '')}"
-
-
 def is_factory(target: Any) -> bool:
     """Whether `target` is a function on one of the lists, and the very one."""
     home, name = _home(target), getattr(target, "__name__", "")
@@ -320,7 +270,7 @@ def is_factory(target: Any) -> bool:
         return owner and name in LOADERS and home.startswith("transformers.")
     if not inspect.isfunction(target) or _at(home, name) is not target:
         return False
-    if _full_name(target) in FACTORIES:
+    if f"{home}.{name}" in FACTORIES:
         return True
     timm: Any = sys.modules.get("timm.models")
     if timm is not None and home.startswith("timm.models."):
@@ -335,9 +285,8 @@ def is_factory(target: Any) -> bool:
 def takes_objects(target: Callable[..., Any]) -> bool:
     """Whether `target` is made by a listed package, which builds nothing from dicts."""
     kinds = target.__mro__ if inspect.isclass(target) else (target,)
-    own, *bases = (_home(kind).partition(".")[0] for kind in kinds)
-    listed = MODULES.keys() - {"devrun"}
-    return own in listed or bool({"timm", "torchvision"} & set(bases))
+    own, *bases = (_top(_home(kind)) for kind in kinds)
+    return own in PACKAGES - {"devrun"} or bool({"timm", "torchvision"} & {*bases})
 
 
 def fixed_arguments(target: Callable[..., Any]) -> dict[str, Any]:

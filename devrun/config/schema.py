@@ -20,7 +20,6 @@ from devrun.config.numbers import (
     is_number,
     is_seed,
 )
-from devrun.config.older import RUNNERS, USUAL_HELPERS
 from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.redact import shown_value
 from devrun.config.revisions import revisions
@@ -28,6 +27,7 @@ from devrun.config.tree import ConfigDict, children, origin_of
 from devrun.device_facts.facts import DeviceFacts
 from devrun.device_facts.table import FACTS, own_facts
 from devrun.errors import ConfigTypeError
+from devrun.place import COMMAND_LINE
 from devrun.redact import MASK
 
 
@@ -93,6 +93,36 @@ UNUSED = (
 )
 """MMCV's keys that are accepted so that its configs load, and do nothing here; a run
 that has one of them says so."""
+
+
+USUAL_HELPERS = re.compile(
+    r"(ann_file|data_root|dataset_type|img_norm_cfg|norm_cfg|classes|class_names"
+    r"|CLASSES|crop_size|img_scale|img_size|\w+_pipeline|channel_cfg|dataset_info"
+    r"|policy_imagenet|\w*policies)(_\w+)?"
+)
+"""Variables of published configs, which some leave unused."""
+_RUNNERS = {
+    "total_epochs": ("EpochBasedRunner", "max_epochs"),
+    "total_iters": ("IterBasedRunner", "max_iters"),
+}
+"""Key of older configs -> the `type` and the limit of the `runner` section that it
+stands for."""
+
+
+def give_runner(cfg: Any) -> None:
+    """Make the `runner` of `cfg` from `total_epochs` or `total_iters`, if it has none.
+
+    As in MMCV's tools. Beside a `runner` with a type, the key stays, and is refused.
+    """
+    for key, (kind, limit) in _RUNNERS.items():
+        runner = cfg.get("runner") or {}
+        if cfg.get(key) is None or not isinstance(runner, dict) or "type" in runner:
+            continue
+        made = {"runner.type": kind}
+        if limit not in runner:  # --cfg-options may have given it
+            made[f"runner.{limit}"] = cfg[key]
+        cfg.merge_from_dict(made, origin=origin_of(cfg._cfg_dict, key) or COMMAND_LINE)
+        del cfg[key]
 
 
 def _of_devices(what: str, facts: Mapping[str, DeviceFacts]) -> dict[str, Any]:
@@ -313,8 +343,8 @@ def check_config(cfg: Any) -> None:
         path = (key,)
         if key in KEYS:
             _check(tree, key, value, KEYS[key], path)
-        elif key in RUNNERS:
-            kind, limit = RUNNERS[key]
+        elif key in _RUNNERS:
+            kind, limit = _RUNNERS[key]
             reason = f"no longer read; write runner = dict(type={kind!r}, {limit}=...)"
             raise config_error(reason, origin_of(tree, key), path)
         elif not (

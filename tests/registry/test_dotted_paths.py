@@ -201,20 +201,7 @@ def test_a_registry_that_expects_nothing_takes_names_only():
         Registry("thing").build({"type": "torch.nn.Linear"})
 
 
-def test_a_missing_package_names_the_extra_that_has_it():
-    if _importable("timm"):
-        pytest.skip("timm is installed; `make test` runs it")
-    with pytest.raises(UnknownNameError, match=r"pip install 'devrun\[timm\]'"):
-        MODELS.build({"type": "timm.models.resnet.resnet18"})
-
-
-def _importable(name):
-    from importlib.util import find_spec
-
-    return find_spec(name) is not None
-
-
-def test_a_missing_package_without_extra_says_so():
+def test_a_missing_package_is_named():
     with pytest.raises(UnknownNameError, match="'no_such_pkg', which is not installed"):
         MODELS.build({"type": "no_such_pkg.Net"})
 

@@ -16,9 +16,8 @@ from collections.abc import Callable
 
 from devrun.config.config import Config
 from devrun.config.engine import ENGINE_KEYS, is_engine_style
-from devrun.config.older import USUAL_HELPERS
 from devrun.config.origin import hint_for
-from devrun.config.schema import KEYS
+from devrun.config.schema import KEYS, USUAL_HELPERS
 from devrun.config.tree import ConfigDict, origin_of, place
 from devrun.interop.mmengine import parts
 from devrun.interop.mmengine.section import Translation, refuse
