@@ -55,7 +55,12 @@ def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any
             kind = ConfigTypeError
         elif isinstance(error, KeyError):
             kind = UnknownNameError
-        raise kind(f"{name} failed: {cause_of(error)}", place=where(cfg)) from error
+        texts = [str(key) for key, value in args.items() if type(value) is str]
+        hint = f" (text was given as {', '.join(texts)}; a number has no quotes)"
+        hint = hint if texts and kind is ConfigTypeError and "str" in str(error) else ""
+        reason = f"{name} failed: {cause_of(error)}{hint}"
+        key = texts[0] if hint and len(texts) == 1 else None
+        raise kind(reason, place=where_key(cfg, key)) from error
 
 
 def check_call(

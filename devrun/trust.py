@@ -144,8 +144,9 @@ def import_path(path: str) -> Found:
             raise ConfigError(f"{path!r}: importing it failed: {cause}") from error
         return Found(path, target, module)
     raise UnknownNameError(
-        f"{path!r} needs the package {parts[0]!r}, which is not installed: install it, "
-        "or put its folder on PYTHONPATH"
+        f"{path!r} needs the package {parts[0]!r}, which is not installed: "
+        + (f"pip install {parts[0]}" if parts[0] in PACKAGES else "install it")
+        + ", or put its folder on PYTHONPATH"
     )
 
 

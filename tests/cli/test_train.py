@@ -276,7 +276,7 @@ def test_a_run_that_is_complete_says_that_nothing_is_left(config, train):
     ("text", "says"),
     [
         ("data: {train: {num_samples: x}}", "2: data.train.num_samples: "),
-        ("optimizer: {lr: '0.1'}", "text was given as lr='0.1'"),
+        ("optimizer: {lr: '0.1'}", "text was given as lr;"),
         ("model: {hidden: 8}", "2: model.hidden: MLP: must be a list of widths"),
         ("runner: {type: EpochRunner}", "2: runner.type: 'EpochRunner' is not"),
         ("custom_hooks: [{interval: 1}]", "2: custom_hooks.0: a hook config needs a"),
