@@ -1,97 +1,50 @@
 """Checkpoints: whole or not there, verified before use, nothing in them is run."""
 
-from devrun.checkpoint.background import BackgroundWriter
-from devrun.checkpoint.catalog import (
-    CheckpointInfo,
-    checkpoint_at,
-    find_latest,
-    list_checkpoints,
-    read_latest,
-    read_pointer,
-    remove_checkpoint,
-)
-from devrun.checkpoint.codec import decode_tree, encode_tree, has_shards
-from devrun.checkpoint.draft import write_checkpoint, write_pointer
-from devrun.checkpoint.fitting import fits, load_state_dict
-from devrun.checkpoint.loader import CheckpointLoader
+from devrun.checkpoint.background import BackgroundWriter as BackgroundWriter
+from devrun.checkpoint.catalog import checkpoint_at as checkpoint_at
+from devrun.checkpoint.catalog import find_latest as find_latest
+from devrun.checkpoint.catalog import list_checkpoints as list_checkpoints
+from devrun.checkpoint.catalog import prune as prune
+from devrun.checkpoint.catalog import read_latest as read_latest
+from devrun.checkpoint.catalog import read_pointer as read_pointer
+from devrun.checkpoint.catalog import remove_checkpoint as remove_checkpoint
+from devrun.checkpoint.catalog import set_others_aside as set_others_aside
+from devrun.checkpoint.catalog import sweep_leftovers as sweep_leftovers
+from devrun.checkpoint.codec import decode_tree as decode_tree
+from devrun.checkpoint.codec import encode_tree as encode_tree
+from devrun.checkpoint.codec import has_shards as has_shards
+from devrun.checkpoint.draft import write_checkpoint as write_checkpoint
+from devrun.checkpoint.draft import write_pointer as write_pointer
+from devrun.checkpoint.fitting import fits as fits
+from devrun.checkpoint.fitting import load_state_dict as load_state_dict
+from devrun.checkpoint.loader import CheckpointLoader as CheckpointLoader
+from devrun.checkpoint.loader import get_state_dict as get_state_dict
 from devrun.checkpoint.loader import load_any as _load_checkpoint
+from devrun.checkpoint.loader import load_checkpoint as load_checkpoint
 from devrun.checkpoint.loader import load_with_prefix as _load_checkpoint_with_prefix
-from devrun.checkpoint.manifest import Manifest, environment
-from devrun.checkpoint.mmcv_format import (
-    MmcvCheckpoint,
-    export_weights,
-    mmcv_optimizer_tree,
-    read_mmcv_checkpoint,
-    write_mmcv_checkpoint,
-)
-from devrun.checkpoint.names import step_name
-from devrun.checkpoint.reader import (
-    Checkpoint,
-    MissingCheckpointError,
-    read_checkpoint,
-    read_manifest,
-    verify_checkpoint,
-)
-from devrun.checkpoint.retention import prune, set_others_aside, sweep_leftovers
-from devrun.checkpoint.rng import host_rng_state, set_host_rng_state
+from devrun.checkpoint.loader import save_checkpoint as save_checkpoint
+from devrun.checkpoint.loader import weights_to_cpu as weights_to_cpu
+from devrun.checkpoint.manifest import Manifest as Manifest
+from devrun.checkpoint.manifest import environment as environment
+from devrun.checkpoint.mmcv_format import MmcvCheckpoint as MmcvCheckpoint
+from devrun.checkpoint.mmcv_format import export_weights as export_weights
+from devrun.checkpoint.mmcv_format import mmcv_optimizer_tree as mmcv_optimizer_tree
+from devrun.checkpoint.mmcv_format import read_mmcv_checkpoint as read_mmcv_checkpoint
+from devrun.checkpoint.mmcv_format import write_mmcv_checkpoint as write_mmcv_checkpoint
+from devrun.checkpoint.names import step_name as step_name
+from devrun.checkpoint.reader import Checkpoint as Checkpoint
+from devrun.checkpoint.reader import read_checkpoint as read_checkpoint
+from devrun.checkpoint.reader import verify_checkpoint as verify_checkpoint
+from devrun.checkpoint.rng import host_rng_state as host_rng_state
+from devrun.checkpoint.rng import set_host_rng_state as set_host_rng_state
 from devrun.checkpoint.state import (
-    load_optimizer_state_by_name,
-    optimizer_state_by_name,
-    positional_optimizer_state,
-    prepare_optimizer_state,
+    load_optimizer_state_by_name as load_optimizer_state_by_name,
 )
-from devrun.checkpoint.tensorfile import Like
-from devrun.checkpoint.weights import (
-    get_state_dict,
-    load_checkpoint,
-    save_checkpoint,
-    weights_to_cpu,
+from devrun.checkpoint.state import optimizer_state_by_name as optimizer_state_by_name
+from devrun.checkpoint.state import (
+    positional_optimizer_state as positional_optimizer_state,
 )
+from devrun.checkpoint.state import prepare_optimizer_state as prepare_optimizer_state
+from devrun.checkpoint.tensorfile import Like as Like
 
-__all__ = [
-    "BackgroundWriter",
-    "Checkpoint",
-    "CheckpointInfo",
-    "CheckpointLoader",
-    "Like",
-    "Manifest",
-    "MissingCheckpointError",
-    "MmcvCheckpoint",
-    "_load_checkpoint",
-    "_load_checkpoint_with_prefix",
-    "checkpoint_at",
-    "decode_tree",
-    "encode_tree",
-    "environment",
-    "export_weights",
-    "find_latest",
-    "fits",
-    "get_state_dict",
-    "has_shards",
-    "host_rng_state",
-    "list_checkpoints",
-    "load_checkpoint",
-    "load_optimizer_state_by_name",
-    "load_state_dict",
-    "mmcv_optimizer_tree",
-    "optimizer_state_by_name",
-    "positional_optimizer_state",
-    "prepare_optimizer_state",
-    "prune",
-    "read_checkpoint",
-    "read_latest",
-    "read_manifest",
-    "read_mmcv_checkpoint",
-    "read_pointer",
-    "remove_checkpoint",
-    "save_checkpoint",
-    "set_host_rng_state",
-    "set_others_aside",
-    "step_name",
-    "sweep_leftovers",
-    "verify_checkpoint",
-    "weights_to_cpu",
-    "write_checkpoint",
-    "write_mmcv_checkpoint",
-    "write_pointer",
-]
+__all__ = ["_load_checkpoint", "_load_checkpoint_with_prefix"]

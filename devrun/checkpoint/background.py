@@ -1,19 +1,15 @@
 """Saving while training goes on: the run waits only for a copy of its state.
 
-The copy goes into host memory that is made before it is needed, and kept from save to
-save: fresh memory would cost several times as much for its page faults. A thread then
-writes it by the same protocol, to the same bytes, as a save that is waited for. At most
-one write is in flight.
+A thread writes it by the same protocol, to the same bytes, as a save that is waited
+for. At most one write is in flight.
 """
 
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,49 +19,36 @@ from devrun.checkpoint.codec import has_shards
 from devrun.checkpoint.draft import take_snapshot
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
-_ALIGNMENT = 64
-_BLOCK = 1 << 26
 
 
 class HostBuffers:
-    """Host memory for one copy of a state; pinned where the state is on a device."""
+    """Host memory for one copy of a state; pinned where the state is on a device.
+
+    It is kept from save to save: fresh memory would cost several times as much.
+    """
 
     def __init__(self) -> None:
-        self._blocks: dict[bool, list[Tensor]] = {False: [], True: []}
-        self._used: dict[bool, tuple[int, int]] = {}
+        self._free: dict[tuple[Any, ...], list[Tensor]] = {}
+        self._used: list[tuple[tuple[Any, ...], Tensor]] = []
 
     def reuse(self) -> None:
         """All of it is free again: the copies taken so far are done with."""
-        self._used = {}
-
-    def prepare(self, tensors: Iterable[Tensor]) -> None:
-        """Have the memory for a copy of `tensors`, which may be used at once."""
-        sizes = {False: 0, True: 0}
-        for tensor in tensors:
-            sizes[not tensor.is_cpu] += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
-        for pinned, size in sizes.items():
-            if size and not self._blocks[pinned]:
-                self._blocks[pinned].append(_memory(size, pinned=pinned))
-                if not pinned:  # a page is there once it has been written to
-                    self._blocks[pinned][0][:: mmap.PAGESIZE].zero_()
+        self._free = {}
+        for kind, memory in self._used:
+            self._free.setdefault(kind, []).append(memory)
+        self._used = []
 
     def copy(self, tensor: Tensor) -> Tensor:
         """A contiguous copy of `tensor`, valid until `reuse`."""
-        if not tensor.nbytes:
-            return torch.empty(tensor.shape, dtype=tensor.dtype)
-        memory = self._reserve(tensor.nbytes, pinned=not tensor.is_cpu)
-        return memory.view(tensor.dtype).view(tensor.shape).copy_(tensor)
-
-    def _reserve(self, size: int, *, pinned: bool) -> Tensor:
-        blocks = self._blocks[pinned]
-        index, start = self._used.get(pinned, (0, 0))
-        while index < len(blocks) and start + size > blocks[index].numel():
-            index, start = index + 1, 0
-        if index == len(blocks):
-            blocks.append(_memory(max(size, _BLOCK), pinned=pinned))
-        end = start + size
-        self._used[pinned] = (index, -(-end // _ALIGNMENT) * _ALIGNMENT)
-        return blocks[index][start:end]
+        kind = (tensor.shape, tensor.dtype, tensor.is_cpu)
+        if self._free.get(kind):
+            memory = self._free[kind].pop()
+        else:
+            memory = torch.empty(tensor.shape, dtype=tensor.dtype)
+            if not tensor.is_cpu:
+                memory = memory.pin_memory()
+        self._used.append((kind, memory))
+        return memory.copy_(tensor)
 
 
 class BackgroundWriter:
@@ -80,20 +63,6 @@ class BackgroundWriter:
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._ranks: Any = None
-
-    def prepare(self, tensors: Iterable[Tensor]) -> None:
-        """Let the thread make the memory for a copy of `tensors`.
-
-        The first save then takes no longer than those after it. Where there is not
-        enough of it, that is left for the save to find.
-        """
-        expected = list(tensors)
-
-        def prepare() -> None:
-            with suppress(MemoryError, RuntimeError, OSError):
-                self._buffers.prepare(expected)
-
-        self.call(prepare)
 
     @property
     def failed(self) -> bool:
@@ -170,18 +139,3 @@ class BackgroundWriter:
         except Exception as error:  # noqa: BLE001 - raised in the main thread
             _LOGGER.error("%s", error)
             self._failure = error
-
-
-def _memory(size: int, *, pinned: bool) -> Tensor:
-    if pinned:
-        return torch.empty(size, dtype=torch.uint8).pin_memory()
-    size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-    area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # data workers have no use of it; and large pages are there with fewer faults
-    for advice in ("MADV_DONTFORK", "MADV_HUGEPAGE"):
-        if hasattr(mmap, advice):
-            try:
-                area.madvise(getattr(mmap, advice))
-            except OSError:  # this kernel is built without it
-                _LOGGER.debug("no %s here", advice)
-    return torch.frombuffer(area, dtype=torch.uint8)

@@ -10,12 +10,12 @@ that begins with `$` and names its kind:
     {"$bytes": "base64"}
     {"$tuple": [...]}              also $set
     {"$dict": [[key, value]...]}   a dict with other keys than plain strings
-    {"$odict": [...]}              OrderedDict; `metadata` as a state_dict carries it
     {"$array": [dtype, shape, "base64"]}   of NumPy; $scalar is one of its numbers
 
 Two tensors that are the same view of one storage are stored once and come back as
 one object, so tied weights stay tied. Other tensors that share memory come back
-equal, each with memory of its own. No value names anything to import or call.
+equal, each with memory of its own. An OrderedDict comes back as a dict. No value names
+anything to import or call.
 
 The JSON that is decoded may come from anywhere: every field is checked before it is
 used, nothing in it is looked up by name outside fixed tables, and no size is believed
@@ -136,10 +136,8 @@ class _Encoder:
             return {"$tuple": self._items(value, where, keys, depth)}
         if kind is set:  # the same set is the same file
             return {"$set": sorted(self._items(value, where, keys, depth), key=repr)}
-        if kind is dict:
+        if kind in (dict, OrderedDict):
             return self._dict(value, where, keys, depth)
-        if kind is OrderedDict:
-            return self._ordered_dict(value, where, keys, depth)
         if isinstance(value, Tensor) and not _is_foreign(value):
             return self._tensor(value, where, keys)
         if kind is numpy.ndarray or isinstance(value, numpy.generic):
@@ -183,16 +181,6 @@ class _Encoder:
                 ]
             )
         return pairs
-
-    def _ordered_dict(
-        self, value: Any, where: str, keys: tuple[str, ...], depth: int
-    ) -> dict[str, Any]:
-        result: dict[str, Any] = {"$odict": self._pairs(value, where, keys, depth)}
-        metadata = getattr(value, "_metadata", None)  # versions, by torch's modules
-        if metadata is not None:
-            below = f"{where}._metadata"
-            result["metadata"] = self.encode(metadata, below, keys, depth + 1)
-        return result
 
     def _tensor(
         self, value: Tensor, where: str, keys: tuple[str, ...]
@@ -303,8 +291,6 @@ class _Decoder:
             return {key: self.decode(item, depth + 1) for key, item in value.items()}
         if tag == "$tensor":
             return self._tensor(value)
-        if tag == "$odict":
-            return self._ordered_dict(value, depth)
         if tag not in self._by_tag or len(value) != 1:
             raise ValueError(f"{tag!r} is not known to this version of devrun")
         return self._by_tag[tag](value[tag], depth)
@@ -321,14 +307,6 @@ class _Decoder:
         for key, item in body:
             pairs.append((self.decode(key, depth + 1), self.decode(item, depth + 1)))
         return pairs
-
-    def _ordered_dict(self, value: dict[str, Any], depth: int) -> Any:
-        if not value.keys() <= {"$odict", "metadata"}:
-            raise ValueError("an ordered dict with unknown fields")
-        result: Any = OrderedDict(self._pairs(value["$odict"], depth))
-        if "metadata" in value:
-            result._metadata = self.decode(value["metadata"], depth + 1)
-        return result
 
     def _tensor(self, value: dict[str, Any]) -> Tensor:
         name = value["$tensor"]

@@ -5,8 +5,6 @@ The cache is that of `torch.hub`, which MMCV and torchvision use as well.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import http.client
 import json
 import logging
@@ -20,7 +18,6 @@ from urllib.parse import unquote, urlsplit
 
 import torch
 
-from devrun.checkpoint import fileops
 from devrun.checkpoint.storage import make_durable, storage_errors
 from devrun.errors import CheckpointError, nearest
 from devrun.network import may_download
@@ -32,7 +29,13 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 _IN_NAME = re.compile(r".*-([0-9a-f]{8,64})\.\w+")
 _CHECKSUM = re.compile(r"[0-9a-f]{8,64}")
 _TIMEOUT = 30.0  # seconds without a byte
-_PIECE = 1 << 20
+_NO_NETWORK = (
+    urllib.error.URLError,
+    http.client.HTTPException,
+    ConnectionError,
+    TimeoutError,
+    ValueError,
+)
 
 
 def is_downloadable(path: str) -> bool:
@@ -46,7 +49,7 @@ def fetched(address: str) -> Path:
     Its SHA-256 must begin with the hexadecimal digits, eight or more, after
     `#sha256=` at the end of the address, or else with those before the suffix of the
     file's name, as in OpenMMLab's and torchvision's: `resnet50-0676ba61.pth`. A file
-    that is in the cache is checked and used; it is never replaced.
+    that is in the cache is used; it is never replaced.
 
     Raises:
         CheckpointError: not allowed (`--allow-download`), no checksum, not there, cut
@@ -65,17 +68,9 @@ def fetched(address: str) -> Path:
     target = root / name
     with storage_errors(f"cannot write in {str(root)!r}"):
         make_durable(root)
-        with fileops.directory(root) as fd:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # others of this machine wait, and find it
-            if not os.path.lexists(target):
-                _LOGGER.info("downloading %s to %s", address, target)
-                _download(url.partition("#")[0], target, digits)
-            elif not (actual := _digest(target)).startswith(digits):
-                raise CheckpointError(
-                    f"{str(target)!r}, from before, is not the file that was meant, or "
-                    f"damaged: its SHA-256 begins with {actual[: len(digits)]}, not "
-                    f"{digits}"
-                )
+        if not os.path.lexists(target):
+            _LOGGER.info("downloading %s to %s", address, target)
+            _download(url.partition("#")[0], target, digits)
     return target
 
 
@@ -144,13 +139,7 @@ def _download(url: str, target: Path, digits: str) -> None:
         raise CheckpointError(
             f"{url!r} ended too early, or is not the file that was meant: {error}"
         ) from None
-    except (
-        urllib.error.URLError,
-        http.client.HTTPException,
-        ConnectionError,
-        TimeoutError,
-        ValueError,
-    ) as error:
+    except _NO_NETWORK as error:
         reason = getattr(error, "reason", None) or error or type(error).__name__
         raise CheckpointError(
             f"{url!r} could not be downloaded: {reason}; is this machine offline? "
@@ -158,11 +147,3 @@ def _download(url: str, target: Path, digits: str) -> None:
         ) from None
     finally:
         socket.setdefaulttimeout(before)
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()

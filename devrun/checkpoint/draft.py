@@ -1,8 +1,7 @@
 """`write_checkpoint`: a fresh directory that is either whole or not there.
 
     encode everything                    nothing on disk yet
-    room for it?                         else StorageError
-    .tmp-NAME-random/                    locked: a sweep leaves it alone
+    .tmp-NAME-random/
       each file: reserve, write and hash, fsync, check its size
       MANIFEST.json, fsync
     fsync .tmp-NAME-random/
@@ -39,7 +38,6 @@ from devrun.checkpoint.storage import (
 )
 from devrun.errors import CheckpointError, StorageError
 
-_SPARE = 1.1
 _ENDINGS = (".json", ".safetensors")
 _LOGGER = logging.getLogger("devrun.checkpoint")
 Content = bytes | dict[str, Tensor]
@@ -89,16 +87,8 @@ class Snapshot:
         Raises:
             StorageError: the disk refused; what was there before is intact.
         """
-        with Draft(root, name, self.size) as draft:
+        with Draft(root, name) as draft:
             return draft.finish(self)
-
-    @property
-    def size(self) -> int:
-        """Bytes of its files, but for the manifest."""
-        return sum(
-            len(content) if isinstance(content, bytes) else tensorfile.size_of(content)
-            for content in self.files.values()
-        )
 
 
 class Draft:
@@ -108,14 +98,13 @@ class Draft:
 
     Args:
         root, name: it becomes `root/name`.
-        needed: bytes that there must be room for.
 
     Raises:
         StorageError: the disk refused; what was there before is intact.
     """
 
-    def __init__(self, root: str | os.PathLike[str], name: str, needed: int) -> None:
-        self._root, self._name, self._needed = Path(root), check_name(name), needed
+    def __init__(self, root: str | os.PathLike[str], name: str) -> None:
+        self._root, self._name = Path(root), check_name(name)
         self._stack = ExitStack()
         self._parent = self.fd = -1
         self.directory = temporary("tmp", name)
@@ -127,13 +116,11 @@ class Draft:
             make_durable(self._root)
             self._parent = stack.enter_context(fileops.directory(self._root))
             _check_target(self._root / self._name, self._parent)
-            _check_room(self._needed, self._parent)
             fileops.make_directory(self.directory, self._parent)
             stack.callback(self._clear)
             self.fd = stack.enter_context(
                 fileops.subdirectory(self.directory, self._parent)
             )
-            fileops.try_lock(self.fd)
             self._stack = stack.pop_all()
         return self
 
@@ -244,15 +231,6 @@ def _check_target(path: Path, parent: int) -> None:
     raise OSError(
         errno.EEXIST, "something that is no checkpoint stands there; move it away"
     )
-
-
-def _check_room(needed: int, parent: int) -> None:
-    free = fileops.free_bytes(parent)
-    if needed * _SPARE > free:
-        raise OSError(
-            errno.ENOSPC,
-            f"{needed >> 10} KiB needed, {free >> 10} KiB free on the disk",
-        )
 
 
 def write_one(

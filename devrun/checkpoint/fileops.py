@@ -11,7 +11,6 @@ test can make any one of them fail.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import io
 import os
@@ -166,18 +165,3 @@ def _regular(
         if size is not None and status.st_size != size:
             raise OSError(errno.EINVAL, f"{status.st_size} bytes instead of {size}")
         yield file, status.st_size
-
-
-def free_bytes(fd: int) -> int:
-    """Space that this user may still fill on the file system of `fd`."""
-    status = os.fstatvfs(fd)
-    return status.f_bavail * status.f_frsize
-
-
-def try_lock(fd: int) -> bool:
-    """Lock against every other holder until `fd` is closed; False if held."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from devrun.checkpoint.keymap import DERIVED, KeyMap, counted, find_key_map
-from devrun.checkpoint.positions import is_head, with_resized_positions
+from devrun.checkpoint.keymap import (
+    DERIVED,
+    KeyMap,
+    counted,
+    find_key_map,
+    is_dense,
+)
 from devrun.errors import CheckpointError
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
+_PATCHES = re.compile(r".*\b(?:pos_embed|pos_embedding|position_embeddings)")
+_HEAD = re.compile(
+    r".*\b(?:fc|head|head_dist|classifier(?:\.\d+)?|last_linear|conv_seg|fc_cls)"
+    r"\.(?:weight|bias)"
+)
 _SHOWN = 10
 _LEAST = 10
 """A file of which not one in so many tensors fits is of another model."""
@@ -34,7 +47,7 @@ def load_state_dict(
     """Load what fits of `state_dict` and log, in one record, what does not.
 
     Keys of another layout, or under another prefix, are translated (`keymap`), and
-    position embeddings for another number of patches interpolated (`positions`).
+    position embeddings for another number of patches interpolated.
 
     Raises:
         CheckpointError: next to nothing fits, or `strict` and not everything does.
@@ -42,12 +55,12 @@ def load_state_dict(
     own = {k: v for k, v in module.state_dict().items() if isinstance(v, Tensor)}
     table = _Table(source, type(module).__name__, len(own))
     given = _translated(own, state_dict, table)
-    given, table.resized = with_resized_positions(own, given)
+    given, table.resized = _with_resized_positions(own, given)
     missing, unexpected, refused = _load(module, given)
     table.missing = [key for key in missing if not key.endswith(DERIVED)]
     table.unexpected += [key for key in unexpected if not key.endswith(DERIVED)]
     for key, shapes in refused:
-        of_head = key in own and is_head(key, given.get(key), own[key])
+        of_head = key in own and _is_head(key, given.get(key), own[key])
         (table.left_out if of_head else table.mis_shaped).append(f"{key}{shapes}")
     lost = {key for key, _ in refused} | set(missing)
     table.matched = len([key for key in counted(own) if key in given.keys() - lost])
@@ -187,6 +200,62 @@ def _shortened(complaint: str) -> tuple[str, str]:
     if found is None:
         return complaint.strip(), ""
     return found[1], f" (file {found[2]}, model {found[3]})"
+
+
+def _with_resized_positions(
+    own: Mapping[str, Tensor], state_dict: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], list[str]]:
+    """The file with position embeddings of the model's sizes, and which they were.
+
+    Those of a Vision Transformer, (1, extra tokens + patches, channels) for a square
+    image, are interpolated: bicubic, without antialiasing or aligned corners, in
+    float32, as `resize_pos_embed` of MMClassification (mmcls/models/utils/embed.py);
+    the extra tokens (a class token, one of distillation) stay as they are. Everything
+    else of another shape stays as it was.
+    """
+    changed: dict[str, Tensor] = {}
+    notes = []
+    for key, ours in own.items():
+        theirs = state_dict.get(key)
+        if not is_dense(theirs) or theirs.shape == ours.shape:
+            continue
+        if _PATCHES.fullmatch(key) and (new := _resized(theirs, ours)) is not None:
+            changed[key] = new
+            shapes = f"file {list(theirs.shape)}, model {list(ours.shape)}"
+            notes.append(f"{key} ({shapes}, bicubic)")
+    if not changed:
+        return state_dict, notes
+    result: Any = OrderedDict({**state_dict, **changed})
+    if hasattr(state_dict, "_metadata"):
+        result._metadata = state_dict._metadata
+    return result, notes
+
+
+def _is_head(key: str, theirs: Any, ours: Tensor) -> bool:
+    """Whether it is a classifier's weight or bias for another number of classes."""
+    return bool(
+        _HEAD.fullmatch(key)
+        and is_dense(theirs)
+        and ours.shape[:1] != theirs.shape[:1]
+        and ours.shape[1:] == theirs.shape[1:]
+    )
+
+
+def _resized(theirs: Tensor, ours: Tensor) -> Tensor | None:
+    if theirs.dim() != 3 or not theirs.is_floating_point():
+        return None
+    if theirs.shape[::2] != ours.shape[::2] or theirs.shape[0] != 1:
+        return None
+    for extra in (1, 0, 2):
+        old, new = (math.isqrt(max(0, t.shape[1] - extra)) for t in (theirs, ours))
+        sizes = [old**2 + extra, new**2 + extra]
+        if old and new and sizes == [theirs.shape[1], ours.shape[1]]:
+            kept, patches = theirs[:, :extra], theirs[:, extra:].float()
+            grid = patches.reshape(1, old, old, -1).permute(0, 3, 1, 2)
+            grid = F.interpolate(grid, (new, new), mode="bicubic", align_corners=False)
+            scaled = grid.flatten(2).transpose(1, 2).to(theirs.dtype)
+            return torch.cat((kept, scaled), dim=1)
+    return None
 
 
 def _listed(names: Sequence[str]) -> str:

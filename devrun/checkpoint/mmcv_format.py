@@ -104,25 +104,17 @@ def mmcv_optimizer_tree(
             f"{str(checkpoint.path)!r} has no optimizer state; resume with "
             "resume_optimizer=False, or take its weights with load_from"
         )
-    one_saved = {"state", "param_groups"} <= saved.keys()
-    if isinstance(optimizer, Mapping) == one_saved:
+    ours = optimizer if isinstance(optimizer, Mapping) else {"one": optimizer}
+    theirs = {"one": saved} if {"state", "param_groups"} <= saved.keys() else saved
+    if ours.keys() != theirs.keys():
         raise CheckpointError(
-            f"{str(checkpoint.path)!r} has the state of "
-            f"{'one optimizer' if one_saved else 'several optimizers'}, the run of "
-            f"{'several' if one_saved else 'one'}"
-        )
-    if not isinstance(optimizer, Mapping):
-        return named_optimizer_state(model, optimizer, saved)
-    if saved.keys() != optimizer.keys():
-        raise CheckpointError(
-            f"{str(checkpoint.path)!r} has optimizers {sorted(saved)}, the run "
-            f"{sorted(optimizer)}"
+            f"{str(checkpoint.path)!r} has optimizers {list(theirs)}, the run "
+            f"{list(ours)}"
         )
     trees = {
-        key: named_optimizer_state(model, one, saved[key])
-        for key, one in optimizer.items()
+        key: named_optimizer_state(model, one, theirs[key]) for key, one in ours.items()
     }
-    return {"optimizers": trees}
+    return {"optimizers": trees} if ours is optimizer else trees["one"]
 
 
 def write_mmcv_checkpoint(

@@ -7,7 +7,7 @@ inside the protocol of every other checkpoint:
 
     every rank      take: everything encoded, its own pieces on the host
     all             plan: who writes what                       dcp.save, step "plan"
-    rank 0          .tmp-NAME-random/, locked; room for it?
+    rank 0          .tmp-NAME-random/
     every rank      shard-RANK-....safetensors, hashed, fsync   dcp.save, step "write"
     rank 0          the other parts, MANIFEST.json, rename
 
@@ -282,7 +282,7 @@ class _Writer(dcp.StorageWriter):
         """It writes once."""
 
     def set_up_storage_writer(self, *_: Any, **__: Any) -> None:
-        """Rank 0 does, when it is known how large all is."""
+        """Rank 0 does, when all are ready."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
@@ -292,11 +292,7 @@ class _Writer(dcp.StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[dcp.SavePlan]) -> list[dcp.SavePlan]:
-        items: list[Any] = [item for plan in plans for item in plan.items]
-        needed = self._whole.size + sum(
-            _volume(item) * item.tensor_data.properties.dtype.itemsize for item in items
-        )
-        draft = Draft(self._root, self._name, needed)
+        draft = Draft(self._root, self._name)
         self._open = self.draft.enter_context(draft)
         return [
             dataclasses.replace(plan, storage_data=_Place(rank, draft.directory))

@@ -8,7 +8,8 @@ an optimizer without state take a step, which a run resumed to its bits must not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from devrun.tensors import is_spread, map_tensors, tensors_in
 
 _SHOWN = 5
 _STRUCTURE = ("params", "param_names")
-_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "sum")
 
 
 def optimizer_state_by_name(model: nn.Module, optimizer: Any) -> dict[str, Any]:
@@ -39,30 +39,7 @@ def optimizer_state_by_name(model: nn.Module, optimizer: Any) -> dict[str, Any]:
             key: optimizer_state_by_name(model, one) for key, one in optimizer.items()
         }
         return {"optimizers": trees}
-    return _named(model, optimizer, optimizer.state_dict())
-
-
-def named_optimizer_state(
-    model: nn.Module, optimizer: Any, state_dict: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The tree for a positional `state_dict` that came from a file.
-
-    Raises:
-        CheckpointError: groups or parameters are not as many, or a moment has the
-            shape of another parameter: it was made with the model in another order.
-    """
-    tree = _named(model, optimizer, state_dict)
-    for name, entries in tree["state"].items():
-        shape = tree["parameters"][name]["shape"]
-        for key in _MOMENTS:
-            value = entries.get(key) if isinstance(entries, Mapping) else None
-            if isinstance(value, Tensor) and value.dim() and list(value.shape) != shape:
-                raise CheckpointError(
-                    f"optimizer state {key!r} for {name!r} has shape "
-                    f"{list(value.shape)}, the parameter {shape}; it was saved with "
-                    "the model's modules in another order"
-                )
-    return tree
+    return named_optimizer_state(model, optimizer, optimizer.state_dict())
 
 
 def positional_optimizer_state(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +48,7 @@ def positional_optimizer_state(tree: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CheckpointError: it is no such tree.
     """
-    try:
+    with _as_it_was_saved():
         if "optimizers" in tree:
             trees = tree["optimizers"].items()
             return {key: positional_optimizer_state(one) for key, one in trees}
@@ -85,8 +62,6 @@ def positional_optimizer_state(tree: Mapping[str, Any]) -> dict[str, Any]:
                 for group in tree["groups"]
             ],
         }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _malformed(error) from error
 
 
 def load_optimizer_state_by_name(
@@ -119,26 +94,33 @@ def prepare_optimizer_state(
             "the checkpoint has the state of one optimizer and the run has several, "
             "or the other way round; build the optimizers as when it was saved"
         )
+    known = _Names(model)
     pairs = [(optimizer, tree)]
-    try:
+    with _as_it_was_saved():
         if isinstance(optimizer, Mapping):
             trees = tree["optimizers"]
             _compare("optimizer", optimizer.keys(), trees.keys())
             pairs = [(one, trees[key]) for key, one in optimizer.items()]
-        ready = [(one, each, _fitted(model, one, each)) for one, each in pairs]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise _malformed(error) from error
+        ready = [(one, each, _fitted(known, one, each)) for one, each in pairs]
 
     def load() -> None:
         for one, each, state in ready:
-            try:
+            with _as_it_was_saved():
                 one.load_state_dict(state)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise _malformed(error) from error
-            _restore_types(model, one, each)
+            _restore_types(known, one, each)
             same_layout(one)
 
     return load
+
+
+@contextmanager
+def _as_it_was_saved() -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"the optimizer state is not as it was saved: {error!r:.100}"
+        ) from error
 
 
 def same_layout(optimizer: Any) -> None:
@@ -185,9 +167,14 @@ class _Names:
         ]
 
 
-def _named(
+def named_optimizer_state(
     model: nn.Module, optimizer: Any, state_dict: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """The tree for a positional `state_dict` of such an optimizer.
+
+    Raises:
+        CheckpointError: groups are not as many or as large.
+    """
     known = _Names(model)
     names, saved = known.groups(optimizer), state_dict["param_groups"]
     sizes = [len(group["params"]) for group in saved]
@@ -217,9 +204,7 @@ def _named(
     }
 
 
-def _fitted(
-    model: nn.Module, optimizer: Any, tree: Mapping[str, Any]
-) -> dict[str, Any]:
+def _fitted(known: _Names, optimizer: Any, tree: Mapping[str, Any]) -> dict[str, Any]:
     """`tree` in the positions of `optimizer`, everything checked."""
     saved_type, now_type = tree["type"], type(optimizer).__name__
     if saved_type != now_type:
@@ -227,7 +212,6 @@ def _fitted(
             f"the checkpoint has the state of {saved_type}, the run uses {now_type}; "
             "go back to it, or take only the weights with load_from"
         )
-    known = _Names(model)
     names = known.groups(optimizer)
     before = [[known.present(n) for n in group["params"]] for group in tree["groups"]]
     _compare("optimizer parameter", _flat(names), _flat(before))
@@ -241,13 +225,18 @@ def _fitted(
     state = {known.present(name): dict(value) for name, value in tree["state"].items()}
     position = {name: index for index, name in enumerate(_flat(names))}
     groups: list[dict[str, Any]] = []
-    for index, group, here in zip(
-        _match_groups(names, before), optimizer.param_groups, names, strict=True
-    ):
-        _check_order(state, here, before[index], known.parameters)
-        _check_complete(state, here, known.parameters)
+    for here, present in zip(names, optimizer.param_groups, strict=True):
+        same = (n for n, there in enumerate(before) if set(there) == set(here))
+        index = next(same, None)
+        if index is None:
+            raise CheckpointError(
+                "no parameter group of the checkpoint has the names of group "
+                f"{len(groups)} ({_listed(here)}); build the groups as when it was "
+                "saved"
+            )
+        _check_entries(state, here, before[index], known.parameters)
         settings = {
-            **_hyper_parameters(group),  # an older torch had fewer of them
+            **_hyper_parameters(present),  # an older torch had fewer of them
             **_hyper_parameters(tree["groups"][index]),
         }
         groups.append({**settings, "params": [position[name] for name in here]})
@@ -255,33 +244,17 @@ def _fitted(
     return {"state": {**moved, **tree["extra"]}, "param_groups": groups}
 
 
-def _match_groups(now: list[list[str]], saved: list[list[str]]) -> list[int]:
-    """For each group of now, the index of the saved group with the same names."""
-    free = dict(enumerate(map(set, saved)))
-    chosen = []
-    for number, names in enumerate(now):
-        index = next((i for i, group in free.items() if group == set(names)), None)
-        if index is None:
-            raise CheckpointError(
-                f"no parameter group of the checkpoint has the names of group {number} "
-                f"({_listed(names)}); build the groups as when it was saved"
-            )
-        del free[index]
-        chosen.append(index)
-    if free:
-        raise CheckpointError(
-            f"the checkpoint has {len(saved)} parameter groups, the run has {len(now)}"
-        )
-    return chosen
-
-
-def _check_order(
+def _check_entries(
     state: Mapping[str, Any],
     now: list[str],
     before: list[str],
     parameters: Mapping[str, Tensor],
 ) -> None:
-    """State that concatenates all parameters (LBFGS) has no names: same order only."""
+    """Refuse state that the names of a group do not say all of.
+
+    What concatenates all parameters (LBFGS) has no names: same order only. And
+    parameters with as many dimensions have the same entries.
+    """
     total = sum(parameters[name].numel() for name in now)
     spans = (t.numel() == total for name in now for t in tensors_in(state.get(name)))
     if now != before and len(now) > 1 and any(spans):
@@ -290,40 +263,27 @@ def _check_order(
             f"order changed from {_listed(before)} to {_listed(now)}; register the "
             "modules as when it was saved"
         )
-
-
-def _check_complete(
-    state: Mapping[str, Any], names: list[str], parameters: Mapping[str, Tensor]
-) -> None:
-    """Refuse a parameter without an entry that others of its group have.
-
-    Parameters of one group with as many dimensions have the same entries.
-    """
     entries: dict[int, dict[str, bool]] = {}
-    for name in names:
-        if name in state:
-            mine = {key: isinstance(v, Tensor) for key, v in state[name].items()}
-            known = entries.setdefault(parameters[name].dim(), mine)
-            for key in sorted(map(str, dict(known.items() ^ mine.items()))):
-                raise CheckpointError(
-                    f"the optimizer state of {name!r} and of others of its group "
-                    f"differ: not all of them have {key!r}"
-                )
+    for name in (name for name in now if name in state):
+        mine = {key: isinstance(value, Tensor) for key, value in state[name].items()}
+        if entries.setdefault(parameters[name].dim(), mine) != mine:
+            raise CheckpointError(
+                f"the optimizer state of {name!r} has other entries than that of "
+                f"others of its group: {', '.join(map(str, mine))}"
+            )
 
 
-def _restore_types(model: nn.Module, optimizer: Any, tree: Mapping[str, Any]) -> None:
+def _restore_types(known: _Names, optimizer: Any, tree: Mapping[str, Any]) -> None:
     """Undo torch's cast of state to the parameter's type, where that did not change."""
-    parameters = _Names(model).parameters
     for name, entries in tree["state"].items():
-        parameter = parameters[name]
+        parameter = known.parameters[name]
+        present = optimizer.state[parameter]
         if str(parameter.dtype) != tree["parameters"][name]["dtype"]:
             continue
         for key, saved in entries.items():
-            present = optimizer.state[parameter].get(key)
-            both = isinstance(saved, Tensor) and isinstance(present, Tensor)
-            if both and present.dtype != saved.dtype:
-                exact = saved.to(present.device, copy=True)
-                optimizer.state[parameter][key] = exact
+            if isinstance(saved, Tensor) and isinstance(present.get(key), Tensor):
+                if saved.dtype != present[key].dtype:
+                    present[key] = saved.to(present[key].device, copy=True)
 
 
 def _hyper_parameters(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,12 +300,6 @@ def _compare(what: str, now: Iterable[str], saved: Iterable[str]) -> None:
         if unexpected:
             clauses.append(f"only in the checkpoint: {_listed(unexpected)}")
         raise CheckpointError("; ".join(clauses))
-
-
-def _malformed(error: Exception) -> CheckpointError:
-    return CheckpointError(
-        f"the optimizer state is not as it was saved: {error!r:.100}"
-    )
 
 
 def _flat(groups: list[list[Any]]) -> list[Any]:

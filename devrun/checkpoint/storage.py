@@ -55,7 +55,6 @@ def write_file(
     temp = temporary("tmp", target)
     fd = fileops.create(temp, parent)
     try:
-        fileops.try_lock(fd)
         if callable(data):
             data(fd)
         else:

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from devrun.cli.record import write_facts
-from devrun.errors import ConfigError
 from devrun.files import disk_errors, read_json, unfollowed
-from devrun.lock import lock_directory, unlock_directory
 
 _TAIL = 1 << 16
-_GO_ON = "--resume-from auto"
 _FATAL = re.compile(r"^\s*Fatal Python error: (.{1,100})", re.M)
 
 
@@ -64,31 +61,6 @@ def mark_lost(work_dir: Path) -> str | None:
         f"the run in {work_dir} that started at {facts.get('started')} ended without a "
         f"word ({how})"
     )
-
-
-def mark_lost_siblings(work_dir: Path) -> list[str]:
-    """The same of `NAME`, `NAME-2`, ... beside a work_dir that devrun has named, and
-    how to go on with them."""
-    stem = re.sub(r"-\d+$", "", work_dir.name)
-    told = []
-    for place in sorted(work_dir.parent.glob(f"{stem}*")):
-        own = re.fullmatch(rf"{re.escape(stem)}(-\d+)?", place.name)
-        facts = _facts(place / "run.json") if own and place != work_dir else None
-        if facts is None or facts.get("status") != "running":
-            continue
-        try:
-            lock_directory(place)
-        except (ConfigError, OSError):  # it does run, or is another user's
-            continue
-        try:
-            note = mark_lost(place)
-        except OSError:
-            continue
-        finally:
-            unlock_directory(place)
-        if note is not None:
-            told.append(f"{note}; go on with it by --work-dir {place} {_GO_ON}")
-    return told
 
 
 def _facts(path: Path) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from devrun.cli.console import complain
-from devrun.cli.lost import mark_lost, mark_lost_siblings
+from devrun.cli.lost import mark_lost
 from devrun.errors import CheckpointError, ConfigError, nearest
 from devrun.files import checkpoints_near, user_path
 from devrun.lock import lock_directory
@@ -148,7 +148,7 @@ def _run_of(checkpoint: str) -> Path | None:
 def claim(work_dir: Path, *, overwrite: bool) -> Path | None:
     """Create and lock `work_dir`, check that it can be written, set an old run aside.
 
-    A run that was in it, or beside it under the same name, and is gone is told.
+    A run that was in it and is gone is told.
 
     The path of the old run's new place, or None where there was none to move.
 
@@ -158,10 +158,7 @@ def claim(work_dir: Path, *, overwrite: bool) -> Path | None:
     make_writable(work_dir)
     with _refusals(work_dir):
         lock_directory(work_dir)
-        notes = [mark_lost(work_dir)]
-        if work_dir.parent == Path(DEFAULT_ROOT):
-            notes += mark_lost_siblings(work_dir)
-        for note in filter(None, notes):
+        if note := mark_lost(work_dir):
             complain(note, "note")
         if overwrite and holds_run(work_dir):
             return _set_aside(work_dir)

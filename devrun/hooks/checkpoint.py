@@ -10,9 +10,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from devrun.checkpoint.catalog import prune, set_others_aside, sweep_leftovers
 from devrun.checkpoint.names import STEP_PATTERN
 from devrun.checkpoint.pickled import prune_files
-from devrun.checkpoint.retention import prune, set_others_aside, sweep_leftovers
 from devrun.checkpoint.storage import (
     check_possible,
     check_writable,
@@ -136,7 +136,7 @@ class CheckpointHook(Hook):
         self.sync_buffer = sync_buffer
         self.file_client_args = file_client_args
         self.args = kwargs
-        self._placed = self._dry_run = self._prepared = False
+        self._placed = self._dry_run = False
         self._locked: list[str] = []
         self._saved_at = 0
         self._pattern = _pattern(kwargs.get("filename_tmpl"))
@@ -246,9 +246,6 @@ class CheckpointHook(Hook):
         if self.in_background:
             with self._storage_policy(runner):
                 runner.checkpointer.check()
-            if not self._prepared:
-                self._prepared = True
-                runner.checkpointer.prepare(save_optimizer=self.save_optimizer)
         if not self.by_epoch and (
             self.every_n_iters(runner, self.interval)
             or (self.save_last and self.is_last_iter(runner))

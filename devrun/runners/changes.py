@@ -2,22 +2,19 @@
 
 A difference is `fatal` where the resumed run would be another experiment: the model,
 its loss, the kind of optimizer, what the data is and in which order it comes. Others
-are shown. What only says where things are written, or how fast, is passed over.
+are shown.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from devrun.checkpoint import environment
-from devrun.device_facts.table import FACTS
 from devrun.errors import CheckpointError
 from devrun.run import Device, Run
 from devrun.runners.position import loader_facts
@@ -35,28 +32,8 @@ _FATAL = re.compile(
 )
 
 
-def _device_keys() -> list[str]:
-    """Of a config: the sections of devices, and what sets an option of one."""
-    options = (facts.top_level_options for facts in FACTS.values())
-    return [*FACTS, *chain.from_iterable(options)]
-
-
-@functools.cache
-def _free() -> re.Pattern[str]:
-    """Keys that may change: they say where things are written, or how fast."""
-    return re.compile(
-        r"(?!\w+\.performance)"  # of a device: it changes results too
-        r"(work_dir|resume_from|load_from|revise_keys|auto_resume|allow_changes|log_config|log_level"
-        r"|seed"  # the run's own seed is compared itself
-        r"|checkpoint_config|evaluation|launcher|dist_params|timer_config|watchdog"
-        rf"|device|{'|'.join(_device_keys())}|cudnn_benchmark|omp_num_threads"
-        r"|custom_imports|gradient_checkpointing|data\.(val|test|val_dataloader|test_dataloader)"
-        r"|data(\.train_dataloader)?\.(num_workers|workers_per_gpu|pin_memory|cache"
-        r"|persistent_workers|prefetch_factor|timeout|multiprocessing_context"
-        r"|batch_size|samples_per_gpu))\b"  # the size of an update is compared itself
-    )
-
-
+_FREE = ("work_dir", "resume_from", "load_from", "allow_changes", "seed")
+"""Keys of a start; the seed of the run itself is compared."""
 _SHOWN = 60
 
 
@@ -88,7 +65,7 @@ def config_changes(
             fatal=_FATAL.match(key) is not None,
         )
         for key in dict.fromkeys([*old, *new])
-        if old.get(key, _ABSENT) != new.get(key, _ABSENT) and not _free().match(key)
+        if key not in _FREE and old.get(key, _ABSENT) != new.get(key, _ABSENT)
     ]
 
 

@@ -97,7 +97,7 @@ class Checkpointer:
         self._resumed: SavedRun | None = None
         self._positioned = True
         self._allows_changes = False
-        self._writing = Writing(run)
+        self._writing = Writing()
 
     def keep_config(self, config: Mapping[str, Any]) -> None:
         """Keep it in the checkpoints; a resume compares it."""
@@ -153,10 +153,6 @@ class Checkpointer:
         if name is None:
             self.last_saved_iter = position["iter"]
         return str(path)
-
-    def prepare(self, *, save_optimizer: bool) -> None:
-        """Have memory made for what a save in the background will copy."""
-        self._writing.prepare(self._run.table.state_dict(), save_optimizer)
 
     def finish(self) -> None:
         """Return when nothing is being written; all ranks must call it together.

@@ -6,7 +6,6 @@ processes are written by each of them (`devrun.checkpoint.sharded`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,38 +14,17 @@ from devrun import dist
 from devrun.checkpoint import (
     BackgroundWriter,
     has_shards,
-    set_others_aside,
     write_checkpoint,
 )
-from devrun.parallel.strategy import optimizers_in
 from devrun.ranks import together
-from devrun.run import Run
-from devrun.tensors import is_spread, local_of, tensors_in
 
 
 class Writing:
-    """Of one run; every method but `wait` is called on all ranks together.
+    """Of one run; every method but `wait` is called on all ranks together."""
 
-    Args:
-        run: whose `work_dir` and logger are used.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self) -> None:
         self._writer = BackgroundWriter()
         self._in_flight = False  # on every rank: whether any may still be writing
-
-    def prepare(self, hooks: Mapping[str, Any], save_optimizer: bool) -> None:
-        """Have memory made for a copy of the weights, the optimizer's state, which is
-        there after the first update, and what the hooks keep."""
-        run = self._run
-        kept: list[Any] = [*run.model.parameters(), *run.model.buffers()]
-        kept += tensors_in(hooks)
-        if save_optimizer:
-            for optimizer in optimizers_in(run.optimizer):
-                kept += tensors_in(list(optimizer.state.values()))
-        if dist.is_main() or any(map(is_spread, kept)):
-            self._writer.prepare(map(local_of, kept))
 
     @property
     def failed(self) -> bool:
@@ -82,7 +60,6 @@ class Writing:
             else:
                 write_checkpoint(path.parent, path.name, tree, about)
 
-        dist.on_main(lambda: self._make_way(path, about["run_id"]))
         (together if has_shards(tree) else dist.on_main)(write)
         self._in_flight = background
         if not background:
@@ -107,14 +84,3 @@ class Writing:
     def wait(self) -> None:
         """The part of `finish` that this process can do alone."""
         self._writer.wait()
-
-    def _make_way(self, path: Path, run_id: str) -> None:
-        run = self._run
-        if run.work_dir is not None and not os.path.isdir(run.work_dir):
-            run.logger.warning(
-                "work_dir %s was removed under the run: it is made again, but what "
-                "was in it is lost",
-                run.work_dir,
-            )
-        if place := set_others_aside(path.parent, run_id, name=path.name):
-            run.logger.warning("%s of another run is now in %s", path, place)

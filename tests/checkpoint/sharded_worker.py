@@ -6,6 +6,7 @@ it returns is written as JSON for its rank.
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Iterator
@@ -193,11 +194,16 @@ def do_not_encodable(folder: Path) -> Any:
 
 def do_no_room(folder: Path) -> Any:
     run = Sharded()
-    real, fileops.free_bytes = fileops.free_bytes, lambda fd: 1000
+    real = fileops.reserve
+
+    def full(fd: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    fileops.reserve = full
     try:
         return failure_of(lambda: put(folder, 1, run.parts()))
     finally:
-        fileops.free_bytes = real
+        fileops.reserve = real
 
 
 def do_taken_name(folder: Path) -> Any:

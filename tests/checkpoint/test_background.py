@@ -123,5 +123,5 @@ def test_memory_is_kept_from_copy_to_copy():
     assert len({copy.data_ptr() for copy in first}) == 3
     buffers.reuse()
     second = [buffers.copy(tensor) for tensor in tensors]
-    assert [c.data_ptr() for c in second] == [c.data_ptr() for c in first]
+    assert {c.data_ptr() for c in second} == {c.data_ptr() for c in first}
     assert all(map(torch.equal, second, tensors))

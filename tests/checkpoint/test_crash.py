@@ -209,40 +209,12 @@ def small_disk(tmp_path):
 def test_a_full_disk_keeps_the_old_one(small_disk, save):
     old = save(1, root=small_disk)
     big = {"model": {"w": torch.zeros(300_000)}}
-    with pytest.raises(StorageError, match="KiB needed") as caught:
+    with pytest.raises(StorageError, match="free some space") as caught:
         write_checkpoint(small_disk, step_name(2), big, {"step": 2})
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.exit_code == 8
     assert find_latest(small_disk) == old
     assert sorted(os.listdir(small_disk)) == ["latest.json", step_name(1)]
-
-
-def test_a_disk_that_fills_up_during_the_write_keeps_the_old_one(
-    small_disk, save, monkeypatch
-):
-    old = save(1, root=small_disk)
-    (small_disk / "others").write_bytes(b"x" * 700_000)
-    big = {"model": {"w": torch.zeros(150_000)}}
-    monkeypatch.setattr("devrun.checkpoint.fileops.free_bytes", lambda fd: 1 << 40)
-    with pytest.raises(StorageError, match="free some space"):
-        write_checkpoint(small_disk, step_name(2), big, {"step": 2})
-    assert find_latest(small_disk) == old
-    assert len(os.listdir(small_disk)) == 3
-
-
-def test_a_directory_being_written_is_not_swept(save, tmp_path):
-    from devrun.checkpoint import fileops
-    from devrun.checkpoint.names import temporary
-
-    root = tmp_path / "checkpoints"
-    save(1)
-    name = temporary("tmp", step_name(2))
-    (root / name).mkdir()
-    with fileops.directory(root / name) as fd:
-        assert fileops.try_lock(fd)
-        assert sweep_leftovers(root) == []
-        assert (root / name).is_dir()
-    assert sweep_leftovers(root) == [name]
 
 
 def test_sweeping_touches_nothing_else(save, tmp_path):

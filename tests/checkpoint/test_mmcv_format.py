@@ -98,19 +98,10 @@ def test_several_optimizers(tmp_path, same):
     load_mmcv_optimizer(model, fresh, found)
     for key in optimizers:
         assert same(fresh[key].state_dict(), optimizers[key].state_dict())
-    with pytest.raises(CheckpointError, match="several optimizers, the run of one"):
+    with pytest.raises(CheckpointError, match=r"\['a', 'b'\], the run \['one'\]"):
         load_mmcv_optimizer(model, fresh["a"], found)
     with pytest.raises(CheckpointError, match=r"\['a', 'b'\], the run \['a'\]"):
         load_mmcv_optimizer(model, {"a": fresh["a"]}, found)
-
-
-def test_moments_of_another_order_are_refused(tmp_path, trained):
-    model, optimizer = trained()
-    mmcv_file(tmp_path / "x.pth", model, optimizer, epoch=1, iter=1)
-    turned = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(3), nn.Linear(4, 3))
-    fresh = torch.optim.AdamW(turned.parameters())
-    with pytest.raises(CheckpointError, match="another order"):
-        load_mmcv_optimizer(turned, fresh, read_mmcv_checkpoint(tmp_path / "x.pth"))
 
 
 def test_groups_of_other_sizes_are_refused(tmp_path, trained):

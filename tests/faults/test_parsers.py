@@ -215,8 +215,8 @@ def test_tensor_files(count, tmp_path, figures):
     )
 
 
-TAGS = ["$tensor", "$float", "$int", "$bytes", "$tuple", "$set", "$dict", "$odict",
-        "$array", "$scalar", "dtype", "shape", "metadata", "$other"]  # fmt: skip
+TAGS = ["$tensor", "$float", "$int", "$bytes", "$tuple", "$set", "$dict",
+        "$array", "$scalar", "dtype", "shape", "$other"]  # fmt: skip
 WORDS = ["t", "b", "nan", "0x1f", "AAAA", "complex64", "<f4", "<U3", "|O", "<M8[D]"]
 TREE = json_of(
     st.none()

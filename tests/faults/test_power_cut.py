@@ -27,7 +27,7 @@ from devrun.checkpoint import (
     verify_checkpoint,
     write_checkpoint,
 )
-from devrun.checkpoint.retention import set_others_aside
+from devrun.checkpoint.catalog import set_others_aside
 from devrun.checkpoint.sharded import ShardedSnapshot
 from devrun.errors import CheckpointError
 from devrun.hooks import Hook

@@ -177,19 +177,3 @@ def test_a_second_run_of_the_process_is_refused_the_directory(run, tmp_path):
     assert [info.step for info in found] == [2, 4, 6]
     assert {info.manifest.run_id for info in found} == {first.checkpointer.run_id}
     run(CheckpointHook(1), epochs=1)  # after it has ended, the place is free
-
-
-def test_saving_by_hand_replaces_nothing_of_another_run(run, tmp_path):
-    first, second = (run(Hook(), epochs=1, work_dir=tmp_path) for _ in range(2))
-    assert first.checkpointer.run_id != second.checkpointer.run_id
-    for name in (None, "mine"):
-        first.save_checkpoint(name=name)
-        path = second.save_checkpoint(name=name)
-        assert read_checkpoint(path).manifest.run_id == second.checkpointer.run_id
-    root = tmp_path / "checkpoints"
-    kept = [root / "previous-1" / step_name(2), root / "previous-2" / "mine"]
-    assert {read_checkpoint(p).manifest.run_id for p in kept} == {
-        first.checkpointer.run_id
-    }
-    assert second.save_checkpoint(name="mine") == str(root / "mine")  # its own again
-    assert not (root / "previous-3").exists()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
-from pathlib import Path
 
 import pytest
-import torch
 
 from devrun.checkpoint import list_checkpoints
 from devrun.errors import ConfigError, StorageError
@@ -52,33 +49,6 @@ def test_async_saves_the_same(tmp_path, background):
     again.resume("auto")
     assert again.iter == 6
     assert same(weights(again), weights(run))
-
-
-def resident():
-    """Bytes of this process that are in memory."""
-    pages = Path("/proc/self/statm").read_text().split()[1]
-    return int(pages) * os.sysconf("SC_PAGESIZE")
-
-
-def test_memory_for_the_first_copy_is_there_before_it(tmp_path):
-    size = 64 << 20
-
-    class Wait(Hook):
-        """Until what the first update began in the background is over."""
-
-        def before_run(self, runner):
-            self.before = resident()
-
-        def before_train_iter(self, runner):
-            if runner.iter == 1:
-                runner.checkpointer.wait_for_writer()
-                self.after = resident()
-
-    wait = Wait()
-    run = started(tmp_path, hooks=[wait], **{"async": True})
-    run.model.register_buffer("large", torch.zeros(size // 4))
-    run.run([loader()])
-    assert wait.after - wait.before > 0.9 * size
 
 
 def test_the_best_checkpoint_is_saved_in_the_background_too(tmp_path):
