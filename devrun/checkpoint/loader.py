@@ -275,7 +275,8 @@ def get_state_dict(
     keep_vars: bool = False,
 ) -> Any:
     """`module.state_dict()` with the keys of the module inside, if it is wrapped."""
-    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    if isinstance(module, wrappers):
         module = module.module
     given = {} if destination is None else {"destination": destination}
     return module.state_dict(prefix=prefix, keep_vars=keep_vars, **given)
