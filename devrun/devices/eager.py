@@ -351,7 +351,7 @@ class EagerAdapter(DeviceAdapter):
         if policy.nonfinite == "skip" and scaler is None:  # it skips them itself
             guard.judges_gradients = True
             if policy.grad_clip is None or "max_norm" not in policy.grad_clip:
-                measure = strategy.largest_gradient() or largest_gradient()
+                measure = strategy.largest_gradient() or largest_gradient
         unreached = Unreached(model.module) if policy.detect_anomalous_params else None
         return replace(
             update,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -46,27 +47,43 @@ def explain(
         return DeviceMemoryError(_memory_line(error, batch, device, stats()))
     text = str(error)
     if match := _TARGET.search(text):
-        return ConfigError(_label_line(int(match[1]), batch))
+        label = int(match[1])
+        place = _first(batch, lambda tensor: tensor == label)
+        return ConfigError(
+            f"label{place or f' {label}'} is out of range: labels must be 0 to the "
+            "number of classes minus 1; check num_classes of the model and the labels "
+            "of the data"
+        )
     if isinstance(error, IndexError) and "index out of range in self" in text:
-        return ConfigError(_index_line(batch, model))
-    if "more than 1 value per channel when training" in text:
+        tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+        rows = [table.num_embeddings for table in tables]
+        least = min(rows, default=sys.maxsize)
+        place = _first(batch, lambda tensor: (tensor < 0) | (tensor >= least))
+        known = f"; its embeddings have {', '.join(map(str, rows))} rows" * bool(rows)
         return ConfigError(
-            "a norm layer of the model has no statistics for a batch of one sample, "
-            "mostly the last batch of an epoch: set drop_last: true in "
-            "data.train_dataloader, or another samples_per_gpu"
+            f"index{place} is out of range for an embedding of the model{known}"
         )
-    if "device-side assert" in text:
-        return ConfigError(
-            f"an index was out of range on {device}, most often a label outside the "
-            "number of classes: run the same config with --device cpu, which names it"
-        )
-    if "Expected to have finished reduction in the prior iteration" in text:
-        return ConfigError(
-            "some parameters took no part in the loss of an update, so their "
-            "gradients cannot be averaged over the processes: freeze them, use them, "
-            "or set parallel: {find_unused_parameters: true}"
-        )
-    return None
+    known_line = next((told for said, told in _KNOWN.items() if said in text), None)
+    return None if known_line is None else ConfigError(known_line.format(device=device))
+
+
+_KNOWN = {
+    "more than 1 value per channel when training": (
+        "a norm layer of the model has no statistics for a batch of one sample, "
+        "mostly the last batch of an epoch: set drop_last: true in "
+        "data.train_dataloader, or another samples_per_gpu"
+    ),
+    "device-side assert": (
+        "an index was out of range on {device}, most often a label outside the "
+        "number of classes: run the same config with --device cpu, which names it"
+    ),
+    "Expected to have finished reduction in the prior iteration": (
+        "some parameters took no part in the loss of an update, so their "
+        "gradients cannot be averaged over the processes: freeze them, use them, "
+        "or set parallel: {{find_unused_parameters: true}}"
+    ),
+}
+"""A part of torch's text -> the line for the user."""
 
 
 def _memory_line(
@@ -86,48 +103,19 @@ def _memory_line(
     )
 
 
-def _label_line(label: int, batch: Any) -> str:
-    place = ""
-    for position, name, tensor in _integers(batch):
-        hits = (tensor == label).nonzero()
-        if len(hits) and tensor.dim():
-            place = f" of sample {position + int(hits[0][0])} of the batch ({name})"
-            break
-    return (
-        f"label {label}{place} is out of range: labels must be 0 to the number of "
-        "classes minus 1; check num_classes of the model and the labels of the data"
-    )
-
-
-def _index_line(batch: Any, model: nn.Module) -> str:
-    rows = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
-    known = f"its embeddings have {', '.join(map(str, rows))} rows" if rows else ""
-    for position, name, tensor in _integers(batch):
-        bad = (tensor < 0) | (tensor >= min(rows)) if rows else tensor < 0
-        hits = bad.nonzero()
-        if len(hits) and tensor.dim():
-            value = int(tensor[tuple(hits[0])])
-            return (
-                f"index {value} of sample {position + int(hits[0][0])} of the batch "
-                f"({name}) is out of range for an embedding of the model; {known}"
-            )
-    return f"an index is out of range for an embedding of the model; {known}".rstrip(
-        "; "
-    )
-
-
-def _integers(batch: Any, position: int = 0) -> Iterator[tuple[int, str, Tensor]]:
-    """(first sample, name, tensor) of each integer tensor of a batch, labels first."""
+def _first(batch: Any, wrong: Callable[[Tensor], Tensor], position: int = 0) -> str:
+    """Where the first value is that is `wrong`, such as ` 7 of sample 3 of ...`."""
     if isinstance(batch, MicroBatches):
         for part in batch:
-            yield from _integers(part, position)
+            if place := _first(part, wrong, position):
+                return place
             position += batch_size_of(part)
-        return
-    found = [
-        (position, name, tensor)
-        for name, tensor in named_tensors(batch, "batch")
-        if not (tensor.is_floating_point() or tensor.is_complex())
-        and tensor.dtype != torch.bool
-    ]
+        return ""
     # targets come last in (input, target); inputs of a language model look alike
-    yield from reversed(found)
+    for name, tensor in reversed(list(named_tensors(batch, "batch"))):
+        if tensor.is_floating_point() or tensor.is_complex() or not tensor.dim():
+            continue
+        if tensor.dtype != torch.bool and len(hits := wrong(tensor).nonzero()):
+            value, sample = int(tensor[tuple(hits[0])]), position + int(hits[0][0])
+            return f" {value} of sample {sample} of the batch ({name})"
+    return ""

@@ -111,18 +111,10 @@ class FiniteGuard:
         self._in_a_row = 0
         self._warned = 0
 
-    @property
-    def asks(self) -> bool:
-        """Whether `blocks` exchanges each loss with the other ranks."""
-        return self.agree and self.immediate
-
-    def blocks(self, loss: Tensor | float, bad_ranks: Tensor | None = None) -> bool:
+    def blocks(self, loss: Tensor | float) -> bool:
         """Whether the update of this loss must not be done.
 
         A number is what a caller has read already, where that costs nothing.
-
-        Args:
-            bad_ranks: how many have one that is not finite; asked for where not given.
 
         Raises:
             DivergedError: by policy `stop`, before the update.
@@ -138,9 +130,7 @@ class FiniteGuard:
                 return False
             value = loss.tolist()
         bad = mine = not math.isfinite(value)
-        if bad_ranks is not None:
-            bad = bad or int(bad_ranks) > 0
-        elif self.agree:  # all ranks leave out the same update, or none does
+        if self.agree:  # all ranks leave out the same update, or none does
             bad = all_reduce_max(float(bad)) > 0
         if not bad:
             if self.spikes is not None and self._spike(value):

@@ -32,34 +32,21 @@ class LossWeights:
 
     On several ranks the gradients are averaged, so that a rank with fewer items than
     the others must count for less: their number is summed over the ranks.
-
-    Args:
-        judged: tell in the same message, which then waits for the loss, whether that
-            is finite everywhere. For an update of one micro-batch, which all ranks
-            get through or none.
     """
 
-    bad: Tensor | None = None
-    """Ranks whose loss is not finite, where that is known."""
-
-    def __init__(
-        self, parts: Sequence[Any], count_items: CountItems, *, judged: bool = False
-    ) -> None:
-        world = get_dist_info()[1]
-        self._judged = judged and len(parts) == 1
+    def __init__(self, parts: Sequence[Any], count_items: CountItems) -> None:
         self._sizes = [1] if len(parts) == 1 else [batch_size_of(p) for p in parts]
         self._samples = sum(self._sizes)
-        self._items: list[Tensor] = []
         self._done: list[StepOutput] = []
         counted = [count_items(part) for part in parts]
         self._items = [count for count in counted if count is not None]
         if len(self._items) < len(parts):
-            self._items = []
+            self._items.clear()
             return
         self._mine = torch.stack(self._items).sum()
         self._all = self._mine
-        self._world = world
-        if world > 1 and not self._judged:
+        self._world = get_dist_info()[1]
+        if self._world > 1:
             self._all = self._mine.clone()
             sys.modules["torch.distributed"].all_reduce(self._all)
 
@@ -75,11 +62,6 @@ class LossWeights:
             if len(self._sizes) == 1:
                 return loss
             return loss * (self._sizes[index] / self._samples)
-        if self._judged:
-            bad = ~torch.isfinite(outputs["loss"]) & (self._mine > 0)
-            both = torch.stack([self._mine, bad.to(self._mine.dtype)])
-            sys.modules["torch.distributed"].all_reduce(both)
-            self._all, self.bad = both
         part: Tensor = _weighed(loss, self._items[index], self._all, self._world)
         return part
 

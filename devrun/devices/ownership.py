@@ -104,18 +104,16 @@ def check_policy(policy: UpdatePolicy, optimizer: Any, device: str) -> None:
                 key="optimizer_config",
             )
     if policy.owner == "hook":
-        if policy.accumulate > 1:
-            raise UnsupportedFeatureError(
-                "cumulative_iters cannot be combined with an optimizer hook of your "
-                "own: accumulate inside the hook",
-                key="cumulative_iters",
-            )
-        if policy.nonfinite == "skip":
-            raise UnsupportedFeatureError(
-                "nonfinite 'skip' cannot be combined with an optimizer hook of your "
-                "own, which decides on the update; use 'stop', 'warn' or 'ignore'",
-                key="nonfinite",
-            )
+        for key, wrong in {
+            "cumulative_iters": policy.accumulate > 1,
+            "nonfinite": policy.nonfinite == "skip",
+        }.items():
+            if wrong:
+                raise UnsupportedFeatureError(
+                    f"{key} cannot be combined with an optimizer hook of your own, "
+                    "which accumulates and decides on the update: do it there",
+                    key=key,
+                )
     if policy.owner == "model":
         check_model_owner(policy, "the model")
 

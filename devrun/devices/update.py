@@ -121,8 +121,8 @@ class AdapterUpdate(Update):
     def step(
         self, model: Any, batch: Any, optimizer: Any, on_grads: OnGrads
     ) -> StepOutput:
-        outputs, bad = self.gradients(model, batch, optimizer)
-        if self.may_step(model, outputs, bad, optimizer, on_grads):
+        outputs = self.gradients(model, batch, optimizer)
+        if self.may_step(model, outputs, optimizer, on_grads):
             if self.scaler is None:
                 optimizer.step()
             else:
@@ -131,15 +131,8 @@ class AdapterUpdate(Update):
             self.after_update()
         return outputs
 
-    def gradients(
-        self, model: Any, batch: Any, optimizer: Any
-    ) -> tuple[StepOutput, Tensor | None]:
-        """Forward and backward of each micro-batch.
-
-        Returns:
-            The outputs of the whole update, and the number of ranks whose loss is not
-            finite, if they have told each other.
-        """
+    def gradients(self, model: Any, batch: Any, optimizer: Any) -> StepOutput:
+        """Forward and backward of each micro-batch; the outputs of the whole update."""
         parts: Any = batch if isinstance(batch, MicroBatches) else (batch,)
         if not parts:
             raise ConfigError("an update without a batch: the data loader gave none")
@@ -153,10 +146,7 @@ class AdapterUpdate(Update):
         self.zero(optimizer)
         weights = None
         if len(parts) > 1 or self.world > 1:
-            # a rank that runs out of memory would leave the others waiting for its loss
-            judged = self.guard is not None and self.guard.asks
-            judged = judged and self.splitter is None
-            weights = LossWeights(parts, self.count_items, judged=judged)
+            weights = LossWeights(parts, self.count_items)
             parts = self.strategy.micro_batches(model, parts)
         for part in parts:
             outputs, loss = self._loss_of(model, part, weights)
@@ -165,7 +155,7 @@ class AdapterUpdate(Update):
             loss.backward()
             if self.after_backward is not None:
                 self.after_backward()
-        return (outputs, None) if weights is None else (weights.merged(), weights.bad)
+        return outputs if weights is None else weights.merged()
 
     def _loss_of(
         self, model: Any, part: Any, weights: LossWeights | None
@@ -191,7 +181,6 @@ class AdapterUpdate(Update):
         self,
         model: Any,
         outputs: StepOutput,
-        bad: Tensor | None,
         optimizer: Any,
         on_grads: OnGrads,
     ) -> bool:
@@ -204,7 +193,7 @@ class AdapterUpdate(Update):
         if "loss" not in log_vars:
             log_vars["loss"] = loss
         guard, scaler = self.guard, self.scaler
-        if guard is not None and guard.blocks(loss, bad):
+        if guard is not None and guard.blocks(loss):
             self.zero(optimizer)
             return False
         if scaler is not None:
@@ -237,8 +226,8 @@ class ClosureUpdate(AdapterUpdate):
         evaluations: list[StepOutput] = []
 
         def closure() -> Tensor:
-            outputs, bad = self.gradients(model, batch, optimizer)
-            self.may_step(model, outputs, bad, optimizer, on_grads)
+            outputs = self.gradients(model, batch, optimizer)
+            self.may_step(model, outputs, optimizer, on_grads)
             evaluations.append(outputs)
             loss: Tensor = outputs["loss"]
             return loss

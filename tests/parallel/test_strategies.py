@@ -82,18 +82,18 @@ def test_batch_norms_are_synchronized_where_torch_can(ranks):
 
 
 def test_an_update_exchanges_no_more_than_it_must(ranks):
-    """The targets are counted and the loss is judged, in one message where the update
-    has one micro-batch; the norm of divided gradients takes another.
+    """One message counts the targets, one judges the loss, which an update divided by
+    `micro_batch` does too.
 
     Of the model's two blocks and its rest FSDP gathers three in each forward pass and
     two in each backward pass, and scatters three gradients at the end.
     """
     gathers, scatters = "allgather_base", "reduce_scatter_base"
     assert ranks[0]["exchanges"] == {
-        "ddp 1": {"allreduce": 1 + 1},
+        "ddp 1": {"allreduce": 1 + 2},
         "ddp 3": {"allreduce": 1 + 2},
         "ddp pieces": {"allreduce": 1 + 2},
-        "fsdp 1": {gathers: 5, scatters: 3, "allreduce": 1 + 1},
+        "fsdp 1": {gathers: 5, scatters: 3, "allreduce": 1 + 2},
         "fsdp 3": {gathers: 15, scatters: 3, "allreduce": 1 + 2},
         "fsdp pieces": {gathers: 15, scatters: 3, "allreduce": 1 + 2},
     }
