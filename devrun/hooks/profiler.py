@@ -18,7 +18,6 @@ from devrun.hooks.base import Hook, Priority
 from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import Capability
-from devrun.text import joined
 
 Handler = Callable[[profiler.profile], Any]
 
@@ -68,7 +67,7 @@ class ProfilerHook(Hook):
         self.by_epoch = by_epoch
         self.profile_iters = whole_number("profile_iters", profile_iters)
         self.activities = None if activities == "auto" else _named(activities)
-        self.schedule = _schedule(schedule)
+        self.schedule = schedule and profiler.schedule(**schedule)
         self.on_trace_ready = on_trace_ready
         if isinstance(on_trace_ready, Mapping):
             kind = str(on_trace_ready.get("type"))
@@ -177,7 +176,12 @@ class ProfilerHook(Hook):
         if callable(given):
             ready.append(given)
         elif given is not None and given["type"] == "log_trace":
-            ready.append(_table_logger(given, runner))
+            options = {key: value for key, value in given.items() if key != "type"}
+            ready.append(
+                lambda running: runner.logger.info(
+                    "profile:\n%s", running.key_averages().table(**options)
+                )
+            )
         if not ready or self.json_trace_path is not None:
             ready.append(self._trace_writer(runner))
 
@@ -213,24 +217,6 @@ class ProfilerHook(Hook):
         return Path(runner.work_dir) / f"{runner.timestamp}_trace.json"
 
 
-def _schedule(arguments: Mapping[str, int] | None) -> Any:
-    if arguments is None:
-        return None
-    try:
-        return profiler.schedule(**arguments)
-    except (TypeError, AssertionError) as error:
-        raise ConfigError.of(
-            "schedule", f"{arguments!r} is refused: {joined(error)}"
-        ) from error
-
-
-def _table_logger(given: Mapping[str, Any], runner: Run) -> Handler:
-    options = {key: value for key, value in given.items() if key != "type"}
-    return lambda running: runner.logger.info(
-        "profile:\n%s", running.key_averages().table(**options)
-    )
-
-
 def _free(path: Path) -> Path:
     """`path`, with a number where something of that name is there."""
     number, found = 1, path
@@ -243,17 +229,13 @@ def _free(path: Path) -> Path:
 
 def _named(names: Any) -> list[Any]:
     """The activities called `names`, each once."""
-    if not isinstance(names, (list, tuple)) or not names:
-        raise ConfigError.of(
-            "activities", f"must be 'auto' or a list of names, got {names!r}"
-        )
     for name in names:
-        if str(name).lower() not in ACTIVITIES:
-            hint = nearest(str(name).lower(), ACTIVITIES)
+        if name not in ACTIVITIES:
             raise UnknownNameError(
-                f"no profiler activity {name!r}; {hint}", key="activities"
+                f"no profiler activity {name!r}; {nearest(str(name), ACTIVITIES)}",
+                key="activities",
             )
-    return list(dict.fromkeys(ACTIVITIES[str(name).lower()] for name in names))
+    return list(dict.fromkeys(ACTIVITIES[name] for name in names))
 
 
 @HOOKS.register_module()

@@ -123,9 +123,7 @@ def test_other_ranks_record_nothing(tmp_path: Path) -> None:
     ("options", "error", "words"),
     [
         ({"profile_iters": 0}, ValueError, "profile_iters must be"),
-        ({"activities": "cpu"}, ValueError, "'auto' or a list of names, got 'cpu'"),
         ({"activities": ["cpu", "cudo"]}, ValueError, "did you mean 'cuda'"),
-        ({"schedule": {"wait": 1}}, ValueError, "schedule .* is refused"),
         ({"on_trace_ready": {"type": "tb"}}, ValueError, "did you mean|known"),
     ],
 )

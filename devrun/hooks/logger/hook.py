@@ -11,7 +11,6 @@ Averages are taken by every rank (they exchange them), `log` runs on rank 0 only
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import Any
@@ -20,7 +19,6 @@ from devrun.dist import weighted_means
 from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
 from devrun.run import Run
-from devrun.text import joined
 
 THROUGHPUT = "samples_per_sec"
 TIMES = ("time", "data_time", "wait_time", "copy_time", "compute_time")
@@ -291,21 +289,3 @@ def plain_number(value: Any) -> Any:
     if isinstance(value, (bool, int, float, str)) or not LoggerHook.is_scalar(value):
         return value
     return value.item()
-
-
-def import_extra(module: str, user: str, extra: str) -> Any:
-    """The module `module`, which the class `user` needs.
-
-    Raises:
-        ConfigError: it is not installed (with the command that does it), or broken.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = error.name or module
-        raise ConfigError(
-            f"{user} needs the package {missing.partition('.')[0]}: "
-            f"pip install 'devrun[{extra}]'"
-        ) from error
-    except ImportError as error:
-        raise ConfigError(f"{user} cannot import {module}: {joined(error)}") from error
