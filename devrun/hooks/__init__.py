@@ -27,7 +27,6 @@ from devrun.hooks.schedules.cycles import (
 )
 from devrun.hooks.schedules.hook import LrUpdaterHook, MomentumUpdaterHook
 from devrun.hooks.schedules.policies import (
-    CosineAnnealingCooldownLrUpdaterHook,
     CosineAnnealingLrUpdaterHook,
     CosineAnnealingMomentumUpdaterHook,
     CosineRestartLrUpdaterHook,
@@ -61,7 +60,6 @@ __all__ = [
     "STAGES",
     "CheckpointHook",
     "ClosureHook",
-    "CosineAnnealingCooldownLrUpdaterHook",
     "CosineAnnealingLrUpdaterHook",
     "CosineAnnealingMomentumUpdaterHook",
     "CosineRestartLrUpdaterHook",

@@ -113,21 +113,6 @@ class HookTable:
                 name = getattr(call, "__qualname__", repr(call))
                 runner.logger.exception("%s failed: %s", name, failure)
 
-    def describe(self) -> str:
-        """The stage table, as logged when a run starts."""
-        blocks = []
-        for stage in STAGES:
-            rows = [
-                f"({_level_name(hook.priority):<12}) {type(hook).__name__:<35}"
-                for hook in self.hooks
-                if stage in hook.get_triggered_stages()
-            ]
-            if rows:
-                blocks.append(
-                    "\n".join([f"{stage}:", *rows]) + "\n -------------------- "
-                )
-        return "\n".join(blocks)
-
     def rows(self) -> list[str]:
         """One row for each hook: priority, class, and the stages it takes part in."""
         width = max((len(type(hook).__name__) for hook in self.hooks), default=0)

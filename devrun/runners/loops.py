@@ -172,9 +172,6 @@ def run(
     """
     flow = _planned(run, data_loaders, workflow)
     run.logger.info("%s", "\n".join(opening(run, flow.flow, flow.loaders)))
-    run.logger.debug(
-        "Hooks will be executed in the following order:\n%s", run.table.describe()
-    )
     _run_phases(run, flow, data_loaders, kwargs)
 
 

@@ -373,8 +373,8 @@ class BaseRunner(ABC):
     _hooks = hooks
 
     def get_hook_info(self) -> str:
-        """The stage table as text."""
-        return self.table.describe()
+        """Each hook with its priority and stages, as text."""
+        return "\n".join(self.table.rows())
 
     register_hook = registration.register_hook
     register_hook_from_cfg = registration.register_hook_from_cfg

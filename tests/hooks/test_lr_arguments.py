@@ -110,11 +110,6 @@ def test_a_users_own_policy_is_found_by_its_name(request: Any) -> None:
             ValueError,
             "same length, got 2 and 1",
         ),
-        (
-            {"policy": "CosineAnnealingCooldown", "min_lr": 0, "cool_down_time": -1},
-            ValueError,
-            "cool_down_time must be .* 0 or more",
-        ),
         ({"policy": "cyclic", "by_epoch": True}, ValueError, "needs by_epoch=False"),
         ({"policy": "cyclic", "target_ratio": "a"}, ValueError, "target_ratio must be"),
         (

@@ -30,12 +30,6 @@ def flat(p, total):
     return BASE if p < start else cos(BASE, 0.02, (p - start) / (total - start))
 
 
-def cooldown(p, total):
-    if p > total - 2:
-        return 0.01 * 0.1
-    return cos(BASE, 0.01, p / (total - 2))
-
-
 POLICIES = {
     "fixed": (lambda total: {}, lambda p, total: BASE),
     "step": (
@@ -82,10 +76,6 @@ POLICIES = {
             "min_lr": 0.01,
         },
         restarts,
-    ),
-    "CosineAnnealingCooldown": (
-        lambda total: {"min_lr": 0.01, "cool_down_time": 2},
-        cooldown,
     ),
 }
 

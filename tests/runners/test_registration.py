@@ -135,18 +135,14 @@ def test_training_hooks_have_mmcvs_priorities_and_leave_the_config_alone(tmp_pat
         assert run.hooks[-2].by_epoch is by_epoch
 
 
-@pytest.mark.parametrize("level", ["INFO", "DEBUG"])
-def test_a_run_begins_with_one_row_a_hook_and_the_stages_are_for_debugging(
-    caplog, level
-):
+def test_a_run_begins_with_one_row_a_hook(caplog):
     run = runner(limit=1, logger=logging.getLogger("mine"))
     run.register_hook(Trace(), "HIGH")
-    with caplog.at_level(level, logger="mine"):
+    with caplog.at_level("INFO", logger="mine"):
         run.run([plain_loader(1)])
     (row,) = [line for line in caplog.text.splitlines() if "hook: " in line]
     assert row.startswith("hook: HIGH         Trace before_run ")
-    assert "before_run:\n(HIGH        ) Trace" in run.get_hook_info()
-    assert (run.get_hook_info() in caplog.text) == (level == "DEBUG")
+    assert run.get_hook_info() == "\n".join(run.table.rows())
 
 
 def test_a_hook_is_built_from_its_config():

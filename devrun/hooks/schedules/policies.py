@@ -295,25 +295,3 @@ class CosineRestartLrUpdaterHook(_ToMinLr):
         factor = (progress - start) / (bounds[index] - start)
         weight = self.restart_weights[index]
         return annealing_cos(base, self.end(base), factor, weight)
-
-
-@policy
-class CosineAnnealingCooldownLrUpdaterHook(_ToMinLr):
-    """Half a cosine, then `cool_down_ratio` of the minimum rate.
-
-    The cosine ends `cool_down_time` epochs or iterations before the run does. The
-    schedule MMClassification names CosineAnnealingCooldown.
-    """
-
-    cool_down_ratio: float = 0.1
-    cool_down_time: int = 10
-
-    def __post_init__(self) -> None:
-        whole_number("cool_down_time", self.cool_down_time, least=0)
-        super().__post_init__()
-
-    def value(self, base: float, progress: int, total: int) -> float:
-        end, annealed = self.end(base), total - self.cool_down_time
-        if progress > annealed:
-            return end * self.cool_down_ratio
-        return annealing_cos(base, end, progress / annealed if annealed else 1.0)
