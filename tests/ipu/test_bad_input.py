@@ -42,7 +42,10 @@ SPLITS = {
     "no layer": (edges(("conv", 0), ("heat", 1)), "did you mean 'head'"),
     "one layer twice": (edges(("conv", 0), ("conv", 1)), "begins one block"),
     "a gap": (edges(("conv", 0), ("head", 2)), "without a gap"),
-    "no ipu": ([{"layer_to_call": "conv"}], "has no ipu_id"),
+    "no ipu": (
+        [{"layer_to_call": "conv"}],
+        "must be {layer_to_call, ipu_id",
+    ),
     "too little accumulation": (
         edges(("conv", 0), ("dropout", 1), ("head", 2)),
         "number of pipeline stages (5)",
@@ -353,7 +356,7 @@ WRONG = {
     "replikas: 2": "replikas: device 'ipu' has no option 'replikas'; did you mean",
     "evaluate_on: gpu": "evaluate_on: must be device or host, got 'gpu'",
     "deviceIterations: two": "deviceIterations: must be an integer of",
-    "eval_cfg: {outputMode: all}": "eval_cfg.outputMode: outputMode in eval_cfg: eval",
+    "eval_cfg: {outputMode: all}": "eval_cfg.outputMode: is not for evaluation",
 }
 
 

@@ -176,7 +176,7 @@ REFUSED = {
     ),
     "accumulation in evaluation": (
         {"eval_cfg": {"Training": {"gradientAccumulation": 2}}},
-        "Training in eval_cfg",
+        "Training is not for evaluation",
     ),
     "own key in a phase": ({"eval_cfg": {"replicas": 2}}, "move it out of eval_cfg"),
     "IPUs without a split": ({"num_ipus": 4}, "nothing divides the model"),

@@ -117,8 +117,8 @@ def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
         if name in evaluation:
             raise _refused(
                 name,
-                "in eval_cfg: evaluation has no gradients, and returns the outputs of "
-                "every sample; remove it",
+                "is not for evaluation, which has no gradients and returns the outputs "
+                "of every sample: remove it from eval_cfg",
             )
     common = _nested(values)
     shared = {k: v for k, v in common.items() if k not in _TRAINING_ONLY}

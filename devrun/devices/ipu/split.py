@@ -17,11 +17,22 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
-from devrun.errors import ConfigError
-from devrun.models.split import Edge, edges_of, layers_of
+from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 
 PLACED = "_ipu_split"
 CHECKPOINTED = "_ipu_checkpoints"
+KEYS = ("layer_to_call", "ipu_id", "user_id")
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The first layer of a block, and where that runs."""
+
+    name: str
+    layer: nn.Module
+    ipu: int
+    user_id: str | None
 
 
 @dataclass
@@ -58,7 +69,7 @@ def apply_split(
             gap, or more of them than `num_ipus`.
     """
     try:
-        found = edges_of(model, edges, where)
+        found = _edges(model, edges, where)
         _check_ipus(found, num_ipus, where)
         remove_split(model)
         _begin_blocks(model, found, sdk, where)
@@ -118,7 +129,11 @@ def recompute(
     Raises:
         ConfigError: a name that is no layer, or one that is never called itself.
     """
-    layers = layers_of(model, names, where)
+    try:
+        layers = [_layer(model, name, where) for name in names]
+    except ConfigError as error:
+        error.key = where
+        raise
     remove_recompute(model)
     keep = _KeepOutput(sdk.recomputationCheckpoint, sdk.isRunningOnIpu)
     handles = [layer.register_forward_hook(keep) for _, layer in layers]
@@ -142,6 +157,59 @@ class _KeepOutput:
         if not self._on_device():
             return output
         return tree_map_only(Tensor, self._checkpoint, output)
+
+
+def _edges(model: nn.Module, given: Sequence[Any], where: str) -> list[Edge]:
+    found: list[Edge] = []
+    for index, edge in enumerate(given):
+        made = _edge(model, edge, f"{where}[{index}]")
+        for first, other in enumerate(found):
+            if other.layer is made.layer:
+                same = "" if other.name == made.name else f", which is {other.name!r}"
+                raise ConfigError(
+                    f"{where}[{index}] names {made.name!r}{same}, as {where}[{first}] "
+                    "does already: a layer begins one block; remove one of the two"
+                )
+        found.append(made)
+    return found
+
+
+def _edge(model: nn.Module, edge: Any, where: str) -> Edge:
+    keys = set(edge) if isinstance(edge, Mapping) else set()
+    if not set(KEYS[:2]) <= keys <= set(KEYS):
+        raise ConfigTypeError(
+            f"{where} must be {{layer_to_call, ipu_id, user_id?}}, got {edge!r}"
+        )
+    ipu, user_id = edge["ipu_id"], edge.get("user_id")
+    if type(ipu) is not int or ipu < 0:
+        raise ConfigTypeError(f"{where}.ipu_id must be 0 or more, got {ipu!r}")
+    name, layer = _layer(model, edge["layer_to_call"], f"{where}.layer_to_call")
+    return Edge(name, layer, ipu, None if user_id is None else str(user_id))
+
+
+def _layer(model: nn.Module, name: Any, where: str) -> tuple[str, nn.Module]:
+    """Name and layer of a name, or of an index in `named_modules()`."""
+    if type(name) is int:
+        indexed = [each for each, _ in model.named_modules()]
+        if not 0 <= name < len(indexed):
+            raise ConfigError(
+                f"{where} is {name}, but the model has the layers 0 to "
+                f"{len(indexed) - 1} (their place in named_modules())"
+            )
+        name = indexed[name]
+    names = dict(model.named_modules(remove_duplicate=False))
+    if not isinstance(name, str) or name not in names:
+        known = [each for each in names if each]
+        raise UnknownNameError(
+            f"{where}: {name!r} is no layer of the model; {nearest(str(name), known)}"
+        )
+    if isinstance(names[name], _CONTAINERS):
+        inside = next((n for n in names if n.startswith(f"{name}.")), "none")
+        raise ConfigError(
+            f"{where}: {name!r} is a {type(names[name]).__name__}, which is never "
+            f"called itself; name a layer in it such as {inside!r}"
+        )
+    return name, names[name]
 
 
 def _begin_blocks(

@@ -15,8 +15,7 @@ from devrun.devices.ipu.split import apply_split
 from devrun.errors import ConfigError
 from devrun.models import ResNet, StepModule, VisionTransformer
 from devrun.models.build import build_loss, build_model
-from devrun.models.split import partition
-from devrun.rehearsal.check.ipu.balance import balance, largest_cost, measure
+from devrun.rehearsal.check.ipu.balance import balance, largest_cost, measure, partition
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "configs/vision_transformer/vit-base-p16_ft-4xb544_in1k-224_ipu.yaml"

@@ -37,12 +37,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from devrun.errors import ConfigError, DevrunError
-from devrun.models.split import StageValue, partition
 from devrun.models.step_module import StepModule
 from devrun.text import joined
 
 IPU_MEMORY = 1472 * 624 * 1024
 """Bytes of one Mk2 IPU: 1472 tiles of 624 KiB."""
+StageValue = Callable[[int, int, int], int]
+"""(stage, first block, block after the last) -> a cost of that stage."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,59 @@ def balance(
         for ipu, start in enumerate(starts)
     ]
     return Split(edges, tuple(blocks), starts, fitting is not None)
+
+
+def partition(
+    num_blocks: int,
+    num_stages: int,
+    cost: StageValue,
+    memory: StageValue,
+    limit: int | None,
+) -> tuple[int, ...] | None:
+    """First blocks of the stages; None where no division is within the limit.
+
+    Exact: dynamic programming over (stage, block), once for the least largest cost and
+    once more for the least largest memory at that cost.
+    """
+
+    def allowed(s: int, i: int, j: int) -> bool:
+        return limit is None or memory(s, i, j) <= limit
+
+    least = _bottleneck(num_blocks, num_stages, cost, allowed)
+    if least is None:
+        return None
+    most = least[0]
+    best = _bottleneck(
+        num_blocks,
+        num_stages,
+        memory,
+        lambda s, i, j: cost(s, i, j) <= most and allowed(s, i, j),
+    )
+    return (best or least)[1]
+
+
+def _bottleneck(
+    num_blocks: int,
+    num_stages: int,
+    value: StageValue,
+    allowed: Callable[[int, int, int], bool],
+) -> tuple[int, tuple[int, ...]] | None:
+    """Least possible largest value of a stage, and the stages' first blocks.
+
+    Every stage has a block at least; None when no division is allowed.
+    """
+    # best[j]: the same for the first j blocks in as many stages as were added so far
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
+    for stage in range(num_stages):
+        longer: dict[int, tuple[int, tuple[int, ...]]] = {}
+        for end in range(stage + 1, num_blocks - (num_stages - stage - 1) + 1):
+            for start, (most, starts) in best.items():
+                if start < end and allowed(stage, start, end):
+                    here = max(most, value(stage, start, end))
+                    if end not in longer or here < longer[end][0]:
+                        longer[end] = here, (*starts, start)
+        best = longer
+    return best.get(num_blocks)
 
 
 def largest_cost(blocks: Sequence[Block], starts: Sequence[int]) -> int:
