@@ -142,39 +142,20 @@ def tensors() -> Any:
     }
 
 
-def trained(owner: str = "auto", model: Any = None, precision: str = "fp32") -> Any:
-    """An epoch of 16 samples, 2 per process and batch."""
+def trained() -> Any:
+    """An epoch of 16 samples, 2 per process and batch, of a model that steps itself."""
     adapter = resolve_device("cpu")
     adapter.setup(0)
-    module = model or net()
-    loss = None if model else nn.CrossEntropyLoss()
-    policy = UpdatePolicy(owner=owner, precision=precision)
-    step, optimizer = adapter.prepare(StepModule(module, loss), sgd(module), policy)
+    module = OwnUpdate()
+    step, optimizer = adapter.prepare(StepModule(module), sgd(module), UpdatePolicy())
     data = DataLoader(samples(), batch_size=2, shuffle=True)
-    loader = adapter.prepare_dataloader(data, training=True)
     losses = []
-    for batch in loader:
-        outputs = adapter.train_step(step, batch, optimizer)
-        losses.append(mean_loss(outputs))
+    for batch in adapter.prepare_dataloader(data, training=True):
+        losses.append(mean_loss(adapter.train_step(step, batch, optimizer)))
     weights = [p.detach().flatten().tolist() for p in module.parameters()]
     unwrapped = adapter.unwrap_model(step) is module
     adapter.teardown()
     return {"losses": losses, "weights": weights, "unwrapped": unwrapped}
-
-
-def shares() -> Any:
-    adapter = resolve_device("cpu")
-    adapter.setup(0)
-    adapter.prepare(StepModule(net(), nn.CrossEntropyLoss()), None, UpdatePolicy())
-    data = TensorDataset(torch.arange(13))
-    found = {}
-    for training in (True, False):
-        loader = DataLoader(data, batch_size=2, shuffle=training)
-        prepared = adapter.prepare_dataloader(loader, training=training)
-        batches = [batch[0].tolist() for batch in prepared]
-        found["train" if training else "eval"] = [len(prepared), batches]
-    adapter.teardown()
-    return found
 
 
 def skipped() -> Any:
@@ -332,47 +313,6 @@ def rolled_back(folder: Path) -> Any:
     }
 
 
-def val_means() -> Any:
-    """The mean of a val phase whose last batches are of other sizes on each rank."""
-    model = Counted()
-    runner = EpochBasedRunner(
-        model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-        device="cpu",
-        seed=3,
-        max_epochs=1,
-    )
-    runner.register_logger_hooks({"interval": 1, "hooks": [{"type": "Means"}]})
-    train, val = TensorDataset(torch.zeros(4)), TensorDataset(torch.arange(5.0))
-    runner.run([DataLoader(train, 2), DataLoader(val, 2)], [("train", 1), ("val", 1)])
-    runner.close()
-    return next(hook for hook in runner.hooks if isinstance(hook, Means)).seen
-
-
-class Counted(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(()))
-
-    def train_step(self, batch: Any, optimizer: Any) -> dict[str, Any]:
-        (values,) = batch
-        loss = self.weight * values.sum() + values.mean()
-        return {"loss": loss, "log_vars": {}, "num_samples": len(values)}
-
-    val_step = train_step
-
-
-@HOOKS.register_module()
-class Means(LoggerHook):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.seen: list[float] = []
-
-    def log(self, runner: Any) -> None:
-        if runner.mode == "val":
-            self.seen.append(runner.log_buffer.output["loss"])
-
-
 def run_one(val: Any = None, workflow: Any = None, **how: Any) -> Any:
     """A short run, evaluated on `val`; what was logged of the evaluations on rank 0."""
     model = how.pop("model", None) or net()
@@ -490,9 +430,7 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
         "info": info,
         "means": means,
         "tensors": tensors,
-        "bf16": lambda: trained("adapter", precision="bf16"),
-        "model": lambda: trained(model=OwnUpdate()),
-        "shares": shares,
+        "model": trained,
         "skipped": skipped,
         "stopped": stopped,
         "runs": lambda: runs(folder),
@@ -500,7 +438,6 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
         "failed on main": failed_on_main,
         "split": split_up,
         "rolled back": lambda: rolled_back(folder),
-        "val means": val_means,
         "disagreements": disagreements,
         "few samples": few_samples,
     }

@@ -9,7 +9,6 @@ import subprocess
 import pytest
 import yaml
 
-from tests.launch.conftest import CONFIG
 from tests.support.command import command
 
 HOSTILE = (
@@ -77,6 +76,7 @@ def test_slurm(config, place, capsys):
     assert subprocess.run(check, capture_output=True, check=False).stderr == b""
     options = sbatch(script)
     assert options["nodes"] == "2"
+    assert options["cpus-per-task"] == "8"  # no loader workers
     assert options["ntasks-per-node"] == "1"
     assert re.fullmatch(r"devrun[-a-z0-9]*", options["job-name"])
     assert options["signal"] == "USR1@120"
@@ -142,14 +142,6 @@ def test_kubernetes(config, place, capsys):
     assert volume["emptyDir"] == {"medium": "Memory"}
     mounted = {"name": volume["name"], "mountPath": "/dev/shm"}
     assert container["volumeMounts"] == [mounted]
-
-
-def test_cores_are_asked_for_all_processes_and_their_workers(place, capsys):
-    data = {**CONFIG["data"], "workers_per_gpu": 3}
-    config = str(place.path / place.write(data=data))
-    script = printed(capsys, "slurm", "--num-devices", 2, config)
-    assert sbatch(script)["cpus-per-task"] == "8"
-    assert "--cpus-per-task=8" in run_words(script, place)[1]
 
 
 @pytest.mark.parametrize(

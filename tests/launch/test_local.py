@@ -171,20 +171,6 @@ def test_one_of_several_processes_starts_no_others(place, capsys, monkeypatch):
     assert "RANK and WORLD_SIZE" in err
 
 
-def test_one_device_is_no_launch(place):
-    place.write()
-    status, _, err = place.run("--num-devices", 1)
-    assert status == 0, err
-    assert "processes" not in err
-
-
-def test_names_reach_the_processes_as_they_were_given(place):
-    name = "a $$ ${local_rank} $(id) 'b'.yaml"
-    place.write(name=name)
-    status, _, err = place.run(config=name)
-    assert status == 0, err
-
-
 @pytest.mark.slow
 def test_an_evaluation_in_two_processes_finds_the_same(place):
     data = {
