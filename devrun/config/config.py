@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import os
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from devrun.config import dump as writer
 from devrun.config.imports import import_custom, search_folders
 from devrun.config.limits import Budget, copied
 from devrun.config.loader import HELPERS, RESERVED, Loader, finish
-from devrun.config.merge import begin_lists, merge, nested, replace_other_types
+from devrun.config.merge import merge, nested
 from devrun.config.origin import describe
 from devrun.config.redact import redacted, remember_secrets
 from devrun.config.schema import KEYS
@@ -111,19 +110,6 @@ class Config:
         config._set("_filename", None)
         return config
 
-    @staticmethod
-    def auto_argparser(
-        description: str | None = None,
-    ) -> tuple[argparse.ArgumentParser, Config]:
-        """A parser with one option for each value of the file that argv names."""
-        first = argparse.ArgumentParser(description=description, add_help=False)
-        first.add_argument("config")
-        config = Config.fromfile(first.parse_known_args()[0].config)
-        parser = argparse.ArgumentParser(description=description)
-        parser.add_argument("config", help="config file path")
-        _add_options(parser, config._cfg_dict)
-        return parser, config
-
     @property
     def filename(self) -> str | None:
         name: str | None = self.__dict__["_filename"]
@@ -182,9 +168,6 @@ class Config:
         budget = Budget()
         new = copied(nested(options, origin), budget, origin, any_leaf=True)
         tree = copy.deepcopy(self._cfg_dict)
-        if allow_list_keys:
-            begin_lists(options, tree, origin)
-        replace_other_types(options, new, tree)
         merge(new, tree, list_keys=allow_list_keys)
         self._set("_cfg_dict", finish(tree, budget))
 
@@ -280,19 +263,3 @@ def _origins(
             yield from _origins(value, masked, here, line)
         else:
             yield dotted(here), masked, str(line) if line else ""
-
-
-def _add_options(
-    parser: argparse.ArgumentParser, tree: dict[Any, Any], before: str = ""
-) -> None:
-    for key, value in tree.items():
-        name = f"--{before}{key}"
-        if isinstance(value, dict):
-            _add_options(parser, value, f"{before}{key}.")
-        elif isinstance(value, bool):
-            parser.add_argument(name, action="store_true")
-        elif isinstance(value, (str, int, float)):
-            kind = next(k for k in (str, int, float) if isinstance(value, k))
-            parser.add_argument(name, type=kind)
-        elif isinstance(value, (list, tuple)) and value:
-            parser.add_argument(name, type=type(value[0]), nargs="+")

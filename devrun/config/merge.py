@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
 from typing import Any
 
 from devrun.config.origin import config_error, describe
 from devrun.config.redact import shown_value
 from devrun.config.tree import ConfigDict, ConfigList, adopt, origin_of, place
 from devrun.errors import ConfigTypeError, UnknownNameError
-from devrun.place import KeyPath, Origin, dotted
+from devrun.place import KeyPath, Origin
 
 DELETE = "_delete_"
+_OTHER_TYPE = "where the type is another"
+"""A value of `_delete_` that is set for dicts which the command line gives whole."""
 
 
 def merge(
@@ -20,7 +20,8 @@ def merge(
 ) -> None:
     """Put `new` into `base`, in place; `_delete_=True` in a dict drops what it meets.
 
-    With `list_keys`, digits in `new` are the positions of a list in `base`.
+    With `list_keys`, digits in `new` are the positions of a list in `base`, or of a
+    new one where nothing is yet.
 
     Raises:
         ConfigTypeError: a dict meets something else; a word indexes a list.
@@ -29,70 +30,67 @@ def merge(
     for key, value in new.items():
         if key == DELETE:
             continue
-        origin = origin_of(new, key)
-        here = (*path, key)
+        origin, here = origin_of(new, key), (*path, key)
         if key not in base and isinstance(key, str) and key.isdecimal():
             key = int(key) if int(key) in base else key
-        if isinstance(value, ConfigDict) and key in base and not _deletes(value, here):
-            _merge_into(value, base, key, here, origin, list_keys)
+        old = dict.get(base, key)
+        if not isinstance(value, ConfigDict):
+            place(base, key, value, origin)
+        elif old is None and list_keys and all(map(_is_position, value or [""])):
+            made = _merged_list(value, [None] * len(value), here, origin)
+            place(base, key, made, origin)
+        elif key not in base or (old is None and list_keys):
+            value.pop(DELETE, None)
+            place(base, key, value, origin)
+        elif _deletes(value, old, here):
+            del value[DELETE]
+            place(base, key, value, origin)
+        elif isinstance(old, ConfigDict):
+            merge(value, old, here, list_keys=list_keys)
+        elif isinstance(old, (list, tuple)) and list_keys:
+            made = _merged_list(value, old, here, origin)
+            place(base, key, made, origin_of(base, key))
         else:
-            place(base, key, _without_delete(value), origin)
+            first = origin_of(base, key)
+            raise config_error(
+                f"a dict cannot be merged into {shown_value(old, here)}"
+                + (f" ({first})" if first else "")
+                + f"; add {DELETE}=True to the dict to replace it",
+                origin,
+                here,
+                ConfigTypeError,
+            )
 
 
-def _merge_into(
-    value: ConfigDict,
-    base: ConfigDict,
-    key: Any,
-    path: KeyPath,
-    origin: Origin | None,
-    list_keys: bool,
-) -> None:
-    old = base[key]
-    if old is None and list_keys:
-        place(base, key, value, origin)
-    elif isinstance(old, ConfigDict):
-        merge(value, old, path, list_keys=list_keys)
-    elif isinstance(old, (list, tuple)) and list_keys:
-        place(base, key, _merge_list(value, old, path, origin), origin_of(base, key))
-    else:
-        first = origin_of(base, key)
-        raise config_error(
-            f"a dict cannot be merged into {shown_value(old, path)}"
-            + (f" ({first})" if first else "")
-            + f"; add {DELETE}=True to the dict to replace it",
-            origin,
-            path,
-            ConfigTypeError,
-        )
+def _is_position(key: Any) -> bool:
+    return isinstance(key, str) and key.isdecimal() and len(key) < 10
 
 
-def _merge_list(
+def _merged_list(
     value: ConfigDict, old: Any, path: KeyPath, origin: Origin | None
 ) -> Any:
     items = list(old)
     for key, item in value.items():
         here = (*path, key)
-        if not (isinstance(key, str) and key.isdecimal()):
+        if not _is_position(key):
             reason = f"{describe(old)} is indexed by a number, not by {describe(key)}"
             raise config_error(reason, origin, here, ConfigTypeError)
-        index = int(key[:9])
+        index = int(key)
         if index >= len(items):
             reason = f"there is no position {index} in {describe(old)}; the last is "
             raise config_error(
                 f"{reason}{len(items) - 1}", origin, here, UnknownNameError
             )
-        holder = ConfigDict()
+        holder, override = ConfigDict(), ConfigDict()
         place(holder, index, items[index], None)
-        override = ConfigDict()
         place(override, index, item, origin_of(value, key))
         merge(override, holder, path, list_keys=True)
         items[index] = holder[index]
     if isinstance(old, tuple):
         return tuple(items)
     result = ConfigList(items)
-    result._meta_ = (
-        old._meta_.thawed() if isinstance(old, ConfigList) else result._meta_
-    )
+    if isinstance(old, ConfigList):
+        result._meta_ = old._meta_.thawed()
     return result
 
 
@@ -119,101 +117,28 @@ def nested(options: dict[str, Any], origin: Origin) -> ConfigDict:
                 reason = f"{part} is also given the value {shown_value(node, parts)}"
                 raise config_error(reason, origin, [full])
         place(node, parts[-1], adopt(value), origin)
+        _mark(node[parts[-1]])
     return root
 
 
-def begin_lists(options: dict[str, Any], tree: ConfigDict, origin: Origin) -> None:
-    """Put a list into `tree` where positions are set and nothing is yet.
+def _mark(value: Any) -> None:
+    """Let a whole dict replace one of another `type`, whose arguments are not its own.
 
-    `custom_hooks.0.type` is then the first hook of a config that has none.
-
-    Raises:
-        UnknownNameError: the positions do not begin with 0, or leave one out.
+    `model.type=B` alone changes the type and keeps the rest.
     """
-    for full in options:
-        parts = str(full).split(".")
-        for depth in range(1, len(parts)):
-            here = parts[:depth]
-            holder, key = _at(tree, here[:-1]), here[-1]
-            if not parts[depth].isdecimal() or _at(tree, here) is not None:
-                continue
-            if isinstance(holder, ConfigDict):
-                made = _empty_list(options, here, origin)
-                place(holder, key, made, origin)
-            elif isinstance(holder, ConfigList) and key.isdecimal():
-                if int(key[:9]) < len(holder):
-                    holder[int(key)] = _empty_list(options, here, origin)
+    if isinstance(value, ConfigDict):
+        for child in value.values():
+            _mark(child)
+        if "type" in value and DELETE not in value:
+            place(value, DELETE, _OTHER_TYPE, None)
 
 
-def _empty_list(options: dict[str, Any], path: list[str], origin: Origin) -> ConfigList:
-    before = ".".join(path) + "."
-    rests = (str(key)[len(before) :] for key in options if str(key).startswith(before))
-    positions = {rest.split(".")[0][:9] for rest in rests}
-    missing = {str(number) for number in range(len(positions))} - positions
-    if missing:
-        raise config_error(
-            f"there is no list yet, and its position {min(missing)} is not given; "
-            f"begin with 0, or write it whole, as in {path[-1]}=[...]",
-            origin,
-            path,
-            UnknownNameError,
-        )
-    return ConfigList([None] * len(positions))
-
-
-def replace_other_types(
-    options: dict[str, Any], new: ConfigDict, tree: ConfigDict
-) -> None:
-    """Let a whole dict of `options` replace a dict of another `type` in `tree`.
-
-    The arguments of one class are not those of another. `model.type=B` alone changes
-    the type and keeps the rest.
-    """
-    for full, value in options.items():
-        path = str(full).split(".")
-        if isinstance(value, dict):
-            _mark(_at(new, path), _at(tree, path), tuple(path))
-
-
-def _mark(new: Any, old: Any, path: KeyPath) -> None:
-    if not (isinstance(new, ConfigDict) and isinstance(old, ConfigDict)):
-        return
-    types = new.get("type"), old.get("type")
-    if DELETE not in new and None not in types and types[0] != types[1]:
-        place(new, DELETE, True, None)
-        logging.getLogger("devrun").info(
-            "%s: replaced, since its type changes; to keep its other keys, set %s.type",
-            *2 * (dotted(path),),
-        )
-        return
-    for key, child in new.items():
-        _mark(child, _at(old, [key]), (*path, key))
-
-
-def _at(tree: Any, path: Iterable[Any]) -> Any:
-    """The value at `path`; None if there is none."""
-    for part in path:
-        is_number = isinstance(part, str) and part.isdecimal()
-        if isinstance(tree, ConfigDict):
-            key = int(part[:9]) if part not in tree and is_number else part
-            tree = dict.get(tree, key)
-        elif isinstance(tree, (list, tuple)) and is_number:
-            index = int(part[:9])
-            tree = tree[index] if index < len(tree) else None
-        else:
-            return None
-    return tree
-
-
-def _deletes(value: dict[Any, Any], path: KeyPath) -> bool:
+def _deletes(value: ConfigDict, old: Any, path: KeyPath) -> bool:
     wish = value.get(DELETE, False)
+    if wish == _OTHER_TYPE:
+        kind = old.get("type") if isinstance(old, ConfigDict) else None
+        return kind is not None and kind != value["type"]
     if not isinstance(wish, bool):
         reason = f"takes True or False, not {describe(wish)}"
         raise config_error(reason, origin_of(value, DELETE), (*path, DELETE))
     return wish
-
-
-def _without_delete(value: Any) -> Any:
-    if isinstance(value, ConfigDict) and DELETE in value:
-        del value[DELETE]
-    return value

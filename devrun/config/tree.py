@@ -10,7 +10,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from typing_extensions import Self
 
@@ -40,12 +40,12 @@ Node = TypeVar("Node", bound="_Node")
 
 
 def _guarded(method: Callable[..., Any]) -> Any:
-    """The `method` of dict or list, refused in a frozen tree."""
+    """The `method` of list, refused in a frozen tree; it takes in nodes."""
 
     @functools.wraps(method)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
         guard(self)
-        return method(self, *args, **kwargs)
+        return method(self, *map(adopt, args), **kwargs)
 
     return guarded
 
@@ -134,12 +134,10 @@ class ConfigDict(_Node, dict[Any, Any]):
         self.update(other)
         return self
 
-    update: Any = MutableMapping.update  # dict's own would go past `__setitem__`
-
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        if key not in self:
-            self[key] = default
-        return self[key]
+    # dict's own would go past `__setitem__` and `__delitem__`
+    update: Any = MutableMapping.update
+    popitem: Any = MutableMapping.popitem
+    clear: Any = MutableMapping.clear
 
     def pop(self, key: Any, *default: Any) -> Any:
         guard(self, key)
@@ -148,12 +146,10 @@ class ConfigDict(_Node, dict[Any, Any]):
         self._meta_.origins.pop(key, None)
         return super().pop(key, *default)
 
-    popitem = _guarded(dict.popitem)
-
-    def clear(self) -> None:
-        guard(self)
-        self._meta_.origins.clear()
-        super().clear()
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
 
     def to_dict(self) -> dict[Any, Any]:
         """The same tree in plain dicts and lists."""
@@ -178,36 +174,12 @@ class ConfigList(_Node, list[Any]):
     def __init__(self, items: Iterable[Any] = ()) -> None:
         super().__init__(adopt(item) for item in items)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        guard(self, index)
-        super().__setitem__(index, adopt(value))
 
-    def __delitem__(self, index: SupportsIndex | slice) -> None:
-        guard(self, index)
-        super().__delitem__(index)
-
-    def __iadd__(self, items: Iterable[Any]) -> ConfigList:  # type: ignore[misc]
-        self.extend(items)
-        return self
-
-    def append(self, item: Any) -> None:
-        guard(self)
-        super().append(_settled(self, len(self), adopt(item)))
-
-    def extend(self, items: Iterable[Any]) -> None:
-        guard(self)
-        super().extend([adopt(item) for item in items])
-
-    def insert(self, index: SupportsIndex, item: Any) -> None:
-        guard(self)
-        super().insert(index, adopt(item))
-
-    pop = _guarded(list.pop)
-    remove = _guarded(list.remove)
-    clear = _guarded(list.clear)
-    reverse = _guarded(list.reverse)
-    sort = _guarded(list.sort)
-    __imul__ = _guarded(list.__imul__)
+for _name in (
+    "__setitem__", "__delitem__", "__iadd__", "__imul__", "append", "extend", "insert",
+    "pop", "remove", "clear", "reverse", "sort",
+):  # fmt: skip
+    setattr(ConfigList, _name, _guarded(getattr(list, _name)))
 
 
 def _rebuild(kind: type[Node], items: Any, meta: Meta) -> Node:

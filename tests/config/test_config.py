@@ -1,4 +1,3 @@
-import argparse
 import copy
 import pickle
 import sys
@@ -110,13 +109,11 @@ def test_a_list_that_is_not_there_begins_with_its_first_position(load):
             "custom_hooks.0.interval": 5,
             "a.b.0.1": 2,
             "a.b.0.0": 1,
-            "words": {"0": "kept as a dict"},
         }
     )
     assert cfg.custom_hooks == [{"type": "A", "interval": 5}, {"type": "B"}]
     assert cfg.a == {"b": [[1, 2]]}
-    assert cfg.words == {"0": "kept as a dict"}
-    with pytest.raises(KeyError, match=r"hooks: there is no list yet, .* position 0"):
+    with pytest.raises(KeyError, match=r"hooks.1: there is no position 1 in a list"):
         cfg.merge_from_dict({"hooks.1.type": "A"})
 
 
@@ -167,22 +164,6 @@ def test_origins_list_every_value_with_its_line(load):
         ("c.1", 2, "cfg.yaml:2"),
         ("password", "******", "cfg.yaml:5"),
     ]
-
-
-def test_auto_argparser_has_an_option_for_each_value(write, monkeypatch):
-    path = write("cfg.py", "lr = 0.1\nname = 'x'\na = dict(n=1, f=True)\nl = [1, 2]\n")
-    argv = ["prog", path, "--lr", "0.5", "--a.n", "3", "--a.f", "--l", "4", "5"]
-    monkeypatch.setattr(sys, "argv", argv)
-    parser, cfg = Config.auto_argparser("text")
-    assert isinstance(parser, argparse.ArgumentParser)
-    found = vars(parser.parse_args())
-    assert cfg.lr == 0.1
-    assert (found["lr"], found["a.n"], found["a.f"], found["l"]) == (
-        0.5,
-        3,
-        True,
-        [4, 5],
-    )
 
 
 def test_fromstring_reads_each_format():
