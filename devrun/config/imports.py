@@ -16,6 +16,7 @@ from devrun.errors import ConfigError, ConfigTypeError
 from devrun.importing import import_for_config, import_for_user
 
 _KEY = "custom_imports"
+_ACCEPTED = ("imports", "allow_failed_imports")
 
 
 def import_custom(
@@ -34,25 +35,37 @@ def import_custom(
     wish = cfg.get(_KEY)
     if wish is None:
         return []
-    origin = origin_of(cfg, _KEY)
     if not isinstance(wish, ConfigDict):
         reason = f"takes dict(imports=[...]), not {describe(wish)}"
-        raise config_error(reason, origin, [_KEY], ConfigTypeError)
+        raise config_error(reason, origin_of(cfg, _KEY), [_KEY], ConfigTypeError)
     for key in wish:
-        if key not in ("imports", "allow_failed_imports"):
-            hint = hint_for(key, ("imports", "allow_failed_imports"))
-            reason = f"unknown key; {hint}"
+        if key not in _ACCEPTED:
+            reason = f"unknown key; {hint_for(key, _ACCEPTED)}"
             raise config_error(reason, origin_of(wish, key), [_KEY, key])
+    place, path = origin_of(wish, "imports"), [_KEY, "imports"]
     names = wish.get("imports") or []
     names = [names] if isinstance(names, str) else names
-    allow = wish.get("allow_failed_imports", False)
     if not isinstance(names, (list, tuple)) or not all(map(_is_module, names)):
         reason = "takes module names such as mypackage.models"
-        raise config_error(
-            reason, origin_of(wish, "imports"), [_KEY, "imports"], ConfigTypeError
-        )
-    found = (_import(name, wish, bool(allow), folders) for name in names)
-    return [module for module in found if module is not None]
+        raise config_error(reason, place, path, ConfigTypeError)
+    modules = []
+    for name in names:
+        try:
+            found = (
+                import_for_user(name, folders) if folders else import_for_config(name)
+            )
+            modules.append(found)
+        except Exception as error:
+            reason = (
+                f"importing {name!r} failed: {cause_of(error)}; install it, or put "
+            )
+            reason += "its directory on PYTHONPATH"
+            reason = str(error) if isinstance(error, ConfigError) else reason
+            problem = config_error(reason, place, path)
+            if not wish.get("allow_failed_imports"):
+                raise problem from error
+            logging.getLogger("devrun").warning("%s", problem)
+    return modules
 
 
 def import_named(names: Iterable[str], file: str | Path) -> None:
@@ -83,24 +96,3 @@ def search_folders(file: str | Path) -> tuple[str, str]:
 
 def _is_module(name: Any) -> bool:
     return isinstance(name, str) and all(p.isidentifier() for p in name.split("."))
-
-
-def _import(
-    name: str, wish: ConfigDict, allow: bool, folders: Sequence[str | Path]
-) -> ModuleType | None:
-    try:
-        if folders:
-            return import_for_user(name, folders)
-        return import_for_config(name)
-    except Exception as error:
-        reason = (
-            str(error)
-            if isinstance(error, ConfigError)
-            else f"importing {name!r} failed: {cause_of(error)}; install it, or put "
-            "its directory on PYTHONPATH"
-        )
-        problem = config_error(reason, origin_of(wish, "imports"), [_KEY, "imports"])
-        if not allow:
-            raise problem from error
-        logging.getLogger("devrun").warning("%s", problem)
-        return None

@@ -10,8 +10,10 @@ from devrun.config.origin import describe
 
 MODULE = ((r"^module\.", ""),)
 """MMCV's default: what DataParallel puts before every key."""
-_ACCEPTED = "a list of [pattern, replacement] pairs of text"
 _PAIRS, _LENGTH = 100, 500
+_ACCEPTED = (
+    f"at most {_PAIRS} [pattern, replacement] pairs of at most {_LENGTH} characters"
+)
 LONGEST = 256
 """Characters of a key that is renamed, and of what it becomes."""
 _REPETITIONS, _CHOICES = 4, 12
@@ -30,38 +32,33 @@ def revisions(value: Any) -> list[tuple[re.Pattern[str], str]]:
         ValueError: not such a list, or an invalid pattern or replacement.
     """
     if not isinstance(value, (list, tuple)) or len(value) > _PAIRS:
-        raise ValueError(f"takes {_ACCEPTED} (at most {_PAIRS}), not {describe(value)}")
-    found = []
-    for pair in value:
-        texts = isinstance(pair, (list, tuple)) and [isinstance(t, str) for t in pair]
-        if texts != [True, True] or max(map(len, pair)) > _LENGTH:
-            raise ValueError(
-                f"takes {_ACCEPTED} of at most {_LENGTH} characters, not one with "
-                f"{describe(pair)}"
-            )
-        pattern, replacement = pair
-        try:
-            compiled = re.compile(pattern)
-            re.sub(f"{pattern}|", replacement, "")  # reads the replacement too
-        except (re.error, IndexError, OverflowError, RecursionError) as error:
-            raise ValueError(
-                f"{describe(pattern)} with {describe(replacement)} is no regular "
-                f"expression with its replacement: {error}"
-            ) from None
-        plain = _LITERAL.sub("x", pattern)
-        repetitions = len(re.findall(r"[*+{]", plain))
-        choices = len(re.findall(r"[|]|(?<![(*+?}])[?]", plain))
-        if (
-            re.search(r"\)[*+{]", plain)
-            or repetitions > _REPETITIONS
-            or choices > _CHOICES
-        ):
-            raise ValueError(
-                f"{describe(pattern)} could take for ever: repeat no group, and have "
-                f"at most {_REPETITIONS} repetitions and {_CHOICES} choices"
-            )
-        found.append((compiled, replacement))
-    return found
+        raise ValueError(f"takes {_ACCEPTED}, not {describe(value)}")
+    return [_revision(pair) for pair in value]
+
+
+def _revision(pair: Any) -> tuple[re.Pattern[str], str]:
+    texts = isinstance(pair, (list, tuple)) and [isinstance(t, str) for t in pair]
+    if texts != [True, True] or max(map(len, pair)) > _LENGTH:
+        raise ValueError(f"takes {_ACCEPTED}, not one with {describe(pair)}")
+    pattern, replacement = pair
+    try:
+        compiled = re.compile(pattern)
+        re.sub(f"{pattern}|", replacement, "")  # reads the replacement too
+    except (re.error, IndexError, OverflowError, RecursionError) as error:
+        raise ValueError(
+            f"{describe(pattern)} with {describe(replacement)} is no regular "
+            f"expression with its replacement: {error}"
+        ) from None
+    plain = _LITERAL.sub("x", pattern)
+    repetitions = len(re.findall(r"[*+{]", plain))
+    choices = len(re.findall(r"[|]|(?<![(*+?}])[?]", plain))
+    too_many = repetitions > _REPETITIONS or choices > _CHOICES
+    if too_many or re.search(r"\)[*+{]", plain):
+        raise ValueError(
+            f"{describe(pattern)} could take for ever: repeat no group, and have "
+            f"at most {_REPETITIONS} repetitions and {_CHOICES} choices"
+        )
+    return compiled, replacement
 
 
 def revised(key: str, pairs: Sequence[tuple[re.Pattern[str], str]]) -> str:

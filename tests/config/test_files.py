@@ -30,18 +30,18 @@ def test_other_extensions_are_refused(tmp_path):
 
 def test_a_directory_is_refused(tmp_path):
     (tmp_path / "d.py").mkdir()
-    assert "a directory" in message(tmp_path / "d.py")
+    assert "it is no regular file" in message(tmp_path / "d.py")
 
 
 @pytest.mark.parametrize("name", ["f.yaml", "f.py", "f.json"])
 def test_a_pipe_is_refused_without_waiting_for_it(tmp_path, name):
     os.mkfifo(tmp_path / name)
-    assert "a pipe, socket or device" in message(tmp_path / name)
+    assert "it is no regular file" in message(tmp_path / name)
 
 
 def test_a_device_behind_a_link_is_refused(tmp_path):
     (tmp_path / "z.yaml").symlink_to("/dev/zero")
-    assert "a pipe, socket or device" in message(tmp_path / "z.yaml")
+    assert "it is no regular file" in message(tmp_path / "z.yaml")
 
 
 def test_bytes_that_are_no_utf8_are_named_with_their_line(tmp_path):
