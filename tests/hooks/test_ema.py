@@ -84,24 +84,6 @@ def test_weights_come_back_when_evaluation_fails() -> None:
     assert torch.equal(loop.model.weight, trained)
 
 
-def test_the_same_storage_is_kept() -> None:
-    loop = TracedRun(EMAHook(momentum=0.1, warm_up=1), max_iters=3).run()
-    address = loop.model.weight.data_ptr()
-    with loop.runner.evaluating():
-        assert loop.model.weight.data_ptr() == address
-
-
-def test_a_second_run_goes_on_with_the_same_average() -> None:
-    hook = EMAHook(momentum=0.1, warm_up=1)
-    loop = TracedRun(hook, max_iters=3).run()
-    model = hook.averaged_model
-    loop.runner.state.max_iters = 6
-    loop.run()
-    assert hook.averaged_model is model
-    with loop.runner.evaluating():
-        assert not torch.equal(loop.model.weight, model.weight)
-
-
 @pytest.mark.parametrize("stop", [1, 4, 7])
 def test_a_resumed_run_has_the_average_of_one_never_stopped(
     tmp_path: Path, stop: int
@@ -119,14 +101,6 @@ def test_a_resumed_run_has_the_average_of_one_never_stopped(
     for name, value in whole_hook.averaged_model.state_dict().items():
         assert torch.equal(hook.averaged_model.state_dict()[name], value), name
     assert hook.state_dict()["n_averaged"] == whole_hook.state_dict()["n_averaged"]
-
-
-def test_state_has_the_names_of_the_model_and_counts_the_averagings() -> None:
-    hook = EMAHook(interval=2)
-    loop = TracedRun(hook, max_iters=5).run()
-    state = hook.state_dict()
-    assert state["model"].keys() == loop.model.state_dict().keys()
-    assert state["n_averaged"] == 4  # the first weights, and updates 0, 2 and 4
 
 
 def test_a_state_loaded_before_the_run_is_not_lost_when_saved_again() -> None:
@@ -192,15 +166,6 @@ def test_weights_are_fetched_and_pushed_where_the_device_keeps_its_own() -> None
     with loop.runner.evaluating():
         assert device.asked == ["sync_to_host", "sync_to_device"]
     assert device.asked == ["sync_to_host", "sync_to_device", "sync_to_device"]
-
-
-def test_nothing_is_synchronised_where_the_weights_are_on_the_host() -> None:
-    device = Noting(elsewhere=False)
-    loop = TracedRun(EMAHook(), max_iters=3, device=device).run()
-    device.asked.clear()
-    with loop.runner.evaluating():
-        pass
-    assert device.asked == []
 
 
 def test_a_checkpoint_inside_an_evaluation_is_refused(tmp_path: Path) -> None:

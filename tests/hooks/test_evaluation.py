@@ -11,11 +11,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from devrun.errors import ConfigError, DataError, UnknownNameError
-from devrun.hooks.base import Hook
 from devrun.hooks.evaluation import DistEvalHook, EvalHook, infer_rule
 from devrun.hooks.logger import TextLoggerHook
 from devrun.hooks.timer import IterTimerHook
-from devrun.registry import HOOKS
 from tests.support.near import assert_near
 from tests.support.observe import records
 from tests.support.points import loader, make_runner, model, samples
@@ -104,20 +102,6 @@ def test_means_count_every_sample_once_whatever_the_batches():
     assert [result["eval_iter_num"] for result in found] == [12, 3, 1]
 
 
-def test_the_log_has_a_line_and_a_record_with_the_batches(tmp_path):
-    hooks = (
-        IterTimerHook(),
-        EvalHook(loader(batch_size=5), metric="accuracy"),
-        TextLoggerHook(interval=2),
-    )
-    runner = run(*hooks, length=1, work_dir=tmp_path)
-    (line,) = runner.lines.matching(r"\(val\)")
-    assert line.startswith("Epoch(val) [1][3]\tloss: ")
-    assert "accuracy: " in line
-    modes = [(r["mode"], r["step"]) for r in records(tmp_path)[1:]]
-    assert modes == [("train", 2), ("train", 4), ("val", 4)]
-
-
 def test_training_values_of_an_iter_runner_come_before_and_unmixed(tmp_path):
     hooks = (
         IterTimerHook(),
@@ -134,14 +118,6 @@ def test_training_values_of_an_iter_runner_come_before_and_unmixed(tmp_path):
     ]
     assert all(("accuracy" in r) == (r["mode"] == "val") for r in found)
     assert all(("time" in r) == (r["mode"] == "train") for r in found)
-
-
-def test_the_model_is_back_in_training_mode():
-    class Watch(Hook):
-        def before_train_iter(self, runner):
-            assert runner.model.training
-
-    run(EvalHook(loader(), interval=1, by_epoch=False), Watch(), by_epoch=False)
 
 
 def best_names(tmp_path):
@@ -184,28 +160,11 @@ def test_several_of_the_best_are_kept(tmp_path):
     assert [score for score, _ in hook.best.entries] == [0.5, 0.4]
 
 
-def test_rule_less_keeps_the_smallest(tmp_path):
-    scored([0.3, 0.1, 0.2], tmp_path, rule="less")
-    assert best_names(tmp_path) == ["best_acc_epoch_2"]
-
-
 def test_auto_takes_the_first_result_and_its_rule(tmp_path):
     hook = EvalHook(loader(), save_best="auto", metric="accuracy")
     runner = run(hook, length=2, work_dir=tmp_path)
     assert (hook.key_indicator, hook.rule) == ("loss", "less")
     assert runner.meta["hook_msgs"]["best_ckpt"].endswith("best_loss_epoch_2")
-
-
-def test_iterations_name_the_best_and_another_directory_holds_it(tmp_path):
-    hook = EvalHook(
-        loader(),
-        interval=2,
-        by_epoch=False,
-        save_best="loss",
-        out_dir=tmp_path / "best",
-    )
-    run(hook, by_epoch=False, work_dir=tmp_path / "work")
-    assert (tmp_path / "best" / "best_loss_iter_4").is_dir()
 
 
 def test_the_best_is_not_forgotten_by_a_resumed_run(tmp_path):
@@ -291,13 +250,6 @@ def test_dist_eval_hook_passes_mmcvs_arguments_on():
     assert seen == {"tmpdir": "/x", "gpu_collect": True}
 
 
-def test_no_results_are_said_and_skipped(tmp_path):
-    hook = EvalHook(loader(), test_fn=lambda net, batches: {}, save_best="acc")
-    runner = run(hook, length=1, work_dir=tmp_path)
-    assert runner.lines.matching("no results")
-    assert best_names(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     ("metric", "rule"),
     [
@@ -356,9 +308,3 @@ def test_a_failed_save_leaves_the_best_as_it_was(tmp_path, monkeypatch):
         hook.best.offer(runner, "acc", "greater", 0.9, "epoch_2")
     assert hook.best.entries == [(0.5, "best_acc_epoch_1")]
     assert runner.meta["hook_msgs"]["best_score"] == 0.5
-
-
-def test_it_is_built_from_a_config():
-    cfg = {"type": "EvalHook", "interval": 2, "metric": ["accuracy", {"type": "top5"}]}
-    hook = HOOKS.build(cfg, default_args={"dataloader": loader()})
-    assert [metric.name for metric in hook.metrics] == ["accuracy", "top5"]

@@ -83,16 +83,6 @@ def test_train_lines_of_an_iter_runner_are_mmcvs(tmp_path):
         assert re.fullmatch(pattern, line), line
 
 
-def test_without_a_timer_the_line_has_no_times_and_is_still_a_train_record(tmp_path):
-    runner = run(
-        TextLoggerHook(interval=4), model=Losses(), length=1, work_dir=tmp_path
-    )
-    assert runner.lines.matching("^Epoch") == [
-        "Epoch [1][4/4]\tlr: 1.000e-01, loss: 2.5000"
-    ]
-    assert records(tmp_path)[1]["mode"] == "train"
-
-
 def test_a_val_epoch_is_one_line_and_one_record(tmp_path):
     runner = run(
         IterTimerHook(),
@@ -255,14 +245,6 @@ def test_tags_of_a_users_logger_are_mmcvs():
         {"train/loss": 2.5, "learning_rate": 0.1, "momentum": 0},
     )
     assert val == ("val", 4, {"val/mIoU": 0.5, "learning_rate": 0.1, "momentum": 0})
-
-
-def test_only_the_last_logger_empties_the_output():
-    first, last = Tags(interval=4), Tags(interval=4)
-    runner = run(first, last, model=Losses(), length=1)
-    assert len(first.logged) == len(last.logged) == 1
-    assert (first.reset_flag, last.reset_flag) == (False, True)
-    assert runner.log_buffer.output == {}
 
 
 def test_what_cannot_be_done_is_refused():

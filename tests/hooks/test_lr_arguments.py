@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from devrun.hooks.schedules.hook import LrUpdaterHook
 from devrun.hooks.schedules.policies import (
     CosineAnnealingLrUpdaterHook,
     FixedLrUpdaterHook,
-    StepLrUpdaterHook,
 )
 from devrun.registry import HOOKS
 from tests.support.runs import TracedRun
@@ -32,19 +30,6 @@ from tests.support.runs import TracedRun
 def test_a_policy_is_the_first_part_of_the_hooks_name(policy: str, hook: type) -> None:
     arguments = {"min_lr": 0.0} if policy == "CosineAnnealing" else {}
     assert type(build_lr_hook({"policy": policy, **arguments})) is hook
-
-
-def test_building_leaves_the_config_as_it_was() -> None:
-    cfg = {"policy": "CosineRestart", "periods": [3], "min_lr": 0.0}
-    before = copy.deepcopy(cfg)
-    build_lr_hook(cfg)
-    build_lr_hook(cfg)
-    assert cfg == before
-
-
-def test_a_hook_is_taken_as_it_is() -> None:
-    hook = StepLrUpdaterHook(step=1)
-    assert build_lr_hook(hook) is hook
 
 
 def test_a_users_own_policy_is_found_by_its_name(request: Any) -> None:
@@ -69,8 +54,6 @@ def test_a_users_own_policy_is_found_by_its_name(request: Any) -> None:
         ({"policy": ""}, KeyError, "no learning-rate policy ''"),
         ({"policy": "step"}, TypeError, "'step'"),
         ({"policy": "step", "step": 0}, ValueError, "step must be .* got 0"),
-        ({"policy": "step", "step": True}, TypeError, "step must be .* got True"),
-        ({"policy": "step", "step": 1.5}, TypeError, "step must be .* got 1.5"),
         ({"policy": "step", "step": [3, -1]}, ValueError, "milestone .* got -1"),
         ({"policy": "step", "step": 1, "gama": 1}, TypeError, "did you mean 'gamma'"),
         (
@@ -96,11 +79,6 @@ def test_a_users_own_policy_is_found_by_its_name(request: Any) -> None:
         ),
         ({"policy": "CosineAnnealing"}, ValueError, "min_lr and min_lr_ratio.*neither"),
         (
-            {"policy": "LinearAnnealing", "min_lr": 0.0, "min_lr_ratio": 0.1},
-            ValueError,
-            "exactly one of min_lr and min_lr_ratio, got 0.0 and 0.1",
-        ),
-        (
             {"policy": "FlatCosineAnnealing", "min_lr": 0, "start_percent": 1},
             ValueError,
             "start_percent must be a float",
@@ -122,8 +100,6 @@ def test_a_users_own_policy_is_found_by_its_name(request: Any) -> None:
             ValueError,
             "step_ratio_up must be",
         ),
-        ({"policy": "cyclic", "gamma": 0}, ValueError, "gamma must be"),
-        ({"policy": "cyclic", "cyclic_times": 0}, ValueError, "cyclic_times must be"),
         (
             {"policy": "cyclic", "anneal_strategy": "exp"},
             ValueError,
@@ -134,11 +110,6 @@ def test_a_users_own_policy_is_found_by_its_name(request: Any) -> None:
             {"policy": "OneCycle", "max_lr": 1, "pct_start": 1.5},
             ValueError,
             "pct_start must be",
-        ),
-        (
-            {"policy": "OneCycle", "max_lr": 1, "total_steps": 1.5},
-            ValueError,
-            "total_steps must be",
         ),
     ],
 )
@@ -176,11 +147,6 @@ def test_what_does_not_fit_the_run_is_refused_before_it_begins(
     with pytest.raises(error, match=words):
         loop.run()
     assert loop.lrs == []
-
-
-def test_a_missing_argument_is_a_type_error() -> None:
-    with pytest.raises(ConfigTypeError, match="CosineAnnealingLR needs .*'T_max'"):
-        build_lr_hook({"policy": "CosineAnnealingLR"})
 
 
 def test_a_mistake_in_a_file_is_said_with_its_line(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from devrun.errors import ConfigError
-from devrun.hooks.base import Priority
 from devrun.hooks.schedules.build import build_lr_hook
 from devrun.hooks.schedules.hook import LrUpdaterHook
 from devrun.hooks.schedules.policies import StepLrUpdaterHook
@@ -25,22 +24,6 @@ def test_each_group_keeps_its_own_initial_rate() -> None:
     hook = build_lr_hook({"policy": "step", "step": 1, "gamma": 0.5})
     loop = TracedRun(hook, max_epochs=2, length=1, optimizer=two_groups).run()
     assert loop.lrs == [[0.4, 0.1], [0.2, 0.05]]
-
-
-def test_several_optimizers_follow_one_schedule_each_from_its_own_rate() -> None:
-    def both(model: Any) -> dict[str, Any]:
-        return {
-            "w": torch.optim.SGD([model.weight], lr=0.4),
-            "b": torch.optim.Adam([model.bias], lr=0.1),
-        }
-
-    cfg = {"policy": "exp", "gamma": 0.5, "warmup": "constant", "warmup_iters": 1}
-    hook = build_lr_hook({**cfg, "by_epoch": False})
-    loop = TracedRun(hook, max_iters=3, optimizer=both).run()
-    assert loop.lrs == [
-        pytest.approx(r) for r in ([0.04, 0.01], [0.2, 0.05], [0.1, 0.025])
-    ]
-    assert hook.base_lr == {"w": [0.4], "b": [0.1]}
 
 
 def test_one_cycle_takes_peaks_per_group_and_per_optimizer() -> None:
@@ -120,15 +103,6 @@ def test_a_subclass_that_overrides_a_stage_is_called_in_it() -> None:
     assert loop.first_lrs == pytest.approx([0.5, 0.25, 0.5 / 3])
 
 
-def test_a_subclass_needs_only_get_lr() -> None:
-    class Sawtooth(LrUpdaterHook):
-        def get_lr(self, runner: Any, base_lr: float) -> float:
-            return base_lr * (1 + self.progress(runner)[0] % 2)
-
-    loop = TracedRun(Sawtooth(by_epoch=False), max_iters=4).run()
-    assert loop.first_lrs == [0.1, 0.2, 0.1, 0.2]
-
-
 def test_a_subclass_may_change_the_warmup() -> None:
     class Quadratic(StepLrUpdaterHook):
         def get_warmup_lr(self, cur_iters: int) -> list[float]:
@@ -152,10 +126,6 @@ def test_a_run_without_optimizer_is_refused() -> None:
     )
     with pytest.raises(ConfigError, match="this runner has none"):
         loop.run()
-
-
-def test_learning_rate_hooks_run_very_early() -> None:
-    assert StepLrUpdaterHook(step=2).priority is Priority.VERY_HIGH
 
 
 def test_a_subclass_may_give_the_formula_alone() -> None:

@@ -14,59 +14,6 @@ from tests.support.runs import TracedRun
 
 STEPS = 24
 CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
-    "StepLR": (
-        {"policy": "step", "step": 5, "gamma": 0.3},
-        "StepLR",
-        {"step_size": 5, "gamma": 0.3},
-    ),
-    "MultiStepLR": (
-        {"policy": "step", "step": [3, 11, 12], "gamma": 0.3},
-        "MultiStepLR",
-        {"milestones": [3, 11, 12], "gamma": 0.3},
-    ),
-    "ExponentialLR": (
-        {"policy": "exp", "gamma": 0.8},
-        "ExponentialLR",
-        {"gamma": 0.8},
-    ),
-    "PolynomialLR": (
-        {"policy": "poly", "power": 1.5},
-        "PolynomialLR",
-        {"total_iters": STEPS, "power": 1.5},
-    ),
-    "LinearLR": (
-        {"policy": "LinearAnnealing", "min_lr_ratio": 0.25},
-        "LinearLR",
-        {"start_factor": 1.0, "end_factor": 0.25, "total_iters": STEPS},
-    ),
-    "LinearLR as warm-up": (
-        {"policy": "fixed", "warmup": "linear", "warmup_iters": 6, "warmup_ratio": 0.2},
-        "LinearLR",
-        {"start_factor": 0.2, "total_iters": 6},
-    ),
-    "ConstantLR as warm-up": (
-        {"policy": "fixed", "warmup": "constant", "warmup_iters": 6,
-         "warmup_ratio": 0.2},
-        "ConstantLR",
-        {"factor": 0.2, "total_iters": 6},
-    ),
-    "CosineAnnealingLR": (
-        {"policy": "CosineAnnealing", "min_lr": 0.02},
-        "CosineAnnealingLR",
-        {"T_max": STEPS, "eta_min": 0.02},
-    ),
-    "CosineAnnealingWarmRestarts": (
-        {"policy": "CosineRestart", "periods": [8] * 3, "restart_weights": [1] * 3,
-         "min_lr": 0.02},
-        "CosineAnnealingWarmRestarts",
-        {"T_0": 8, "eta_min": 0.02},
-    ),
-    "CosineAnnealingWarmRestarts, growing": (
-        {"policy": "CosineRestart", "periods": [4, 8, 16], "restart_weights": [1] * 3,
-         "min_lr": 0.02},
-        "CosineAnnealingWarmRestarts",
-        {"T_0": 4, "T_mult": 2, "eta_min": 0.02},
-    ),
     "CyclicLR": (
         {"policy": "cyclic", "target_ratio": (5, 1), "cyclic_times": 2,
          "step_ratio_up": 0.25, "anneal_strategy": "linear"},
@@ -107,14 +54,6 @@ def test_policy_equals_the_torch_scheduler(case: str) -> None:
     cfg, name, arguments = CASES[case]
     loop = TracedRun(build_lr_hook({**cfg, "by_epoch": False}), max_iters=STEPS).run()
     assert loop.first_lrs == pytest.approx(torch_rates(name, arguments), rel=1e-9)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_torch_scheduler_itself_runs_as_a_policy(case: str) -> None:
-    _, name, arguments = CASES[case]
-    hook = build_lr_hook({"policy": name, "by_epoch": False, **arguments})
-    loop = TracedRun(hook, max_iters=STEPS).run()
-    assert loop.first_lrs == torch_rates(name, arguments)
 
 
 @pytest.mark.parametrize("three_phase", [False, True])

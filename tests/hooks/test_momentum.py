@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from devrun.errors import ConfigError
-from devrun.hooks.base import Priority
 from devrun.hooks.schedules.build import build_lr_hook, build_momentum_hook
 from devrun.hooks.schedules.hook import MomentumUpdaterHook
-from devrun.hooks.schedules.policies import StepMomentumUpdaterHook
 from tests.support.runs import TracedRun
 
 EPOCHS, LENGTH = 4, 5
@@ -86,12 +84,6 @@ def test_policy_gives_the_closed_formula(
     assert loop.first_momenta == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_second_beta_stays() -> None:
-    hook = build_momentum_hook({"policy": "step", "step": 1, "by_epoch": False})
-    loop = TracedRun(hook, max_iters=3, optimizer=adam).run()
-    assert loop.optimizer.param_groups[0]["betas"] == (0.225, 0.99)
-
-
 def test_cyclic_goes_down_to_the_ratio_and_up_again() -> None:
     hook = build_momentum_hook({"policy": "cyclic", "step_ratio_up": 0.5})
     loop = TracedRun(hook, max_epochs=EPOCHS, length=LENGTH).run()
@@ -154,12 +146,6 @@ def test_a_resumed_run_has_the_momenta_of_one_never_stopped(
     assert first.momenta + second.momenta == whole.momenta
 
 
-def test_a_warmup_divides_by_nine_tenths_by_default() -> None:
-    cfg = {"policy": "step", "step": 1, "warmup": "constant", "warmup_iters": 2}
-    loop = TracedRun(build_momentum_hook(cfg), max_epochs=1).run()
-    assert loop.first_momenta == pytest.approx([1.0, 1.0, 0.9, 0.9])
-
-
 def test_a_warmup_that_makes_a_beta_one_is_refused() -> None:
     cfg = {"policy": "step", "step": 1, "warmup": "constant", "warmup_iters": 2}
     with pytest.raises(ConfigError, match=r"betas\[0\] = 1, .*raise it"):
@@ -196,12 +182,6 @@ def test_a_mistake_in_momentum_config_is_one_line(
     with pytest.raises(ConfigError, match=words) as caught:
         build_momentum_hook(cfg)
     assert "\n" not in str(caught.value)
-
-
-def test_a_momentum_hook_runs_behind_the_learning_rate() -> None:
-    hook = StepMomentumUpdaterHook(step=1)
-    assert hook.priority is Priority.HIGH
-    assert build_momentum_hook(hook) is hook
 
 
 def test_a_subclass_needs_only_get_momentum() -> None:

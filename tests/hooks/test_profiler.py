@@ -64,13 +64,6 @@ def test_a_schedule_records_each_active_stretch_in_a_file(tmp_path: Path) -> Non
     assert steps(path) == 1
 
 
-def test_a_function_gets_the_profiler(tmp_path: Path) -> None:
-    seen = []
-    run(tmp_path, on_trace_ready=lambda prof: seen.append(len(prof.events())))
-    assert seen[0] > 0
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_log_trace_logs_the_table_and_a_file_may_be_had_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -86,13 +79,6 @@ def test_tb_trace_writes_below_work_dir(tmp_path: Path) -> None:
     (trace,) = (tmp_path / "tf_tracing_logs").iterdir()
     assert trace.name.endswith(".pt.trace.json")  # what TensorBoard looks for
     assert "aten::linear" in names(trace)
-
-
-def test_shapes_and_memory_are_recorded_when_asked_for(tmp_path: Path) -> None:
-    run(tmp_path, record_shapes=True, profile_memory=True)
-    (trace,) = tmp_path.iterdir()
-    assert "[memory]" in names(trace)
-    assert "Input Dims" in trace.read_text()
 
 
 def test_the_trace_is_written_when_the_run_fails(tmp_path: Path) -> None:

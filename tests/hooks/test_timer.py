@@ -84,13 +84,6 @@ def test_waiting_for_data_is_a_part_of_the_time(clock):
     assert times(clock) == {"time": [3] * 4, "data_time": [3] * 4}
 
 
-def test_a_slow_hook_counts_where_it_runs(clock):
-    before = times(clock, Taking(clock, "NORMAL"))
-    assert before == {"time": [3, 10, 3, 3], "data_time": [3] * 4}
-    after = times(clock, Taking(clock, "LOW"))
-    assert after == {"time": [3, 3, 10, 3], "data_time": [3, 3, 10, 3]}
-
-
 @pytest.mark.parametrize("priority", ["NORMAL", "LOW"])
 def test_what_is_excluded_pollutes_no_value(clock, priority):
     found = times(clock, Taking(clock, priority, honest=True))

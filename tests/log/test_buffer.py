@@ -37,14 +37,6 @@ def test_average_is_weighted_by_count_and_takes_the_last_n():
     assert buffer.output["loss"] == pytest.approx((5 + 2 + 12) / 9)
 
 
-def test_names_that_come_now_and_then_are_averaged_over_their_own_values():
-    buffer = LogBuffer()
-    buffer.update({"a": 1.0})
-    buffer.update({"a": 3.0, "b": 10})
-    buffer.average(2)
-    assert buffer.output == {"a": 2.0, "b": 10.0}
-
-
 @pytest.mark.parametrize("place", PLACES)
 def test_tensors_of_several_types_are_read_exactly(place):
     buffer = LogBuffer()
@@ -88,13 +80,6 @@ def test_a_running_value_written_in_place_is_logged_as_it_was(place):
         running.add_(step)
         buffer.update({"sum": running})
     assert buffer.val_history == {"sum": [1.0, 3.0, 6.0]}
-
-
-@pytest.mark.parametrize("value", [np.float32(0.5), np.float64(0.5), np.array(0.5)])
-def test_numpy_numbers_are_numbers(value):
-    buffer = filled([value])
-    buffer.average()
-    assert buffer.output == {"loss": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -182,11 +167,3 @@ def test_not_finite_values_stay_visible_and_leave_the_window_again():
     assert np.isnan(buffer.output["loss"])
     buffer.average(2)
     assert buffer.output["loss"] == 3.0
-
-
-def test_histories_have_values_and_counts():
-    buffer = filled([1.0, torch.tensor(2.0)], [3, 4])
-    assert buffer.val_history == {"loss": [1.0, 2.0]}
-    assert buffer.n_history == {"loss": [3, 4]}
-    assert buffer.totals() == {"loss": (11.0, 7)}
-    assert buffer.mean_count() == 3.5

@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from devrun.config.tree import ConfigDict
-from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
+from devrun.errors import ConfigTypeError, UnknownNameError
 from devrun.optim import (
     OPTIMIZER_BUILDERS,
     OPTIMIZERS,
     TORCH_OPTIMIZERS,
     DefaultOptimizerConstructor,
     build_optimizer,
-    build_optimizer_constructor,
     register_torch_optimizers,
 )
 
@@ -109,31 +108,6 @@ def test_a_users_optimizer_and_constructor_are_found_by_name():
     assert optimizer.param_groups[0]["lr"] == 0.1
 
 
-def test_build_optimizer_constructor_gives_a_callable_of_the_model():
-    constructor = build_optimizer_constructor(
-        {
-            "type": "DefaultOptimizerConstructor",
-            "optimizer_cfg": {"type": "SGD", "lr": 0.3},
-        }
-    )
-    assert constructor(Gan()).param_groups[0]["lr"] == 0.3
-
-
-def test_an_unknown_optimizer_shows_the_nearest():
-    with pytest.raises(UnknownNameError, match="did you mean 'AdamW'"):
-        build_optimizer(Gan(), {"type": "AdanW", "lr": 0.1})
-
-
 def test_a_wrong_argument_shows_the_nearest():
     with pytest.raises(ConfigTypeError, match="'momentun'; did you mean 'momentum'"):
         build_optimizer(Gan(), {"type": "SGD", "lr": 0.1, "momentun": 0.9})
-
-
-def test_a_value_the_optimizer_refuses_is_one_line():
-    with pytest.raises(ConfigError, match="SGD failed: ValueError: Invalid learning"):
-        build_optimizer(Gan(), {"type": "SGD", "lr": -1})
-
-
-def test_an_optimizer_config_that_is_no_dict_is_a_type_error():
-    with pytest.raises(TypeError, match="optimizer must be a dict, got str"):
-        build_optimizer(Gan(), "SGD")

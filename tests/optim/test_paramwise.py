@@ -89,12 +89,6 @@ def test_without_options_all_parameters_are_one_group():
         assert len(group["params"]) == len(ORDER)
 
 
-def test_with_options_every_parameter_is_a_group_in_the_order_of_the_model():
-    groups = groups_of(Net(), bias_lr_mult=1)
-    assert list(groups) == ORDER
-    assert groups == expected()
-
-
 def test_biases_but_not_those_of_norms_and_deformable_convolutions():
     assert groups_of(Net(), bias_lr_mult=2, bias_decay_mult=0.5) == expected(
         conv2_bias=(2, 0.5),
@@ -173,17 +167,6 @@ def test_custom_keys_win_over_the_other_rules_and_the_longest_over_the_shorter()
     )
 
 
-def test_of_equally_long_custom_keys_the_first_by_alphabet_wins():
-    keys = {"weight": {"lr_mult": 3}, "fc.wei": {"lr_mult": 2}}
-    assert groups_of(Net(), custom_keys=keys)["fc.weight"] == (2, 1)
-
-
-def test_frozen_parameters_keep_a_plain_group():
-    model = Net()
-    model.fc.bias.requires_grad_(False)
-    assert groups_of(model, bias_lr_mult=2)["fc.bias"] == (1, 1)
-
-
 def test_a_shared_parameter_is_refused_or_taken_once(caplog):
     model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
     model["b"].weight = model["a"].weight
@@ -202,14 +185,6 @@ def test_without_weight_decay_no_group_gets_one():
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0, 0]
 
 
-def test_without_lr_the_optimizers_own_default_stays():
-    cfg = {"type": "Adam", "weight_decay": DECAY}
-    cfg["paramwise_cfg"] = {"bias_decay_mult": 0}
-    optimizer = build_optimizer(nn.Linear(1, 1), cfg)
-    assert [group["lr"] for group in optimizer.param_groups] == [1e-3, 1e-3]
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [DECAY, 0]
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -224,12 +199,6 @@ def test_a_decay_multiplier_without_weight_decay_is_a_value_error(options):
     with pytest.raises(ValueError, match="decay_mult multiplies weight_decay") as error:
         build_optimizer(Net(), cfg)
     assert isinstance(error.value, ConfigError)
-
-
-def test_an_lr_multiplier_without_lr_is_a_value_error():
-    cfg = {"type": "Adam", "paramwise_cfg": {"bias_lr_mult": 2}}
-    with pytest.raises(ValueError, match="bias_lr_mult multiplies lr, which"):
-        build_optimizer(Net(), cfg)
 
 
 @pytest.mark.parametrize(
