@@ -86,11 +86,6 @@ def test_ordinary_models_have_no_warning(capsys, options):
     assert frozen(capsys) == []
 
 
-def test_on_other_devices_nothing_is_said(capsys):
-    train("cpu", model=Mixup(), epochs=1)
-    assert frozen(capsys) == []
-
-
 def test_a_state_in_the_loss_is_seen_too(capsys):
     class Annealed(nn.CrossEntropyLoss):
         calls = 0
@@ -106,21 +101,3 @@ def test_a_state_in_the_loss_is_seen_too(capsys):
     train(ipu(), loss=Annealed(), epochs=1)
     (told,) = frozen(capsys)
     assert "changes Annealed.calls from 0 to 1" in told
-
-
-def test_mixing_in_the_collate_function_instead_is_as_on_the_cpu(capsys):
-    weights = []
-
-    def mixed(samples):
-        x, y = torch.utils.data.default_collate(samples)
-        weights.append(float(np.random.beta(0.2, 0.2)))
-        return weights[-1] * x + (1 - weights[-1]) * x.flip(0), y
-
-    _, mine = train(ipu(), loader(collate_fn=mixed), epochs=2)
-    drawn = list(weights)
-    weights.clear()
-    _, expected = train("cpu", loader(collate_fn=mixed), epochs=2)
-    assert drawn == weights
-    assert len(set(drawn)) == 32
-    assert mine == pytest.approx(expected, rel=1e-4)
-    assert frozen(capsys) == []

@@ -7,10 +7,8 @@ import torch
 from torch import nn
 
 from devrun.checkpoint import read_checkpoint
-from devrun.errors import UnsupportedFeatureError
 from devrun.hooks import EMAHook, EvalHook, Hook
 from devrun.models import ResNet
-from devrun.step import Capability
 from tests.ipu.harness import assert_same_state, ipu, loader, make, net, train
 from tests.support.near import assert_near
 
@@ -233,30 +231,12 @@ def test_averaged_weights_are_those_of_the_cpu():
         assert_same_state(mine, theirs, **CLOSE)
 
 
-class WantsGradients(Hook):
-    requires = frozenset({Capability.GRAD_ACCESS})
-
-
-def test_a_hook_that_needs_gradients_is_refused_when_it_is_registered():
-    runner, _ = make(ipu())
-    with pytest.raises(UnsupportedFeatureError, match="WantsGradients"):
-        runner.register_hook(WantsGradients())
-
-
 def test_device_iterations_count_as_one_iteration():
     data = loader(samples=64, batch_size=4)
     runner, _ = train(ipu(deviceIterations=2), data)
     assert runner.iter == 2 * 64 // (4 * 2)
     reference, _ = train("cpu", data)
     assert_same_state(runner.model, reference.model, **CLOSE)
-
-
-def test_the_global_batch_is_printed_as_a_product(capsys):
-    train(ipu(replicas=2), optimizer_config={"cumulative_iters": 4})
-    assert (
-        "one iteration takes micro-batch 4 x accumulation 4 x replicas 2 = 32 samples"
-        in capsys.readouterr().err
-    )
 
 
 def test_half_precision_trains_and_saves_what_the_cpu_can_load(tmp_path):
