@@ -22,6 +22,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from devrun.blame import cause_of
 from devrun.data import workers
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import SeededCollate, SeededDataset
@@ -220,5 +221,10 @@ def check_samples(dataset: Any) -> None:
             f"the data set {name} has no length: give it a __len__, or derive it from "
             "torch.utils.data.IterableDataset"
         )
-    if len(dataset) == 0:
+    try:
+        count = len(dataset)
+    except Exception as error:
+        cause = cause_of(error)
+        raise DataError(f"the length of the data set {name} failed: {cause}") from error
+    if count == 0:
         raise DataError(f"the data set {name} is empty; check its path and split")

@@ -6,8 +6,7 @@ and names follow the released code (openai/gpt-2, src/model.py).
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -89,14 +88,12 @@ class GPT(nn.Module):
     """Hugging Face's name for a loss whose labels are shifted by one."""
     fsdp_blocks = ("Block",)
     """Classes of what is gathered at a time where weights are divided."""
-    tensor_plan = MappingProxyType(
-        {
-            "h.*.attn.c_attn": "qkv",
-            "h.*.attn.c_proj": "rowwise",
-            "h.*.mlp.c_fc": "colwise",
-            "h.*.mlp.c_proj": "rowwise",
-        }
-    )
+    tensor_plan: ClassVar = {
+        "h.*.attn.c_attn": "qkv",
+        "h.*.attn.c_proj": "rowwise",
+        "h.*.mlp.c_fc": "colwise",
+        "h.*.mlp.c_proj": "rowwise",
+    }
     """How single matrices are divided (`devrun.parallel`)."""
 
     def __init__(

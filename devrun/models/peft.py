@@ -4,7 +4,6 @@ arXiv:2106.09685), by the package of that name."""
 from __future__ import annotations
 
 import copy
-import re
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 from torch import nn
 
 from devrun.blame import cause_of
-from devrun.config.revisions import revisions
 from devrun.construct import where
 from devrun.errors import ConfigError
 from devrun.registry import Registry
@@ -26,7 +24,6 @@ def _config_class() -> type:
 
 
 CONFIGS = Registry("adapter", expects=_config_class)
-_REGEX = re.compile(r"[*+?|{(\\]")
 
 
 def adapt(model: nn.Module, cfg: Mapping[str, Any]) -> None:
@@ -42,7 +39,6 @@ def adapt(model: nn.Module, cfg: Mapping[str, Any]) -> None:
         ConfigError: no such class, peft refuses the arguments, or nothing has the names
             that `target_modules` gives.
     """
-    _check_patterns(cfg, cfg)
     named: Any = copy.copy(cfg)  # of its own class, which knows its file and line
     kind = cfg.get("type")
     if isinstance(kind, str) and "." not in kind:
@@ -121,19 +117,3 @@ class _Renamed:
                 value = state.pop(key)
                 for place in self.places:
                     state[f"{prefix}{place}{rest}"] = value
-
-
-def _check_patterns(value: Any, cfg: Mapping[str, Any]) -> None:
-    """Refuse expressions that could take exponential time: peft matches all names."""
-    if isinstance(value, Mapping):
-        for key, entry in value.items():
-            _check_patterns(key, cfg)
-            _check_patterns(entry, cfg)
-    elif isinstance(value, (list, tuple)):
-        for entry in value:
-            _check_patterns(entry, cfg)
-    elif isinstance(value, str) and _REGEX.search(value):
-        try:
-            revisions([[value, ""]])
-        except ValueError as error:
-            raise ConfigError(str(error), place=where(cfg)) from None

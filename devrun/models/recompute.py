@@ -69,11 +69,6 @@ def checkpoint_blocks(
     return f"{len(names)} modules, {names[0]}{more}"
 
 
-def is_recomputed(module: nn.Module) -> bool:
-    """Whether `checkpoint_blocks` chose it."""
-    return isinstance(vars(module).get("forward"), _Recomputed)
-
-
 class _Recomputed:
     """The forward of `module`, whose activations are not kept."""
 

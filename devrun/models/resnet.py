@@ -16,17 +16,6 @@ from torch import Tensor, nn
 from devrun.errors import ConfigError
 from devrun.registry import MODELS
 
-DEPTHS: dict[int, tuple[bool, tuple[int, ...]]] = {
-    18: (False, (2, 2, 2, 2)),
-    34: (False, (3, 4, 6, 3)),
-    50: (True, (3, 4, 6, 3)),
-    101: (True, (3, 4, 23, 3)),
-    152: (True, (3, 8, 36, 3)),
-}
-"""Depth -> whether its blocks are bottlenecks, and blocks per stage (table 1)."""
-
-STEMS = ("imagenet", "cifar")
-
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions around a shortcut."""
@@ -70,6 +59,16 @@ class Bottleneck(nn.Module):
         return F.relu(out + self.downsample(x), inplace=True)
 
 
+DEPTHS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, ...]]] = {
+    18: (BasicBlock, (2, 2, 2, 2)),
+    34: (BasicBlock, (3, 4, 6, 3)),
+    50: (Bottleneck, (3, 4, 6, 3)),
+    101: (Bottleneck, (3, 4, 23, 3)),
+    152: (Bottleneck, (3, 8, 36, 3)),
+}
+"""Depth -> its blocks, and how many in each stage (table 1)."""
+
+
 @MODELS.register_module()
 class ResNet(nn.Module):
     """Input (N, in_channels, H, W); output (N, num_classes).
@@ -78,11 +77,10 @@ class ResNet(nn.Module):
         depth: 18, 34, 50, 101 or 152; or give `stage_blocks`.
         stem: `imagenet` (7x7 stride 2, max-pool) or `cifar` (3x3, no pooling), for
             small images.
-        stage_blocks: blocks per stage of a network of one's own, such as (1, 1, 1) for
-            a ResNet-8; each stage after the first halves the size and doubles the
-            channels.
+        stage_blocks: basic blocks per stage of a network of one's own, such as
+            (1, 1, 1) for a ResNet-8; each stage after the first halves the size and
+            doubles the channels.
         base_channels: channels of the stem and the first stage.
-        bottleneck: with `stage_blocks`, whether the blocks are bottlenecks.
         zero_init_residual: start every block as the identity (Goyal et al. 2017,
             arXiv:1706.02677, section 5.1).
 
@@ -102,30 +100,24 @@ class ResNet(nn.Module):
         stem: str = "imagenet",
         stage_blocks: Sequence[int] | None = None,
         base_channels: int = 64,
-        bottleneck: bool = False,
         zero_init_residual: bool = False,
     ) -> None:
         super().__init__()
-        if depth is not None and stage_blocks is None:
-            if depth not in DEPTHS:
-                raise ConfigError.of(
-                    "depth",
-                    f"must be one of {', '.join(map(str, DEPTHS))}, got {depth}; "
-                    f"for another network give stage_blocks",
-                )
-            bottleneck, stage_blocks = DEPTHS[depth]
-        elif depth is not None or not stage_blocks:
+        if (depth is None) == (not stage_blocks):
             raise ConfigError("give either depth or stage_blocks", key="stage_blocks")
-        if stem not in STEMS:
+        if depth not in (None, *DEPTHS):
+            known = ", ".join(map(str, DEPTHS))
+            raise ConfigError.of("depth", f"must be one of {known}, got {depth}")
+        if stem not in ("imagenet", "cifar"):
             raise ConfigError.of("stem", f"must be imagenet or cifar, got {stem!r}")
+        block, stages = DEPTHS[depth] if depth else (BasicBlock, stage_blocks or ())
         small = stem == "cifar"
         self.conv1 = _conv(in_channels, base_channels, 3 if small else 7, 2 - small)
         self.bn1 = nn.BatchNorm2d(base_channels)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, 2, padding=1)
-        block = Bottleneck if bottleneck else BasicBlock
         width = base_channels
-        self.num_stages = len(stage_blocks)
-        for index, count in enumerate(stage_blocks):
+        self.num_stages = len(stages)
+        for index, count in enumerate(stages):
             channels = base_channels * 2**index
             blocks = []
             for position in range(count):
@@ -134,19 +126,12 @@ class ResNet(nn.Module):
                 width = channels * block.expansion
             self.add_module(f"layer{index + 1}", nn.Sequential(*blocks))
         self.fc = nn.Linear(width, num_classes)
-        self._init_weights(zero_init_residual)
-
-    def _init_weights(self, zero_init_residual: bool) -> None:
-        """He et al. 2015 (arXiv:1502.01852), by fan-out, for the convolutions."""
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(
-                    module.weight, mode="fan_out", nonlinearity="relu"
-                )
-            elif zero_init_residual and isinstance(module, BasicBlock):
-                nn.init.zeros_(module.bn2.weight)
-            elif zero_init_residual and isinstance(module, Bottleneck):
-                nn.init.zeros_(module.bn3.weight)
+            if isinstance(module, nn.Conv2d):  # He et al. 2015 (arXiv:1502.01852)
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+            elif zero_init_residual and isinstance(module, (BasicBlock, Bottleneck)):
+                last = module.bn2 if isinstance(module, BasicBlock) else module.bn3
+                nn.init.zeros_(last.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(F.relu(self.bn1(self.conv1(x)), inplace=True))

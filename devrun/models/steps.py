@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from devrun.data.batch import batch_size_of
-from devrun.errors import ConfigError, ConfigTypeError
+from devrun.errors import ConfigError, ConfigTypeError, DataError, DevrunError
 from devrun.models.calls import Wrapped, call_plain, call_whole, layout, target_in
 from devrun.models.items import num_items, shifted
-from devrun.models.labels import label_fault
 
 MODES = ("train", "val", "predict")
 
@@ -52,7 +51,7 @@ def separate_loss_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     try:
         loss = step.call_loss(predictions if step.tensor_loss else output, targets)
     except (RuntimeError, TypeError, ValueError) as error:
-        fault = step.tensor_loss and label_fault(step.loss, predictions, targets)
+        fault = step.tensor_loss and _label_fault(step.loss, predictions, targets)
         if fault:
             raise fault from error
         raise
@@ -232,4 +231,43 @@ def _no_loss(step: Wrapped, output: Any, fields: Mapping[str, Any] | None) -> st
         f"{step.model_name} returned no loss (got {got}): add `loss` to the config, "
         f"or give the batch labels where the model makes its own loss, or write "
         f"train_step"
+    )
+
+
+def _label_fault(loss: Any, predictions: Any, targets: Any) -> DevrunError | None:
+    """Why `loss(predictions, targets)` failed, if labels or class weights are why.
+
+    Told from what they are, never from the words of the failure.
+    """
+    name = type(loss).__name__
+    if not isinstance(targets, Tensor):
+        kind = f"a {type(targets).__name__}"
+        if isinstance(targets, (list, tuple)) and targets:
+            kind += f" of {type(targets[0]).__name__}, such as {str(targets[0])[:40]!r}"
+        return DataError(
+            f"the labels of a batch are {kind}: {name} takes numbers; let the data "
+            "set give the number of each class"
+        )
+    if not isinstance(predictions, Tensor):
+        return None
+    shape, expected = tuple(targets.shape), tuple(predictions.shape)
+    alike = shape == expected and targets.dtype == predictions.dtype
+    wanted = "labels of that type and shape"
+    if isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)):
+        weight = loss.weight
+        if weight is not None and len(expected) > 1 and len(weight) != expected[1]:
+            return ConfigError(
+                f"weight of {name} has {len(weight)} numbers, and the model "
+                f"{expected[1]} classes: give one for each",
+                key="loss",
+            )
+        classes = (expected[0], *expected[2:]) if len(expected) > 1 else ()
+        alike = alike or (shape == classes and not targets.is_floating_point())
+        wanted = f"class numbers, integers of shape {list(classes)}"
+    if alike:
+        return None
+    return DataError(
+        f"the labels of a batch are {targets.dtype} of shape {list(shape)}, and the "
+        f"predictions {predictions.dtype} of shape {list(expected)}: {name} takes "
+        f"{wanted}"
     )

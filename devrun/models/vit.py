@@ -7,7 +7,7 @@ names as in timm, so that weights in its form load.
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -93,14 +93,12 @@ class VisionTransformer(nn.Module):
 
     fsdp_blocks = ("Block",)
     """Classes of what is gathered at a time where weights are divided."""
-    tensor_plan = MappingProxyType(
-        {
-            "blocks.*.attn.qkv": "qkv",
-            "blocks.*.attn.proj": "rowwise",
-            "blocks.*.mlp.fc1": "colwise",
-            "blocks.*.mlp.fc2": "rowwise",
-        }
-    )
+    tensor_plan: ClassVar = {
+        "blocks.*.attn.qkv": "qkv",
+        "blocks.*.attn.proj": "rowwise",
+        "blocks.*.mlp.fc1": "colwise",
+        "blocks.*.mlp.fc2": "rowwise",
+    }
     """How single matrices are divided (`devrun.parallel`)."""
 
     def __init__(
@@ -116,14 +114,14 @@ class VisionTransformer(nn.Module):
         in_channels: int = 3,
     ) -> None:
         super().__init__()
-        if img_size % patch_size:
-            raise ConfigError.of(
-                "img_size", f"{img_size} is not a multiple of patch_size {patch_size}"
-            )
-        if embed_dim % num_heads:
-            raise ConfigError.of(
-                "embed_dim", f"{embed_dim} is not a multiple of num_heads {num_heads}"
-            )
+        for name, size, part_name, part in (
+            ("img_size", img_size, "patch_size", patch_size),
+            ("embed_dim", embed_dim, "num_heads", num_heads),
+        ):
+            if size % part:
+                raise ConfigError.of(
+                    name, f"{size} is not a multiple of {part_name} {part}"
+                )
         self.img_size = img_size
         num_patches = (img_size // patch_size) ** 2
         self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim))

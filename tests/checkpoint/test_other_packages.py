@@ -92,21 +92,19 @@ def mmcls_of(backbone, channels, neck=None):
     )
 
 
-def hub_resnet(kind="basic"):
+def hub_resnet(kind="basic", depths=(2, 2, 2, 2)):
     transformers = pytest.importorskip("transformers")
     widths = [width * (4 if kind == "bottleneck" else 1) for width in (8, 16, 32, 64)]
     return transformers.ResNetForImageClassification(
         transformers.ResNetConfig(
-            depths=[1, 2, 1, 1], hidden_sizes=widths, layer_type=kind,
+            depths=list(depths), hidden_sizes=widths, layer_type=kind,
             embedding_size=8, num_labels=5,
         )
     )  # fmt: skip
 
 
-def small_resnet(bottleneck=False):
-    return ResNet(
-        stage_blocks=(1, 2, 1, 1), base_channels=8, bottleneck=bottleneck, num_classes=5
-    )
+def small_resnet(depth=18):
+    return ResNet(depth, base_channels=8, num_classes=5)
 
 
 def hub_vit():
@@ -154,8 +152,8 @@ PAIRS = {
     "timm vit in mmcls": (timm_vit, mmcls_vit),
     "transformers resnet": (hub_resnet, small_resnet),
     "transformers bottlenecks": (
-        lambda: hub_resnet("bottleneck"),
-        lambda: small_resnet(bottleneck=True),
+        lambda: hub_resnet("bottleneck", [3, 4, 6, 3]),
+        lambda: small_resnet(50),
     ),
 }
 

@@ -127,7 +127,6 @@ def test_norms_of_the_rest_keep_their_statistics(run):
         ({"type": "PromptTuningConfig"}, "peft cannot adapt VisionTransformer"),
         ({"type": "os.system"}, "standard library"),
         ({"type": "peft.get_peft_model"}, "get_peft_model needs 'model'"),
-        ({**LORA, "target_modules": "a?" * 40 + "a" * 40}, "could take for ever"),
         ([1], "takes a dict, not"),
     ],
 )
