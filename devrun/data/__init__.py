@@ -2,26 +2,20 @@
 
 from devrun.data.bucketing import bucketed
 from devrun.data.build import build_dataloader, build_dataset, build_loaders
-from devrun.data.datasets import (
+from devrun.data.datasets.huggingface import HuggingFaceDataset
+from devrun.data.datasets.images import (
     CIFAR10,
     MNIST,
-    ConcatDataset,
     DigitsDataset,
     IDXDataset,
     ImageFolder,
-    RepeatDataset,
-    SyntheticClassification,
-    SyntheticImages,
-    TextCorpus,
-    TextParagraphs,
 )
-from devrun.data.facts import check_labels
+from devrun.data.datasets.synthetic import SyntheticClassification, SyntheticImages
+from devrun.data.datasets.text import TextCorpus, TextParagraphs
+from devrun.data.datasets.wrappers import ConcatDataset, RepeatDataset
 from devrun.data.prepared import PreparedLoader
-from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler, SampleKey
-from devrun.data.seeded import SeededDataset
 from devrun.data.spec import ConfiguredLoader, LoaderSpec
-from devrun.data.streaming import FileShards
-from devrun.data.transforms import Compose, build_pipeline
+from devrun.data.transforms import build_pipeline
 from devrun.registry import DATASETS, TRANSFORMS
 
 __all__ = [
@@ -29,20 +23,15 @@ __all__ = [
     "DATASETS",
     "MNIST",
     "TRANSFORMS",
-    "Compose",
     "ConcatDataset",
     "ConfiguredLoader",
     "DigitsDataset",
-    "EpochBatchSampler",
-    "FileShards",
+    "HuggingFaceDataset",
     "IDXDataset",
     "ImageFolder",
-    "KeyedBatchSampler",
     "LoaderSpec",
     "PreparedLoader",
     "RepeatDataset",
-    "SampleKey",
-    "SeededDataset",
     "SyntheticClassification",
     "SyntheticImages",
     "TextCorpus",
@@ -52,5 +41,4 @@ __all__ = [
     "build_dataset",
     "build_loaders",
     "build_pipeline",
-    "check_labels",
 ]

@@ -6,7 +6,7 @@ It is the one object between the user's data and the loop::
     LoaderSpec                            its data, order and workers, as a value
     PreparedLoader                        what an adapter makes of it, and a run reads
 
-It iterates a DataLoader of torch's (or torchdata's) over an `EpochBatchSampler`, a
+It iterates a DataLoader of torch's over an `EpochBatchSampler`, a
 `SeededDataset` and a `SeededCollate`; then it accumulates, transfers, looks ahead and
 limits. Anything but a plain DataLoader is iterated as it is in its place. What a run
 may ask of it is `devrun.run.Loader`; an `IterLoader` around it starts its next epoch by
@@ -23,13 +23,14 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from devrun.blame import cause_of
 from devrun.data import rng, workers
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import SampleError, SeededDataset
 from devrun.data.spec import LoaderSpec
-from devrun.data.streaming import StreamPosition, engine_for
+from devrun.data.streaming import StreamPosition
 from devrun.data.timing import Clock
 from devrun.errors import ConfigError, DataError, DevrunError, HangError
 from devrun.step import MicroBatches
@@ -79,8 +80,7 @@ class PreparedLoader:
             given = self._spec.arguments()
             self._generator = torch.Generator()
             self._seed_workers(0)
-            engine = engine_for(given["dataset"], given["num_workers"])
-            self.loader = engine(**given, generator=self._generator)
+            self.loader = DataLoader(**given, generator=self._generator)
         else:
             names = ("batch_sampler", "sampler", "dataset")
             given = {name: getattr(loader, name, None) for name in names}

@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import Sampler
 
 from devrun.data import rng
-from devrun.errors import ConfigError
 
 _ORDER, _CUSTOM = 1, 2  # salts: the order shares no stream with the samples
 _SPAN = 50  # batches in which samples are sorted by length
@@ -54,10 +53,6 @@ class EpochBatchSampler(Sampler[list[Any]]):
         keyed: bool = True,
         lengths: torch.Tensor | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"batch size must be at least 1, got {batch_size}")
-        if not 0 <= rank < world_size:
-            raise ConfigError(f"rank {rank} is not one of {world_size} processes")
         self.num_samples, self.batch_size = num_samples, batch_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.rank, self.world_size = rank, world_size
@@ -79,11 +74,6 @@ class EpochBatchSampler(Sampler[list[Any]]):
 
     def start_at(self, batch: int) -> None:
         """The next iteration, and only that, begins at `batch` of its epoch."""
-        if not 0 <= batch <= len(self):
-            raise ConfigError(
-                f"cannot start at batch {batch} of an epoch of {len(self)}; "
-                "were the data set or the batch size changed since the save?"
-            )
         self._start = batch
 
     def __len__(self) -> int:

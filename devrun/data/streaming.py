@@ -10,26 +10,19 @@ An iterable data set says by what it has how a run may treat it:
                                  goes on there
     set_epoch(epoch)             told before each epoch
 
-These are the names that Hugging Face's `datasets` and torchdata use too.
+These are the names that Hugging Face's `datasets` uses too.
 """
 
 from __future__ import annotations
 
 import copy
-import glob
-import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from devrun.data import rng
-from devrun.errors import ConfigError, DataError
-from devrun.files import check_regular, user_path
+from devrun.errors import ConfigError
 
 _FILES = 5  # salt
 
@@ -98,13 +91,10 @@ class StreamPosition:
     """Where a stream stands after the item that was handed out last.
 
     What is fetched ahead of it is not counted: the place is noted with each batch.
-    Without workers that is the data set's own; with some it takes torchdata's
-    `StatefulDataLoader`, which asks them (`pip install devrun[streaming]`).
     """
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        asks_loader = hasattr(loader, "load_state_dict")
-        self._source: Any = loader if asks_loader else loader.dataset
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
         self._noted: deque[tuple[int, Any]] = deque()
         self._start: dict[str, Any] | None = None
         self.present: dict[str, Any] | None = None
@@ -112,11 +102,14 @@ class StreamPosition:
 
     @staticmethod
     def of(loader: Any) -> StreamPosition | None:
-        """That of a loader whose position can be told; else None."""
-        if not isinstance(loader, DataLoader) or not is_stateful(loader.dataset):
+        """That of a data set that can tell it, read without workers; else None."""
+        if not isinstance(loader, DataLoader) or loader.num_workers:
             return None
-        known = hasattr(loader, "load_state_dict") or loader.num_workers == 0
-        return StreamPosition(loader) if known else None
+        dataset: Any = loader.dataset
+        inner = dataset.dataset if isinstance(dataset, Share) else dataset
+        told = hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict")
+        streams = isinstance(inner, IterableDataset)
+        return StreamPosition(dataset) if streams and told else None
 
     def go_on(self, place: dict[str, Any] | None) -> None:
         """The next iteration begins at a `present` of before."""
@@ -130,13 +123,13 @@ class StreamPosition:
         self.present = None
         if not skip or place is None or place["batches"] != skip:
             return skip
-        self._source.load_state_dict(place["state"])
+        self._dataset.load_state_dict(place["state"])
         return 0
 
     def noted(self, batches: Iterable[Any], start: int) -> Iterator[Any]:
         """`batches`, of which `start` were before, and the place after each."""
         for number, batch in enumerate(batches, start + 1):
-            self._noted.append((number, copy.deepcopy(self._source.state_dict())))
+            self._noted.append((number, copy.deepcopy(self._dataset.state_dict())))
             yield batch
 
     def handed_out(self, items: Iterable[Any], size: int, start: int) -> Iterator[Any]:
@@ -146,107 +139,3 @@ class StreamPosition:
                 count, state = self._noted.popleft()
                 self.present = {"batches": count, "state": state}
             yield item
-
-
-def is_stateful(dataset: Any) -> bool:
-    """Whether it can tell its place and go on there."""
-    inner = dataset.dataset if isinstance(dataset, Share) else dataset
-    names = ("state_dict", "load_state_dict")
-    return isinstance(inner, IterableDataset) and all(
-        callable(getattr(inner, name, None)) for name in names
-    )
-
-
-def engine_for(dataset: Any, workers: int) -> Any:
-    """torchdata's loader where a stream has workers whose place it can tell."""
-    if not workers or not is_stateful(dataset):
-        return DataLoader
-    try:
-        from torchdata.stateful_dataloader import StatefulDataLoader
-    except ImportError:
-        return DataLoader
-
-    def made(**options: Any) -> Any:
-        with warnings.catch_warnings():  # it calls what torch gave up
-            warnings.filterwarnings("ignore", message=".*set_vital")
-            return StatefulDataLoader(**options)
-
-    return made
-
-
-class FileShards(IterableDataset[Any]):
-    """Samples of many files, each read by one reader from beginning to end.
-
-    A subclass gives `read`. A position is a file and the samples taken of it.
-
-    Args:
-        files: a pattern such as `train-*.tar`, or a list of paths.
-        shuffle: the order of the files follows from (seed, epoch).
-        seed: of that order.
-
-    Raises:
-        DataError: no such files.
-        ConfigError: fewer files than readers.
-    """
-
-    def __init__(
-        self, files: str | Sequence[str], *, shuffle: bool = False, seed: int = 0
-    ) -> None:
-        if isinstance(files, str):
-            found = sorted(glob.glob(str(user_path(files))))
-        else:
-            found = [str(user_path(path)) for path in files]
-        if not found:
-            raise DataError(f"there is no file {files!r}; check the pattern")
-        self.files, self.shuffle, self.seed = found, shuffle, seed
-        self.epoch = 0
-        self._readers, self._reader = 1, 0
-        self._file, self._sample = 0, 0
-        self._goes_on = False
-
-    def read(self, path: Path) -> Iterable[Any]:
-        """The samples of one file, always in the same order."""
-        raise NotImplementedError
-
-    def shard(self, num_shards: int, index: int) -> FileShards:
-        """The files of one of so many readers."""
-        if num_shards > len(self.files):
-            raise ConfigError(
-                f"{len(self.files)} files cannot be divided among {num_shards} readers "
-                "(processes times workers): make more files, or take fewer workers"
-            )
-        share = copy.copy(self)
-        share._readers, share._reader = num_shards, index
-        return share
-
-    def set_epoch(self, epoch: int) -> None:
-        """The next iteration is that of `epoch`."""
-        self.epoch = epoch
-
-    def state_dict(self) -> dict[str, int]:
-        """Files finished, and samples read of the next one."""
-        return {"file": self._file, "sample": self._sample}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next iteration goes on there."""
-        self._file, self._sample, self._goes_on = state["file"], state["sample"], True
-
-    def __iter__(self) -> Iterator[Any]:
-        if not self._goes_on:
-            self._file = self._sample = 0
-        self._goes_on = False
-        for path in self._order()[self._file :]:
-            check_regular([path])
-            for sample in islice(self.read(Path(path)), self._sample, None):
-                self._sample += 1
-                yield sample
-            self._file, self._sample = self._file + 1, 0
-
-    def _order(self) -> list[str]:
-        """This reader's files, in the order of the epoch."""
-        files = self.files
-        if self.shuffle:
-            generator = torch.Generator()
-            generator.manual_seed(rng.mix(self.seed, self.epoch, 0, _FILES))
-            files = [files[i] for i in torch.randperm(len(files), generator=generator)]
-        return files[self._reader :: self._readers]

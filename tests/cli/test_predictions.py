@@ -12,7 +12,7 @@ import torch
 
 from devrun.cli.main import main
 from devrun.cli.predictions import write_predictions
-from devrun.data.datasets import SyntheticClassification
+from devrun.data import SyntheticClassification
 from devrun.errors import ConfigError
 from devrun.models import MLP
 from tests.support import zygote

@@ -94,7 +94,7 @@ def test_an_ipu_refuses_class_weights_by_name(config, train):
 
 
 def test_smoothing_and_weights_are_torchs(run):
-    from devrun.data.datasets import SyntheticImages
+    from devrun.data import SyntheticImages
     from devrun.models import ResNet
 
     still = {"type": "SGD", "lr": 1e-30}

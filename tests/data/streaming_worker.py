@@ -64,7 +64,7 @@ def main(folder: Path, files: str, source: str) -> None:
     run.register_checkpoint_hook({"interval": 1, "by_epoch": False})
     if source:
         run.resume(folder / "first" / "checkpoints" / "step-00000005")
-    data = Lines(files, shuffle=True, seed=2)
+    data = Lines(files, shuffle=True)
     run.run([DataLoader(data, batch_size=3)], [("train", 1)])
     found = {
         "seen": seen.batches,

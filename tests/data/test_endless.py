@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from devrun.data import FileShards, build_dataset
-from devrun.data.datasets import read_idx
+from devrun.data import build_dataset
+from devrun.data.datasets.images import read_idx
 from devrun.errors import DataError
 
 LIMIT = 20  # seconds; none is needed
@@ -78,15 +78,6 @@ def test_a_file_without_an_end_is_refused_in_one_line(
         build_dataset({key: filled(value) for key, value in cfg.items()})
     assert str(endless.parent) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_shards_without_an_end_are_refused(endless: Path) -> None:
-    class Lines(FileShards):
-        def read(self, path: Path) -> Iterator[bytes]:
-            yield path.read_bytes()
-
-    with pytest.raises(DataError, match="no regular file"):
-        list(Lines(str(endless)))
 
 
 def test_a_packed_file_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:

@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
+import copy
+import glob
 import json
-import sys
-import tarfile
-from io import BytesIO
+import random
 from pathlib import Path
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import IterableDataset
 
-from devrun.data import FileShards
-from devrun.data.streaming import engine_for
-from devrun.errors import ConfigError, DataError
+from devrun.errors import ConfigError
 from tests.data.helpers import Numbers, prepared
 from tests.support import zygote
 
 
-class Lines(FileShards):
-    """A number in each line; notes which files were read."""
+class Lines(IterableDataset):
+    """A number in each line of many files; tells its place, and notes what it read."""
 
-    def read(self, path):
-        self.opened = [*getattr(self, "opened", []), path.name]
-        with path.open() as lines:
-            yield from map(int, lines)
+    def __init__(self, files, shuffle=False):
+        self.files, self.shuffle = sorted(glob.glob(files)), shuffle
+        self.epoch, self.place, self.opened = 0, [0, 0], []
+
+    def shard(self, num_shards, index):
+        share = copy.deepcopy(self)
+        share.part = index, num_shards
+        return share
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.resumed = list(state["place"])
+
+    def __iter__(self):
+        self.place = vars(self).pop("resumed", [0, 0])
+        files = self.files.copy()
+        if self.shuffle:
+            random.Random(self.epoch).shuffle(files)
+        index, count = getattr(self, "part", (0, 1))
+        for path in files[index::count][self.place[0] :]:
+            self.opened.append(Path(path).name)
+            for line in Path(path).read_text().split()[self.place[1] :]:
+                self.place[1] += 1
+                yield int(line)
+            self.place = [self.place[0] + 1, 0]
 
 
 class Sliced(Numbers):
@@ -79,13 +103,6 @@ def test_each_reader_has_its_own_files(files, world, workers):
     assert all(found)
 
 
-def test_no_process_opens_another_ones_files(files):
-    data = Lines(files)
-    share = data.shard(3, 1)
-    list(share)
-    assert share.opened == ["part-1.txt", "part-4.txt"]
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_shard_method_divides_among_processes_and_workers(workers):
     found = [
@@ -108,15 +125,8 @@ def test_one_that_divides_itself_is_left_alone():
     assert flat(items(prepared(data, rank=1, world_size=2))) == list(range(10))
 
 
-def test_fewer_files_than_readers_is_one_line(files):
-    with pytest.raises(ConfigError, match="7 files cannot be divided among 8 readers"):
-        Lines(files).shard(8, 0)
-    with pytest.raises(DataError, match="there is no file"):
-        Lines(files.replace("part", "none"))
-
-
 def test_the_order_of_files_follows_from_the_epoch(files):
-    loader = prepared(Lines(files, shuffle=True, seed=3), rank=0, world_size=2)
+    loader = prepared(Lines(files, shuffle=True), rank=0, world_size=2)
     first, second = items(loader, 0), items(loader, 1)
     assert first != second
     assert items(loader, 0) == first
@@ -157,66 +167,15 @@ def test_without_a_place_what_was_read_is_read_again(files):
 def test_a_place_of_another_batch_is_not_taken(files):
     loader = prepared(Lines(files))
     expected = items(loader)
-    place = {"batches": 5, "state": {"file": 4, "sample": 0}}
+    place = {"batches": 5, "state": {"place": [4, 0]}}
     assert items(prepared(Lines(files)), start=2, place=place) == expected[2:]
 
 
-def test_workers_tell_their_places_through_torchdata(files):
-    pytest.importorskip("torchdata", reason="torchdata is not installed")
-    data = Lines(files)
-    assert engine_for(data, 2) is not DataLoader
-    whole = prepared(data, num_workers=2)
-    expected, places = [], []
-    for item in whole:
-        expected.append(item.tolist())
-        places.append(whole.stream.present)
-    whole.close()
-    again = prepared(Lines(files), num_workers=2)
-    assert items(again, start=3, place=places[2]) == expected[3:]
-    again.close()
-
-
-def test_without_torchdata_a_stream_with_workers_reads_again(files, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchdata.stateful_dataloader", None)
+def test_a_stream_with_workers_reads_again(files):
     loader = prepared(Lines(files), num_workers=1)
     assert loader.stream is None
     assert items(loader, start=1) == items(prepared(Lines(files)))[1:]
     loader.close()
-
-
-def test_a_map_style_data_set_is_read_as_ever():
-    assert engine_for([1, 2], 2) is DataLoader
-    assert prepared(list(range(8))).stream is None
-
-
-def test_tar_files_of_webdataset(tmp_path):
-    """The recipe of docs/data.md."""
-    pytest.importorskip("webdataset", reason="webdataset is not installed")
-    from webdataset.tariterators import group_by_keys, tar_file_expander
-
-    class Tars(FileShards):
-        def read(self, path):
-            with path.open("rb") as stream:
-                source = [{"url": path.name, "stream": stream}]
-                for sample in group_by_keys(tar_file_expander(source)):
-                    yield int(sample["cls"])
-
-    for number in range(3):
-        with tarfile.open(tmp_path / f"train-{number}.tar", "w") as tar:
-            for index in range(4):
-                info = tarfile.TarInfo(f"{index:04d}.cls")
-                text = str(number * 4 + index).encode()
-                info.size = len(text)
-                tar.addfile(info, BytesIO(text))
-    pattern = str(tmp_path / "train-*.tar")
-    found = [
-        flat(items(prepared(Tars(pattern), rank=rank, world_size=3)))
-        for rank in range(3)
-    ]
-    assert sorted(flat(found)) == list(range(12))
-    loader = prepared(Tars(pattern), batch_size=3)
-    place = {"batches": 2, "state": {"file": 1, "sample": 2}}
-    assert items(loader, start=2, place=place) == [[6, 7, 8], [9, 10, 11]]
 
 
 SCRIPT = Path(__file__).with_name("streaming_worker.py")

@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,11 +106,9 @@ class MNIST(IDXDataset):
         pipeline: Any = None,
     ) -> None:
         part = "t10k" if test_mode else "train"
-        files = [
-            _existing(Path(data_prefix), f"{part}-{kind}", number)
-            for kind, number in (("images", 3), ("labels", 1))
-        ]
-        super().__init__(*files, [str(digit) for digit in range(10)], pipeline)
+        images = _existing(Path(data_prefix), f"{part}-images", 3)
+        labels = _existing(Path(data_prefix), f"{part}-labels", 1)
+        super().__init__(images, labels, [str(i) for i in range(10)], pipeline)
 
 
 @DATASETS.register_module()
@@ -321,8 +319,8 @@ def _listed(ann_file: Path, classes: Sequence[str] | None) -> _Listing:
     return classes or [str(n) for n in range(max(labels) + 1)], paths, labels
 
 
-def read_idx(path: str | os.PathLike[str], ndim: int) -> np.ndarray:
-    """The bytes in an IDX file of `ndim` dimensions, plain or gzip-compressed.
+def read_idx(path: str | os.PathLike[str], ndim: int) -> Any:
+    """The uint8 array in an IDX file of `ndim` dimensions, plain or gzip-compressed.
 
     Layout (Y. LeCun, "The MNIST database", file formats): two zero bytes, a type
     code, the number of dimensions, each dimension as a 32-bit number, the values.
@@ -330,43 +328,32 @@ def read_idx(path: str | os.PathLike[str], ndim: int) -> np.ndarray:
     Raises:
         DataError: not such a file, or shorter or longer than its header says.
     """
-    path = Path(path)
     content = regular_bytes(path)
-    stream: Any = io.BytesIO(content)
-    most = len(content)
     if content[:2] == b"\x1f\x8b":
-        stream = gzip.GzipFile(fileobj=stream)
         most = max(_DENSEST * len(content), 1 << 26)
-    try:
-        return _read(stream, path, ndim, most)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: the compressed file is damaged: {error}") from error
-
-
-def _read(file: IO[bytes], path: Path, ndim: int, most: int) -> np.ndarray:
-    """The array; its header may claim any size, but `most` bytes are read."""
-    head = file.read(4)
-    wanted_head = bytes((0, 0, 0x08, ndim))
-    if head != wanted_head:
+        try:
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(most + 1)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(
+                f"{path}: the compressed file is damaged: {error}"
+            ) from error
+        if len(content) > most:
+            raise DataError(f"{path}: it unpacks to more than {most} bytes")
+    head, begin = bytes((0, 0, 0x08, ndim)), 4 + 4 * ndim
+    if content[:4] != head or len(content) < begin:
         raise DataError(
             f"{path} is not an IDX file of bytes in {ndim} dimensions: it begins with "
-            f"0x{head.hex() or '(nothing)'}, not 0x{wanted_head.hex()}"
+            f"0x{content[:begin].hex() or '(nothing)'}, not 0x{head.hex()} and sizes"
         )
-    sizes = file.read(4 * ndim)
-    if len(sizes) < 4 * ndim:
-        raise DataError(f"{path}: ends within its header of {ndim} dimensions")
-    shape = struct.unpack(f">{ndim}I", sizes)
-    wanted = math.prod(shape)
-    data = file.read(min(wanted, most) + 1)
-    if most < len(data) <= wanted:
-        raise DataError(f"{path}: it unpacks to more than {most} bytes")
-    if len(data) != wanted:
-        there = "more" if len(data) > wanted else len(data)
+    shape = struct.unpack_from(f">{ndim}I", content, 4)
+    there = len(content) - begin
+    if there != math.prod(shape):
         raise DataError(
             f"{path}: the header says {' x '.join(map(str, shape))} values, that is "
-            f"{wanted} bytes; the file has {there}"
+            f"{math.prod(shape)} bytes; the file has {there}"
         )
-    return np.frombuffer(data, np.uint8).reshape(shape).copy()
+    values = np.frombuffer(content, np.uint8, offset=begin)
+    return values.reshape(shape).copy()
 
 
 def _existing(folder: Path, name: str, ndim: int) -> Path:
