@@ -54,7 +54,7 @@ class HostBuffers:
 class BackgroundWriter:
     """Writes checkpoints in a thread, one at a time.
 
-    A write that fails is logged at once, and raised by the next call of `check`,
+    A write that fails is logged at once, and raised by the next call of
     `wait` or `save`. The interpreter does not exit before the thread is done.
     """
 
@@ -116,12 +116,6 @@ class BackgroundWriter:
         )
         self._thread.start()
 
-    def check(self) -> None:
-        """Raise, once, what a write that is over has failed of."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
     def wait(self) -> None:
         """Return when nothing is in flight.
 
@@ -131,7 +125,9 @@ class BackgroundWriter:
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        self.check()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _work(self, function: Callable[[], None]) -> None:
         try:

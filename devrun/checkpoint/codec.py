@@ -45,11 +45,7 @@ _JSON_INT = 1 << 63
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _ARRAY_KINDS = "biufc"
 _ARRAY_TYPE = re.compile(rf"[<>|][{_ARRAY_KINDS}]\d{{1,2}}")
-_AS_BYTES = (
-    "complex32 complex64 complex128 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu "
-    "float4_e2m1fn_x2"
-)
-_VIEWED = {n: getattr(torch, n) for n in _AS_BYTES.split() if hasattr(torch, n)}
+_VIEWED = {"complex64": torch.complex64, "complex128": torch.complex128}
 """Types stored as bytes, because not every safetensors release supports them."""
 
 
@@ -200,6 +196,8 @@ class _Encoder:
         if not is_spread(host):
             host = self._to_host(host.resolve_conj().resolve_neg())
             if host.dtype not in tensorfile.STORED:
+                if host.dtype not in _VIEWED.values():
+                    raise CheckpointError(f"{where} is of {host.dtype}; convert it")
                 reference["dtype"] = str(host.dtype).removeprefix("torch.")
                 reference["shape"] = list(host.shape)
                 host = host.reshape(-1).view(torch.uint8)

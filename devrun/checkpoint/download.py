@@ -6,24 +6,20 @@ The cache is that of `torch.hub`, which MMCV and torchvision use as well.
 from __future__ import annotations
 
 import http.client
-import json
 import logging
 import os
 import re
 import socket
 import urllib.error
-from importlib.machinery import PathFinder
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import torch
 
 from devrun.checkpoint.storage import make_durable, storage_errors
-from devrun.errors import CheckpointError, nearest
+from devrun.errors import CheckpointError
 from devrun.network import may_download
 
-ZOO = "open-mmlab://"
-_ADDRESS = re.compile(rf"https?://|{ZOO}", re.IGNORECASE)
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 _IN_NAME = re.compile(r".*-([0-9a-f]{8,64})\.\w+")
@@ -38,13 +34,8 @@ _NO_NETWORK = (
 )
 
 
-def is_downloadable(path: str) -> bool:
-    """Whether it is an address that `fetched` takes."""
-    return _ADDRESS.match(path) is not None
-
-
 def fetched(address: str) -> Path:
-    """The file of an `http(s)://` address, or of an `open-mmlab://` name, in the cache.
+    """The file of an `http(s)://` address, in the cache.
 
     Its SHA-256 must begin with the hexadecimal digits, eight or more, after
     `#sha256=` at the end of the address, or else with those before the suffix of the
@@ -62,37 +53,15 @@ def fetched(address: str) -> Path:
             "`devrun.network.downloads_allowed()`), or download it and give the "
             "path of the file"
         )
-    url = _zoo_url(address) if address.lower().startswith(ZOO) else address
-    name, digits = _name_and_checksum(url)
+    name, digits = _name_and_checksum(address)
     root = Path(torch.hub.get_dir()) / "checkpoints"
     target = root / name
     with storage_errors(f"cannot write in {str(root)!r}"):
         make_durable(root)
         if not os.path.lexists(target):
             _LOGGER.info("downloading %s to %s", address, target)
-            _download(url.partition("#")[0], target, digits)
+            _download(address.partition("#")[0], target, digits)
     return target
-
-
-def _zoo_url(address: str) -> str:
-    """The address behind a name of OpenMMLab's model zoo, as the mmcv here lists it."""
-    name = address.partition("://")[2]
-    found = PathFinder.find_spec("mmcv")
-    places = [] if found is None else list(found.submodule_search_locations or [])
-    for place in places:
-        listed = Path(place) / "model_zoo" / "open_mmlab.json"
-        if listed.is_file():
-            names = json.loads(listed.read_text(encoding="utf-8"))
-            if isinstance(names.get(name), str):
-                return str(names[name])
-            raise CheckpointError(
-                f"{address!r} is not in the model zoo of the installed mmcv; "
-                + nearest(name, names)
-            )
-    raise CheckpointError(
-        f"{address!r}: the names of OpenMMLab's model zoo are in mmcv, which is not "
-        "installed; give the https:// address of the file"
-    )
 
 
 def _name_and_checksum(url: str) -> tuple[str, str]:

@@ -25,10 +25,6 @@ from devrun.errors import CheckpointError
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _PATCHES = re.compile(r".*\b(?:pos_embed|pos_embedding|position_embeddings)")
-_HEAD = re.compile(
-    r".*\b(?:fc|head|head_dist|classifier(?:\.\d+)?|last_linear|conv_seg|fc_cls)"
-    r"\.(?:weight|bias)"
-)
 _SHOWN = 10
 _LEAST = 10
 """A file of which not one in so many tensors fits is of another model."""
@@ -59,9 +55,7 @@ def load_state_dict(
     missing, unexpected, refused = _load(module, given)
     table.missing = [key for key in missing if not key.endswith(DERIVED)]
     table.unexpected += [key for key in unexpected if not key.endswith(DERIVED)]
-    for key, shapes in refused:
-        of_head = key in own and _is_head(key, given.get(key), own[key])
-        (table.left_out if of_head else table.mis_shaped).append(f"{key}{shapes}")
+    table.mis_shaped = [f"{key}{shapes}" for key, shapes in refused]
     lost = {key for key, _ in refused} | set(missing)
     table.matched = len([key for key in counted(own) if key in given.keys() - lost])
     table.report(strict, logger or _LOGGER)
@@ -81,7 +75,6 @@ class _Table:
     """Some of both."""
     matched: int = 0
     resized: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     mis_shaped: list[str] = field(default_factory=list)
@@ -93,7 +86,6 @@ class _Table:
             f"{len(names)} {what}: {_listed(names)}"
             for what, names in (
                 ("resized", self.resized),
-                ("left out, for another number of outputs", self.left_out),
                 ("missing", self.missing),
                 ("unexpected", self.unexpected),
                 ("of another shape", self.mis_shaped),
@@ -229,16 +221,6 @@ def _with_resized_positions(
     if hasattr(state_dict, "_metadata"):
         result._metadata = state_dict._metadata
     return result, notes
-
-
-def _is_head(key: str, theirs: Any, ours: Tensor) -> bool:
-    """Whether it is a classifier's weight or bias for another number of classes."""
-    return bool(
-        _HEAD.fullmatch(key)
-        and is_dense(theirs)
-        and ours.shape[:1] != theirs.shape[:1]
-        and ours.shape[1:] == theirs.shape[1:]
-    )
 
 
 def _resized(theirs: Tensor, ours: Tensor) -> Tensor | None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from devrun.checkpoint import tensorfile
 from devrun.checkpoint.catalog import checkpoint_at
-from devrun.checkpoint.download import fetched, is_downloadable
+from devrun.checkpoint.download import fetched
 from devrun.checkpoint.fitting import load_state_dict, renamed
 from devrun.checkpoint.mmcv_format import write_mmcv_checkpoint
 from devrun.checkpoint.pickled import load_pickled
@@ -35,18 +35,15 @@ from devrun.errors import (
 from devrun.files import user_path
 
 Loader = Callable[..., Any]
-_REMOTE = re.compile(
-    r"(?:[A-Za-z][A-Za-z0-9+.-]+://|(?:s3|pavi|petrel|modelzoo|open-mmlab|mmcls"
-    r"|torchvision):)"
-)
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|(?:s3|pavi|petrel|modelzoo|mmcls):")
 _LOGGER = logging.getLogger("devrun.checkpoint")
 
 
 class CheckpointLoader:
     """Readers by the prefix of the path; local files when none is registered for it.
 
-    Of remote paths `http(s)://` and `open-mmlab://` are downloaded where that is
-    allowed, and others refused: download the file first, or register a reader.
+    Of remote paths `http(s)://` is downloaded where that is allowed, and others are
+    refused: download the file first, or register a reader.
     """
 
     _schemes: dict[str, Loader] = {}
@@ -103,7 +100,7 @@ class CheckpointLoader:
         matching = [prefix for prefix in cls._schemes if path.startswith(prefix)]
         if matching:
             return cls._schemes[max(matching, key=len)](path, map_location)
-        if is_downloadable(path):
+        if path.lower().startswith(("http://", "https://")):
             path = str(fetched(path))
         elif _REMOTE.match(path):
             raise CheckpointError(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from devrun.errors import CheckpointError
-from devrun.tensors import is_spread, map_tensors, tensors_in
+from devrun.tensors import is_spread, map_tensors
 
 _SHOWN = 5
 _STRUCTURE = ("params", "param_names")
@@ -234,7 +234,7 @@ def _fitted(known: _Names, optimizer: Any, tree: Mapping[str, Any]) -> dict[str,
                 f"{len(groups)} ({_listed(here)}); build the groups as when it was "
                 "saved"
             )
-        _check_entries(state, here, before[index], known.parameters)
+        _check_entries(state, here, known.parameters)
         settings = {
             **_hyper_parameters(present),  # an older torch had fewer of them
             **_hyper_parameters(tree["groups"][index]),
@@ -245,26 +245,11 @@ def _fitted(known: _Names, optimizer: Any, tree: Mapping[str, Any]) -> dict[str,
 
 
 def _check_entries(
-    state: Mapping[str, Any],
-    now: list[str],
-    before: list[str],
-    parameters: Mapping[str, Tensor],
+    state: Mapping[str, Any], names: list[str], parameters: Mapping[str, Tensor]
 ) -> None:
-    """Refuse state that the names of a group do not say all of.
-
-    What concatenates all parameters (LBFGS) has no names: same order only. And
-    parameters with as many dimensions have the same entries.
-    """
-    total = sum(parameters[name].numel() for name in now)
-    spans = (t.numel() == total for name in now for t in tensors_in(state.get(name)))
-    if now != before and len(now) > 1 and any(spans):
-        raise CheckpointError(
-            "this optimizer's state spans all parameters in their order, and the "
-            f"order changed from {_listed(before)} to {_listed(now)}; register the "
-            "modules as when it was saved"
-        )
+    """Refuse parameters of one group with as many dimensions and other entries."""
     entries: dict[int, dict[str, bool]] = {}
-    for name in (name for name in now if name in state):
+    for name in (name for name in names if name in state):
         mine = {key: isinstance(value, Tensor) for key, value in state[name].items()}
         if entries.setdefault(parameters[name].dim(), mine) != mine:
             raise CheckpointError(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +11,6 @@ from typing import Any
 
 from devrun.cli.record import write_facts
 from devrun.files import disk_errors, read_json, unfollowed
-
-_TAIL = 1 << 16
-_FATAL = re.compile(r"^\s*Fatal Python error: (.{1,100})", re.M)
 
 
 @contextmanager
@@ -51,10 +46,7 @@ def mark_lost(work_dir: Path) -> str | None:
     if facts is None or facts.get("status") != "running":
         return None
     log = work_dir / f"{facts.get('timestamp')}.log"
-    fatal = _FATAL.search(_tail(log))
-    how = "killed, or out of memory"
-    if fatal:
-        how = f"{fatal[1]}; its stack is at the end of {log}"
+    how = f"killed, crashed or out of memory: {log} ends with the stack of a crash"
     facts.update(status="lost", exit_code=None, error=f"ended without a word: {how}")
     write_facts(path, facts)
     return (
@@ -69,12 +61,3 @@ def _facts(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):  # of no run, or not ours
         return None
     return facts if isinstance(facts, dict) else None
-
-
-def _tail(path: Path) -> str:
-    try:
-        with open(path, "rb", opener=unfollowed) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-            return file.read(_TAIL).decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch import nn
 
 import devrun
 from devrun.config.dump import to_plain
-from devrun.data.facts import data_facts
 from devrun.dist import get_dist_info
 from devrun.hooks.checkpoint import CheckpointHook
 from devrun.hooks.evaluation.hook import EvalHook
@@ -65,24 +64,22 @@ def check_run(runner: Any, flow: Workflow) -> None:
 
 
 def check_data(runner: Any, flow: Workflow) -> None:
-    """Refuse to start where the prepared data of a phase differ between ranks.
+    """Refuse to start where epochs differ in length: some ranks would wait for ever.
 
     Raises:
-        ConfigError: names the ranks and what differs.
+        ConfigError: names the ranks and the lengths.
     """
-    if runner.world_size > 1:
-        require_same(dict(_facts(runner, flow)))
-
-
-def _facts(runner: Any, flow: Workflow) -> Iterator[tuple[str, Any]]:
-    for number, ((mode, _), loader) in enumerate(
-        zip(flow.flow, flow.loaders, strict=True), 1
-    ):
-        what = f"the {mode} data" + (f" of phase {number}" if number > 1 else "")
-        for name, value in data_facts(loader).items():
-            yield f"{name} of {what}", value
-        if mode != "val" and runner.counts_epochs:  # shares of val differ by one
-            yield f"updates per epoch of {what}", length(loader, needed=False)
+    if runner.world_size > 1 and runner.counts_epochs:
+        phases = zip(flow.flow, flow.loaders, strict=True)
+        require_same(
+            {
+                f"updates per epoch of the data of phase {number}": length(
+                    loader, needed=False
+                )
+                for number, ((mode, _), loader) in enumerate(phases, 1)
+                if mode != "val"  # shares of val differ by one
+            }
+        )
 
 
 def _versions() -> dict[str, str]:

@@ -63,8 +63,7 @@ DTYPES = [
     name
     for name in (
         "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 uint16 uint32 "
-        "uint64 bool float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz "
-        "float8_e8m0fnu complex64 complex128"
+        "uint64 bool float8_e4m3fn float8_e5m2 complex64 complex128"
     ).split()
     if hasattr(torch, name)
 ]
@@ -80,13 +79,6 @@ def test_a_container_comes_back_as_it_was(value):
     back = round_trip(value)
     assert back == value
     assert type(back) is type(value)
-
-
-def test_the_order_of_keys_stays():
-    tree = {"z": 1, "a": {3: 0, 1: 0}, "m": torch.zeros(1)}
-    back = round_trip(tree)
-    assert list(back) == ["z", "a", "m"]
-    assert list(back["a"]) == [3, 1]
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -165,31 +157,6 @@ def test_names_that_collide_in_the_tensor_file_stay_apart(same):
     assert same(round_trip(tree), tree)
 
 
-def random_tree(rng, depth=0):
-    """Any nesting of anything that can be saved."""
-    kind = rng.randrange(9 if depth < 4 else 4)
-    if kind < 2:
-        return rng.choice(SCALARS)
-    if kind == 2:
-        shape = [rng.randrange(4) for _ in range(rng.randrange(4))]
-        return torch.full(shape, rng.random()).to(
-            rng.choice([torch.float16, torch.int8])
-        )
-    if kind == 3:
-        return np.full([rng.randrange(3) for _ in range(rng.randrange(1, 3))], 7)
-    items = [random_tree(rng, depth + 1) for _ in range(rng.randrange(4))]
-    if kind < 6:
-        keys = rng.sample(["a", "b", "$c", 1, -2, (3, "x"), None, "a/b", "", 0.5], 4)
-        return dict(zip(keys, items, strict=False))
-    return items if kind < 8 else tuple(items)
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_any_tree_comes_back_as_it_was(seed, same):
-    tree = random_tree(random.Random(seed))
-    assert same(round_trip(tree), tree)
-
-
 class Colour(enum.IntEnum):
     RED = 1
 
@@ -265,14 +232,6 @@ def test_a_malformed_tree_is_one_line(tree):
     with pytest.raises(CheckpointError, match="malformed") as caught:
         decode_tree(tree, tensors, "part 'x'")
     assert "\n" not in str(caught.value)
-
-
-def test_json_nested_without_end_is_refused():
-    tree = []
-    for _ in range(400):
-        tree = [tree]
-    with pytest.raises(CheckpointError, match="nested too deeply"):
-        decode_tree(tree, {})
 
 
 @pytest.mark.parametrize(

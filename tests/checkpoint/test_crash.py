@@ -6,7 +6,6 @@ import errno
 import os
 import resource
 import shutil
-import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -95,22 +94,6 @@ def test_killed_at_any_operation_of_a_write(put, root, in_child, killed, action)
     assert count > 15
 
 
-def test_killed_at_any_operation_of_a_replacement(put, root, in_child, killed):
-    old, new = weights(put(1)), weights(put(1, 9))
-
-    def prepare():
-        shutil.rmtree(root)
-        put(1)
-
-    def check(status):
-        assert status in (0, killed)
-        sweep_leftovers(root)
-        found = weights(find_latest(root))
-        assert torch.equal(found, new) or (status == killed and torch.equal(found, old))
-
-    until_it_survives(in_child, lambda: put(1, 9), "kill", prepare, check)
-
-
 def test_killed_at_any_operation_of_retention(put, root, tmp_path, in_child, killed):
     aside = tmp_path / "aside"
     for step in (1, 2, 3):
@@ -191,32 +174,6 @@ def test_a_file_size_limit_is_a_clear_error(save, tmp_path, in_child):
     assert sorted(os.listdir(root)) == ["latest.json", step_name(1)]
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 1 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a small disk: {done.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_full_disk_keeps_the_old_one(small_disk, save):
-    old = save(1, root=small_disk)
-    big = {"model": {"w": torch.zeros(300_000)}}
-    with pytest.raises(StorageError, match="free some space") as caught:
-        write_checkpoint(small_disk, step_name(2), big, {"step": 2})
-    assert caught.value.errno == errno.ENOSPC
-    assert caught.value.exit_code == 8
-    assert find_latest(small_disk) == old
-    assert sorted(os.listdir(small_disk)) == ["latest.json", step_name(1)]
-
-
 def test_sweeping_touches_nothing_else(save, tmp_path):
     root = tmp_path / "checkpoints"
     save(1)
@@ -248,11 +205,6 @@ def test_removal_refuses_what_is_no_checkpoint(save, tmp_path):
     (path / "My File").unlink()
     remove_checkpoint(path)
     assert not path.exists()
-
-
-def test_a_directory_above_that_may_not_be_read_is_left_unsynced(put, armed):
-    with armed("fsync:2:EACCES"):
-        assert verify_checkpoint(put(1)).step == 1
 
 
 def test_an_error_of_the_disk_above_is_reported(put, root, armed):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 
 import pytest
 
@@ -16,7 +14,7 @@ from devrun.checkpoint import (
     optimizer_state_by_name,
     read_checkpoint,
 )
-from devrun.checkpoint.manifest import Manifest, _sealed
+from devrun.checkpoint.manifest import _sealed
 from devrun.errors import CheckpointError
 
 
@@ -24,16 +22,6 @@ from devrun.errors import CheckpointError
 def pair(save):
     """Two checkpoints: an old one, and a newer one to be damaged."""
     return save(1), save(2)
-
-
-def test_every_bit_of_the_manifest(save):
-    manifest = save(1) / "MANIFEST.json"
-    whole = manifest.read_bytes()
-    for position in range(0, len(whole) * 8, 7):
-        changed = bytearray(whole)
-        changed[position // 8] ^= 1 << (position % 8)
-        with pytest.raises(CheckpointError):
-            Manifest.parse(bytes(changed))
 
 
 def test_a_symlinked_directory_is_no_checkpoint_of_the_root(pair, tmp_path):
@@ -55,13 +43,6 @@ def test_all_damaged_is_an_error_that_lists_each(pair):
     assert "\n" not in message
     assert old.is_dir()
     assert new.is_dir()
-
-
-def test_the_newest_is_chosen_by_number_not_by_name_or_time(save, tmp_path):
-    save(10, name="step-10")
-    late = save(9, name="step-9")
-    os.utime(late, (2e9, 2e9))
-    assert find_latest(tmp_path / "checkpoints").name == "step-10"
 
 
 def forged(path, **changes):
@@ -119,11 +100,3 @@ def test_an_optimizer_state_of_another_shape_is_one_line(trained, key, value):
         load_optimizer_state_by_name(model, optimizer, tree)
     assert str(caught.value).isprintable()
     assert bytes(str(optimizer.state_dict()), "utf-8") == before
-
-
-def test_a_path_that_cannot_be_opened_is_a_reason_not_a_crash(pair):
-    _, new = pair
-    with pytest.raises(CheckpointError):
-        read_checkpoint(new / "model.json")
-    with pytest.raises(CheckpointError, match=os.strerror(errno.ENAMETOOLONG)):
-        read_checkpoint(new / ("x" * 400))

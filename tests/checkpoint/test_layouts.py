@@ -150,7 +150,7 @@ def test_positions_are_interpolated_and_a_head_left_out_by_name(caplog):
         "vit.pth into VisionTransformer (keys such as backbone.cls_token as "
         "cls_token): 18 tensors matched\n"
         "  1 resized: pos_embed (file [1, 17, 8], model [1, 65, 8], bicubic)\n"
-        "  2 left out, for another number of outputs: head.weight (file [3, 8], model "
+        "  2 of another shape: head.weight (file [3, 8], model "
         "[5, 8]), head.bias (file [3], model [5])"
     )
 
@@ -167,16 +167,6 @@ def test_positions_that_are_of_no_square_are_refused_as_before(shape, caplog):
     assert torch.equal(model.pos_embed, before)
 
 
-def test_weights_of_another_model_are_one_line_with_whose_they_are():
-    with pytest.raises(CheckpointError) as caught:
-        load_state_dict(resnet(), as_mmcls(vit()), source="vit.pth")
-    assert str(caught.value) == (
-        "nothing in vit.pth fits ResNet; its keys are 'backbone.cls_token', "
-        "'backbone.pos_embed', 'backbone.patch_embed.projection.weight', the model's "
-        "'conv1.weight', 'bn1.weight', 'bn1.bias'"
-    )
-
-
 def test_weights_of_another_size_are_one_line_with_their_shapes():
     with pytest.raises(CheckpointError) as caught:
         load_state_dict(vit(embed_dim=12), as_mmcls(vit()), source="vit.pth")
@@ -191,12 +181,6 @@ def test_keys_that_fit_as_they_are_stay_although_a_map_would_fit_as_many():
     model = vit(1)
     load_state_dict(model, state)
     assert equal(vit(), model)
-
-
-def test_a_file_of_very_many_tensors_is_not_searched_for_long():
-    state = {f"blocks.{n}.norm1.weight": torch.zeros(1) for n in range(30_000)}
-    with pytest.raises(CheckpointError, match="nothing in"):
-        load_state_dict(vit(), state)
 
 
 HOSTILE = {

@@ -66,22 +66,6 @@ def test_a_child_that_outlives_its_parent_does_not_keep_it(tmp_path, in_child):
         unlock_directory(tmp_path)
 
 
-def test_one_run_may_lock_it_several_times(tmp_path, in_child):
-    lock_directory(tmp_path)  # the command, before there is a runner
-    lock_directory(tmp_path, "runner")
-    lock_directory(tmp_path, "runner")
-
-    def other():
-        lock_directory(tmp_path)
-
-    unlock_directory(tmp_path, "runner")
-    unlock_directory(tmp_path, "runner")
-    assert in_child(other) == 70  # still held
-    unlock_directory(tmp_path)
-    assert in_child(other) == 0
-    unlock_directory(tmp_path)  # nothing to do
-
-
 def test_two_runs_of_one_process_are_two(tmp_path):
     lock_directory(tmp_path, "first")
     for other in ("second", None):
@@ -91,12 +75,6 @@ def test_two_runs_of_one_process_are_two(tmp_path):
     unlock_directory(tmp_path, "first")
     lock_directory(tmp_path, "second")
     unlock_directory(tmp_path, "second")
-
-
-def test_nonsense_in_the_file_is_no_obstacle(tmp_path):
-    (tmp_path / LOCK).write_bytes(b"\xff{" * 100)
-    lock_directory(tmp_path)
-    unlock_directory(tmp_path)
 
 
 def test_a_link_in_its_place_is_refused(tmp_path):

@@ -19,7 +19,6 @@ from devrun.checkpoint.manifest import SCHEMA
 from devrun.errors import CheckpointError
 from devrun.hooks import EMAHook
 from devrun.runners import IterBasedRunner
-from tests.support.command import command
 
 MUSEUM = Path(__file__).with_name("museum")
 WEIGHT = [
@@ -85,19 +84,6 @@ def test_one_of_another_format_is_refused_by_its_version(other, tmp_path):
         assert "written by 'devrun 9." in str(caught.value)
         assert f"in format {other}" in str(caught.value)
         assert "use the one that wrote it" in str(caught.value)
-
-
-@pytest.mark.parametrize("form", ["mmcv", "torch"])
-def test_one_in_pieces_is_exported_as_one_that_is_whole(tmp_path, form, capsys):
-    files = []
-    for kind in ("whole", "pieces"):
-        files.append(tmp_path / f"{kind}.pth")
-        words = ["export", exhibit(kind), "--format", form, "--output", files[-1]]
-        assert command(capsys, *words)[0] == 0
-    one, other = map(torch.load, files)
-    for key in ("state_dict", "optimizer") if form == "mmcv" else (None,):
-        pair = (one[key], other[key]) if key else (one, other)
-        torch.testing.assert_close(*pair, rtol=0, atol=0)
 
 
 def test_load_from_takes_one_in_pieces():

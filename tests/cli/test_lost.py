@@ -26,16 +26,14 @@ class CrashingHook(Hook):
 
 
 @pytest.mark.parametrize(
-    ("how", "status", "words"),
+    ("how", "status"),
     [
-        ("segv", -signal.SIGSEGV, "Segmentation fault; its stack"),
-        ("kill", -signal.SIGKILL, "killed, or out of memory"),
-        ("exit", 0, "killed"),
+        ("segv", -signal.SIGSEGV),
+        ("kill", -signal.SIGKILL),
+        ("exit", 0),
     ],
 )
-def test_a_run_that_is_gone_is_told_and_marked(
-    config, train, tmp_path, how, status, words
-):
+def test_a_run_that_is_gone_is_told_and_marked(config, train, tmp_path, how, status):
     (tmp_path / "crashing.py").write_text(HOOK)
     file = config(
         custom_imports={"imports": ["crashing"]},
@@ -57,7 +55,7 @@ def test_a_run_that_is_gone_is_told_and_marked(
     (before,) = place.glob("run-*.json")
     assert json.loads(before.read_text())["status"] == "lost"
     (note,) = [line for line in text.splitlines() if "ended without a word" in line]
-    assert words in note
+    assert "killed, crashed or out of memory" in note
     assert "without a word" not in train(config(), *again)[2]
     assert record(place)["status"] == "done"
 

@@ -368,10 +368,8 @@ def disagreements() -> Any:
     def evaluated_on(count: int, **how: Any) -> EvalHook:
         return EvalHook(DataLoader(samples(count), 2, **how))
 
-    other = TensorDataset(*(tensor + rank for tensor in samples(8).tensors))
     attempts = {
         "samples": lambda: run_one(data=samples(8 + 4 * rank)),
-        "content": lambda: run_one(data=other),
         "evaluation": lambda: run_one(evaluated_on(8 + rank)),
         "dropped": lambda: run_one(evaluated_on(2, drop_last=True)),
         "model": lambda: run_one(model=nn.Linear(3, 2 + rank)),
