@@ -84,9 +84,3 @@ def test_one_of_another_format_is_refused_by_its_version(other, tmp_path):
         assert "written by 'devrun 9." in str(caught.value)
         assert f"in format {other}" in str(caught.value)
         assert "use the one that wrote it" in str(caught.value)
-
-
-def test_load_from_takes_one_in_pieces():
-    runner = run(1)
-    runner.load_checkpoint(str(exhibit("pieces")))
-    assert runner.model.weight.tolist() == WEIGHT

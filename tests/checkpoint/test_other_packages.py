@@ -146,8 +146,6 @@ PAIRS = {
     "timm resnet": (timm_resnet, ours_resnet),
     "timm vit": (timm_vit, ours_vit),
     "transformers vit": (hub_vit, ours_vit),
-    "torchvision resnet in mmcls": (torchvision_resnet, mmcls_resnet),
-    "torchvision vit in mmcls": (torchvision_vit, mmcls_vit),
     "timm vit in mmcls": (timm_vit, mmcls_vit),
     "transformers resnet": (hub_resnet, small_resnet),
     "transformers bottlenecks": (
