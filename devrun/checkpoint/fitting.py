@@ -7,7 +7,6 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,8 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from devrun.checkpoint.keymap import (
-    DERIVED,
-    KeyMap,
     counted,
     find_key_map,
     is_dense,
@@ -49,87 +46,40 @@ def load_state_dict(
         CheckpointError: next to nothing fits, or `strict` and not everything does.
     """
     own = {k: v for k, v in module.state_dict().items() if isinstance(v, Tensor)}
-    table = _Table(source, type(module).__name__, len(own))
-    given = _translated(own, state_dict, table)
-    given, table.resized = _with_resized_positions(own, given)
+    key_map, given = find_key_map(own, state_dict), state_dict
+    if key_map is not None:
+        given = key_map.apply(state_dict)
+    given, resized = _with_resized_positions(own, given)
     missing, unexpected, refused = _load(module, given)
-    table.missing = [key for key in missing if not key.endswith(DERIVED)]
-    table.unexpected += [key for key in unexpected if not key.endswith(DERIVED)]
-    table.mis_shaped = [f"{key}{shapes}" for key, shapes in refused]
     lost = {key for key, _ in refused} | set(missing)
-    table.matched = len([key for key in counted(own) if key in given.keys() - lost])
-    table.report(strict, logger or _LOGGER)
-
-
-@dataclass
-class _Table:
-    """What became of each tensor, for one record of the log."""
-
-    source: str
-    model: str
-    total: int
-    fewest: int = 1
-    """Matched tensors below which the file is that of another model."""
-    key_map: KeyMap | None = None
-    keys: str = ""
-    """Some of both."""
-    matched: int = 0
-    resized: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    unexpected: list[str] = field(default_factory=list)
-    mis_shaped: list[str] = field(default_factory=list)
-
-    def report(self, strict: bool, logger: logging.Logger) -> None:
-        """One record; CheckpointError where it is none of this model, or `strict`."""
-        how = f" (keys such as {self.key_map})" if self.key_map else ""
-        lines = [
-            f"{len(names)} {what}: {_listed(names)}"
-            for what, names in (
-                ("resized", self.resized),
-                ("missing", self.missing),
-                ("unexpected", self.unexpected),
-                ("of another shape", self.mis_shaped),
-            )
-            if names
-        ]
-        problems = lines[bool(self.resized) :]
-        if self.total and self.matched < self.fewest:
-            many = f"only {self.matched} tensors" if self.matched else "nothing"
-            raise CheckpointError(
-                f"{many} in {self.source} fits {self.model}{how}; "
-                + (self.keys if not self.mis_shaped else "; ".join(problems))
-            )
-        if strict and problems:
-            raise CheckpointError(
-                f"{self.source} does not fit {self.model}{how}: " + "; ".join(problems)
-            )
-        if not lines:
-            logger.info("loaded all %d tensors of %s%s", self.total, self.source, how)
-            return
-        head = f"{self.source} into {self.model}{how}: {self.matched} tensors matched"
-        level = logging.WARNING if problems else logging.INFO
-        logger.log(level, "%s", "\n  ".join([head, *lines]))
-
-
-def _translated(
-    own: Mapping[str, Tensor], state_dict: Mapping[str, Any], table: _Table
-) -> Mapping[str, Any]:
-    """The file by the model's keys, as far as it has them; notes how in `table`."""
+    matched = len([key for key in counted(own) if key in given.keys() - lost])
+    mis_shaped = [f"{key}{shapes}" for key, shapes in refused]
+    problems = _told(
+        ("missing", counted(missing)),
+        ("unexpected", counted(unexpected)),
+        ("of another shape", mis_shaped),
+    )
+    model = type(module).__name__ + (f" (keys such as {key_map})" if key_map else "")
     few = min(len(counted(own)), len(counted(state_dict)))
-    table.fewest = max(1, few // _LEAST)
-    first = (", ".join(map(repr, list(keys)[:3])) for keys in (state_dict, own))
-    table.keys = "its keys are {}, the model's {}".format(*first)
-    table.key_map = key_map = find_key_map(own, state_dict)
-    if key_map is None:
-        return state_dict
-    given = key_map.apply(state_dict)
-    used = {key for keys in key_map.sources().values() for key in keys}
-    for key in state_dict.keys() - used:
-        if key in given:
-            table.unexpected.append(key)
-        else:
-            given[key] = state_dict[key]
-    return given
+    if own and matched < max(1, few // _LEAST):
+        some = (", ".join(map(repr, list(keys)[:3])) for keys in (state_dict, own))
+        keys = "its keys are {}, the model's {}".format(*some)
+        raise CheckpointError(
+            f"{f'only {matched} tensors' if matched else 'nothing'} in {source} fits "
+            f"{model}; {'; '.join(problems) if mis_shaped else keys}"
+        )
+    if strict and problems:
+        raise CheckpointError(f"{source} does not fit {model}: {'; '.join(problems)}")
+    lines = _told(("resized", resized)) + problems
+    head = f"loaded all {len(own)} tensors of {source} into {model}"
+    if lines:
+        head = f"{source} into {model}: {matched} tensors matched"
+    level = logging.WARNING if problems else logging.INFO
+    (logger or _LOGGER).log(level, "%s", "\n  ".join([head, *lines]))
+
+
+def _told(*found: tuple[str, list[str]]) -> list[str]:
+    return [f"{len(names)} {what}: {_listed(names)}" for what, names in found if names]
 
 
 def fits(module: nn.Module, state_dict: Any) -> bool:

@@ -106,8 +106,9 @@ class KeyMap:
         return {key: self.file[name] for name in both for key in self.model[name]}
 
     def apply(self, state_dict: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The tensors of the file under the model's keys."""
-        result: dict[str, Tensor] = {}
+        """The tensors of the file by the model's keys, where it has them."""
+        used = {key for keys in self.sources().values() for key in keys}
+        result = {key: state_dict[key] for key in state_dict if key not in used}
         for name, keys in self.model.items():
             if name in self.file:
                 parts = [state_dict[key] for key in self.file[name]]
