@@ -13,7 +13,7 @@ from devrun.cli.exits import Session
 from devrun.cli.flags import add_config_flags, read_config, trusted
 from devrun.cli.parser import switch
 from devrun.config import check_config
-from devrun.device_facts.table import FACTS
+from devrun.device_facts import FACTS
 from devrun.errors import ConfigError
 from devrun.files import user_path
 

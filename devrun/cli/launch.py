@@ -19,8 +19,7 @@ from devrun.cli.flags import add_train_flags, overrides, read_config
 from devrun.cli.parser import LineParser, at_least
 from devrun.cli.several import small
 from devrun.config import check_config
-from devrun.device_facts.facts import DeviceFacts
-from devrun.device_facts.table import FACTS
+from devrun.device_facts import FACTS, DeviceFacts
 from devrun.errors import ConfigError
 
 _SLURM = """\

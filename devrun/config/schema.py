@@ -24,8 +24,7 @@ from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.redact import shown_value
 from devrun.config.revisions import revisions
 from devrun.config.tree import ConfigDict, children, origin_of
-from devrun.device_facts.facts import DeviceFacts
-from devrun.device_facts.table import FACTS, own_facts
+from devrun.device_facts import FACTS, OWN_FACTS, DeviceFacts
 from devrun.errors import ConfigTypeError
 from devrun.place import COMMAND_LINE
 from devrun.redact import MASK
@@ -206,7 +205,7 @@ KEYS: dict[str, str | Section] = {
             "max_iters": "count?",
             "constructor": "text",
             "fp16_cfg": "dict?",
-            **_of_devices("runner_options", own_facts()),
+            **_of_devices("runner_options", OWN_FACTS),
         },
         types=("EpochBasedRunner", "IterBasedRunner", "Runner"),
     ),
@@ -240,7 +239,7 @@ KEYS: dict[str, str | Section] = {
     "watchdog": Section({"timeout": "number", "first_timeout": "number?"}),
     # where it runs
     "device": "text|dict?",
-    **_device_keys(own_facts()),
+    **_device_keys(OWN_FACTS),
     "dist_params": "dict?",
     "launcher": "text?",
     "find_unused_parameters": "flag",

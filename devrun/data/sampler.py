@@ -58,8 +58,6 @@ class EpochBatchSampler(Sampler[list[Any]]):
         self.rank, self.world_size = rank, world_size
         self.pad, self.keyed = pad, keyed
         self.lengths = lengths
-        self.fill = False
-        """Whether the last batch of a training epoch is filled up to the full size."""
         self.epoch = 0
         self._start = 0
 
@@ -131,7 +129,6 @@ class EpochBatchSampler(Sampler[list[Any]]):
             begin += self.rank * size
             return order[begin : begin + size].tolist()
         share = -(-(self.num_samples - begin) // self.world_size)
-        share = size if self.fill else share
         begin += self.rank * share
         # modulo: filled up from the start, several times round if there are few
         return [int(order[i % len(order)]) for i in range(begin, begin + share)]

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from devrun.construct import where
-from devrun.device_facts.table import FACTS
+from devrun.device_facts import FACTS
 from devrun.errors import ConfigError, ConfigTypeError, nearest
 from devrun.trust import may_run_code
 

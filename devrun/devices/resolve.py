@@ -6,16 +6,14 @@ entry points `devrun.devices` of packages (`mydev = "mypackage.mod:MyAdapter"`).
 
 from __future__ import annotations
 
-import functools
 import importlib
-import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from devrun.device_facts.table import ADAPTERS, FACTS
+from devrun.device_facts import ADAPTERS, FACTS
 from devrun.errors import (
     ConfigError,
     ConfigTypeError,
@@ -32,8 +30,6 @@ ENTRY_POINT_GROUP = "devrun.devices"
 _registered: dict[str, Any] = {}
 _auto_rule: list[Callable[[Any], Any]] = []
 """What `define_auto` was given."""
-
-logger = logging.getLogger("devrun")
 
 
 @dataclass(frozen=True)
@@ -118,10 +114,7 @@ def device_for(model: Any, spec: Any) -> Any:
 
 
 def set_environment(*, fast: bool = False) -> None:
-    """Set the variables that devices need before torch is imported; keep the user's.
-
-    `fast`: those of `performance: fast` too.
-    """
+    """Set the variables that devices need before torch is imported; keep the user's."""
     for facts in FACTS.values():
         wanted = {**facts.environment, **(facts.fast_environment if fast else {})}
         for name, value in wanted.items():
@@ -192,15 +185,7 @@ def _adapter_class(name: str) -> type[DeviceAdapter]:
         return _load(name, ADAPTERS[name], "devrun")
     plugins = _entry_points()
     if name in plugins:
-        found = plugins[name]
-        if len(found) > 1:
-            owners = ", ".join(sorted(found.values()))
-            raise ConfigError(
-                f"device {name!r} is offered by several packages ({owners}): "
-                "uninstall all but one"
-            )
-        ((target, owner),) = found.items()
-        return _load(name, target, f"package {owner}")
+        return _load(name, plugins[name], "an installed package")
     meant = next((key for key, facts in FACTS.items() if name in facts.other_names), "")
     hint = nearest(name, [*device_names(), "auto"])
     if meant:
@@ -228,22 +213,7 @@ def _load(name: str, target: Any, owner: str) -> type[DeviceAdapter]:
     return target
 
 
-def _entry_points() -> dict[str, dict[str, str]]:
-    """Name -> {target: package} of what installed packages offer."""
-    found: dict[str, dict[str, str]] = {}
-    for point in metadata.entry_points(group=ENTRY_POINT_GROUP):
-        owner = point.dist.name if point.dist is not None else "unknown"
-        if point.name in ADAPTERS:
-            _say_ignored(owner, point.name)
-            continue
-        found.setdefault(point.name, {})[point.value.replace(" ", "")] = owner
-    return found
-
-
-@functools.cache  # once, however often the names are listed
-def _say_ignored(owner: str, name: str) -> None:
-    logger.warning(
-        "package %s offers a device named %r, which devrun has itself: ignored",
-        owner,
-        name,
-    )
+def _entry_points() -> dict[str, str]:
+    """Name -> target of what installed packages offer."""
+    points = metadata.entry_points(group=ENTRY_POINT_GROUP)
+    return {point.name: point.value.replace(" ", "") for point in points}

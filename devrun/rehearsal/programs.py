@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from devrun.device_facts.table import FACTS
+from devrun.device_facts import FACTS
 
 SDKS = {
     package: device

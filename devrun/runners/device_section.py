@@ -7,7 +7,7 @@ from copy import copy
 from typing import Any
 
 from devrun.config.tree import where
-from devrun.device_facts.table import FACTS
+from devrun.device_facts import FACTS
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.resolve import resolve_device
 from devrun.errors import ConfigError, nearest

@@ -20,7 +20,7 @@ from devrun.config.schema import unused
 from devrun.config.tree import where
 from devrun.data.build import build_dataloader, build_loaders, loader_options
 from devrun.data.facts import check_labels
-from devrun.device_facts.table import FACTS
+from devrun.device_facts import FACTS
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed

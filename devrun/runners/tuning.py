@@ -10,8 +10,6 @@ from torch import nn
 
 from devrun.config.tree import where
 from devrun.data.collate import softens
-from devrun.device_facts.facts import DeviceFacts
-from devrun.device_facts.table import FACTS
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.seeding import own_streams
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
@@ -50,12 +48,10 @@ def tune(
             )
         if cfg.get(key := "gradient_checkpointing"):
             if Capability.RECOMPUTATION not in adapter.capabilities:
-                facts = FACTS.get(adapter.name, DeviceFacts())
-                instead = f" ({facts.recomputes_by})" * bool(facts.recomputes_by)
                 raise UnsupportedFeatureError.of(
                     key,
                     f"is not done on {adapter.name}, which plans the memory of a whole "
-                    f"graph: leave it out{instead}",
+                    "graph by options of its own: leave it out",
                 )
             done = checkpoint_blocks(model, cfg[key], own_streams(adapter))
             logger.info("computed again: %s", done)

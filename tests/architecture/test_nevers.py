@@ -333,8 +333,7 @@ VENDOR_WORDS = re.compile(
 )
 NAMES_EMULATORS = {
     "devrun/devices/emulation.py",
-    "devrun/device_facts/hpu.py",
-    "devrun/device_facts/ipu.py",
+    "devrun/device_facts.py",
 }
 
 

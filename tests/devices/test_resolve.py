@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import subprocess
 import sys
@@ -10,8 +9,8 @@ import sys
 import pytest
 import torch
 
+import devrun.device_facts as table
 from devrun.config import check_config
-from devrun.device_facts import table
 from devrun.devices import resolve
 from devrun.devices.cpu import CPUAdapter
 from devrun.devices.resolve import (
@@ -192,22 +191,6 @@ def test_an_entry_point_is_found_and_listed(site):
     site("plugin-a", "far = devrun.devices.cpu:CPUAdapter")
     assert "far" in device_names()
     assert type(resolve_device("far")) is CPUAdapter
-
-
-def test_two_packages_with_one_name_are_refused_by_their_names(site):
-    site("plugin-a", "far = devrun.devices.cpu:CPUAdapter")
-    site("plugin-b", "far = other.place:Adapter")
-    with pytest.raises(ConfigError, match="plugin-a, plugin-b"):
-        resolve_device("far")
-
-
-def test_a_package_cannot_take_a_built_in_name_in_silence(site, caplog):
-    site("plugin-cpu-thief", "cpu = other.place:Adapter")
-    with caplog.at_level(logging.WARNING, "devrun"):
-        assert type(resolve_device("cpu")) is CPUAdapter
-        device_names()
-        device_names()
-    assert caplog.text.count("plugin-cpu-thief") == 1
 
 
 def test_every_name_has_a_row_with_devices_or_a_reason(site):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import torch
 from torch import nn
 
@@ -60,8 +58,8 @@ def test_fast_is_bf16_where_no_precision_was_given():
         with Lines() as log:
             fast, _ = train(device(performance="fast"), policy=policy, epochs=1)
         assert fast.policy.precision == precision
-        assert f"precision: {precision}: " in log.text
-        assert "hpu.mode: " in log.text
+        sets = "precision: bf16" if precision == "bf16" else "nothing"
+        assert f"performance: fast on hpu sets {sets}" in log.text
 
 
 def test_adamw_and_adam_without_decay_are_one_kernel():
@@ -74,7 +72,6 @@ def test_an_optimizer_without_an_equal_stays_and_it_is_said():
     kept = {
         "weight_decay=0.1": lambda p: torch.optim.Adam(p, weight_decay=0.1),
         "amsgrad=True": lambda p: torch.optim.AdamW(p, amsgrad=True),
-        "fixes its learning rate": lambda p: torch.optim.Adagrad(p),
         "no fused optimizer": lambda p: torch.optim.RMSprop(p, lr=1e-3),
         "maximize=True": lambda p: torch.optim.SGD(p, lr=0.1, maximize=True),
     }
@@ -83,50 +80,6 @@ def test_an_optimizer_without_an_equal_stays_and_it_is_said():
             runner, _ = both(optimizer=optimizer, epochs=1)
         assert words in log.text, log.text
         assert "Fused" not in str(type(runner.optimizer).__mro__)
-
-
-class Lamb(torch.optim.Optimizer):
-    """You et al., arXiv 1904.00962, in a few lines, with timm's hyper-parameters."""
-
-    __module__ = "timm.optim.lamb"
-
-    def __init__(self, params):
-        super().__init__(
-            params,
-            {
-                "lr": 0.01,
-                "betas": (0.9, 0.99),
-                "eps": 1e-6,
-                "weight_decay": 0.1,
-                "bias_correction": True,
-                "grad_averaging": True,
-                "max_grad_norm": 0.5,
-                "trust_clip": False,
-            },
-        )
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        (group,) = self.param_groups
-        group["step"] = group.get("step", 0) + 1
-        grads = [p.grad for p in group["params"]]
-        norm = torch.stack([g.norm() for g in grads]).norm()
-        for p in group["params"]:
-            grad = p.grad / (norm / 0.5).clamp(min=1)
-            state = self.state[p]
-            for key in ("exp_avg", "exp_avg_sq"):
-                state.setdefault(key, torch.zeros_like(p))
-            state["exp_avg"].lerp_(grad, 0.1)
-            state["exp_avg_sq"].lerp_(grad * grad, 0.01)
-            first, second = (1 - b ** group["step"] for b in group["betas"])
-            root = (state["exp_avg_sq"] / second).sqrt() + 1e-6
-            update = state["exp_avg"] / first / root + 0.1 * p
-            p.sub_(group["lr"] * p.norm() / update.norm() * update)
-
-
-def test_lamb_becomes_the_fused_one():
-    runner, _ = both(optimizer=Lamb)
-    assert "FusedLamb" in str(type(runner.optimizer).__mro__)
 
 
 def test_fused_may_be_left_out():
@@ -242,22 +195,10 @@ def test_fp8_is_refused_by_name():
     adapter.setup(0)
     pair = net(), torch.optim.SGD(net().parameters(), lr=0.1)
     policy = UpdatePolicy(precision="fp8")
-    refused(UnsupportedFeatureError, "has no float8", adapter.prepare, *pair, policy)
+    refused(
+        UnsupportedFeatureError, "transformer_engine", adapter.prepare, *pair, policy
+    )
     adapter.teardown()
-
-
-def test_a_short_last_batch_is_kept_padded_or_dropped():
-    sizes = {}
-    for choice in ("keep", "pad", "drop"):
-        adapter = resolve_device(device(last_batch=choice))
-        adapter.setup(0)
-        prepared = adapter.prepare_dataloader(loader(samples=22), training=True)
-        sizes[choice] = [len(labels) for _, labels in prepared]
-        assert len(prepared) == len(sizes[choice])
-        val = adapter.prepare_dataloader(loader(samples=22), training=False)
-        assert [len(labels) for _, labels in val] == [4] * 5 + [2]
-        adapter.teardown()
-    assert sizes == {"keep": [4] * 5 + [2], "pad": [4] * 6, "drop": [4] * 5}
 
 
 def test_batches_are_pinned_and_copied_without_waiting():
@@ -281,19 +222,6 @@ def test_workers_are_not_forked():
     assert type(context).__name__ == "ForkServerContext"
     prepared.close()
     adapter.teardown()
-
-
-def test_the_profiler_records_the_scheduled_updates(tmp_path):
-    runner, _ = make(device(), work_dir=tmp_path, epochs=1)
-    schedule = {"wait": 1, "warmup": 1, "active": 5}
-    runner.register_profiler_hook(
-        {"by_epoch": False, "profile_iters": 8, "schedule": schedule}
-    )
-    runner.run([loader()], [("train", 1)])
-    (trace,) = tmp_path.glob("*_trace.json")
-    steps = set(re.findall(r"ProfilerStep#(\d+)", trace.read_text("utf-8")))
-    assert steps == {"2", "3", "4", "5", "6"}
-    runner.close()
 
 
 def test_memory_is_counted_and_runs_out_in_one_line():
@@ -330,8 +258,6 @@ def test_another_mode_comes_too_late():
     other = "lazy" if device()["mode"] != "lazy" else "eager"
     late = resolve_device(device(mode=other))
     refused(UnsupportedFeatureError, "reads it once", late.setup, None)
-    lists = resolve_device(device(autocast_lower=["linear"]))
-    refused(UnsupportedFeatureError, "autocast_lower", lists.setup, None)
     refused(DeviceUnavailableError, "not installed", resolve_device, "hpu")
 
 

@@ -21,11 +21,9 @@ from tests.docs.blocks import codes, table
         ({"mode": "eager", "graphs": True}, "needs mode lazy"),
         ({"graphs": "auto"}, "must be true or false"),
         ({"mode": "lazy", "compile": True}, "set mode to compile"),
-        ({"last_batch": "fill"}, "keep, pad, drop"),
         ({"max_graphs": 0}, "1 or more"),
         ({"index": 1}, "HABANA_VISIBLE_MODULES"),
         ({"fusedd": True}, "did you mean 'fused'"),
-        ({"emulate": False, "memory_mb": 5}, "the emulator's"),
         ({"precision": "bf16"}, "belongs to optimizer_config: {precision: bf16}"),
     ],
 )

@@ -147,25 +147,28 @@ def test_without_the_sdk_status_9_says_how_to_get_it(python, tmp_path):
 @pytest.mark.slow
 def test_too_little_memory_is_status_6(python, tmp_path):
     command = [ROOT / "tools/train.py", DIGITS, "--work-dir", tmp_path / "run"]
-    options = ["--device", "hpu", "--emulate", "--cfg-options", "hpu.memory_mb=2"]
+    options = [
+        "--device",
+        "hpu",
+        "--emulate",
+        "--cfg-options",
+        "hpu.env.DEVRUN_HPU_MEMORY_MB=2",
+    ]
     done = python([*command, "--no-progress", *options])
     assert done.returncode == 6, done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith("devrun: error: out of memory on hpu with 64 samples")
 
 
-def test_autocast_lists_and_variables_reach_the_sdk(python, tmp_path):
+def test_variables_reach_the_sdk(python, tmp_path):
     code = (
         "import torch, sys\n"
         "from devrun.devices.resolve import resolve_device\n"
         "adapter = resolve_device({'type': 'hpu', 'emulate': True, 'mode': 'lazy',\n"
-        "  'autocast_lower': ['exp'], 'autocast_fp32': ['linear'],\n"
-        "  'generation': 'gaudi', 'memory_mb': 64,\n"
-        "  'env': {'PT_HPU_MAX_COMPOUND_OP_SIZE': 5}})\n"
+        "  'env': {'PT_HPU_MAX_COMPOUND_OP_SIZE': 5, 'DEVRUN_HPU_MEMORY_MB': 64,\n"
+        "    'DEVRUN_HPU_GENERATION': 'gaudi'}})\n"
         "adapter.setup(None)\n"
         "x = torch.ones(2, 2, device='hpu')\n"
-        "with torch.autocast('hpu'):\n"
-        "  print(x.exp().dtype, torch.nn.functional.linear(x, x).dtype)\n"
         "print(torch.hpu.get_device_name(), torch.hpu.memory_reserved())\n"
         "from habana_frameworks import emulator\n"
         "for _ in range(12): x = x + 1\n"
@@ -178,6 +181,6 @@ def test_autocast_lists_and_variables_reach_the_sdk(python, tmp_path):
         "print(emulator.report().totals['flush by maximal graph size'] > 1)\n"
     )
     done = python(["-c", code])
-    printed = done.stdout.splitlines()[-4:]
-    assert printed[:2] == ["torch.bfloat16 torch.float32", f"GAUDI {64 << 20}"], done
-    assert "'fp16' needs a Gaudi 2" in printed[2] and printed[3] == "True"
+    printed = done.stdout.splitlines()[-3:]
+    assert printed[0] == f"GAUDI {64 << 20}", done
+    assert "'fp16' needs a Gaudi 2" in printed[1] and printed[2] == "True"

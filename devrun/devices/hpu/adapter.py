@@ -12,16 +12,13 @@ import torch
 from torch import nn
 
 from devrun.data.prepared import PreparedLoader
-from devrun.data.sampler import EpochBatchSampler
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.frozen import Finding
 from devrun.devices.hpu import environment, sdk
-from devrun.devices.hpu.clipping import fused_clip
 from devrun.devices.hpu.divided import divide_linear_backward, sum_gradients
-from devrun.devices.hpu.graphs import GraphedForward
-from devrun.devices.hpu.lazy import Markers
-from devrun.devices.hpu.optimizer import converted
+from devrun.devices.hpu.fused import converted, fused_clip
+from devrun.devices.hpu.lazy import GraphedForward, Markers
 from devrun.devices.hpu.options import HPUOptions
 from devrun.devices.options import EagerOptions
 from devrun.devices.placement import compile_in_place, move_together
@@ -167,7 +164,7 @@ class HPUAdapter(EagerAdapter):
         elif self.options.graphs:
             self._graph(model.module)
         # converted after the move: fused optimizers keep state on the device
-        return self._fused(optimizer) if self.options.fused else optimizer
+        return self._fused(model, optimizer) if self.options.fused else optimizer
 
     def frozen(self) -> Sequence[Finding]:
         """What of the host's state a graph froze, so far."""
@@ -182,12 +179,12 @@ class HPUAdapter(EagerAdapter):
         )
         self._undo.callback(self._graphed.remove)
 
-    def _fused(self, optimizer: Any) -> Any:
+    def _fused(self, model: StepModule, optimizer: Any) -> Any:
         if optimizer is None:
             return None
         if isinstance(optimizer, Mapping):
-            return {key: converted(self.sdk, each) for key, each in optimizer.items()}
-        return converted(self.sdk, optimizer)
+            return {k: converted(self.sdk, o, model) for k, o in optimizer.items()}
+        return converted(self.sdk, optimizer, model)
 
     def planned(self, policy: UpdatePolicy, model: StepModule) -> Update:
         update = super().planned(policy, model)
@@ -212,16 +209,6 @@ class HPUAdapter(EagerAdapter):
         self, loader: Any, *, training: bool, seed: int | None = None
     ) -> PreparedLoader:
         prepared = super().prepare_dataloader(loader, training=training, seed=seed)
-        sampler = prepared.sampler
-        if training and self.options.last_batch != "keep":
-            if not isinstance(sampler, EpochBatchSampler):
-                raise UnsupportedFeatureError(
-                    f"last_batch: {self.options.last_batch} needs a DataLoader in "
-                    "torch's own order; give its sampler full batches, or keep",
-                    key="last_batch",
-                )
-            sampler.drop_last = self.options.last_batch == "drop"
-            sampler.fill = self.options.last_batch == "pad"
         reader = prepared.loader
         if getattr(reader, "num_workers", 0) and reader.multiprocessing_context is None:
             # a process that holds a Gaudi cannot be forked
@@ -254,7 +241,9 @@ class HPUAdapter(EagerAdapter):
     def _check_precision(self, precision: str) -> None:
         if precision == "fp8":
             raise UnsupportedFeatureError(
-                self.sdk.fp8_obstacle() + ": use bf16", key="precision"
+                "precision 'fp8' is in the layers of the SDK's transformer_engine: put "
+                "them in the model and enter its fp8_autocast there, or use bf16",
+                key="precision",
             )
         if precision == "fp16" and self.sdk.hpu.get_device_name() == "GAUDI":
             raise UnsupportedFeatureError(

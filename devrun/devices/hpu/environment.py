@@ -7,13 +7,9 @@ is refused.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import logging
 import os
-import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -22,11 +18,6 @@ from devrun.devices.hpu.options import HPUOptions
 from devrun.dist import launched
 from devrun.errors import ConfigError, UnsupportedFeatureError, nearest
 from devrun.trust import may_run_code
-
-_LISTS = {
-    "autocast_lower": "PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST",
-    "autocast_fp32": "PT_HPU_AUTOCAST_FP32_OPS_LIST",
-}
 
 _REVIEWED = Path(__file__).with_name("data") / "variables.txt"
 """The variables that a config may set, one a line; `*` stands for the end of a name."""
@@ -53,13 +44,9 @@ def variables(options: HPUOptions) -> dict[str, str]:
     }
     if lazy and options.graphs and launched():
         wanted["PT_HPU_ENABLE_LAZY_COLLECTIVES"] = "1"
-    if options.generation is not None:
-        wanted["DEVRUN_HPU_GENERATION"] = options.generation
-    if options.memory_mb is not None:
-        wanted["DEVRUN_HPU_MEMORY_MB"] = str(options.memory_mb)
     given = options.env or {}
     for name, value in given.items():
-        if name in wanted or name in _LISTS.values():
+        if name in wanted:
             raise ConfigError(
                 f"env of device 'hpu' sets {name}, which another option decides: "
                 "remove it there",
@@ -96,47 +83,18 @@ def apply(options: HPUOptions, *, loaded: bool) -> dict[str, str]:
         UnsupportedFeatureError: the SDK is `loaded` already, with something else.
     """
     wanted = variables(options)
-    listed = {name: getattr(options, name) for name in _LISTS}
-    if loaded:
-        _refuse_late(wanted, [name for name, ops in listed.items() if ops is not None])
-        return wanted
-    for name, ops in listed.items():
-        if ops is not None:
-            wanted[_LISTS[name]] = _file_of(ops)
-    _say_replaced(wanted)
-    os.environ.update(wanted)
-    _set.update(wanted)
-    return wanted
-
-
-def _refuse_late(wanted: Mapping[str, str], lists: Sequence[str]) -> None:
-    if lists:
-        raise UnsupportedFeatureError(
-            f"{', '.join(lists)} of device 'hpu' cannot be changed any more: "
-            "habana_frameworks is loaded in this process; start a new one"
-        )
-    for name, value in wanted.items():
-        before = _set.get(name, os.environ.get(name))
-        if before != value:
-            raise UnsupportedFeatureError(
-                f"device 'hpu' needs {name}={value}, but habana_frameworks was loaded "
-                f"in this process with {before or 'its default'} and reads it once: "
-                f"start a new process, or export {name}={value} before it (and "
-                "PT_HPU_AUTOLOAD=0 where torch loads it by itself)"
-            )
-
-
-def _say_replaced(wanted: Mapping[str, str]) -> None:
     for name, value in wanted.items():
         before = os.environ.get(name)
+        if loaded and _set.get(name, before) != value:
+            raise UnsupportedFeatureError(
+                f"device 'hpu' needs {name}={value}, but habana_frameworks was loaded "
+                f"in this process with {_set.get(name, before) or 'its default'} and "
+                f"reads it once: start a new process, or export {name}={value} before "
+                "it (and PT_HPU_AUTOLOAD=0 where torch loads it by itself)"
+            )
         if before not in (None, value):
             logger.warning("%s=%s of the environment becomes %s", name, before, value)
-
-
-def _file_of(operators: Sequence[str]) -> str:
-    """A file with one name a line, for as long as the process lives."""
-    folder = Path(tempfile.mkdtemp(prefix="devrun-hpu-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / "operators.txt"
-    path.write_text("".join(f"{name}\n" for name in operators), encoding="utf-8")
-    return str(path)
+    if not loaded:
+        os.environ.update(wanted)
+        _set.update(wanted)
+    return wanted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -11,13 +11,6 @@ from devrun.devices.options import IndexedOptions, option, refused
 from devrun.errors import ConfigError, nearest
 
 MODES = ("eager", "compile", "lazy")
-GENERATIONS = ("gaudi", "gaudi2", "gaudi3")
-_CHOICES: Mapping[str, tuple[Any, ...]] = {
-    "mode": (None, *MODES),
-    "last_batch": ("keep", "pad", "drop"),
-    "generation": (None, *GENERATIONS),
-}
-_LEAST = {"max_graphs": 1, "memory_mb": 1}
 
 
 @dataclass(frozen=True)
@@ -47,36 +40,21 @@ class HPUOptions(IndexedOptions):
     """Replay captured HPU graphs of the model; lazy mode only."""
     max_graphs: int = option(10, int)
     """Captured shapes at the most; batches of further ones run uncaptured."""
-    last_batch: str = option("keep", str)
-    """A training epoch's short last batch: `keep`, `pad` with samples, or `drop`."""
-    autocast_lower: Sequence[str] | None = option(None, list, tuple, type(None))
-    """Operators that autocast runs in bf16, in place of the SDK's whole list."""
-    autocast_fp32: Sequence[str] | None = option(None, list, tuple, type(None))
-    """Operators that autocast keeps in fp32, in place of the SDK's whole list."""
     env: Mapping[str, Any] | None = option(None, Mapping, type(None))
     """Further variables that the SDK reads when it is loaded."""
-    generation: str | None = option(None, str, type(None))
-    """Emulated only: `gaudi`, `gaudi2` or `gaudi3`; the second by default."""
-    memory_mb: int | None = option(None, int, type(None))
-    """Emulated only: the device's memory, to rehearse running out of it."""
 
     def __post_init__(self) -> None:
         if self.mode is None:
             fast = self.performance == "fast"
             object.__setattr__(self, "mode", "compile" if fast else "eager")
             object.__setattr__(self, "mode_open", fast)
-        for name, accepted in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in accepted:
-                shown = ", ".join(_word(each) for each in accepted if each is not None)
-                hint = nearest(str(value), map(_word, accepted))
-                hint = f"; {hint}" if hint.startswith("did") else ""
-                clause = f"must be one of {shown}, got {value!r}{hint}"
-                raise refused("hpu", name, clause)
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise refused("hpu", name, f"must be {least} or more, got {value}")
+        if self.mode not in MODES:
+            hint = nearest(str(self.mode), MODES)
+            hint = f"; {hint}" if hint.startswith("did") else ""
+            clause = f"must be one of {', '.join(MODES)}, got {self.mode!r}{hint}"
+            raise refused("hpu", "mode", clause)
+        if self.max_graphs < 1:
+            raise refused("hpu", "max_graphs", f"must be 1 or more: {self.max_graphs}")
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -100,11 +78,3 @@ class HPUOptions(IndexedOptions):
                 "holds torch.compile's arguments for mode compile, got mode "
                 f"{self.mode}: set mode to compile",
             )
-        for name in ("generation", "memory_mb"):
-            if getattr(self, name) is not None and not self.emulate:
-                clause = "is the emulator's: add emulate (--emulate) or remove it"
-                raise refused("hpu", name, clause)
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -24,7 +24,6 @@ GET_IT = (
     "install Intel Gaudi software, whose installer brings habana_frameworks and its "
     "torch (docs.habana.ai), or rehearse with --emulate"
 )
-_FP8 = "torch.hpex.experimental.transformer_engine"
 _TORCH = {
     "1.13": "2.1",
     "1.14": "2.1",
@@ -79,20 +78,6 @@ class SDK:
         """Launches so far; 0 where it does not count them."""
         totals = self.emulator.report().totals if self.counts_findings else {}
         return int(totals.get("launch", 0))
-
-    def fp8_obstacle(self) -> str:
-        """Why precision fp8 cannot be had, in the SDK's own words where it has any."""
-        try:
-            fp8 = importlib.import_module(f"{PACKAGE}.{_FP8}.fp8")
-        except ImportError as error:
-            return f"precision 'fp8' needs {_FP8}, which cannot be imported ({error})"
-        here, why = fp8.is_fp8_available()
-        if not here:
-            return f"precision 'fp8' is not here: {joined(why)}"
-        return (
-            f"precision 'fp8' is in the layers of {_FP8}, which keep scales in "
-            "checkpoints: put them in the model and enter its fp8_autocast there"
-        )
 
 
 def is_loaded() -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from devrun.blame import cause_of
-from devrun.device_facts.table import FACTS
+from devrun.device_facts import FACTS
 from devrun.errors import ConfigError
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.hpu.program import LazyProgram

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from devrun.config.merge import DELETE
-from devrun.device_facts.table import FACTS
+from devrun.device_facts import FACTS
 from devrun.devices.resolve import available_devices, device_names
 from devrun.errors import DeviceUnavailableError, UnknownNameError, nearest
 

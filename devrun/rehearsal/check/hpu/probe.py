@@ -47,7 +47,8 @@ class HPUProbe(Probe):
     def changes(self, cfg: Any) -> dict[str, Any]:
         section = dict(cfg["device"])
         if self.request.memory is not None and self.request.emulated:
-            section["memory_mb"] = max(self.request.memory >> 20, 1)
+            limit = {"DEVRUN_HPU_MEMORY_MB": max(self.request.memory >> 20, 1)}
+            section["env"] = {**(section.get("env") or {}), **limit}
         return {"device": {**section, "_delete_": True}}
 
     def built(self, training: Training) -> None:

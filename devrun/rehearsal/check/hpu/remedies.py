@@ -55,7 +55,7 @@ _BY_NAME: Mapping[str, str] = {
     r"draws": "draw in the data set or its collate_fn, or with torch on the device",
     r"changes": "keep it in a buffer (register_buffer) that forward changes in place",
     r"batch": "pad the batches to few lengths: data.train_dataloader.buckets; "
-    "a short last batch: last_batch: pad or drop",
+    "a short last batch: data.train_dataloader.drop_last: true",
 }
 """Pattern of the operator's whole name, without namespace and overload."""
 GENERAL: Mapping[str, str] = {

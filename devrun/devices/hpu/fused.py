@@ -1,4 +1,4 @@
-"""torch's optimizers become the SDK's fused ones where the numbers stay the same.
+"""The SDK's fused optimizers and clipping, where the numbers stay torch's.
 
 A converted optimizer has the groups, hyper-parameters and hooks of the one it stands
 for. It also has its class name and its layout of `state_dict`, so that a checkpoint
@@ -8,16 +8,18 @@ does not tell on which device it was written.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from devrun.devices.gradients import Clip
 from devrun.devices.hpu.sdk import SDK
+from devrun.step import UpdatePolicy
 
 logger = logging.getLogger("devrun")
 
@@ -53,26 +55,14 @@ FUSED: Mapping[str, Fused] = {
         ("lr", "momentum", "dampening", "weight_decay", "nesterov"),
         {"maximize": False, "differentiable": False},
     ),
-    "Lamb": Fused(
-        "FusedLamb",
-        (*_ADAM_KEYS, "bias_correction", "grad_averaging", "max_grad_norm"),
-        {"trust_clip": False, "caution": False, "decoupled_decay": False}
-        | {"corrected_weight_decay": False, "always_adapt": False},
-    ),
 }
-"""By class name: torch's own, and the LAMB of timm."""
-
-_NO_EQUAL = {
-    "Adagrad": "the fused one fixes its learning rate when it is built",
-    "Lars": "the fused one has the learning rate inside its momentum",
-    "LARS": "the fused one has the learning rate inside its momentum",
-}
+"""Of torch.optim, by class name."""
 
 
-def converted(sdk: SDK, optimizer: Optimizer) -> Optimizer:
+def converted(sdk: SDK, optimizer: Optimizer, model: nn.Module) -> Optimizer:
     """A fused optimizer with the same state; itself, and a log line, if none exists."""
     name = type(optimizer).__name__
-    reason = _obstacle(sdk, optimizer)
+    reason = _obstacle(sdk, optimizer, model)
     if reason is not None:
         logger.warning("hpu: optimizer %s stays as it is: %s", name, reason)
         for group in optimizer.param_groups:
@@ -85,17 +75,13 @@ def converted(sdk: SDK, optimizer: Optimizer) -> Optimizer:
     return made
 
 
-def _obstacle(sdk: SDK, optimizer: Optimizer) -> str | None:
+def _obstacle(sdk: SDK, optimizer: Optimizer, model: nn.Module) -> str | None:
     kind = type(optimizer)
     rule = FUSED.get(kind.__name__)
-    ours = kind is getattr(torch.optim, kind.__name__, None) or (
-        kind.__module__.startswith("timm.")
-    )
-    if rule is None or not ours:
-        why = _NO_EQUAL.get(kind.__name__, "no fused optimizer does the same")
-        return why
-    if not hasattr(sdk.optimizers, rule.name):
-        return f"this SDK has no {rule.name}"
+    if rule is None or kind is not getattr(torch.optim, kind.__name__, None):
+        return "no fused optimizer does the same"
+    if any(getattr(module, "sparse", False) for module in model.modules()):
+        return f"{rule.name} takes no sparse gradients, as of nn.Embedding(sparse=True)"
     for group in optimizer.param_groups:
         for key, accepted in rule.only.items():
             if group.get(key, accepted) != accepted:
@@ -111,11 +97,7 @@ def _obstacle(sdk: SDK, optimizer: Optimizer) -> str | None:
 
 def _as_fused(sdk: SDK, optimizer: Optimizer, rule: Fused) -> Optimizer:
     base: Any = getattr(sdk.optimizers, rule.name)
-    fused_step: Any = base.step
-    while getattr(fused_step, "hooked", False):  # hooks run around our own step
-        fused_step = fused_step.__wrapped__
-    parts = {"rule": rule, "plain": optimizer, "fused_step": fused_step}
-    kind: Any = type(type(optimizer).__name__, (_Translated, base), parts)
+    kind: Any = type(type(optimizer).__name__, (_Translated, base), {"rule": rule})
     arguments = {
         key: optimizer.defaults[key]
         for key in rule.arguments
@@ -140,28 +122,6 @@ class _Translated(Optimizer):
     rule: Fused
     own: Mapping[str, Any] = MappingProxyType({})
     """What the groups have besides the original's hyper-parameters."""
-    plain: Optimizer
-    """The original, of the same groups and state: it does sparse updates."""
-    fused_step: Callable[..., Any]
-    _logged = False
-
-    def step(self, closure: Any = None) -> Any:
-        """One update, by the original where a gradient is sparse."""
-        if not any(
-            param.grad is not None and param.grad.layout is not torch.strided
-            for group in self.param_groups
-            for param in group["params"]
-        ):
-            return self.fused_step(closure)
-        if not self._logged:
-            self._logged = True
-            logger.warning(
-                "hpu: optimizer %s runs as torch's where gradients are sparse, which "
-                "%s does not take: leave sparse=True out of nn.Embedding",
-                type(self).__name__,
-                self.rule.name,
-            )
-        return self.plain.step(closure)
 
     def state_dict(self) -> dict[str, Any]:
         saved = super().state_dict()
@@ -197,4 +157,27 @@ class _Translated(Optimizer):
         for group in self.param_groups:
             for key, value in self.own.items():
                 group.setdefault(key, value)
-        self.plain.param_groups, self.plain.state = self.param_groups, self.state
+
+
+def fused_clip(sdk: SDK, policy: UpdatePolicy) -> Clip | None:
+    """`FusedClipNorm` for a plain L2 norm; None leaves clipping to torch."""
+    options = dict(policy.grad_clip or {})
+    limit = options.pop("max_norm", None)
+    options.pop("foreach", None)
+    if (
+        float(options.pop("norm_type", 2)) != 2
+        or limit is None
+        or any(options.values())
+    ):
+        return None
+    kernel: Any = None
+
+    def clip(optimizer: Any) -> Tensor:
+        nonlocal kernel
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        if kernel is None:
+            kernel = sdk.normalization.FusedClipNorm(params, limit)
+        norm: Tensor = kernel.clip_norm(params)
+        return norm.reshape(())
+
+    return clip
