@@ -42,7 +42,7 @@ from throughput_arms import ARMS, Setting, run_arm
 from throughput_cases import CASES, Case
 
 from devrun.devices.resolve import resolve_device
-from devrun.rehearsal.peaks import load
+from devrun.rehearsal.bench import load
 
 NO_TIME = "no time was left: give more by --minutes, or fewer --cases or --arms"
 SETTLED = 0.6

@@ -11,9 +11,9 @@ from typing import Any
 
 from devrun.cli.console import say
 from devrun.cli.exits import Session
-from devrun.cli.flags import add_trust_flags, read_config, trusted
+from devrun.cli.flags import add_import_flag
 from devrun.cli.parser import switch
-from devrun.config import check_config
+from devrun.config.imports import import_named
 from devrun.errors import ConfigError
 
 
@@ -22,17 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     switch(parser, "--json", "as JSON, for scripts")
     switch(parser, "--bench", "measure a device's speed, and keep it")
     add("--device", help="the one to measure (auto)")
-    add("--config", metavar="FILE", help="measure the layers of its model too")
     add("--seconds", type=float, help="to measure for (20); more is steadier")
-    add_trust_flags(parser)
-    parser.set_defaults(cfg_options=None)
+    add_import_flag(parser)
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """List the adapters on stdout; 0 also when only the CPU is here."""
+    import_named(args.imports, ".")
     if args.bench:
         return _bench(args)
-    for flag in ("device", "config", "seconds"):
+    for flag in ("device", "seconds"):
         if getattr(args, flag) is not None:
             raise ConfigError(f"--{flag} is for --bench; add that, or leave it out")
     from devrun.devices.resolve import available_devices  # imports torch
@@ -77,32 +76,20 @@ def _bench(args: argparse.Namespace) -> int:
     seconds = 20.0 if args.seconds is None else args.seconds
     if not 0 < seconds < float("inf"):
         raise ConfigError(f"--seconds must be a number above 0, got {seconds}")
-    layers = None if args.config is None else _layers(args)
     from devrun.devices.resolve import resolve_device
     from devrun.dist import get_dist_info
-    from devrun.rehearsal.peaks import measure, save
+    from devrun.rehearsal.bench import measure, save
 
     adapter = resolve_device(args.device or "auto")
     with ExitStack() as undo:
         undo.callback(adapter.teardown)
         adapter.setup(0)
-        peaks = measure(adapter, seconds=seconds, layers=layers)
+        peaks = measure(adapter, seconds=seconds)
         if get_dist_info()[0] == 0:
             kept = save(peaks)
             words = json.dumps(asdict(peaks), indent=2) if args.json else None
             say(words or _rates(peaks, str(kept)))
     return 0
-
-
-def _layers(args: argparse.Namespace) -> Any:
-    """The linear layers and convolutions of the config's model."""
-    cfg: Any = read_config(args)
-    cfg.merge_from_dict({"device": "cpu", "log_level": "ERROR"})
-    check_config(cfg)
-    with trusted(args, cfg):
-        from devrun.rehearsal.workloads import layers_of
-
-        return layers_of(cfg)
 
 
 def _rates(peaks: Any, kept: str) -> str:

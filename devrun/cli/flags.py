@@ -100,12 +100,18 @@ def add_progress_flag(group: argparse._ActionsContainer) -> None:
     group.add_argument("--no-progress", dest="progress", **off, help="no progress bar")
 
 
+def add_import_flag(group: argparse._ActionsContainer) -> None:
+    """Modules of the user's that register models, hooks or devices."""
+    form = _repeated("MODULE")
+    group.add_argument("--import", dest="imports", **form, help="a module of yours")
+
+
 def add_trust_flags(group: argparse._ActionsContainer) -> None:
     """The flags that say what a config may import and call; see `trusted`."""
-    each: dict[str, Any] = {"action": "append", "default": [], "type": _word}
-    add, own = group.add_argument, "let the config name this function or class"
-    add("--import", dest="imports", **each, metavar="MODULE", help="a module of yours")
-    add("--allow-factory", dest="factories", **each, metavar="PATH", help=own)
+    add_import_flag(group)
+    own = "let the config name this function or class"
+    form = _repeated("PATH")
+    group.add_argument("--allow-factory", dest="factories", **form, help=own)
     runs = "let the config run code: a .py as Python, any type, modules beside it"
     switch(group, "--trust-config", runs)
     names = "`from mmcv.runner import ...` in modules of yours gives devrun's names"
@@ -268,6 +274,11 @@ def _implied(args: argparse.Namespace) -> list[tuple[str, str, dict[str, Any]]]:
 
 def _type(name: str) -> str:
     return name.split(":")[0]
+
+
+def _repeated(metavar: str) -> dict[str, Any]:
+    """How a flag is added that may come several times."""
+    return {"action": "append", "default": [], "type": _word, "metavar": metavar}
 
 
 def _word(text: str) -> str:

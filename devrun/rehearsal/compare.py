@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from devrun.errors import ConfigError
+from devrun.rehearsal.bench import DTYPES
 from devrun.rehearsal.operators import Operator, first_parting, recorded_operators
 from devrun.rehearsal.recording import (
     MOVES,
@@ -30,7 +31,6 @@ from devrun.rehearsal.recording import (
     record,
 )
 from devrun.rehearsal.ulps import ulps
-from devrun.rehearsal.workloads import DTYPES
 
 SCHEMA = "devrun.compare/1"
 SLACK = 4.0

@@ -26,7 +26,7 @@ from devrun.checkpoint import fileops, strict_json, tensorfile
 from devrun.errors import ConfigError
 from devrun.files import disk_errors, replace_file
 from devrun.hooks.base import Hook
-from devrun.rehearsal.workloads import DTYPES
+from devrun.rehearsal.bench import DTYPES
 from devrun.run import Run
 from devrun.runners.training import Training, build_training
 from devrun.step import Capability

@@ -17,12 +17,12 @@ from typing import Any
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.devices.resolve import resolve_device
 from devrun.errors import ConfigError, DevrunError
+from devrun.rehearsal.bench import Peaks, load
 from devrun.rehearsal.check.child import as_asked
 from devrun.rehearsal.check.cuda.memory import needed
 from devrun.rehearsal.check.notebook import Notebook, Notes
 from devrun.rehearsal.check.parent import TIMEOUT, refusal_of, side_by_side
 from devrun.rehearsal.check.request import Grants, Request
-from devrun.rehearsal.peaks import Peaks, load
 from devrun.rehearsal.ranks import MEMORY, WORK, Rank, rehearse_ranks
 
 SCHEMA = "devrun.scaling/2"

@@ -165,16 +165,12 @@ FLAGS = {
         "-h",
     ],
     "devices": [
-        "--allow-factory",
         "--bench",
-        "--config",
         "--device",
         "--help",
         "--import",
         "--json",
-        "--mmcv",
         "--seconds",
-        "--trust-config",
         "-h",
     ],
     "export": [

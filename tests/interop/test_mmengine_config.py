@@ -100,12 +100,6 @@ def test_what_two_precisions_make_of_one_is_compared(write, capsys):
     assert (status, err) == (0, "") and "they agree: " in out
 
 
-def test_the_layers_of_its_model_are_found(write, capsys):
-    words = ("devices", "--bench", "--config", write(TINY), "--device", "tpu")
-    status, _, err = command(capsys, *words)
-    assert status == 2 and "'tpu'" in err  # which is asked for after the layers
-
-
 @pytest.fixture
 def whole(write):
     made = translated(Config.fromfile(write(WHOLE)))

@@ -21,7 +21,7 @@ from devrun.models.step_module import StepModule
 from devrun.parallel.fsdp import FSDP
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
-from devrun.rehearsal.peaks import Measured, Peaks, describe, save
+from devrun.rehearsal.bench import Measured, Peaks, describe, save
 from devrun.rehearsal.ranks import Rank
 from devrun.rehearsal.scaling import SCHEMA, Forecast, Scaling, Weight, Work, sent
 from tests.cli.conftest import CONFIG

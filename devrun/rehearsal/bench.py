@@ -1,0 +1,385 @@
+"""What a device really reaches: products, convolutions, copies, by measuring them.
+
+Nothing is looked up in a data sheet. The cases take turns, and what counts is the
+median over the rounds: the best of many is what a shared machine never gives again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from devrun.checkpoint import fileops
+from devrun.devices.base import DeviceAdapter
+from devrun.dist import all_reduce_max
+from devrun.errors import UnsupportedFeatureError
+from devrun.files import replace_text, user_path
+from devrun.rehearsal.shares import finite
+from devrun.text import joined
+
+SCHEMA = "devrun.peaks/1"
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32,
+          "bf16": torch.bfloat16, "fp16": torch.float16}  # fmt: skip
+ROUND = 0.02
+"""Seconds that a case runs in one round, about."""
+SLOW = 0.25
+"""Seconds; what takes longer by itself would take the time of all others."""
+_CONVOLUTIONS = (
+    ((16, 64, 56, 56), (64, 64, 3, 3)),
+    ((16, 256, 28, 28), (256, 256, 1, 1)),
+    ((8, 3, 224, 224), (64, 3, 7, 7)),
+)
+"""Shapes of input and weight."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation.
+
+    `work` is what one run of it does, in FLOP or bytes; 1 where its time is asked for.
+    """
+
+    kind: str
+    dtype: str
+    shape: str
+    work: float
+    unit: str
+    run: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One case.
+
+    Attributes:
+        kind: `matmul`, `conv`, `attention`, `memory`, `copy`, `all_reduce`, `launch`.
+        dtype: such as `fp32` or `bf16`.
+        shape: in words.
+        median, low, high: of the rounds, the quartiles beside the median, in `unit`.
+        unit: `GFLOP/s`, `GB/s` or `us`.
+        share: of the best of its kind and dtype; 1.0 is the best.
+    """
+
+    kind: str
+    dtype: str
+    shape: str
+    median: float
+    low: float
+    high: float
+    unit: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The result of `measure`.
+
+    `left_out` has what could not be measured, and why.
+    """
+
+    device: str
+    description: str
+    versions: dict[str, str]
+    threads: int
+    measured: list[Measured]
+    left_out: list[str]
+    schema: str = SCHEMA
+
+    def peak(self, dtype: str) -> float | None:
+        """The best matrix product of `dtype`, GFLOP/s; None if none was measured."""
+        wanted = "matmul", dtype
+        found = [m.median for m in self.measured if (m.kind, m.dtype) == wanted]
+        return max(found, default=None)
+
+
+def measure(adapter: DeviceAdapter, *, seconds: float = 20.0) -> Peaks:
+    """Measure the device of `adapter`, set up, for about `seconds`.
+
+    Args:
+        adapter: one that computes operation by operation; an emulated one says
+            nothing about speed.
+        seconds: of measuring; every case has three rounds at least.
+
+    Raises:
+        UnsupportedFeatureError: an emulated device, or one that runs only whole graphs.
+    """
+    if adapter.emulated:
+        raise UnsupportedFeatureError(
+            f"{adapter.name} is emulated here, and emulators say nothing about speed; "
+            "measure where the device is"
+        )
+    device = getattr(adapter, "device", None)
+    if not isinstance(device, torch.device):
+        raise UnsupportedFeatureError(
+            f"{adapter.name} runs whole graphs, no single operations to be measured"
+        )
+    infos = adapter.list_devices()
+    dtypes = infos[device.index or 0].dtypes if infos else ()
+    own = not getattr(adapter, "host_shared", False)
+    found, left_out = cases(device, dtypes, own_memory=own)
+    rates, failed = _rounds(found, seconds)
+    return Peaks(
+        device=str(device),
+        description=describe(adapter, device),
+        versions={"torch": str(torch.__version__)},
+        threads=torch.get_num_threads(),
+        measured=_judged(rates),
+        left_out=[*left_out, *failed],
+    )
+
+
+def describe(adapter: DeviceAdapter, device: torch.device) -> str:
+    """The name of the hardware, by which results are told apart."""
+    infos = adapter.list_devices()
+    return infos[device.index or 0].name if infos else adapter.name
+
+
+def cases(
+    device: torch.device, dtypes: Collection[str], *, own_memory: bool
+) -> tuple[list[Case], list[str]]:
+    """What is measured on `device`, and what is not, with the reason.
+
+    Args:
+        dtypes: what the device lists, of which `tf32` is looked at.
+        own_memory: whether it has memory apart from the host's, and is fed larger work.
+    """
+    found: list[Case] = []
+    left_out: list[str] = []
+    for name, dtype in DTYPES.items():
+        try:
+            tf32 = name == "fp32" and "tf32" in dtypes
+            found += _products(device, name, dtype, own_memory, tf32=tf32)
+        except (TypeError, RuntimeError) as error:  # a type that the device lacks
+            left_out.append(f"{name}: {joined(error)}")
+            continue
+        if dtype is not torch.float64:
+            found += _convolutions(device, name, dtype)
+            found.append(_attention(device, name, dtype))
+    found += [_memory(device, own_memory), _launch(device)]
+    if own_memory:
+        found += _copies(device)
+    else:
+        left_out.append("copies: the device's memory is the host's")
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        found += _reductions(device)
+    else:
+        left_out.append("all_reduce: one process; start it with torchrun for more")
+    return found, left_out
+
+
+def _random(*shape: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, device=device).to(dtype)  # zeros would draw less power
+
+
+def _products(
+    device: torch.device, name: str, dtype: torch.dtype, large: bool, *, tf32: bool
+) -> list[Case]:
+    """Square matrices for a GPU or for a CPU, an odd size, and many small ones."""
+    found = []
+    sides = (1024, 4096, 8192) if large else (256, 1024)
+    shapes = [(1, side, side, side) for side in sides]
+    for batch, m, k, n in [*shapes, (1, 1000, 1001, 1000), (64, 128, 64, 128)]:
+        words = f"{m}x{k} by {k}x{n}" + f", {batch} of them" * (batch > 1)
+        a = _random(batch, m, k, device=device, dtype=dtype)
+        b = _random(batch, k, n, device=device, dtype=dtype)
+        work = 2.0 * batch * m * k * n
+        run = partial(torch.bmm, a, b)
+        found.append(Case("matmul", name, words, work, "GFLOP/s", run))
+        if tf32:
+            quick = partial(_as_tf32, run)
+            found.append(Case("matmul", "tf32", words, work, "GFLOP/s", quick))
+    return found
+
+
+def _as_tf32(run: Callable[[], Any]) -> Any:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        return run()
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _convolutions(device: torch.device, name: str, dtype: torch.dtype) -> list[Case]:
+    found = []
+    for shape, weight in _CONVOLUTIONS:
+        x = _random(*shape, device=device, dtype=dtype)
+        w = _random(*weight, device=device, dtype=dtype)
+        (batch, channels, height, width), size = shape, weight[2]
+        words = f"{size}x{size}, {channels} to {weight[0]} channels, {height}x{width}"
+        # of each output: a product and a sum for each weight of its channel
+        work = 2.0 * batch * height * width * w.numel()
+        for layout in (torch.contiguous_format, torch.channels_last):
+            given = x.to(memory_format=layout), w.to(memory_format=layout)
+            run = partial(F.conv2d, *given, padding=size // 2)
+            last = ", channels last" * (layout is torch.channels_last)
+            found.append(Case("conv", name, words + last, work, "GFLOP/s", run))
+    return found
+
+
+def _attention(device: torch.device, name: str, dtype: torch.dtype) -> Case:
+    batch, heads, length, width = 4, 8, 512, 64
+    shape = batch, heads, length, width
+    q, k, v = (_random(*shape, device=device, dtype=dtype) for _ in range(3))
+    # two products, of which the mask leaves half
+    work = 2.0 * batch * heads * length * length * width
+    run = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
+    words = f"causal, {heads} heads of {width}, {length} tokens, batch {batch}"
+    return Case("attention", name, words, work, "GFLOP/s", run)
+
+
+def _memory(device: torch.device, large: bool) -> Case:
+    """The STREAM triad, a = b + s c: bytes as STREAM counts them, 3 a value."""
+    count = 1 << (28 if large else 25)  # far more than the caches hold
+    a, b, c = (torch.rand(count, device=device) for _ in range(3))
+    run = partial(torch.add, b, c, alpha=3.0, out=a)
+    words = f"triad over {count * 4 >> 20} MiB arrays"
+    return Case("memory", "fp32", words, 12.0 * count, "GB/s", run)
+
+
+def _launch(device: torch.device) -> Case:
+    one = torch.ones(1, device=device)
+    run = partial(torch.add, one, one, out=torch.empty_like(one))
+    return Case("launch", "fp32", "one addition", 1.0, "us", run)
+
+
+def _copies(device: torch.device) -> list[Case]:
+    count = 1 << 26
+    there = torch.empty(count, device=device)
+    found = []
+    for kind, pinned in (("pageable", False), ("pinned", True)):
+        try:
+            here = torch.rand(count, pin_memory=pinned)
+        except RuntimeError:  # a device whose host memory cannot be pinned
+            continue
+        run = partial(there.copy_, here, non_blocking=pinned)
+        words = f"from {kind} memory"
+        found.append(Case("copy", "fp32", words, 4.0 * count, "GB/s", run))
+    return found
+
+
+def _reductions(device: torch.device) -> list[Case]:
+    """Bus bandwidth, as nccl-tests count it: bytes times 2 (n - 1) / n."""
+    world = dist.get_world_size()
+    found = []
+    for count in (1 << 18, 1 << 24):
+        values = torch.rand(count, device=device)
+        work = 4.0 * count * 2 * (world - 1) / world
+        words = f"{count * 4 >> 20} MiB over {world} processes"
+        run = partial(dist.all_reduce, values)
+        found.append(Case("all_reduce", "fp32", words, work, "GB/s", run))
+    return found
+
+
+def _rounds(
+    found: Iterable[Case], seconds: float
+) -> tuple[list[tuple[Case, list[float]]], list[str]]:
+    """Each case's rates, the cases in turn, and what could not be run."""
+    # here, as what reads a result that was kept need not wait 0.1 s for it
+    from torch.utils.benchmark import Timer
+
+    ready: list[tuple[Case, Timer, int, list[float]]] = []
+    failed = []
+    for case in found:
+        threads = torch.get_num_threads()
+        timer = Timer("run()", globals={"run": case.run}, num_threads=threads)
+        name = f"{case.kind} {case.dtype} {case.shape}"
+        try:
+            number = _calibrated(timer)
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            failed.append(f"{name}: {str(error).partition(chr(10))[0][:120]}")
+            continue
+        if number == 0:
+            failed.append(f"{name}: over {SLOW} s each")
+            continue
+        ready.append((case, timer, number, []))
+    began = time.perf_counter()
+    while ready:
+        for case, timer, number, rates in ready:
+            rates.append(case.work / timer.timeit(number).median)
+        done = len(ready[0][3])
+        spent = all_reduce_max(time.perf_counter() - began)
+        if done >= 3 and spent > seconds * done / (done + 1):
+            break
+    return [(case, rates) for case, _, _, rates in ready], failed
+
+
+def _calibrated(timer: Any) -> int:
+    """Runs that make up a round; 0 of what takes so long that a smaller shape must do.
+
+    Seconds are those of the slowest process: all are to run a collective as often.
+    """
+
+    def taken(number: int) -> float:
+        return all_reduce_max(timer.timeit(number).median * number)
+
+    # the first run compiles, allocates and picks algorithms
+    if taken(1) > SLOW and taken(1) > SLOW:
+        return 0
+    return min(max(int(ROUND / max(taken(1), 1e-7)), 1), 1 << 16)
+
+
+def _judged(rates: Iterable[tuple[Case, list[float]]]) -> list[Measured]:
+    listed = [(case, *_quartiles(values)) for case, values in rates]
+    best: dict[tuple[str, str], float] = {}
+    for case, median, *_ in listed:
+        key = (case.kind, case.dtype)
+        best[key] = max(best.get(key, 0.0), median)
+    measured = []
+    for case, median, low, high in listed:
+        share = median / best[case.kind, case.dtype]
+        values = (median / 1e9, low / 1e9, high / 1e9)
+        if case.unit == "us":  # a time, made of a rate
+            values = (1e6 / median, 1e6 / high, 1e6 / low)
+        named = case.kind, case.dtype, case.shape
+        measured.append(Measured(*named, *values, case.unit, share))
+    return measured
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return statistics.median(values), low, high
+
+
+def save(peaks: Peaks) -> Path:
+    """Keep the result for forecasts of this device with this torch; where it is."""
+    path = _place(peaks.description, peaks.versions["torch"], peaks.threads)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json.dumps(asdict(peaks), indent=2) + "\n")
+    return path
+
+
+def load(adapter: DeviceAdapter) -> Peaks | None:
+    """The result kept for the device of `adapter` with this torch; None without one."""
+    device = getattr(adapter, "device", None)
+    if adapter.emulated or not isinstance(device, torch.device):
+        return None
+    version, threads = str(torch.__version__), torch.get_num_threads()
+    try:
+        path = _place(describe(adapter, device), version, threads)
+        with fileops.directory(path.parent) as fd:
+            data = json.loads(fileops.read_file(path.name, fd, limit=1 << 20))
+        measured = [Measured(**entry) for entry in data.pop("measured")]
+        peaks = Peaks(measured=measured, **data)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    sane = all((finite(m.median) or 0) > 0 for m in measured)
+    return peaks if sane and peaks.schema == SCHEMA else None
+
+
+def _place(description: str, version: str, threads: int) -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or user_path("~/.cache")
+    words = f"{description} torch {version} threads {threads}"
+    name = "".join(c if c.isalnum() or c in ".+-" else "_" for c in words)
+    return Path(root) / "devrun" / "peaks" / f"{name}.json"
