@@ -52,7 +52,7 @@ class Kept:
         """
         prepared = self._runner.prepare_eval_loader(self._loader)
         size, (rank, world) = length_of(prepared.dataset), prepared.data_share
-        told = self._runner.adapter.data_share.tells
+        _, _, told = self._runner.adapter.data_share
         places = list(range(rank, size or 0, world)) if told else []
         if size is None and world == 1:
             places = list(range(len(self._mine)))
