@@ -15,6 +15,7 @@ _PYTHON = {
     "one text in many fields": "s = 'x' * 9999\na = '%(s)s' * 9999 % {'s': s}",
     "braces by name": "d = {'a%d' % i: 1 for i in range(20000)}\n"
     "a = ['{a1}'.format(**d) for i in range(90000)]",
+    "width of an f-string": "a = f'{1:999999999}'",
     # Copies
     "copies of a dict": "d = {i: i for i in range(50000)}\n"
     "a = [d.copy() for i in range(99999)]",
@@ -59,9 +60,14 @@ _PYTHON = {
     "to text": "x = (1 << 4095) - 1\na = [len(str(x)) for i in range(60000)]",
     "a long decimal": "x = '1' * 1000000\na = [float(x) for i in range(60)]",
     "a long literal": "a = [0x" + "f" * 200_000 + " // 3 for i in range(999)]",
+    "rounded": "a = round(5, -10 ** 9)",
+    "shifted": "a = 1 << 10 ** 9",
+    "a long range": "a = list(range(10 ** 9)) + [range(10 ** 30)]",
     # Keys
     "tuples as keys": "a = {(i, -i): 1 for i in range(60000)}",
     "deep tuples as keys": "t = 1\nfor i in range(99999): t = (t,)\na = {t: 1}",
+    "in itself": "a = []\na.append(a)",
+    "doubled again and again": "a = [1]\n" + "a = [a, a]\n" * 60 + "b = str(a) == a",
     "deep lists compared": "t, u = 1, 1\nfor i in range(40000): t, u = [t], [u]\n"
     "a = t == u",
     # Statements and syntax

@@ -89,13 +89,6 @@ def test_random_trees_load_back_equal(suffix, tmp_path):
         assert same(expected, found._cfg_dict), (tree, path.read_text())
 
 
-@pytest.mark.parametrize("suffix", [".py", ".yaml", ".json"])
-@pytest.mark.parametrize("key", ODD_KEYS)
-def test_odd_top_level_keys_load_back(suffix, key, tmp_path):
-    Config({"a": [1], key: {"x": math.inf}}).dump(tmp_path / f"c{suffix}")
-    assert Config.fromfile(tmp_path / f"c{suffix}")[key].x == math.inf
-
-
 def test_pretty_text_is_laid_out_to_read():
     cfg = Config(
         {
@@ -129,12 +122,6 @@ def test_a_dump_that_fails_leaves_the_file_as_it_was(tmp_path, link):
     assert path.read_text() == "{a: 1}\n"
     assert path.is_symlink() is link
     assert len(list(tmp_path.iterdir())) == 1 + link
-
-
-def test_dump_without_a_file_gives_text_in_the_format_it_came_in(load):
-    assert load("a: {b: [1, 2]}\n", "c.yaml").dump() == "a:\n  b: [1, 2]\n"
-    assert load('{"a": 1}', "c.json").dump() == '{\n  "a": 1\n}\n'
-    assert Config({"a": 1}).dump() == "a = 1\n"
 
 
 def test_classes_and_paths_have_a_text_form(tmp_path):

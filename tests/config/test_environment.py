@@ -57,28 +57,6 @@ def test_wrong_references_are_refused_with_their_place(refusal, written, reason)
     assert reason in refusal(f"a:\n  b: '{written}'\n", "c.yaml")
 
 
-def test_the_command_line_may_refer_to_the_environment():
-    cfg = Config({"a": 1})
-    cfg.merge_from_dict({"a": "${env:DR_NAME}"})
-    assert cfg.a == "run 7"
-    assert "${env:DR_NAME}" in cfg.pretty_text
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "password", "db_password", "PASSWORD", "passwd", "passphrase", "pwd", "secret",
-        "client_secret", "secrets", "api_key", "apikey", "apiKey", "wandb_api_key",
-        "API-KEY", "access_key", "aws_secret_access_key", "aws_access_key_id",
-        "private_key", "ssh_key", "token", "auth_token", "hf_token", "wandbToken",
-        "access_tokens", "bearer_token", "credentials", "authorization", "webhook_url",
-        "accessToken", "license_key",
-    ],
-)  # fmt: skip
-def test_keys_that_hold_secrets_are_known(key):
-    assert is_secret_key(key)
-
-
 @pytest.mark.parametrize(
     "key",
     [

@@ -222,17 +222,6 @@ def test_a_child_of_the_recipe(configs):
     assert cfg.work_dir == "./work_dirs/resnet50_8xb16_mixup_cifar10"
 
 
-def test_an_ipu_recipe(configs):
-    cfg = configs("ipu/vit_ipu.py")
-    assert cfg.runner.ipu_model_cfg.train_ckpt_nodes[11] == "backbone.layers.11"
-    assert [e.ipu_id for e in cfg.runner.ipu_model_cfg.train_split_edges] == [
-        0,
-        1,
-        2,
-        3,
-    ]
-
-
 def test_a_detection_recipe(configs):
     cfg = configs("det/keypoints.py")
     assert [head.stage for head in cfg.model.heads] == [0, 1]

@@ -167,46 +167,6 @@ def test_mistakes_are_one_line_with_their_place(refusal, text, reason):
     assert reason in refusal(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a = 10 ** 10 ** 10",
-        "a = 'a' * 10 ** 9",
-        "a = [0] * 10 ** 9",
-        "a = 1 << 10 ** 9",
-        "a = list(range(10 ** 9))",
-        "a = range(10 ** 30)",
-        "a = [1 for i in range(99999) for j in range(99999)]",
-        "for i in range(99999):\n    for j in range(99999):\n        pass",
-        "a = 'x'\nfor i in range(60):\n    a = a + a",
-        "a = [1]\nfor i in range(60):\n    a += a",
-        "a = 3\nfor i in range(60):\n    a = a * a",
-        "a = '%999999999d' % 1",
-        "a = '%*d' % (10 ** 9, 1)",
-        "a = f'{1:999999999}'",
-        "a = '{:999999999}'.format(1)",
-        "a = 'a' * 100000\nb = a.replace('a', a)",
-        "a = 'a' * 100000\nb = a.join(a)",
-        "a = round(5, -10 ** 9)",
-        "a = int('9' * 100000)",
-        "a = 0x" + "f" * 5000,
-        "a = " + "-" * 100_000 + "1",
-        "a = " + "1+" * 100_000 + "1",
-        "a = " + "[" * 150 + "]" * 150,
-        "a = []\na.append(a)",
-        "a = [1]\n" + "a = [a, a]\n" * 60,
-        "a = [1]\n" + "a = [a, a]\n" * 60 + "b = str(a)\ndel a",
-        "a = [1]\nb = [1]\n" + "a = [a, a]\nb = [b, b]\n" * 60 + "a = a == b\ndel b",
-        "a = (1,)\n" + "a = (a, a)\n" * 60 + "a = {a: 1}",
-        "a = (1,)\n" + "a = (a, a)\n" * 60 + "a = {}.get(a)",
-    ],
-)
-def test_work_and_size_are_limited(refusal, text):
-    found = refusal(text)
-    assert found.startswith("cfg.py")
-    assert "MemoryError" not in found  # refused before, not after it was tried
-
-
 def test_top_level_keys_that_are_no_names_have_a_statement(load):
     cfg = load("a = 1\nglobals().update({'b-c': dict(d=2)})\n")
     assert cfg["b-c"].d == 2

@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 
-from devrun.config import Config, ConfigDict, where
+from devrun.config import ConfigDict, where
 from devrun.errors import ConfigError
 
 
@@ -18,25 +18,11 @@ def test_keys_are_items_and_attributes_at_every_depth(tree):
     assert tree.model.blocks[1][0].w == 2
 
 
-def test_it_is_a_dict_for_users_code(tree):
-    assert isinstance(tree, dict)
-    assert isinstance(tree.model.blocks, list)
-    assert dict(tree) == tree
-    assert dict(**tree.model)["type"] == "Net"
-    assert tree.model.pop("type") == "Net"
-    assert tree.model.get("type", "none") == "none"
-
-
 def test_what_is_set_later_is_converted_too(tree):
     tree.data = {"train": [{"a": 1}]}
     tree.update(other={"b": 2})
     tree.setdefault("third", {}).c = 3
     assert tree.data.train[0].a + tree.other.b + tree.third.c == 6
-
-
-def test_a_missing_item_is_a_key_error_with_the_nearest_name(tree):
-    with pytest.raises(KeyError, match=r"no key 'modle'; did you mean 'model'\?"):
-        tree["modle"]
 
 
 def test_a_missing_attribute_is_an_attribute_error_with_the_nearest_name(tree):
@@ -70,13 +56,6 @@ def test_a_shallow_copy_shares_what_is_inside(tree):
     copied.model.type = "Other"
     assert "new" not in tree
     assert tree.model.type == "Other"
-
-
-def test_to_dict_gives_plain_containers(tree):
-    plain = tree.to_dict()
-    assert plain == tree
-    assert type(plain["model"]) is dict
-    assert type(plain["model"]["blocks"]) is list
 
 
 @pytest.mark.parametrize(
@@ -132,18 +111,7 @@ def test_where_names_file_line_and_key_path(load):
     assert str(where(cfg, "model")) == "cfg.py:1: model: "
 
 
-def test_where_is_empty_for_plain_dicts():
-    assert str(where({"a": 1}, "a")) == ""
-    assert str(where(None)) == ""
-
-
 def test_where_forgets_the_line_of_a_value_set_by_code(load):
     cfg = load("model = dict(type='Net')")
     cfg.model.type = "Other"
     assert str(where(cfg.model, "type")) == "model.type: "
-
-
-def test_the_callers_dict_stays_as_it_was():
-    given = {"model": {"blocks": [{"depth": 1}]}}
-    Config(given).model.blocks[0].depth = 2
-    assert given == {"model": {"blocks": [{"depth": 1}]}}

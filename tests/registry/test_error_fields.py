@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from devrun.config import Config
-from devrun.errors import ConfigError, ConfigTypeError, DataError, StorageError
+from devrun.errors import ConfigError, ConfigTypeError, StorageError
 from devrun.place import Origin, Place
 from devrun.registry import Registry
 
@@ -55,12 +55,6 @@ def test_a_key_is_never_read_from_the_text(cfg):
     assert caught.value.place.path == ("model",)
 
 
-def test_the_first_place_stays():
-    error = ConfigTypeError("no", place=Place(Origin("a.py", 3), ("x",)))
-    error.locate(Place(Origin("b.py", 9), ("y",)), "Outer")
-    assert str(error) == "a.py:3: x: no"
-
-
 def test_a_subject_that_the_place_ends_with_is_not_said_twice():
     error = ConfigError("needs two", subject="spare")
     assert str(error) == "spare: needs two"
@@ -79,22 +73,6 @@ def test_names_that_the_place_ends_with_are_not_said_twice(reason):
     assert str(error) == "a.py:3: parts.split: takes a list"
 
 
-def test_a_word_that_only_looks_like_the_key_stays():
-    error = ConfigError("a list has no name", place=Place(Origin("a.py", 3), ("a",)))
-    assert str(error) == "a.py:3: a: a list has no name"
-    error = ConfigError("splitting fails", key="split")
-    error.locate(Place(Origin("a.py", 3), ("parts", "split")))
-    assert str(error) == "a.py:3: parts.split: splitting fails"
-
-
-def test_progress_is_set_not_appended():
-    error = DataError("no batch")
-    error.progress = "epoch 1, iteration 2"
-    error.progress = "epoch 1, iteration 3"
-    assert str(error) == "no batch (epoch 1, iteration 3)"
-    assert error.reason == "no batch"
-
-
 @pytest.mark.parametrize("kind", [ConfigError, ConfigTypeError, StorageError])
 @pytest.mark.parametrize("carry", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
 def test_the_fields_go_to_other_processes(kind, carry):
@@ -104,13 +82,3 @@ def test_the_fields_go_to_other_processes(kind, carry):
     assert type(other) is kind
     assert str(other) == str(error) == "a.py:3: x: Net: no (epoch 1, iteration 2)"
     assert (other.place, other.key) == (error.place, error.key)
-
-
-def test_a_subclass_with_a_constructor_of_its_own_has_a_text():
-    class Odd(ConfigError):
-        def __init__(self, number):
-            self.args = (f"odd: {number}",)
-
-    error = Odd(3)
-    error.locate(Place(Origin("a.py", 3)))
-    assert str(error) == "a.py:3: odd: 3"
