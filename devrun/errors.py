@@ -182,15 +182,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted({str(candidate) for candidate in known})
     by_lower = {candidate.lower(): candidate for candidate in names}
     lower = str(name)[:_LONGEST].lower()
-    close = difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
-    likeness = difflib.SequenceMatcher(None, *close, lower).ratio() if close else 0
     parts = [
         one
         for one in by_lower
         if min(len(one), len(lower)) > 2 and (one in lower or lower in one)
     ]
-    if parts and likeness < 0.8:
-        close = sorted(parts, key=lambda one: abs(len(one) - len(lower)))[:3]
+    close = (
+        difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.8)
+        or sorted(parts, key=lambda one: abs(len(one) - len(lower)))[:3]
+        or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
+    )
     if close:
         *others, last = [repr(by_lower[one]) for one in close]
         return f"did you mean {', '.join(others) + ' or ' * bool(others)}{last}?"

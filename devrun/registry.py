@@ -16,7 +16,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from devrun.construct import (
     Buildable,
@@ -162,29 +162,12 @@ class Registry:
             kwargs["default_args"] = default_args
         return self.build_func(cfg, registry=self, **kwargs)
 
-    @overload
-    def register_module(self, name: _Module, force: bool = False) -> _Module: ...
-    @overload
-    def register_module(
-        self,
-        name: str | Sequence[str] | None = None,
-        force: bool = False,
-        module: None = None,
-    ) -> Callable[[_Module], _Module]: ...
-    @overload
-    def register_module(
-        self,
-        name: str | Sequence[str] | None = None,
-        force: bool = False,
-        *,
-        module: _Module,
-    ) -> _Module: ...
     def register_module(
         self,
         name: str | Sequence[str] | Buildable | None = None,
         force: bool = False,
         module: Buildable | None = None,
-    ) -> Any:
+    ) -> Callable[[_Module], _Module]:
         """Register `module` under `name` (or several); without it, a decorator.
 
         Raises:
@@ -194,8 +177,7 @@ class Registry:
         if not isinstance(force, bool):
             raise ConfigTypeError(f"force must be a bool, got {force!r}")
         if callable(name):  # @REGISTRY.register_module, without brackets
-            self._add(name, None, force)
-            return name
+            name, module = None, name
         listed = [name] if isinstance(name, str) else name
         if listed is not None and not (
             isinstance(listed, (list, tuple))
@@ -204,15 +186,12 @@ class Registry:
             raise ConfigTypeError(
                 f"name must be None, a string or a list of strings, got {name!r}"
             )
-        if module is not None:
+
+        def decorate(module: Any) -> Any:
             self._add(module, listed, force)
             return module
 
-        def decorate(module: Buildable) -> Buildable:
-            self._add(module, listed, force)
-            return module
-
-        return decorate
+        return decorate if module is None else decorate(module)
 
     def _add(self, module: Any, names: Iterable[str] | None, force: bool) -> None:
         if not (inspect.isclass(module) or inspect.isfunction(module)):

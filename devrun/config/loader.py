@@ -278,6 +278,7 @@ def _finish(value: Any, budget: Budget, path: KeyPath, origin: Origin | None) ->
     if type(value) is tuple:
         return tuple(child for _, child in made)
     if isinstance(value, (ConfigDict, ConfigList)):
+        kind: Any = value._plain
         for key, child in made:
-            value._plain.__setitem__(value, key, child)
+            kind.__setitem__(value, key, child)
     return value

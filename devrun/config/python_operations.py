@@ -76,8 +76,8 @@ def operate(budget: Budget, sign: ast.AST, *operands: Any) -> Any:
     if type(sign) not in _OPERATORS:
         raise TypeError(f"the operator {type(sign).__name__} is not known here")
     if isinstance(left, int) and isinstance(right, int):
-        bits = {ast.Pow: left.bit_length() * right, ast.LShift: right}
-        if bits.get(type(sign), 0) > MAX_BITS:
+        power = left.bit_length() * right if isinstance(sign, ast.Pow) else 0
+        if (right if isinstance(sign, ast.LShift) else power) > MAX_BITS:
             raise TooMuch("the result is too large a number")
     elif isinstance(sign, ast.Mult):
         _check_product(budget, left, right)
@@ -186,14 +186,14 @@ def show(budget: Budget, value: Any, conversion: str = "s", spec: str = "") -> s
     _pay_for_format(budget, "", [spec], value)
     made: Callable[[Any], str] = {"r": repr, "a": ascii}.get(conversion, str)
     if conversion == "s" and not isinstance(value, _ITERABLE):
-        return format(value, spec)
+        return str(format(value, spec))
     return budget.made(format(made(_plain_dicts(value)), spec))
 
 
 def _fill_percent(budget: Budget, text: str, values: Any) -> str:
     """`text % values`"""
     _pay_for_format(budget, text, _PERCENT.findall(text), values)
-    return budget.made(text % _plain_dicts(values))
+    return budget.made(str(text % _plain_dicts(values)))
 
 
 def _fill_braces(budget: Budget, text: str, /, *args: Any, **options: Any) -> str:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from devrun.config.limits import Budget, check_depth
 from devrun.config.origin import config_error, describe
 from devrun.config.tree import ConfigDict, origin_of, place
-from devrun.place import Origin
+from devrun.place import KeyPath, Origin
 from devrun.text import escape
 
 INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
@@ -41,16 +41,6 @@ _PAIR = re.compile(
     r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
 """In JSON: one character, in two halves."""
-
-
-class _MergeKey:
-    """Stands for the key `<<`."""
-
-    def __str__(self) -> str:
-        return "<<"
-
-
-_MERGE_KEY = _MergeKey()
 
 
 def scalar(text: str) -> Any:
@@ -103,11 +93,9 @@ def read_yaml(
     """
     import yaml  # here: a run from a Python config never needs it
 
-    builder = _Builder(file, budget, plain)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        for event in yaml.parse(text, Loader=loader):
-            builder.take(event)
+        return _Reader(file, budget, plain, yaml.parse(text, Loader=loader)).root()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(
             error, "context_mark", None
@@ -116,127 +104,99 @@ def read_yaml(
         reason = (reason or str(error).split("\n", 1)[0]).strip()
         origin = Origin(file, mark.line + 1 if mark else 0)
         raise config_error(f"not valid YAML: {reason}", origin) from None
-    return builder.result()
 
 
-class _Open:
-    """A mapping or sequence whose end has not been read yet."""
+class _Reader:
+    """Makes nodes of the parser's events."""
 
-    def __init__(self, node: Any, origin: Origin, anchor: str | None) -> None:
-        self.node, self.origin, self.anchor = node, origin, anchor
-        self.key: Any = None
-        self.key_origin: Origin | None = None
-        self.merged: list[tuple[Any, Origin]] = []
-
-
-class _Builder:
-    def __init__(self, file: str, budget: Budget, plain: Callable[[str], Any]) -> None:
-        self.file = file
-        self._plain = plain
+    def __init__(
+        self,
+        file: str,
+        budget: Budget,
+        plain: Callable[[str], Any],
+        events: Iterator[Any],
+    ) -> None:
+        self._file = file
         self._budget = budget
-        self._stack: list[_Open] = []
+        self._plain = plain
+        self._events = events
         self._anchors: dict[str, Any] = {}
-        self._documents = 0
-        self._root: Any = None
 
-    def take(self, event: Any) -> None:
-        kind = type(event).__name__
-        origin = Origin(self.file, event.start_mark.line + 1)
-        if getattr(event, "tag", None) not in (None, "!"):
-            reason = f"the tag {escape(event.tag, 60)} is not accepted; remove it"
-            raise config_error(reason, origin, self._path())
-        if kind == "DocumentStartEvent":
-            self._documents += 1
-            if self._documents > 1:
-                raise config_error("a second document; use one file each", origin)
-        elif kind == "ScalarEvent":
-            self._scalar(event, origin)
-        elif kind == "AliasEvent":
+    def root(self) -> ConfigDict:
+        root: Any = None
+        for event in self._events:
+            if type(event).__name__ != "DocumentStartEvent":
+                continue
+            if root is not None:
+                reason = "a second document; use one file each"
+                raise config_error(reason, self._origin(event))
+            root = self._value(next(self._events), ())
+        if root is not None and not isinstance(root, ConfigDict):
+            reason = f"the top level must be keys and values, not {describe(root)}"
+            raise config_error(reason, Origin(self._file, 1))
+        return root or ConfigDict()
+
+    def _origin(self, event: Any) -> Origin:
+        return Origin(self._file, event.start_mark.line + 1)
+
+    def _value(self, event: Any, path: KeyPath) -> Any:
+        """The value that begins with `event`."""
+        self._budget.charge(5)
+        kind, origin = type(event).__name__, self._origin(event)
+        if kind == "AliasEvent":
             if event.anchor not in self._anchors:
                 reason = f"the alias *{event.anchor} stands before or inside its anchor"
-                raise config_error(reason, origin, self._path())
-            self._add(self._anchors[event.anchor], origin)
-        elif kind in ("MappingStartEvent", "SequenceStartEvent"):
-            self._open(event, origin, ConfigDict() if kind[0] == "M" else [])
-        elif kind in ("MappingEndEvent", "SequenceEndEvent"):
-            self._close()
-
-    def result(self) -> ConfigDict:
-        if self._root is None:
-            return ConfigDict()
-        if not isinstance(self._root, ConfigDict):
-            reason = (
-                f"the top level must be keys and values, not {describe(self._root)}"
-            )
-            raise config_error(reason, Origin(self.file, 1))
-        return self._root
-
-    def _path(self) -> list[Any]:
-        return [level.key for level in self._stack if level.key is not None]
-
-    def _open(self, event: Any, origin: Origin, node: Any) -> None:
-        check_depth(origin, tuple(level.key for level in self._stack))
-        self._budget.charge(5)
-        if isinstance(node, ConfigDict):
-            node._meta_.origin = origin
-        self._stack.append(_Open(node, origin, event.anchor))
-
-    def _close(self) -> None:
-        level = self._stack.pop()
-        for merged, origin in level.merged:
-            self._budget.charge(len(merged))
-            for key, value in merged.items():
-                if key not in level.node:
-                    place(level.node, key, value, origin_of(merged, key) or origin)
-        if level.anchor:
-            self._anchors[level.anchor] = level.node
-        self._add(level.node, level.origin)
-
-    def _scalar(self, event: Any, origin: Origin) -> None:
-        value: Any = event.value
-        if not event.style:
+                raise config_error(reason, origin, path)
+            return self._anchors[event.anchor]
+        if event.tag not in (None, "!"):
+            reason = f"the tag {escape(event.tag, 60)} is not accepted; remove it"
+            raise config_error(reason, origin, path)
+        if kind == "ScalarEvent":
             try:
-                value = self._plain(event.value)
+                value = event.value if event.style else self._plain(event.value)
             except ValueError as error:
-                raise config_error(str(error), origin, self._path()) from None
-        level = self._stack[-1] if self._stack else None
-        is_key = level and isinstance(level.node, ConfigDict) and not level.key_origin
-        if is_key and not event.style and event.value == "<<":
-            value = _MERGE_KEY
+                raise config_error(str(error), origin, path) from None
+        else:
+            check_depth(origin, path)
+            of_mapping = kind == "MappingStartEvent"
+            value = self._mapping(origin, path) if of_mapping else self._items(path)
         if event.anchor:
             self._anchors[event.anchor] = value
-        self._add(value, origin)
+        return value
 
-    def _add(self, value: Any, origin: Origin) -> None:
-        self._budget.charge(2)
-        if not self._stack:
-            self._root = value
-            return
-        level = self._stack[-1]
-        if isinstance(level.node, list):
-            level.node.append(value)
-        elif level.key_origin is None:
-            level.key, level.key_origin = self._key(level, value, origin), origin
-        else:
-            if level.key is _MERGE_KEY:
-                self._merge(level, value, origin)
-            else:
-                place(level.node, level.key, value, level.key_origin)
-            level.key = level.key_origin = None
+    def _items(self, path: KeyPath) -> list[Any]:
+        items: list[Any] = []
+        while type(event := next(self._events)).__name__ != "SequenceEndEvent":
+            items.append(self._value(event, (*path, len(items))))
+        return items
 
-    def _key(self, level: _Open, key: Any, origin: Origin) -> Any:
-        if key is not _MERGE_KEY and not isinstance(key, (str, int, float)):
-            reason = f"a key must be text, not {describe(key)}; put it in quotes"
-            raise config_error(reason, origin, self._path())
-        if key in level.node:
-            first = origin_of(level.node, key)
-            reason = f"given twice (first: {first}); remove one"
-            raise config_error(reason, origin, [*self._path(), key])
-        return key
+    def _mapping(self, origin: Origin, path: KeyPath) -> ConfigDict:
+        node = ConfigDict()
+        node._meta_.origin = origin
+        merged: list[tuple[Any, Origin]] = []
+        while type(event := next(self._events)).__name__ != "MappingEndEvent":
+            line = self._origin(event)
+            key = self._value(event, path)
+            if key == "<<" and not event.style:
+                merged.append((self._value(next(self._events), path), line))
+                continue
+            if not isinstance(key, (str, int, float)):
+                reason = f"a key must be text, not {describe(key)}; put it in quotes"
+                raise config_error(reason, line, path)
+            if key in node:
+                reason = f"given twice (first: {origin_of(node, key)}); remove one"
+                raise config_error(reason, line, (*path, key))
+            place(node, key, self._value(next(self._events), (*path, key)), line)
+        for value, line in merged:
+            for item in value if isinstance(value, list) else [value]:
+                self._merge(node, item, line, path)
+        return node
 
-    def _merge(self, level: _Open, value: Any, origin: Origin) -> None:
-        for item in value if isinstance(value, list) else [value]:
-            if not isinstance(item, ConfigDict):
-                reason = f"`<<` takes an alias of a mapping, not {describe(item)}"
-                raise config_error(reason, origin, self._path())
-            level.merged.append((item, origin))
+    def _merge(self, node: ConfigDict, item: Any, line: Origin, path: KeyPath) -> None:
+        if not isinstance(item, ConfigDict):
+            reason = f"`<<` takes an alias of a mapping, not {describe(item)}"
+            raise config_error(reason, line, path)
+        self._budget.charge(len(item))
+        for key, value in item.items():
+            if key not in node:
+                place(node, key, value, origin_of(item, key) or line)
