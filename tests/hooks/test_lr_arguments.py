@@ -86,9 +86,9 @@ def test_a_users_own_policy_is_found_by_its_name(request: Any) -> None:
         (
             {"policy": "CosineRestart", "periods": [3, 4], "min_lr": 0},
             ValueError,
-            "same length, got 2 and 1",
+            "restart_weights must be as many as the 2 periods",
         ),
-        ({"policy": "cyclic", "by_epoch": True}, ValueError, "needs by_epoch=False"),
+        ({"policy": "cyclic", "by_epoch": True}, ValueError, "by_epoch must be False"),
         ({"policy": "cyclic", "target_ratio": "a"}, ValueError, "target_ratio must be"),
         (
             {"policy": "cyclic", "target_ratio": [1, 2, 3]},
@@ -128,13 +128,17 @@ def test_a_mistake_in_lr_config_is_one_line(
         (
             {"policy": "CosineRestart", "periods": [3], "min_lr": 0, "by_epoch": False},
             ConfigError,
-            "cover 3 iterations, but the run has 8",
+            "periods must be 8 iterations together",
         ),
-        ({"policy": "cyclic", "cyclic_times": 9}, ConfigError, "cyclic_times is 9"),
+        (
+            {"policy": "cyclic", "cyclic_times": 9},
+            ConfigError,
+            "at most the 8 iterations .* got 9",
+        ),
         (
             {"policy": "OneCycle", "max_lr": 1, "total_steps": 7},
             ConfigError,
-            "total_steps is 7, but the run has 8 iterations",
+            "at least the 8 iterations of the run, got 7",
         ),
         ({"policy": "OneCycle", "max_lr": [1, 2]}, ConfigError, "got 2"),
         ({"policy": "OneCycle", "max_lr": {"Adam": 1}}, UnknownNameError, "'SGD'"),

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
-import devrun.hooks.schedules.cycles  # noqa: F401 - fills the registry
+import devrun.hooks.schedules.cycles
+import devrun.hooks.schedules.torch_scheduler  # noqa: F401 - these fill registries
 from devrun.construct import where
 from devrun.errors import ConfigTypeError, UnknownNameError, nearest
 from devrun.hooks.base import Hook
-from devrun.hooks.schedules.torch_scheduler import find_scheduler, scheduler_names
-from devrun.registry import HOOKS, build_from_cfg
+from devrun.registry import HOOKS, LR_SCHEDULERS, build_from_cfg
 from devrun.scopes import foreign
 
 LR = "LrUpdaterHook"
@@ -38,14 +38,13 @@ def build_lr_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
     # the package that the config was written for may have such a policy
     if policy and (name in HOOKS or foreign(HOOKS.name, name) is not None):
         return _build(cfg, name)
-    scheduler = find_scheduler(policy)
-    if scheduler is None:
-        known = [*_policies(LR), *scheduler_names()]
+    if policy not in LR_SCHEDULERS and "." not in policy:
+        known = [*_policies(LR), *LR_SCHEDULERS.module_dict]
         raise UnknownNameError(
             f"no learning-rate policy {policy!r}; {nearest(policy, known)}",
             place=where(cfg, "policy"),
         )
-    metric = issubclass(scheduler, lr_scheduler.ReduceLROnPlateau)
+    metric: Any = LR_SCHEDULERS.resolve(policy) is lr_scheduler.ReduceLROnPlateau
     hook = "PlateauSchedulerHook" if metric else "TorchSchedulerHook"
     return _build(cfg, hook, policy=policy)
 

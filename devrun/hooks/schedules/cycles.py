@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, TypeAlias
 
 from devrun.config.numbers import is_number, whole_number
@@ -15,6 +14,7 @@ from devrun.hooks.schedules.hook import (
     ScheduleHook,
     momentum_of,
     policy,
+    require,
     set_momentum,
 )
 from devrun.hooks.schedules.policies import ANNEALINGS, fraction
@@ -30,16 +30,9 @@ class _Cycles(ScheduleHook):
     anneal_strategy: str
 
     def __post_init__(self) -> None:
-        if self.by_epoch:
-            raise ConfigError(
-                f"this policy needs by_epoch=False, got {self.by_epoch!r}",
-                key="by_epoch",
-            )
-        if self.anneal_strategy not in ANNEALINGS:
-            raise ConfigError.of(
-                "anneal_strategy",
-                f"must be 'cos' or 'linear', got {self.anneal_strategy!r}",
-            )
+        require(not self.by_epoch, "by_epoch", "False for this policy", self.by_epoch)
+        curve = self.anneal_strategy
+        require(curve in ANNEALINGS, "anneal_strategy", "'cos' or 'linear'", curve)
         self.anneal_func = ANNEALINGS[self.anneal_strategy]
         super().__post_init__()
 
@@ -68,33 +61,21 @@ class _Cyclic(_Cycles):
     gamma: float = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.step_ratio_up < 1.0:
-            raise ConfigError.of(
-                "step_ratio_up",
-                f"must be 0 or more and below 1, got {self.step_ratio_up!r}",
-            )
-        if not 0 < self.gamma <= 1:
-            raise ConfigError.of(
-                "gamma", f"must be above 0 and at most 1, got {self.gamma!r}"
-            )
-        given = self.target_ratio
+        up, gamma, given = self.step_ratio_up, self.gamma, self.target_ratio
+        require(0 <= up < 1, "step_ratio_up", "0 or more and below 1", up)
+        require(0 < gamma <= 1, "gamma", "above 0 and at most 1", gamma)
         ratios = list(given) if isinstance(given, (list, tuple)) else [given]
-        if not all(map(is_number, ratios)) or len(ratios) not in (1, 2):
-            raise ConfigError.of(
-                "target_ratio", f"must be a number or a pair of numbers, got {given!r}"
-            )
+        fine = all(map(is_number, ratios)) and len(ratios) in (1, 2)
+        require(fine, "target_ratio", "a number or a pair of numbers", given)
         self.target_ratio = (ratios[0], ratios[1] if ratios[1:] else ratios[0] / 1e5)
         whole_number("cyclic_times", self.cyclic_times)
         super().__post_init__()
 
     def before_run(self, runner: Run) -> None:
         super().before_run(runner)
-        if (runner.max_iters or 0) < self.cyclic_times:
-            raise ConfigError.of(
-                "cyclic_times",
-                f"is {self.cyclic_times}, more than the "
-                f"{runner.max_iters} iterations of the run",
-            )
+        most = runner.max_iters or 0
+        rule = f"at most the {most} iterations of the run"
+        require(self.cyclic_times <= most, "cyclic_times", rule, self.cyclic_times)
 
     def value(self, base: float, progress: int, total: int) -> float:
         period = total // self.cyclic_times
@@ -184,13 +165,9 @@ class OneCycleLrUpdaterHook(_OneCycle, LrUpdaterHook):
 
     def before_run(self, runner: Run) -> None:
         super().before_run(runner)
-        run_steps = runner.max_iters or 0
-        if self.total_steps and self.total_steps < run_steps:
-            raise ConfigError.of(
-                "total_steps",
-                f"is {self.total_steps}, but the run has {run_steps} "
-                "iterations; give at least that many",
-            )
+        least, given = runner.max_iters or 0, self.total_steps
+        rule = f"at least the {least} iterations of the run"
+        require(not given or given >= least, "total_steps", rule, given)
 
     def value(self, base: float, progress: int, total: int) -> float:
         peak, final = base * self.div_factor, base / self.final_div_factor
@@ -268,5 +245,5 @@ def format_param(name: str, optimizer: Any, param: PerGroup) -> list[Any]:
 
 
 def _numbers(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (Real, list, tuple, Mapping)):
-        raise ConfigError.of(name, f"must be a number, list or dict, got {value!r}")
+    fine = is_number(value) or isinstance(value, (list, tuple, Mapping))
+    require(fine, name, "a number, list or dict", value)

@@ -92,11 +92,8 @@ class ScheduleHook(Hook):
                     f"no warmup named {self.warmup!r}; {hint}", key="warmup"
                 )
             whole_number("warmup_iters", self.warmup_iters)
-            if not 0 < self.warmup_ratio <= 1.0:
-                raise ConfigError.of(
-                    "warmup_ratio",
-                    f"must be above 0 and at most 1, got {self.warmup_ratio!r}",
-                )
+            fine = 0 < self.warmup_ratio <= 1.0
+            require(fine, "warmup_ratio", "above 0 and at most 1", self.warmup_ratio)
         self.warmup_epochs = self.warmup_iters if self.warmup_by_epoch else None
         if self.warmup_by_epoch:
             self.warmup_iters = None
@@ -235,8 +232,7 @@ class MomentumUpdaterHook(ScheduleHook):
     """Base of the momentum policies; a policy overrides `value` or `get_momentum`.
 
     What is scheduled is a group's `momentum`, or `betas[0]` where it has none.
-    `base_momentum` and `regular_momentum` are as `base_lr` and `regular_lr` of
-    `LrUpdaterHook`.
+    `base_momentum` is as `base_lr` of `LrUpdaterHook`.
 
     See `ScheduleHook` for the arguments. The warm-up divides by its factor: a
     momentum starts high where a learning rate starts low.
@@ -245,24 +241,10 @@ class MomentumUpdaterHook(ScheduleHook):
     priority = Priority.HIGH
     default_ratio = 0.9
     base_momentum = _renamed("base")
-    regular_momentum = _renamed("regular")
 
     def get_momentum(self, runner: Run, base_momentum: Any) -> float:
         """The regular momentum of a group whose initial one is `base_momentum`."""
         return self.value(base_momentum, *self.progress(runner))
-
-    def get_regular_momentum(self, runner: Run) -> Values:
-        """`get_momentum` of every group."""
-        return _each(self.base, partial(self.get_momentum, runner))
-
-    def get_warmup_momentum(self, cur_iters: int) -> Values:
-        """`regular_momentum` divided by the warm-up factor of `cur_iters`."""
-        factor = self.warmup_factor(cur_iters)
-        return _each(self.regular, lambda momentum: momentum / factor)
-
-    def _set_momentum(self, runner: Run, momentum_groups: Values) -> None:
-        for group, value in _paired(runner.optimizer, momentum_groups):
-            set_momentum(group, value)
 
     def _initial(self, name: str, optimizer: Any) -> list[float]:
         for group in optimizer.param_groups:
@@ -270,13 +252,15 @@ class MomentumUpdaterHook(ScheduleHook):
         return [group["initial_momentum"] for group in optimizer.param_groups]
 
     def _regular(self, runner: Run) -> Values:
-        return self.get_regular_momentum(runner)
+        return _each(self.base, partial(self.get_momentum, runner))
 
     def _warm(self, cur_iters: int) -> Values:
-        return self.get_warmup_momentum(cur_iters)
+        factor = self.warmup_factor(cur_iters)
+        return _each(self.regular, lambda momentum: momentum / factor)
 
     def _write(self, runner: Run, values: Values) -> None:
-        self._set_momentum(runner, values)
+        for group, value in _paired(runner.optimizer, values):
+            set_momentum(group, value)
 
 
 @dataclass_transform(field_specifiers=(field,))
@@ -284,6 +268,12 @@ def policy(kind: Kind) -> Kind:
     """Register the hook `kind`, whose fields are its arguments."""
     HOOKS.register_module(module=dataclass(eq=False)(kind))
     return kind
+
+
+def require(fine: bool, name: str, rule: str, value: Any) -> None:
+    """Refuse `value` of the argument `name` unless it is `fine`: it must be `rule`."""
+    if not fine:
+        raise ConfigError.of(name, f"must be {rule}, got {value!r}")
 
 
 def optimizers_of(runner: Run) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from devrun.hooks.schedules.hook import (
     MomentumUpdaterHook,
     ScheduleHook,
     policy,
+    require,
 )
 from devrun.run import Run
 
@@ -46,8 +47,8 @@ ANNEALINGS: dict[str, Callable[[float, float, float], float]] = {
 
 def fraction(name: str, value: Any) -> None:
     """Refuse all but a float from 0 to 1: an int is mostly a count by mistake."""
-    if not isinstance(value, float) or not 0.0 <= value <= 1.0:
-        raise ConfigError.of(name, f"must be a float from 0.0 to 1.0, got {value!r}")
+    fine = isinstance(value, float) and 0.0 <= value <= 1.0
+    require(fine, name, "a float from 0.0 to 1.0", value)
 
 
 @policy
@@ -265,12 +266,9 @@ class CosineRestartLrUpdaterHook(_ToMinLr):
     restart_weights: Sequence[float] = (1,)
 
     def __post_init__(self) -> None:
-        if len(self.periods) != len(self.restart_weights):
-            raise ConfigError(
-                f"periods and restart_weights must have the same length, got "
-                f"{len(self.periods)} and {len(self.restart_weights)}",
-                key="restart_weights",
-            )
+        periods, weights = self.periods, self.restart_weights
+        rule = f"as many as the {len(periods)} periods"
+        require(len(periods) == len(weights), "restart_weights", rule, weights)
         lengths = (
             whole_number("each of periods", p, key="periods") for p in self.periods
         )
@@ -281,12 +279,8 @@ class CosineRestartLrUpdaterHook(_ToMinLr):
         super().before_run(runner)
         unit = "epochs" if self.by_epoch else "iterations"
         _, total = self.progress(runner)
-        covered = self.cumulative_periods[-1]
-        if total is not None and total > covered:
-            raise ConfigError.of(
-                "periods",
-                f"{list(self.periods)} cover {covered} {unit}, but the run has {total}",
-            )
+        fine = total is None or total <= self.cumulative_periods[-1]
+        require(fine, "periods", f"{total} {unit} together, as the run", self.periods)
 
     def value(self, base: float, progress: int, total: int) -> float:
         bounds = self.cumulative_periods

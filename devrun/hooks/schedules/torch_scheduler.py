@@ -11,15 +11,12 @@ from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 
 from devrun import trust
-from devrun.blame import cause_of
 from devrun.config.numbers import whole_number
 from devrun.construct import check_call, where
 from devrun.errors import (
     CheckpointError,
     ConfigError,
     ConfigTypeError,
-    UnknownNameError,
-    nearest,
 )
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.early_stopping import ResultHook
@@ -66,7 +63,7 @@ class TorchSchedulerHook(Hook):
         **arguments: Any,
     ) -> None:
         self.given = None if isinstance(policy, str) else policy
-        self._kind = _found(policy) if isinstance(policy, str) else type(policy)
+        self._kind = _class(policy) if isinstance(policy, str) else type(policy)
         if issubclass(self._kind, lr_scheduler.ReduceLROnPlateau) != self._takes_metric:
             raise ConfigError(
                 f"{type(self).__name__} cannot run {policy}; lr_config with this "
@@ -218,35 +215,14 @@ class PlateauSchedulerHook(ResultHook, TorchSchedulerHook):
         self.steps += 1
 
 
-def scheduler_names() -> list[str]:
-    """What a torch policy may be called."""
-    torch_names = [
-        name
-        for name, value in vars(lr_scheduler).items()
-        if inspect.isclass(value) and issubclass(value, Scheduler)
-        if value is not Scheduler and not name.startswith("_")
-    ]
-    return sorted({*torch_names, *LR_SCHEDULERS.module_dict})
+def _register_torch_schedulers() -> None:
+    for name, kind in vars(lr_scheduler).items():
+        if inspect.isclass(kind) and issubclass(kind, Scheduler):
+            if kind is not Scheduler and not name.startswith("_"):
+                LR_SCHEDULERS.register_module(name, module=kind)
 
 
-def find_scheduler(name: str) -> type[Scheduler] | None:
-    """The class called `name`: registered, torch's own, or at a dotted path."""
-    if name in scheduler_names() and name not in LR_SCHEDULERS:
-        return getattr(lr_scheduler, name)  # type: ignore[no-any-return]
-    if name not in LR_SCHEDULERS and "." not in name:
-        return None
-    kind = LR_SCHEDULERS.resolve(name)
-    if not inspect.isclass(kind):
-        raise ConfigTypeError(f"policy {name!r} must be a class of a scheduler")
-    return kind  # type: ignore[return-value]
-
-
-def _found(name: str) -> type[Scheduler]:
-    kind = find_scheduler(name)
-    if kind is None:
-        hint = nearest(name, scheduler_names())
-        raise UnknownNameError(f"no torch scheduler {name!r}; {hint}", key="policy")
-    return kind
+_register_torch_schedulers()
 
 
 def _check_arguments(kind: type[Scheduler], arguments: Mapping[str, Any]) -> None:
@@ -276,18 +252,17 @@ def _built(
             _built(part, optimizer, rest)
             for part, rest in map(_part, options["schedulers"])
         ]
-    try:
-        return kind(**options, **_given(kind, optimizer))
-    except (
-        TypeError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        ArithmeticError,
-    ) as error:
-        raise ConfigError(
-            f"{kind.__name__} cannot be built: {cause_of(error)}"
-        ) from error
+    scheduler: Scheduler = LR_SCHEDULERS.build(
+        {"type": kind, **options, **_given(kind, optimizer)}
+    )
+    return scheduler
+
+
+def _class(policy: str) -> Any:
+    kind = LR_SCHEDULERS.resolve(policy)
+    if not inspect.isclass(kind):
+        raise ConfigTypeError(f"policy {policy!r} must be a class of a scheduler")
+    return kind
 
 
 def _given(kind: type[Scheduler], optimizer: Any) -> dict[str, Any]:
@@ -303,7 +278,7 @@ def _part(entry: Any) -> tuple[type[Scheduler], dict[str, Any]]:
             f"each of schedulers must be a dict with a 'policy', got {entry!r}"
         )
     arguments = {key: value for key, value in entry.items() if key != "policy"}
-    return _found(str(entry["policy"])), arguments
+    return _class(str(entry["policy"])), arguments
 
 
 def encode(value: dict[str, Any]) -> dict[str, Any]:
