@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from devrun.config.numbers import is_finite, whole_number
+from devrun.config.numbers import check_finite, whole_number
 from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.hooks.base import Hook
 from devrun.hooks.evaluation.best import as_score, infer_rule, is_better
@@ -89,12 +89,9 @@ class EarlyStoppingHook(ResultHook):
         threshold: float | None = None,
     ) -> None:
         whole_number("patience", patience)
-        if not (is_finite(min_delta) and min_delta >= 0):
+        check_finite({"min_delta": min_delta, "threshold": threshold})
+        if min_delta < 0:
             raise ConfigError.of("min_delta", f"must be 0 or more, got {min_delta!r}")
-        if threshold is not None and not is_finite(threshold):
-            raise ConfigError.of(
-                "threshold", f"must be a finite number, got {threshold!r}"
-            )
         self.monitor = monitor
         self.rule = infer_rule(monitor, rule)
         self.patience = patience

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from devrun.config.numbers import is_finite
 from devrun.data.workers import STACKS, STACKS_SIGNAL
 from devrun.errors import ConfigError, HangError
 from devrun.hooks.base import Hook, Priority
@@ -48,12 +49,10 @@ class WatchdogHook(Hook):
     ) -> None:
         first = 10 * timeout if first_timeout is None else first_timeout
         for name, value in (("timeout", timeout), ("first_timeout", first)):
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
+            if not (is_finite(value) and value > 0):
                 raise ConfigError.of(
-                    name, f"must be a number of seconds, got {value!r}"
+                    name, f"must be a number of seconds above 0, got {value!r}"
                 )
-            if value <= 0:
-                raise ConfigError.of(name, f"must be above 0 seconds, got {value!r}")
         self.timeout = float(timeout)
         self.first_timeout = float(first)
         self.on_hang: list[Callable[[HangError], None]] = []

@@ -203,11 +203,6 @@ def test_a_metric_that_is_not_there_is_refused_after_the_first_batch(tmp_path):
     assert data.seen < len(data)
 
 
-def test_a_result_that_the_data_set_does_not_give_is_named(tmp_path):
-    with pytest.raises(UnknownNameError, match="there are: acc;"):
-        scored([0.5], tmp_path, save_best="accuracy_top-1")
-
-
 def test_mmcvs_evaluate_gets_one_prediction_a_sample_in_order():
     data = Scored()
     hook = EvalHook(DataLoader(data, batch_size=5), metric="accuracy", topk=(1, 5))

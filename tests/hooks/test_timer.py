@@ -109,26 +109,6 @@ def test_the_parts_of_a_run_are_added_up(clock):
     assert timer.spent == {**spent, "evaluation": 12, "saving": 0}
 
 
-def test_a_step_is_split_into_waiting_copying_and_computing(clock):
-    def step(model, batch, optimizer, on_grads):
-        clock.now += 5
-        return wrapped(model, batch, optimizer, on_grads)
-
-    def copy(batch):
-        clock.now += 2
-        return batch
-
-    timer, data = IterTimerHook(), loader()
-    slow = type(data)(Slow(clock, data.dataset), batch_size=3)
-    runner = make_runner(timer, Taking(clock, "NORMAL"), by_epoch=True, length=1)
-    adapter = runner.session.adapter
-    wrapped, adapter.train_step = adapter.train_step, step
-    adapter.transfers = lambda move: {"transfer": copy}
-    runner.run([slow], [("train", 1)])
-    spent = {"data": 12, "copy": 8, "compute": 20, "hooks": 7}
-    assert timer.spent == {**spent, "evaluation": 0, "saving": 0}
-
-
 class Parts(CPUAdapter):
     """Each part of an update takes a second of the host, but `slow` takes four.
 

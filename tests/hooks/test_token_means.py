@@ -92,16 +92,6 @@ def test_an_evaluation_does_not_depend_on_the_batch_size(kind):
     assert_near(alone["perplexity"], math.exp(alone["loss"]))
 
 
-def test_accuracy_of_a_causal_model_compares_with_the_next_token():
-    data = sequences()
-    batch = {key: torch.stack([s[key] for s in data]) for key in data[0]}
-    model = gpt()
-    logits = model(**batch)["logits"][:, :-1].argmax(-1)
-    nexts = batch["labels"][:, 1:]
-    right = ((logits == nexts) & (nexts != -100)).sum() / (nexts != -100).sum()
-    assert evaluated("shifted labels", 3)["accuracy"] == pytest.approx(float(right))
-
-
 def collated(samples) -> dict[str, torch.Tensor]:
     return {key: torch.stack([s[key] for s in samples]) for key in samples[0]}
 

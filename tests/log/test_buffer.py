@@ -159,11 +159,3 @@ def test_sections_are_kept_apart():
     assert buffer.means(section="val") == {"loss": 5.0}
     buffer.clear_section("val")
     assert buffer.means(section="val") == {}
-
-
-def test_not_finite_values_stay_visible_and_leave_the_window_again():
-    buffer = filled([1.0, float("nan"), 2.0, 4.0])
-    buffer.average(3)
-    assert np.isnan(buffer.output["loss"])
-    buffer.average(2)
-    assert buffer.output["loss"] == 3.0

@@ -104,23 +104,6 @@ def test_norm_layers():
     )
 
 
-@pytest.mark.parametrize(
-    "norm",
-    [
-        nn.BatchNorm1d(2),
-        nn.BatchNorm3d(2),
-        nn.SyncBatchNorm(2),
-        nn.InstanceNorm2d(2, affine=True),
-        nn.GroupNorm(1, 2),
-        nn.LayerNorm(2),
-    ],
-)
-def test_every_kind_of_norm_counts(norm):
-    model = nn.Sequential(norm)
-    groups = groups_of(model, norm_decay_mult=0, bias_decay_mult=3, bias_lr_mult=3)
-    assert groups == {"0.weight": (1, 0), "0.bias": (1, 0)}
-
-
 def test_depth_wise_convolutions():
     assert groups_of(Net(), dwconv_decay_mult=0.1) == expected(
         sub_conv1_weight=(1, 0.1), sub_conv1_bias=(1, 0.1)
@@ -231,16 +214,6 @@ def test_a_misspelt_option_is_reported_with_its_line():
         build_optimizer(Net(), cfg)
     where = "cfg.yaml:12: optimizer.paramwise_cfg.bias_lr_mul: "
     assert str(caught.value).startswith(where)
-
-
-def test_a_subclass_may_have_options_of_its_own():
-    class Layered(DefaultOptimizerConstructor):
-        def add_params(self, params, module, prefix="", is_dcn_module=False):
-            for param in module.parameters():
-                params.append({"params": [param], "lr": self.paramwise_cfg["rate"]})
-
-    optimizer = Layered({"type": "SGD", "lr": 1.0}, {"rate": 0.5})(nn.Linear(1, 1))
-    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
 
 
 def test_a_custom_key_that_fits_no_parameter_is_reported(caplog):

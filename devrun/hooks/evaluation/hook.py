@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, NoReturn, TypeAlias
 
 from devrun.checkpoint.storage import check_possible, check_writable
-from devrun.dist import on_main
+from devrun.dist import broadcast_object, on_main
 from devrun.errors import (
     ConfigTypeError,
     UnknownNameError,
@@ -37,7 +38,6 @@ from devrun.hooks.evaluation.loop import (
     evaluate_means,
     length_of,
 )
-from devrun.hooks.evaluation.own import evaluate_own
 from devrun.hooks.logger.hook import LoggerHook, plain_number
 from devrun.hooks.processes import share_statistics
 from devrun.hooks.timer import exclude_time
@@ -274,7 +274,7 @@ class EvalHook(Hook):
         if type(self)._do_evaluate is EvalHook._do_evaluate:
             score = self._score(runner, watch)
         else:
-            score = _first([evaluate_own(self, runner) for _ in self._each_set()])
+            score = _first([_evaluate_own(self, runner) for _ in self._each_set()])
         # None also when there were no results; a warning said so
         if save and self.save_best is not None and score is not None:
             self._save_ckpt(runner, score)
@@ -420,3 +420,57 @@ def _keys(given: str | Sequence[str] | None, default: Sequence[str]) -> tuple[st
 def _first(scores: list[Any]) -> Any:
     """The score of the set that `save_best` goes by, if any is there."""
     return next((score for score in scores if score is not None), None)
+
+
+def _evaluate_own(hook: EvalHook, runner: Run) -> Any:
+    """Call the `_do_evaluate` of a subclass; on every rank the score that it saved by.
+
+    As in MMCV's libraries, it calls `self.test_fn(model, loader)`, which is always
+    there in MMCV, then `self.evaluate(runner, results)` and `self._save_ckpt(runner,
+    score)`: on several ranks the last two on rank 0 alone, where devrun's need all.
+
+    It is saved by the caller, after the evaluation has given the model its trained
+    weights back.
+    """
+    scores: list[Any] = []
+
+    def predict(_model: Any, loader: Any, **_options: Any) -> Any:
+        return collect_predictions(
+            Steps(runner, loader, "predict"), length_of(hook.dataset)
+        )
+
+    def judge(_runner: Run, results: Any) -> Any:
+        return hook.publish(runner, hook.named_results(runner, results))
+
+    found = {
+        "test_fn": hook.test_fn or predict,
+        "evaluate": judge,
+        "_save_ckpt": lambda _runner, score: scores.append(score),
+    }
+    with _having(hook, found), runner.evaluating():
+        hook._do_evaluate(runner)
+    score = scores[-1] if scores else None
+    score, hook.key_indicator, hook.rule = broadcast_object(
+        (score, hook.key_indicator, hook.rule)
+    )
+    return score
+
+
+@contextmanager
+def _having(hook: Any, names: dict[str, Any]) -> Iterator[None]:
+    """Within, `hook` has these attributes, but for methods that its class overrides."""
+    before = dict(vars(hook))
+    for name, value in names.items():
+        if _is_ours(getattr(type(hook), name, None)):
+            vars(hook)[name] = value
+    try:
+        yield
+    finally:
+        for name in names:
+            vars(hook).pop(name, None)
+            if name in before:
+                vars(hook)[name] = before[name]
+
+
+def _is_ours(method: Any) -> bool:
+    return method is None or method.__module__.startswith("devrun.")

@@ -29,8 +29,8 @@ class TextLoggerHook(LoggerHook):
         Iter(val) [5]     accuracy: 0.9000        (5 = batches evaluated)
 
     each on one line with a tab after the brackets. What MMCV does not have comes
-    last: `lr_min` and `lr_max` where parameter groups differ (`lr` is the first
-    group's), and the throughput over all ranks.
+    last: the throughput over all ranks. In the file, `lr_min` and `lr_max` are there
+    where parameter groups differ (`lr` is the first group's).
     `memory` is the peak in MiB, on devices that tell. In the file, the first line is
     the run's `meta`; `step` counts completed updates, which `iter` of a val record
     does not.
@@ -76,8 +76,8 @@ class TextLoggerHook(LoggerHook):
             for name, value in record.items()
             if name not in _NOT_LISTED
         ]
-        if record["mode"] == "train":
-            items += _extras(record)
+        if record["mode"] == "train" and THROUGHPUT in record:
+            items.append(f"{THROUGHPUT}: {record[THROUGHPUT]:.1f}")
         runner.logger.info("%s%s", head(record, runner), ", ".join(items))
         if self._json is not None:
             self._json.write(record)
@@ -176,15 +176,6 @@ def _learning_rates(runner: Run) -> dict[str, Any]:
     if max(rates) > min(rates):
         return {"lr": rates[0], "lr_min": min(rates), "lr_max": max(rates)}
     return {"lr": rates[0]}
-
-
-def _extras(record: Mapping[str, Any]) -> list[str]:
-    items = [
-        f"{key}: {record[key]:.3e}" for key in ("lr_min", "lr_max") if key in record
-    ]
-    if THROUGHPUT in record:
-        items.append(f"{THROUGHPUT}: {record[THROUGHPUT]:.1f}")
-    return items
 
 
 def _shown(value: Any) -> str:
