@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from devrun.config import Config
+from devrun.devices.ipu.sdk import load
 from devrun.errors import (
     ConfigError,
     DeviceMemoryError,
@@ -133,6 +134,10 @@ class Sign(torch.optim.SGD):
 
 OPTIMIZERS = {
     "adagrad": (lambda p: torch.optim.Adagrad(p), "Adagrad cannot run on an IPU"),
+    "PopTorch's": (
+        lambda p: load(True).optim.SGD(p, lr=0.1),
+        "take SGD, AdamW, Adam, RMSprop of torch.optim",
+    ),
     "own step": (lambda p: Sign(p, lr=0.1), "Sign cannot run on an IPU"),
     "amsgrad": (lambda p: torch.optim.Adam(p, amsgrad=True), "amsgrad=True"),
     "maximize": (lambda p: torch.optim.SGD(p, lr=1.0, maximize=True), "maximize=True"),

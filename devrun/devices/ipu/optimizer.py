@@ -196,10 +196,11 @@ def _kind_of(optimizer: Any) -> str:
     kind = type(optimizer)
     bases = {base: getattr(torch.optim, base) for base in KINDS}
     name = next((n for n, base in bases.items() if issubclass(kind, base)), None)
+    # its settings beyond torch's would be lost
+    vendors = kind.__module__.startswith("poptorch")
     # torch wraps `step`, once in each class
-    if name is None or inspect.unwrap(kind.step) is not inspect.unwrap(
-        bases[name].step
-    ):
+    own = name and inspect.unwrap(kind.step) is not inspect.unwrap(bases[name].step)
+    if name is None or own or vendors:
         raise _refused(
             "optimizer",
             f"optimizer {kind.__module__}.{kind.__name__} cannot run on an IPU, which "
