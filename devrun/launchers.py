@@ -12,7 +12,7 @@ LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What `init_process_group` reads."""
 _PORT = 29500
-_SOURCES = {
+_SOURCES: dict[str, dict[str, tuple[str, ...]]] = {
     "slurm": {
         "RANK": ("SLURM_PROCID",),
         "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),

@@ -72,26 +72,15 @@ def together(action: Callable[[], T]) -> T:
 
 
 def _listed(values: Sequence[str]) -> str:
-    """`4 on rank 1, 8 on ranks 0, 2-7`: the rarest value first."""
+    """`4 on rank 1, 8 on ranks 0, 2, 3`: the rarest value first."""
     having: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         having.setdefault(value, []).append(rank)
     rarest = sorted(having.items(), key=lambda item: len(item[1]))
     shown = [
         f"{value if len(value) <= _LONGEST else value[:_LONGEST] + '...'} on "
-        f"rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)}"
+        f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}"
+        f"{', ...' if len(ranks) > 8 else ''}"
         for value, ranks in rarest[:_SHOWN]
     ]
     return ", ".join(shown) + (", ..." if len(rarest) > _SHOWN else "")
-
-
-def _spans(ranks: Sequence[int]) -> str:
-    """`0, 2-7` for ranks in rising order."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans[:10]]
-    return ", ".join(texts) + (", ..." if len(spans) > 10 else "")

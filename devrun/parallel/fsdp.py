@@ -28,7 +28,6 @@ from devrun.parallel import sharding
 from devrun.parallel.strategy import (
     Strategy,
     follow,
-    last_flags,
     obstacles,
     optimizers_in,
     refuse_combined,
@@ -75,7 +74,8 @@ class FSDP(Strategy):
     def micro_batches(self, model: Any, parts: Sequence[Any]) -> Iterator[Any]:
         if self._buffers:  # as DDP: every update begins with those of rank 0
             broadcast_tensors(self._buffers)
-        for part, last in last_flags(parts):
+        for number, part in enumerate(parts, 1):
+            last = number == len(parts)
             if last is not self._exchanges:
                 self._exchanges = last
                 for module in self._modules:

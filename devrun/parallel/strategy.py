@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -177,9 +177,3 @@ def strategy_for(
         kind = getattr(importlib.import_module(f"devrun.parallel.{file}"), name)
     made: Strategy = kind(options, mesh, *device, **how)
     return made
-
-
-def last_flags(parts: Sequence[Any]) -> Iterator[tuple[Any, bool]]:
-    """(part, whether it is the last)."""
-    for number, part in enumerate(parts, 1):
-        yield part, number == len(parts)
