@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module, util
+from pathlib import Path
 from typing import Any
 
 from devrun.blame import cause_of
@@ -35,23 +36,12 @@ __all__ = [
 ]
 
 _KINDS = {
-    "openmmlab": {
-        "mmcv": ("mmcv", "1"),
-        "mmcls": ("mmcls", "0"),
-        "mmseg": ("mmsegmentation", "0"),
-        "mmdet": ("mmdet", "2"),
-    },
-    "mmengine": {
-        "mmengine": ("mmengine", "0"),
-        "mmpretrain": ("mmpretrain", "1"),
-        "mmseg": ("mmsegmentation", "1"),
-        "mmdet": ("mmdet", "3"),
-    },
+    "openmmlab": ("mmcv", "mmcls", "mmseg", "mmdet"),
+    "mmengine": ("mmengine", "mmpretrain", "mmseg", "mmdet"),
 }
-"""Kind of scope (a module here) -> scope -> distribution and its major version."""
+"""Kind of scope (a folder here) -> scopes."""
 _BASES = ("mmcv.runner.base_module", "mmengine.model.base_module")
 """Modules of `BaseModule`, whose first weights come by rules of its own."""
-_OTHER_NAMES = {"mmcv": ("mmcv", "mmcv-full", "mmcv-lite")}
 _KNOWN = {
     "ImageClassifier": ("mmcls", "mmpretrain"),
     **dict.fromkeys(("EncoderDecoder", "CascadeEncoderDecoder"), ("mmseg",)),
@@ -68,7 +58,7 @@ def attach(name: str) -> Scope:
     """The scope `name`, with its package imported.
 
     Raises:
-        ConfigError: the package is missing or of another generation.
+        ConfigError: the package is missing, or its import fails.
     """
     kind = _kind_of(name)
     scope: Scope = import_module(f"devrun.interop.{kind}.scope").attach(name)
@@ -228,44 +218,19 @@ def _registry_of_mmcv(kind: str) -> Any:
     return None if isinstance(found, Registry) else found
 
 
-def version_of(name: str) -> str | None:
-    """The version of the distribution that brings the package `name`."""
-    known = [scopes[name][0] for scopes in _KINDS.values() if name in scopes]
-    from importlib import metadata  # slow, and seldom needed
-
-    for distribution in _OTHER_NAMES.get(name, known):
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
-
-
 def _kind_of(name: str) -> str:
-    """Which module here makes the scope: by the version that is installed.
+    """Which folder here makes the scope; of two generations, by the MMCV that is here.
 
     Raises:
-        ConfigError: the package is missing, or its foundation does not fit.
+        ConfigError: the package is missing.
     """
-    kinds = {kind: scopes[name] for kind, scopes in _KINDS.items() if name in scopes}
-    fits = " or ".join(FITS[kind] for kind in kinds)
+    kinds = [kind for kind, names in _KINDS.items() if name in names]
     if util.find_spec(name) is None:
         raise ConfigError(
             f"the scope {name!r} needs the package {name!r}, which is not installed: "
-            f"{fits}"
+            f"{' or '.join(FITS[kind] for kind in kinds)}"
         )
-    version = version_of(name) or ""
-    fitting = [k for k, (_, major) in kinds.items() if version.split(".")[0] == major]
-    if not fitting and version:
-        raise ConfigError(
-            f"the scope {name!r} is known of {fits}; {name} {version} is installed"
-        )
-    kind = (fitting or list(kinds))[0]  # a checkout that nothing installed
-    base, major = ("mmcv", "1") if kind == "openmmlab" else ("mmengine", "0")
-    found = version_of(base)
-    if found is not None and found.split(".")[0] != major:
-        raise ConfigError(
-            f"{name} {version} needs {base} {major}.x, {base} {found} is installed: "
-            f"{FITS[kind]}, each generation in an environment of its own"
-        )
-    return kind
+    mmcv = util.find_spec("mmcv")
+    origin = None if mmcv is None else mmcv.origin
+    older = origin is not None and Path(origin).with_name("runner").is_dir()
+    return kinds[0] if older or len(kinds) == 1 else kinds[1]
