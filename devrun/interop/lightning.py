@@ -321,14 +321,7 @@ class LightningHook(Hook):
     def state_dict(self) -> dict[str, Any]:
         """What on_save_checkpoint adds, and the sums of the epoch in progress."""
         tree: dict[str, Any] = {}
-        try:
-            self._call("on_save_checkpoint", tree)
-        except KeyError as error:
-            raise UnsupportedFeatureError(
-                f"on_save_checkpoint of {type(self.model).__name__} reads "
-                f"checkpoint[{error}]: it is given an empty dict here, to which it may "
-                "add what on_load_checkpoint will get"
-            ) from error
+        self._call("on_save_checkpoint", tree)
         own = {"checkpoint": tree} if tree else {}
         return {**own, **self._log.state_dict()}
 

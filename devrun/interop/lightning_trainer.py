@@ -126,19 +126,13 @@ class Trainer:
         return updates * (self._run.max_epochs or 0)
 
     def _updates_per_epoch(self, name: str) -> int:
-        run = self._run
-        if Capability.HOST_WEIGHTS not in run.adapter.capabilities:
+        run, batches = self._run, self._hook.batches
+        compiles = Capability.HOST_WEIGHTS not in run.adapter.capabilities
+        if compiles or batches is None:
             raise ConfigError(
                 f"the model asks for self.trainer.{name}, which is not known before "
-                f"device {run.adapter.name!r} has the model and its optimizer: use "
-                "IterBasedRunner with max_iters"
-            )
-        batches = self._hook.batches
-        if batches is None:
-            raise ConfigError(
-                f"the model asks for self.trainer.{name}, which is not known before "
-                "run() has the data loader: use IterBasedRunner with max_iters, or "
-                "give the optimizer to the runner"
+                "run() has the loader, nor on a device that compiles the step: use "
+                "IterBasedRunner with max_iters, or give the optimizer to the runner"
             )
         share: int = -(-batches // run.world_size)
         return -(-share // run.policy.accumulate)

@@ -10,7 +10,6 @@ from torch.nn.parameter import is_lazy
 
 from devrun.runners.checkpointer import WholeRun
 from devrun.runners.helpers import get_host_info
-from devrun.runners.position import loader_facts
 
 
 def opening(runner: WholeRun, workflow: Iterable[Any], loaders: Any) -> list[str]:
@@ -18,13 +17,19 @@ def opening(runner: WholeRun, workflow: Iterable[Any], loaders: Any) -> list[str
 
     `loaders` are the prepared ones, one for each phase of `workflow`.
     """
+    flow = [tuple(phase) for phase in workflow]
+    trains = (
+        one for one, (mode, _) in zip(loaders, flow, strict=True) if mode != "val"
+    )
+    size = next((one.samples_per_update for one in trains), None)
     kind = f"{runner.adapter.name}{' (emulated)' * runner.adapter.emulated}"
     ranks = "" if runner.world_size == 1 else f" x {runner.world_size} processes"
     return [
         f"run: {type(runner).__name__} on {kind}{ranks}, host {get_host_info()}, "
         f"work_dir: {runner.work_dir or 'none, nothing is written'}",
         f"model: {runner.model_name}, {parameters_of(runner.model)}",
-        f"schedule: {_schedule(runner, workflow, loaders)}",
+        f"schedule: max_epochs {runner.max_epochs}, max_iters {runner.max_iters}, "
+        f"samples an update: {size}; workflow {flow}",
         *runner.table.rows(),
     ]
 
@@ -37,27 +42,3 @@ def parameters_of(model: nn.Module) -> str:
     count = sum(param.numel() for param in found)
     trainable = sum(param.numel() for param in found if param.requires_grad)
     return f"{count:,} parameters ({trainable:,} trainable)"
-
-
-def _schedule(runner: WholeRun, workflow: Iterable[Any], loaders: Any) -> str:
-    """Updates of the whole run, and the samples they see."""
-    flow = [tuple(phase) for phase in workflow]
-    said = [_times(runner.max_iters, "update")]
-    if runner.max_epochs is not None:
-        said.append(_times(runner.max_epochs, "epoch"))
-    for (mode, _), loader in zip(flow, loaders, strict=True):
-        if mode != "train":
-            continue
-        facts = loader_facts(loader, mode)
-        if (size := facts["samples_per_update"]) is not None:
-            said.append(f"{_times(size, 'sample')} an update")
-        count = facts["samples"]
-        said.append(f"{'?' if count is None else f'{count:,}'} samples in the data set")
-        break
-    return f"{', '.join(said)}; workflow {flow}"
-
-
-def _times(count: int | None, what: str) -> str:
-    if count is None:
-        return f"{what}s without a limit"
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

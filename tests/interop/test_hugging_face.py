@@ -111,13 +111,6 @@ def test_rows_go_through_a_tokenizer_and_are_padded_together():
     assert batch["input_ids"].shape == (6, longest)
 
 
-def test_two_columns_go_through_together_and_others_stay():
-    cfg = {**TEXTS, "processor": TOKENIZER, "inputs": ["text", "text"]}
-    twice, once = build_dataset(cfg)[0], build_dataset({**cfg, "inputs": "text"})[0]
-    assert len(twice["input_ids"]) == 2 * len(once["input_ids"])
-    assert set(once) == set(twice) >= {"label"}
-
-
 def test_images_go_through_an_image_processor(tmp_path):
     image = "transformers.AutoImageProcessor.from_pretrained"
     loaded = {"type": image, FOLDER: "data/image_processor"}

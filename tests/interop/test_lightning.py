@@ -129,21 +129,6 @@ def test_an_emulated_ipu_gives_the_losses_of_the_cpu(lit, tmp_path):
             assert mine.get(key, 0) == pytest.approx(theirs.get(key, 0), rel=1e-5)
 
 
-def test_an_emulated_gaudi_gives_the_losses_of_the_cpu(L, tmp_path, on_gaudi):
-    pytest.importorskip("sklearn")
-    words = [CONFIG, "--import", "lightning_digits"]
-    options = ["--cfg-options", "runner.max_epochs=1", "--work-dir"]
-    assert (
-        main(["train", *words, "--device", "cpu", *options, str(tmp_path / "a")]) == 0
-    )
-    on_gaudi(*words, *options, tmp_path / "b")
-    mine, theirs = records(tmp_path / "b"), records(tmp_path / "a")
-    assert [row["mode"] for row in mine] == ["train", "train", "val"]
-    for row, other in zip(mine, theirs, strict=True):
-        for key in other.keys() & {"train_loss", "val_loss", "val_acc"}:
-            assert row[key] == pytest.approx(other[key], rel=1e-3)
-
-
 class Cut(Hook):
     """Saves in the middle of the second epoch, and stops."""
 
@@ -411,10 +396,6 @@ REFUSED = {
         {"on_train_epoch_end": lambda self: self.log("x", torch.ones(2))},
         "one number is needed",
     ),
-    "state": (
-        {"on_save_checkpoint": lambda self, saved: saved["state_dict"].clear()},
-        "reads checkpoint",
-    ),
 }
 
 
@@ -572,46 +553,6 @@ def own(tmp_path, monkeypatch):
 def test_the_older_package_works_too(own):
     assert main(["train", *own, "--import", "own_lit"]) == 0
     assert json.loads(Path("work_dirs/own/run.json").read_text())["iterations"] == 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ([], "'own_lit.Lit' needs the package 'own_lit'"),
-        (["custom_imports={imports: [own_lit]}"], "own_lit"),
-    ],
-)
-def test_a_data_only_config_does_not_run_the_file_beside_it(
-    own, changes, message, capsys
-):
-    options = ["--cfg-options", *changes] if changes else []
-    assert main(["train", *own, *options]) == 2
-    told = capsys.readouterr().err
-    assert message in told and told.count("\n") == 1
-    assert not Path("ran").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (["data.type=own_lit.Lit"], "cannot be the type of a data module"),
-        (["data.type=own_lit.Several"], "gave dict: give one DataLoader"),
-        (["data.type=own_lit.Data.from_datasets"], "cannot be the type of a data"),
-        (
-            ["model.type=own_lit.Lit.load_from_checkpoint"],
-            "cannot be the type of a mod",
-        ),
-        (["workflow=[[train, 1], [val, 1]]"], "Data has no val_dataloader: write it"),
-        (["data.size=3"], "unexpected argument 'size'"),
-        (["optimizer={type: SGD, lr: 1}"], "remove one of the two"),
-        (["data={type: os.system}"], "is in the standard library"),
-    ],
-)
-def test_what_a_config_may_not_name_is_one_line(own, changes, message, capsys):
-    words = ["--import", "own_lit", "--dry-run", "--cfg-options"]
-    assert main(["train", *own, *words, *changes]) == 2
-    told = capsys.readouterr().err
-    assert message in told and told.count("\n") == 1
 
 
 def test_a_model_without_a_training_step_is_told_so(own, capsys):

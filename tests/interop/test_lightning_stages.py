@@ -153,15 +153,6 @@ def test_the_validation_step_judges_what_has_no_test_step_and_the_split_val(lit_
     assert calls == ["setup validate", *["validation_step"] * 2]
 
 
-def test_an_emulated_ipu_gives_the_results_of_the_cpu(lit_stages):
-    results = []
-    tested, _ = lit_stages("Tested", "sets")
-    for device in (["cpu"], ["ipu", "--emulate"]):
-        assert tested("--out", "found.json", "--device", *device) == 0
-        results.append(json.loads(Path("found.json").read_text())["results"])
-    assert results[0] == pytest.approx(results[1], rel=1e-5)
-
-
 def test_predictions_of_a_test_step_are_what_it_returns(lit_stages):
     tested, _ = lit_stages("Tested", "sets")
     assert tested("--predictions", "rows.jsonl") == 0

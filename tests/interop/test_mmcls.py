@@ -258,12 +258,6 @@ def test_data_sets_in_a_list_are_evaluated_one_by_one(run, configs, tmp_path):
     assert {"0_accuracy_top-1", "1_accuracy_top-1"} <= last.keys()
 
 
-def test_a_metric_that_their_data_does_not_have_is_one_line(run, configs, tmp_path):
-    status, text, _ = run(tiny(tmp_path, configs), "cpu", "evaluation.metric=mAQ")
-    assert status == 2
-    assert "mAQ" in text.splitlines()[-1]
-
-
 def test_a_scope_is_found_by_the_name_of_the_model(configs, tmp_path):
     assert scope_of(Config.fromfile(configs[LENET])) == "mmcls"
     mine = tmp_path / "mine.json"
@@ -275,61 +269,6 @@ def test_a_scope_is_found_by_the_name_of_the_model(configs, tmp_path):
     assert scope_of(asked) is None
     with pytest.raises(ConfigError, match="default_scope must be one of"):
         scope_of({**asked, "default_scope": "os"})
-
-
-def test_batches_hold_no_containers(configs, tmp_path):
-    cfg = Config.fromfile(tiny(tmp_path, configs))
-    cfg.merge_from_dict({"device": "cpu", "work_dir": str(tmp_path / "w")})
-    training = build_training(cfg, progress=False)
-    with closing(training.runner):
-        batch = next(iter(training.loaders[0]))
-    assert isinstance(batch["img"], torch.Tensor)
-    assert batch["img"].shape == (2, 1, 32, 32)
-    assert isinstance(batch["img_metas"], list)
-
-
-def test_metrics_in_a_list_are_all_evaluated(run, configs, tmp_path):
-    config = tiny(tmp_path, configs)
-    metrics = "evaluation.metric=['accuracy','precision','support']"
-    status, text, records = run(config, "cpu", metrics)
-    assert status == 0, text
-    last = [r for r in records if r.get("mode") == "val"][-1]
-    assert {"accuracy_top-1", "precision", "support"} <= last.keys()
-
-
-def test_the_best_checkpoint_is_chosen_by_the_first_metric(run, configs, tmp_path):
-    config = tiny(tmp_path, configs)
-    status, text, records = run(config, "cpu", "evaluation.save_best=auto")
-    assert status == 0, text
-    best = 1 + max((0, 1), key=accuracies(records).__getitem__)
-    (saved,) = (tmp_path / "cpu").rglob("best_*")
-    assert saved.name.split(".")[0] == f"best_accuracy_top-1_epoch_{best}"
-
-
-def test_parts_without_a_gradient_are_let_through_where_the_config_says_so(
-    configs, tmp_path
-):
-    config = tiny(tmp_path, configs, find_unused_parameters=True)
-    cfg = Config.fromfile(config)
-    cfg.merge_from_dict({"device": "cpu", "work_dir": str(tmp_path / "w")})
-    with closing(build_training(cfg, progress=False).runner) as runner:
-        assert runner.adapter.parallel.find_unused_parameters
-
-
-def test_variables_that_their_files_leave_unused_are_no_unknown_keys(
-    run, configs, tmp_path
-):
-    pipelines = configs["_base_/datasets/pipelines/auto_aug.py"].parent
-    bases = [configs[LENET], *(pipelines / f"{n}_aug.py" for n in ("auto", "rand"))]
-    path = tmp_path / "mine.py"
-    path.write_text(
-        f"_base_ = {list(map(str, bases))}\n"
-        "train_pipeline = [dict(type='Pad')]\n"
-        "runner = dict(max_epochs=1)\n"
-    )
-    status, text, records = run(str(path), "cpu", "data.samples_per_gpu=2")
-    assert status == 0, text
-    assert losses(records)
 
 
 def test_a_val_phase_reads_its_data_as_training_does(run, configs, tmp_path):
@@ -374,9 +313,3 @@ def test_their_transformer_for_ipus_trains_on_them(run, survey, configs, tmp_pat
     assert status == 0, text
     assert len(losses(records)) == 1
     assert accuracies(records)
-
-
-def test_a_number_of_gpus_means_one_of_them(configs, tmp_path, capsys):
-    words = ["train", tiny(tmp_path, configs), "--gpus", "2", "--device", "cpu"]
-    assert main(words) == 2
-    assert "--gpus 2 means --device cuda" in capsys.readouterr().err

@@ -107,12 +107,3 @@ def test_without_it_the_error_names_the_flag(train, scope):
     last = done.stderr.splitlines()[-1]
     assert "'Told' is not in the hook registry" in last
     assert "give --mmcv" in last and "custom_imports" not in last
-
-
-def test_a_dry_run_leaves_out_what_judges_all_samples(train):
-    done = train(config(), "--dry-run")
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "evaluate of CustomDataset takes the results of all" in done.stderr
-    done = train(config())
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "evaluate of" not in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("mmcv") is not None,
     reason="without an mmcv; `make test` runs it",
 )
-HERE = Path(__file__).parent
 SHIM = "devrun.interop.mmcv"
 
 
@@ -396,15 +394,6 @@ def test_how_a_program_ends(tmp_path, words, status, said):
     assert "Traceback" not in done.stderr
 
 
-def test_the_device_before_the_program_is_that_of_its_runners(tmp_path):
-    script(tmp_path, SECTIONS, "config.py")
-    script(tmp_path, PROGRAM.format(**THEIRS), "theirs.py")
-    words = ("theirs.py", "config.py", "--work-dir", "work")
-    done = python("-m", SHIM, "--device", "hpu", "--emulate", *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "devrun.runners.kinds Line hpu 12 [" in done.stdout
-
-
 EVALUATES = """
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -490,63 +479,3 @@ def test_an_evaluation_hook_of_its_own(tmp_path, base):
     first, second = done.stdout.strip().split("\n")
     assert first.startswith("6 None ") and "best_total_epoch_" in first
     assert second == "trained ['bias', 'weight']"
-
-
-def test_an_evaluation_of_its_own_on_two_ranks(tmp_path, monkeypatch):
-    monkeypatch.delenv("PYTHONPATH", raising=False)  # and with it a real MMCV
-    program = own_evaluation(tmp_path, "DistEvalHook", OWN["DistEvalHook"], ranks=2)
-    running = zygote.start_ranks(["-m", SHIM, program], cwd=tmp_path)
-    said = [process.communicate(timeout=120) for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
-    assert said[0][0].startswith("6 None ") and said[1][0] == ""
-
-
-BESIDE = """
-import sys
-import devrun.hooks, devrun.registry, devrun.config
-import devrun.interop.mmcv
-import numpy as np, torch
-import mmcv
-from mmcv.cnn import CONV_LAYERS, ConvModule, build_norm_layer
-from mmcv.fileio import FileClient
-from mmcv.parallel import DataContainer, MMDataParallel, collate
-from mmcv.runner import BaseModule, EpochBasedRunner, HOOKS, LossScaler, obj_from_dict
-from mmcv.utils import mkdir_or_exist
-
-assert mmcv.Config is devrun.config.Config and HOOKS is devrun.hooks.HOOKS
-assert type(CONV_LAYERS) is devrun.registry.Registry and "Conv2d" in CONV_LAYERS
-assert HOOKS.get("PaviLoggerHook").__mro__[1] is devrun.hooks.LoggerHook
-assert HOOKS.get("CheckpointHook") is devrun.hooks.CheckpointHook
-block = ConvModule(3, 4, 1, norm_cfg=dict(type="BN"))
-assert block(torch.ones(2, 3, 4, 4)).shape[1] == 4
-small = mmcv.imresize(np.zeros((8, 8, 3), "uint8"), (4, 4))
-batch = collate([dict(img=DataContainer(torch.ones(2), stack=False))] * 2, 2)
-assert small.shape == (4, 4, 3) and len(batch["img"].data[0]) == 2
-
-class Net(BaseModule):
-    def __init__(self):
-        super().__init__(init_cfg=dict(type="Constant", layer="Linear", val=0.5))
-        self.layer = torch.nn.Linear(2, 1)
-
-    def train_step(self, data, optimizer):
-        loss = self.layer(data[0]).mean()
-        return dict(loss=loss, log_vars=dict(loss=loss.item()), num_samples=2)
-
-net = Net()
-net.init_weights()
-assert net.layer.weight.tolist() == [[0.5, 0.5]]
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-runner = EpochBasedRunner(
-    MMDataParallel(net), optimizer=optimizer, max_epochs=1, device="cpu")
-data = torch.utils.data.TensorDataset(torch.ones(4, 2))
-runner.run([torch.utils.data.DataLoader(data, 2)], [("train", 1)])
-assert runner.model is net and [round(v, 6) for v in net.layer.weight[0].tolist()] == [
-    0.3, 0.3]
-print(mmcv.__version__)
-"""
-
-
-def test_the_real_mmcv_builds_its_layers_beside(mmcv1, tmp_path):
-    done = python(script(tmp_path, BESIDE), without=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("1.")

@@ -94,12 +94,6 @@ def write(tmp_path, monkeypatch):
     return write
 
 
-def test_what_two_precisions_make_of_one_is_compared(write, capsys):
-    words = ("--precisions", "fp32,bf16", "--device", "cpu", "--steps", "1")
-    status, out, err = command(capsys, "compare", write(TINY), *words)
-    assert (status, err) == (0, "") and "they agree: " in out
-
-
 @pytest.fixture
 def whole(write):
     made = translated(Config.fromfile(write(WHOLE)))
@@ -291,14 +285,6 @@ def test_convert_writes_a_file_that_is_the_translation(write, capsys, suffix):
     assert read.optimizer == wanted.optimizer
 
 
-def test_convert_without_a_file_prints_python_that_loads(write, capsys):
-    status, out, _ = command(
-        capsys, "convert", write(WHOLE), "--cfg-options", "train_cfg.max_epochs=4"
-    )
-    assert status == 0
-    assert Config.fromstring(out, ".py").runner.max_epochs == 4
-
-
 def test_it_trains_and_so_does_what_convert_wrote(write, capsys):
     path = write(TINY)
     assert command(capsys, "convert", path, "-o", "own.yaml")[0] == 0
@@ -382,17 +368,6 @@ def test_accumulated_batches_are_counted_as_there(write):
     assert schedule.batches_per_update == 2
     assert ema.momentum == pytest.approx(1 - (1 - 4e-5) ** 2)
     assert made.auto_scale_lr.base_batch_size == 2 * 128
-
-
-def test_an_import_that_nothing_uses_is_passed_over(write, capsys, tmp_path):
-    (tmp_path / "evil.py").write_text("open('owned', 'w')")
-    made = translated(Config.fromfile(write("import evil\n" + TINY)))
-    assert made.optimizer.lr == 0.1
-    for text in ("import evil\nx = evil\n", "from evil import *\n"):
-        status, _, err = command(capsys, "convert", write(text + TINY))
-        assert status == 2
-        assert "`import` is not read" in err
-    assert not (tmp_path / "owned").exists()
 
 
 @pytest.mark.parametrize(

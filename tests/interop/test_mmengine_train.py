@@ -11,10 +11,8 @@ import torch
 from devrun.checkpoint import read_checkpoint
 from devrun.config import Config
 from devrun.errors import DevrunError
-from devrun.hooks import Hook
 from devrun.interop.mmengine.translate import translated
 from devrun.models.build import build_model
-from devrun.registry import HOOKS
 from tests.interop.engine_runs import (
     MLP,
     MODELS,
@@ -46,92 +44,15 @@ def test_losses_rates_and_results_are_those_of_mmengines_own_runner(folder, name
             assert mine[key] == pytest.approx(value)
 
 
-SCHEDULES = {
-    "multi-step": "dict(type='MultiStepLR', milestones=[2, 4], gamma=0.1)",
-    "step": "dict(type='StepLR', step_size=2, gamma=0.5)",
-    "cosine": "dict(type='CosineAnnealingLR', T_max=5, eta_min=0.01)",
-    "cosine, by iteration": (
-        "dict(type='CosineAnnealingLR', T_max=20, by_epoch=False, begin=3, end=20)"
-    ),
-    "exponential": "dict(type='ExponentialLR', gamma=0.9)",
-    "polynomial": "dict(type='PolyLR', power=0.9, eta_min=1e-4, by_epoch=False)",
-    "constant": "dict(type='ConstantLR', factor=0.1, by_epoch=False, end=7)",
-    "one cycle": (
-        "dict(type='OneCycleLR', eta_max=0.2, total_steps=24, by_epoch=False)"
-    ),
-    "restarts": (
-        "dict(type='CosineRestartLR', periods=[2, 4], restart_weights=[1, 0.5], "
-        "eta_min=0.001)"
-    ),
-    "warm-up, cosine": (
-        "dict(type='LinearLR', start_factor=0.01, end=2, convert_to_iter_based=True), "
-        "dict(type='CosineAnnealingLR', begin=2, end=6, convert_to_iter_based=True)"
-    ),
-    "warm-up, cosine, constant": (
-        "dict(type='LinearLR', start_factor=0.01, end=1, convert_to_iter_based=True), "
-        "dict(type='CosineAnnealingLR', begin=1, end=4, T_max=3, eta_min=0.02), "
-        "dict(type='ConstantLR', begin=4, end=6, factor=0.1)"
-    ),
-    "warm-up over a decay": (
-        "dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=10), "
-        "dict(type='MultiStepLR', milestones=[1, 3])"
-    ),
-    "constant, polynomial": (
-        "dict(type='ConstantLR', factor=0.1, by_epoch=False, end=5), "
-        "dict(type='PolyLR', eta_min=0.001, by_epoch=False, begin=5)"
-    ),
-}
-
-
-RATES = []
-
-
-@HOOKS.register_module(force=True)
-class NoteRates(Hook):
-    def after_train_iter(self, runner):
-        RATES.append(runner.optimizer.param_groups[0]["lr"])
-
-
-def expected_rates(schedule, epochs=6, length=4):
-    """By MMEngine's classes, stepped as its own hook steps them."""
-    from mmengine.registry import PARAM_SCHEDULERS
-
-    optimizer = torch.optim.SGD(
-        [torch.nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9
-    )
-    built = []
-    for section in Config.fromstring(f"parts = [{schedule}]", ".py").parts:
-        section = section.to_dict()
-        in_epochs = section.get("by_epoch", True)
-        section.setdefault("end", epochs if in_epochs else epochs * length)
-        given = {"optimizer": optimizer, "epoch_length": length}
-        built.append(PARAM_SCHEDULERS.build(section, default_args=given))
-    rates = []
-    for _ in range(epochs):
-        for _ in range(length):
-            rates.append(optimizer.param_groups[0]["lr"])
-            optimizer.step()
-            for one in built:
-                if not one.by_epoch:
-                    one.step()
-        for one in built:
-            if one.by_epoch:
-                one.step()
-    return rates
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES.keys())
-def test_the_rate_of_every_update(folder, schedule):
-    RATES.clear()
-    noted = "custom_hooks = [dict(type='devrun.NoteRates')]\n"
-    assert train(MLP + noted + f"param_scheduler = [{schedule}]") == 0
-    wanted = expected_rates(schedule)
-    assert len(set(wanted)) > 1
-    assert RATES == pytest.approx(wanted, rel=1e-12)
+SCHEDULERS = (
+    "dict(type='LinearLR', start_factor=0.01, end=1, convert_to_iter_based=True), "
+    "dict(type='CosineAnnealingLR', begin=1, end=4, T_max=3, eta_min=0.02), "
+    "dict(type='ConstantLR', begin=4, end=6, factor=0.1)"
+)
 
 
 def test_a_resumed_run_goes_on_with_its_schedulers(folder):
-    text = MLP + f"param_scheduler = [{SCHEDULES['warm-up, cosine, constant']}]"
+    text = MLP + f"param_scheduler = [{SCHEDULERS}]"
     assert train(text) == 0
     whole = [row["lr"] for row in rows("train")]
     half = "out/checkpoints/step-00000012"

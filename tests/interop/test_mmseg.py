@@ -98,16 +98,3 @@ def test_what_an_ipu_cannot_evaluate_is_named(segmentation, monkeypatch, train):
     assert "the operation aten::numpy at" in told
     assert "encoder_decoder.py" in told
     assert told.endswith("set ipu.evaluate_on: host")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [FCN, SEGFORMER])
-def test_a_segmenter_trains_on_gaudi(
-    segmentation, monkeypatch, on_gaudi, tmp_path, name
-):
-    monkeypatch.chdir(segmentation)
-    config = family.shrunk("mmseg", name, segmentation, SEGMENTERS[name], 32)
-    options = [*family.SHORT, "runner.max_iters=1"]
-    on_gaudi(config, "--work-dir", tmp_path / "w", "--cfg-options", *options)
-    (log,) = (tmp_path / "w").glob("*.log.json")
-    assert "mIoU" in log.read_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 
 import numpy as np
 import pytest
@@ -12,12 +11,9 @@ from torch import nn
 
 from devrun.checkpoint import load_checkpoint, save_checkpoint
 from devrun.config import ConfigDict
-from devrun.errors import ConfigError, ConfigTypeError
-from devrun.registry import Registry, build_from_cfg
+from devrun.errors import ConfigError
 from devrun.runners import (
     EpochBasedRunner,
-    get_host_info,
-    get_time_str,
     set_random_seed,
 )
 from tests.mmcv_compat.mmcv_style import Classifier, loader, runner_of
@@ -84,15 +80,3 @@ def test_deterministic_seeding_asks_torch_for_repeatable_algorithms():
         assert torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-def test_time_and_host_as_mmcv_prints_them():
-    assert re.fullmatch(r"\d{8}_\d{6}", get_time_str())
-    assert get_host_info()
-
-
-def test_default_args_that_are_no_dict_are_refused():
-    models = Registry("model", scope="test")
-    models.register_module(module=Classifier)
-    with pytest.raises(ConfigTypeError, match="default_args must be a dict"):
-        build_from_cfg({"type": "Classifier"}, models, default_args=0)

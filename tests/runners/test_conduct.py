@@ -1,7 +1,5 @@
 """How a run behaves around its loop: modes, failures, loaders and workers."""
 
-import multiprocessing
-
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -13,9 +11,8 @@ from devrun.errors import (
     DivergedError,
     UnsupportedFeatureError,
 )
-from devrun.hooks import EvalHook, GradientCumulativeOptimizerHook, Hook, OptimizerHook
-from tests.support.near import assert_near
-from tests.support.noisy import loader, loss, plain_loader, runner, weights
+from devrun.hooks import EvalHook, Hook, OptimizerHook
+from tests.support.noisy import loader, loss, plain_loader, runner
 
 
 class Frozen(Hook):
@@ -111,12 +108,6 @@ def test_phases_with_the_same_loader_go_through_its_data_together():
     assert len(set(seen)) == 6
 
 
-def test_no_worker_outlives_a_run_that_ended_inside_an_epoch():
-    run = runner(False, 3)
-    run.run([loader(num_workers=1)])
-    assert multiprocessing.active_children() == []
-
-
 class Queued(CPUAdapter):
     """A device whose values the host should not wait for at every step."""
 
@@ -169,23 +160,6 @@ def test_an_optimizer_config_after_the_start_is_refused():
 def test_a_misspelt_key_of_log_config_is_named():
     with pytest.raises(ConfigError, match="'hook'.*accepted: interval, hooks"):
         runner().register_logger_hooks({"interval": 2, "hook": []})
-
-
-class OwnAccumulation(GradientCumulativeOptimizerHook):
-    """MMCV's way: several iterations for an update."""
-
-
-def test_the_last_update_of_an_own_accumulation_is_a_mean_too():
-    def trained(limit, hook):
-        run = runner(False, limit, model=torch.nn.Linear(4, 2), optimizer_config=hook)
-        run.model.load_state_dict(start)
-        run.run([loader(28, shuffle=False)])
-        return weights(run)
-
-    start = torch.nn.Linear(4, 2).state_dict()
-    own = trained(7, OwnAccumulation(cumulative_iters=3))
-    shipped = trained(3, {"cumulative_iters": 3})
-    assert_near(own, shipped)
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -24,7 +24,7 @@ def test_the_summary_counts_parameters_updates_and_samples():
     assert "run: EpochBasedRunner on cpu, host " in text
     assert "model: Sequential, 42 parameters (18 trainable)" in text
     assert (
-        "schedule: 4 updates, 2 epochs, 6 samples an update, 12 samples in the data set"
+        "schedule: max_epochs 2, max_iters 4, samples an update: 6; workflow"
     ) in text
     assert len(text.splitlines()) < 12
 

@@ -301,14 +301,6 @@ def test_limited_batches():
     assert trace.names().count("after_val_iter") == 4
 
 
-def test_limited_batches_with_accumulation():
-    run = runner(limit=1, limit_batches=2)
-    run.register_optimizer_hook({"cumulative_iters": 3})
-    run.run([plain_loader(9)])
-    assert run.iter == 2
-    assert run.outputs["num_samples"] == 6
-
-
 def test_no_worker_outlives_the_run():
     before = set(multiprocessing.active_children())
     data = loader(num_workers=2, persistent_workers=True)
@@ -332,35 +324,3 @@ def test_runners_are_built_from_a_config_that_stays_as_it_was():
 def test_the_old_name_warns():
     with pytest.warns(DeprecationWarning, match="EpochBasedRunner"):
         Runner(net(), loss=loss, max_epochs=1, device="cpu")
-
-
-def test_a_loop_of_the_users_own():
-    class Halved(EpochBasedRunner):
-        """Trains on every other batch."""
-
-        def run_iter(self, data_batch, train_mode, **kwargs):
-            if self.inner_iter % 2 == 0:
-                super().run_iter(data_batch, train_mode, **kwargs)
-
-    steps = []
-    model = net()
-    optimizer = sgd(model)
-    optimizer.register_step_post_hook(lambda *_: steps.append(1))
-    Halved(model, optimizer=optimizer, loss=loss, max_epochs=1, device="cpu").run(
-        [plain_loader(6)]
-    )
-    assert len(steps) == 3
-
-
-def test_training_learns():
-    torch.manual_seed(0)
-    inputs = torch.randn(256, 4)
-    data = DataLoader(
-        TensorDataset(inputs, (inputs.sum(1) > 0).long()), batch_size=16, shuffle=True
-    )
-    model = nn.Linear(4, 2)
-    run = runner(
-        limit=10, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.5)
-    )
-    run.run([data])
-    assert (model(inputs).argmax(1) == (inputs.sum(1) > 0)).float().mean() > 0.97
