@@ -16,10 +16,6 @@ from devrun.interop.mmengine.section import (
 )
 
 _LOOPS = {"EpochBasedTrainLoop": True, "IterBasedTrainLoop": False}
-_LOADER = {
-    "batch_size": "samples_per_gpu",
-    "num_workers": "workers_per_gpu",
-}
 _SAME = (
     *("drop_last", "persistent_workers", "pin_memory", "prefetch_factor", "timeout"),
     "multiprocessing_context",
@@ -46,9 +42,9 @@ def train_cfg(work: Translation) -> None:
     place(runner, "type", name, section.origin)
     if word not in section.node:
         refuse(section.node, word, "is needed: how long the training lasts")
-    section.move(word, runner)
+    section.move(runner, word)
     work.put("runner", runner, section.origin)
-    section.without("dynamic_intervals", "give one val_interval")
+    section.without(dynamic_intervals="give one val_interval")
     _when(work, section, runner[word])
     section.done()
 
@@ -61,7 +57,7 @@ def _when(work: Translation, section: Section, last: Any) -> None:
     evaluation = work.within("evaluation", section.origin)
     if not work.by_epoch and "val_interval" not in section.node:
         place(evaluation, "interval", 1000, section.origin)
-    section.move("val_interval", evaluation, "interval")
+    section.move(evaluation, val_interval="interval")
     begin = origin_of(section.node, "val_begin"), section.pop("val_begin", 1)
     interval = evaluation.get("interval", 1)
     if not (isinstance(interval, int) and isinstance(begin[1], int) and interval > 0):
@@ -81,7 +77,7 @@ def val_cfg(work: Translation) -> None:
             continue
         if _bare(section.node.get("type", loop)) != loop:
             refuse_value(section.node, "type", f"an evaluation is a {loop} here")
-        section.without("fp16", "optimizer_config.precision holds for both")
+        section.without(fp16="optimizer_config.precision holds for both")
         section.pop("type")
         section.done()
 
@@ -95,13 +91,14 @@ def loaders(work: Translation) -> None:
         data = work.within("data", section.origin)
         if "dataset" not in section.node:
             refuse(section.node, "dataset", "is needed: what is read")
-        section.without("num_batch_per_epoch", "an epoch is all data")
+        section.without(num_batch_per_epoch="an epoch is all data")
         work.scoped(section.node["dataset"])
-        section.move("dataset", data, mode)
+        section.move(data, dataset=mode)
         options = new(section.origin, ("data", f"{mode}_dataloader"))
-        for name, ours in _LOADER.items():
-            section.move(name, options, ours)
-        section.move_all(_SAME, options)
+        section.move(
+            options, batch_size="samples_per_gpu", num_workers="workers_per_gpu"
+        )
+        section.move(options, *_SAME)
         _sampler(work, section, options, mode)
         _collate(work, section, options)
         section.done()
@@ -111,8 +108,7 @@ def loaders(work: Translation) -> None:
 def _sampler(
     work: Translation, section: Section, options: ConfigDict, mode: str
 ) -> None:
-    reason = "give data.train_dataloader its sampler or buckets in devrun's words"
-    section.without("batch_sampler", reason)
+    section.without(batch_sampler="give data.train_dataloader buckets of devrun's")
     origin, sampler = origin_of(section.node, "sampler"), section.pop("sampler")
     if not isinstance(sampler, ConfigDict):
         return
@@ -149,7 +145,7 @@ def optim_wrapper(work: Translation) -> None:
     if clip is not None:
         clip.pop("type")  # by max_norm or by clip_value: the arguments say it
         place(update, "grad_clip", clip.node, clip.origin)
-    section.move("accumulative_counts", update, "cumulative_iters")
+    section.move(update, accumulative_counts="cumulative_iters")
     if update.get("cumulative_iters", 1) != 1 and not work.by_epoch:
         refuse(
             update,
@@ -176,7 +172,7 @@ def _precision(section: Section, update: ConfigDict) -> None:
     place(update, "precision", _PRECISIONS[given], origin)
     section.pop("use_fsdp")
     if given == "float16":
-        section.move("loss_scale", update)
+        section.move(update, "loss_scale")
     section.pop("loss_scale")
 
 
@@ -186,8 +182,7 @@ def _optimizer(work: Translation, section: Section) -> None:
     kind = inner.node.get("type")
     if kind not in _TORCH_OPTIMIZERS:
         work.scoped(inner.node)
-    for key in ("constructor", "paramwise_cfg"):
-        section.move(key, inner.node)
+    section.move(inner.node, "constructor", "paramwise_cfg")
     if "constructor" in inner.node or inner.node.get("paramwise_cfg"):
         origin = origin_of(inner.node, "constructor") or inner.origin
         name = inner.node.get("constructor", "DefaultOptimWrapperConstructor")
@@ -268,6 +263,7 @@ _VIS = {
     "WandbVisBackend": "WandbLoggerHook",
     "MLflowVisBackend": "MlflowLoggerHook",
 }
+_REMOTE = dict.fromkeys(("file_client_args", "backend_args"), "files are local here")
 _OURS = ("EmptyCacheHook", "SyncBuffersHook")
 
 
@@ -326,14 +322,14 @@ def _add(work: Translation, node: Any, hook: Section) -> None:
 
 def _logger(work: Translation, hook: Section) -> None:
     log = work.within("log_config", hook.origin)
-    hook.move("interval", log)
+    hook.move(log, "interval")
     shown = listed([new(hook.origin)], hook.origin, ("log_config", "hooks"))
     place(shown[0], "type", "TextLoggerHook", hook.origin)
-    hook.move("ignore_last", shown[0])
+    hook.move(shown[0], "ignore_last")
     place(log, "hooks", shown, hook.origin)
     hook.drop("priority", "interval_exp_name", "log_metric_by_epoch", "keep_local")
     hook.drop("out_dir", "out_suffix")
-    _not_remote(hook)
+    hook.without(**_REMOTE)
     hook.done()
 
 
@@ -341,10 +337,9 @@ def _checkpoint(work: Translation, hook: Section) -> None:
     saved = work.within("checkpoint_config", hook.origin)
     if not work.by_epoch and "by_epoch" not in hook.node:
         place(saved, "by_epoch", False, hook.origin)
-    hook.move_all(("interval", "by_epoch", "save_optimizer", "out_dir"), saved)
-    hook.move_all(("max_keep_ckpts", "save_last"), saved)
-    hook.without("save_begin", "checkpoints are saved from the start")
-    _not_remote(hook)
+    hook.move(saved, "interval", "by_epoch", "save_optimizer", "out_dir")
+    hook.move(saved, "max_keep_ckpts", "save_last")
+    hook.without(save_begin="checkpoints are saved from the start", **_REMOTE)
     hook.drop("save_param_scheduler", "published_keys", "priority", "filename_tmpl")
     best = hook.node.get("save_best")
     if isinstance(best, (list, tuple)):
@@ -353,12 +348,8 @@ def _checkpoint(work: Translation, hook: Section) -> None:
         place(hook.node, "save_best", best[0], origin_of(hook.node, "save_best"))
     if hook.node.get("save_best"):
         evaluation = work.within("evaluation", hook.origin)
-        hook.move_all(("save_best", "greater_keys", "less_keys"), evaluation)
-        rule = hook.node.get("rule")
-        if isinstance(rule, (list, tuple)) and len(rule) == 1:
-            place(hook.node, "rule", rule[0], origin_of(hook.node, "rule"))
-        hook.move("rule", evaluation)
-    hook.drop("save_best", "rule", "greater_keys", "less_keys")
+        hook.move(evaluation, "save_best", "rule")
+    hook.drop("save_best", "rule")
     hook.done()
 
 
@@ -367,11 +358,11 @@ def _ema(work: Translation, hook: Section) -> None:
     kind = hook.node.get("ema_type", "ExponentialMovingAverage")
     if kind != "ExponentialMovingAverage":
         refuse_value(hook.node, "ema_type", "ExponentialMovingAverage is known")
-    hook.without("begin_epoch", "give begin_iter")
+    hook.without(begin_epoch="give begin_iter")
     ours = new(hook.origin, ("custom_hooks",))
     for key, usual in {"type": "devrun.EMAHook", "warm_up": 1, "begin_iter": 0}.items():
         place(ours, key, usual, hook.origin)
-    hook.move_all(("momentum", "interval", "begin_iter", "priority"), ours)
+    hook.move(ours, "momentum", "interval", "begin_iter", "priority")
     # theirs is the momentum of one averaging, and one for each batch
     counts = work.out.get("optimizer_config", {}).get("cumulative_iters", 1)
     times = counts / ours.get("interval", 1)
@@ -386,11 +377,6 @@ def _ema(work: Translation, hook: Section) -> None:
     hook.drop("strict_load", "ema_type", "evaluate_on_ema")
     hook.done()
     _add(work, ours, hook)
-
-
-def _not_remote(hook: Section) -> None:
-    for key in ("file_client_args", "backend_args"):
-        hook.without(key, "files are local here")
 
 
 _TRANSLATED: dict[str, Callable[[Translation, Section], None]] = {
@@ -418,5 +404,5 @@ def visualizer(work: Translation) -> None:
             ours = new(origin, ("log_config", "hooks"))
             place(ours, "type", name, origin)
             one = Section(backend, origin)
-            one.move("init_kwargs", ours)
+            one.move(ours, "init_kwargs")
             log["hooks"].append(ours)

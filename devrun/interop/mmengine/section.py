@@ -31,23 +31,23 @@ class Section:
         for key in keys:
             self.pop(key)
 
-    def without(self, key: str, why: str) -> None:
-        """Leave `key` out where it asks for nothing; else devrun has no word for it."""
-        if self.node.get(key):
-            refuse_value(self.node, key, why)
-        self.pop(key)
+    def without(self, **reasons: str) -> None:
+        """Leave out keys that ask for nothing; devrun has no word for others."""
+        for key, why in reasons.items():
+            if self.node.get(key):
+                refuse_value(self.node, key, why)
+            self.pop(key)
 
-    def move(self, key: str, into: ConfigDict, name: str | None = None) -> None:
-        """Put the value, if there is one, into `into`, with where it was written."""
-        self.known.append(key)
-        if key in self.node:
-            origin = origin_of(self.node, key)
-            place(into, name or key, self.node.pop(key), origin)
+    def move(self, into: ConfigDict, *same: str, **renamed: str) -> None:
+        """Put the values that are there into `into`, with where they were written.
 
-    def move_all(self, keys: Iterable[str], into: ConfigDict) -> None:
-        """The same of several, which keep their names."""
-        for key in keys:
-            self.move(key, into)
+        Args:
+            renamed: a key here and its name there.
+        """
+        for key, name in {**dict(zip(same, same, strict=True)), **renamed}.items():
+            self.known.append(key)
+            if key in self.node:
+                place(into, name, self.node.pop(key), origin_of(self.node, key))
 
     def section(self, key: str) -> Section | None:
         """The dict at `key`; None if there is none."""

@@ -92,15 +92,13 @@ def _model(work: Translation) -> None:
 def _process(work: Translation) -> None:
     """`env_cfg`, `randomness`, `resume` and the kinds of run there are not."""
     if env := work.section("env_cfg"):
-        env.move("cudnn_benchmark", work.out)
+        env.move(work.out, "cudnn_benchmark", dist_cfg="dist_params")
         env.drop("resource_limit", "mp_cfg")
-        env.move("dist_cfg", work.out, "dist_params")
         env.done()
     if randomness := work.section("randomness"):
-        randomness.move("deterministic", work.out)
-        randomness.move("diff_rank_seed", work.out, "diff_seed")
+        randomness.move(work.out, "deterministic", diff_rank_seed="diff_seed")
         if randomness.node.get("seed") is not None:
-            randomness.move("seed", work.out)
+            randomness.move(work.out, "seed")
         randomness.pop("seed")
         randomness.done()
     origin = origin_of(work.tree, "resume")
@@ -118,7 +116,7 @@ def _process(work: Translation) -> None:
     if wrapper is not None:
         if wrapper.pop("type", "") not in ("", "MMDistributedDataParallel"):
             refuse(wrapper.node, None, "only MMDistributedDataParallel is translated")
-        wrapper.move("find_unused_parameters", work.out)
+        wrapper.move(work.out, "find_unused_parameters")
         wrapper.done()
 
 

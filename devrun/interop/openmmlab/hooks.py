@@ -88,29 +88,16 @@ class PreciseBNHook(Hook):
     @torch.no_grad()
     def _replace(self, runner: Run, layers: list[Any], count: int) -> None:
         momenta = [layer.momentum for layer in layers]
-        kept = [(layer.running_mean, layer.running_var) for layer in layers]
-        sums = [torch.zeros_like(value) for pair in kept for value in pair]
-        seen = 0
         try:
             for layer in layers:
-                layer.momentum = 1.0
+                layer.reset_running_stats()
+                layer.momentum = None  # torch's word for the mean of all batches
             for batch in _batches(runner.data_loader, runner.epoch, count):
                 self._look(runner, batch)
-                seen += 1
-                for total, value in zip(
-                    sums,
-                    (v for m in layers for v in (m.running_mean, m.running_var)),
-                    strict=True,
-                ):
-                    total += value
         finally:
             for layer, momentum in zip(layers, momenta, strict=True):
                 layer.momentum = momentum
-        means = [total / seen for total in sums]
-        allreduce_params(means)
-        for index, (mean, var) in enumerate(kept):
-            mean.copy_(means[2 * index])
-            var.copy_(means[2 * index + 1])
+        allreduce_params([v for m in layers for v in (m.running_mean, m.running_var)])
 
 
 def _batches(loader: Any, epoch: int, count: int) -> Any:
