@@ -63,6 +63,11 @@ class RunState:
     """Where the time of training went."""
 
     @property
+    def limit_name(self) -> str:
+        """Of the argument that says how long the run is."""
+        return "max_epochs" if self.by_epoch else "max_iters"
+
+    @property
     def finished(self) -> bool:
         """Whether the limit of the run is reached."""
         if self.by_epoch:
@@ -74,9 +79,8 @@ class RunState:
         """In words, for the log, the last lines and `run.json`."""
         if self.stop_reason is not None:
             return self.stop_reason
-        if self.by_epoch:
-            return f"max_epochs is reached ({self.max_epochs})"
-        return f"max_iters is reached ({self.max_iters})"
+        name = self.limit_name
+        return f"{name} is reached ({getattr(self, name)})"
 
     @property
     def update_in_progress(self) -> bool:

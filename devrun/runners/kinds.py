@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 from devrun.registry import RUNNERS
@@ -34,26 +33,6 @@ class EpochBasedRunner(BaseRunner):
     def val(self, data_loader: Any, **kwargs: Any) -> None:
         """One pass over the data without training."""
         loops.val_epoch(self, self.loader(data_loader, training=False), **kwargs)
-
-    def run(
-        self,
-        data_loaders: Sequence[Any],
-        workflow: Sequence[Any] = (("train", 1),),
-        max_epochs: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Run `workflow`, one loader for each phase, until `max_epochs`.
-
-        Args:
-            data_loaders: a list of torch DataLoaders.
-            workflow: pairs of mode and number of epochs, `[('train', 2), ('val', 1)]`.
-            max_epochs: deprecated; give it to the constructor.
-
-        Raises:
-            ConfigError: loaders and workflow do not fit, or no limit was given.
-        """
-        self._take_limit("max_epochs", max_epochs)
-        loops.run(self, data_loaders, workflow, kwargs)
 
 
 @RUNNERS.register_module()
@@ -91,23 +70,3 @@ class IterBasedRunner(BaseRunner):
     def val(self, data_loader: Any, **kwargs: Any) -> None:
         """One step without training on the next batch."""
         loops.val_iter(self, data_loader, **kwargs)
-
-    def run(
-        self,
-        data_loaders: Sequence[Any],
-        workflow: Sequence[Any] = (("train", 1),),
-        max_iters: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Run `workflow`, one loader for each phase, until `max_iters`.
-
-        Args:
-            data_loaders: a list of torch DataLoaders; they start again by themselves.
-            workflow: pairs of mode and number of iterations.
-            max_iters: deprecated; give it to the constructor.
-
-        Raises:
-            ConfigError: loaders and workflow do not fit, or no limit was given.
-        """
-        self._take_limit("max_iters", max_iters)
-        loops.run(self, data_loaders, workflow, kwargs)

@@ -179,7 +179,7 @@ def _planned(
     run: WholeRun, data_loaders: Sequence[Any], workflow: Sequence[Any]
 ) -> Workflow:
     """The phases with their loaders, ready to read."""
-    name = _limit_name(run)
+    name = run.state.limit_name
     if getattr(run.state, name) is None:
         raise ConfigError(f"{type(run).__name__} needs {name}; none was given")
     flow = Workflow(workflow, data_loaders)
@@ -217,10 +217,6 @@ def _take_loaders(run: WholeRun, flow: Workflow, data_loaders: Sequence[Any]) ->
         flow.loaders = [endless[id(loader)] for loader in flow.loaders]
 
 
-def _limit_name(run: WholeRun) -> str:
-    return "max_epochs" if run.state.by_epoch else "max_iters"
-
-
 def _run_phases(
     run: WholeRun, flow: Workflow, data_loaders: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
@@ -243,7 +239,7 @@ def _run_phases(
                 "raise %s to go on",
                 run.epoch,
                 run.iter,
-                _limit_name(run),
+                run.state.limit_name,
             )
         _train(run, flow, kwargs, resumed)
         run.logger.info("stopped: %s", run.state.why_ended)

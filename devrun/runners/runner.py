@@ -142,21 +142,36 @@ class BaseRunner(ABC):
     def val(self, data_loader: Any, **kwargs: Any) -> None:
         """One val phase: an epoch, or an iteration."""
 
-    @abstractmethod
     def run(
-        self, data_loaders: Sequence[Any], workflow: Sequence[Any], **kwargs: Any
+        self,
+        data_loaders: Sequence[Any],
+        workflow: Sequence[Any] = (("train", 1),),
+        limit: int | None = None,
+        **kwargs: Any,
     ) -> None:
-        """Train to the end of the schedule."""
+        """Run `workflow`, one loader for each phase, to the end of the schedule.
 
-    def _take_limit(self, name: str, limit: int | None) -> None:
-        """The limit as MMCV's `run` still takes it."""
+        Args:
+            data_loaders: a list of torch DataLoaders.
+            workflow: pairs of mode and number of epochs, or of iterations where the
+                runner counts these: `[('train', 2), ('val', 1)]`.
+            limit: deprecated, also as `max_epochs` or `max_iters`; give it to the
+                constructor.
+            kwargs: for the step of the model.
+
+        Raises:
+            ConfigError: loaders and workflow do not fit, or no limit was given.
+        """
+        name = self.state.limit_name
+        limit = kwargs.pop(name, limit)
         if limit is not None:
             warnings.warn(
                 f"{name} belongs to the constructor of the runner",
                 DeprecationWarning,
-                stacklevel=3,
+                stacklevel=2,
             )
             setattr(self.state, name, limit)
+        loops.run(self, data_loaders, workflow, kwargs)
 
     run_iter = loops.run_iter
 
