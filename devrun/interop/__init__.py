@@ -42,6 +42,12 @@ _KINDS = {
 """Kind of scope (a folder here) -> scopes."""
 _BASES = ("mmcv.runner.base_module", "mmengine.model.base_module")
 """Modules of `BaseModule`, whose first weights come by rules of its own."""
+_GUESTS = {
+    "lightning.pytorch": "lightning",
+    "pytorch_lightning": "lightning",
+    "mmengine.model": "mmengine.step",
+}
+"""Package -> module here that runs models of its kind."""
 _KNOWN = {
     "ImageClassifier": ("mmcls", "mmpretrain"),
     **dict.fromkeys(("EncoderDecoder", "CascadeEncoderDecoder"), ("mmseg",)),
@@ -96,16 +102,9 @@ def scope_of(cfg: Mapping[str, Any]) -> str | None:
         return None if given == "devrun" else str(given)
     model = cfg.get("model")
     kind = model.get("type") if isinstance(model, Mapping) else None
-    if not isinstance(kind, str):
+    if not isinstance(kind, str) or "." in kind or kind in MODELS:
         return None
-    if "." in kind or kind in MODELS:
-        return None
-    return _only_owner(kind, model)
-
-
-def _only_owner(kind: str, model: Any) -> str | None:
-    there = installed()
-    owners = [name for name in _KNOWN.get(kind, ()) if name in there]
+    owners = [name for name in _KNOWN.get(kind, ()) if name in installed()]
     if not owners:
         owners = [s.name for s in _usable() if s.find("model", kind) is not None]
     if len(owners) > 1:
@@ -169,13 +168,11 @@ def module_loaders(
 def guest_of(model: Any) -> Any:
     """What runs `model` where it is of another framework that leaves the step to it:
     a LightningModule, or a `BaseModel` of MMEngine; else None."""
-    if sys.modules.keys() & {"lightning.pytorch", "pytorch_lightning"}:
-        guest = import_module("devrun.interop.lightning").lightning_hook(model)
-        if guest is not None:
-            return guest
-    if "mmengine.model" in sys.modules:
-        step = import_module("devrun.interop.mmengine.step")
-        return step.EngineGuest(model) if step.is_of_engine(model) else None
+    for package, home in _GUESTS.items():
+        if package in sys.modules:
+            guest = import_module(f"devrun.interop.{home}").guest_of(model)
+            if guest is not None:
+                return guest
     return None
 
 
@@ -191,8 +188,7 @@ def move_augments(model: Any, loaders: Iterable[Any]) -> None:
 
 def installed() -> list[str]:
     """The scopes whose package can be imported, found out without importing it."""
-    names = dict.fromkeys(name for scopes in _KINDS.values() for name in scopes)
-    return [name for name in names if util.find_spec(name) is not None]
+    return [name for name in SCOPES if util.find_spec(name) is not None]
 
 
 def whose(kind: str, name: str) -> str:

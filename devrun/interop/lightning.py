@@ -66,7 +66,7 @@ def lightning_class(name: str) -> tuple[type, ...]:
     return tuple(getattr(module, name) for module in loaded if hasattr(module, name))
 
 
-def lightning_hook(model: nn.Module) -> LightningHook | None:
+def guest_of(model: nn.Module) -> LightningHook | None:
     """What runs `model` where it is a LightningModule, else None."""
     kinds = lightning_class("LightningModule")
     return LightningHook(model) if isinstance(model, kinds) else None

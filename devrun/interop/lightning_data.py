@@ -5,9 +5,8 @@ data: {type: my_data.Digits, batch_size: 64}
 
 from __future__ import annotations
 
-from abc import ABCMeta
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from devrun.dist import on_main
 from devrun.errors import ConfigError, UnsupportedFeatureError
@@ -15,18 +14,13 @@ from devrun.interop.lightning import lightning_class
 from devrun.registry import Registry
 
 
-class _Kind(ABCMeta):
-    def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, lightning_class("LightningDataModule"))
+@runtime_checkable
+class LightningDataModule(Protocol):
+    """What is asked of a data module before its loaders are."""
 
-    def __instancecheck__(cls, value: Any) -> bool:
-        return issubclass(type(value), cls)
-
-
-class LightningDataModule(metaclass=_Kind):
-    """That of either package, without importing one."""
-
-    __module__ = "lightning.pytorch"  # as a message names it
+    def prepare_data(self) -> None: ...
+    def setup(self, stage: str) -> None: ...
+    def train_dataloader(self) -> Any: ...
 
 
 DATA_MODULES = Registry("data module", expects=lambda: LightningDataModule)

@@ -18,11 +18,10 @@ from devrun.models.calls import Wrapped
 from devrun.models.steps import check_gradient, detached
 
 
-def is_of_engine(model: nn.Module) -> bool:
-    """Whether `model` is a `BaseModel` of MMEngine, which is imported by then."""
-    module = sys.modules.get("mmengine.model")
-    base = getattr(module, "BaseModel", None)
-    return base is not None and isinstance(model, base)
+def guest_of(model: nn.Module) -> EngineGuest | None:
+    """What runs `model` where it is a `BaseModel` of MMEngine, which is imported."""
+    base = getattr(sys.modules["mmengine.model"], "BaseModel", ())
+    return EngineGuest(model) if isinstance(model, base) else None
 
 
 class _Update:
