@@ -20,7 +20,7 @@ from devrun.blame import cause_of
 from devrun.config.tree import where
 from devrun.errors import ConfigError, DevrunError
 from devrun.interop.packages import FITS
-from devrun.registry import MODELS, Registry
+from devrun.registry import MODELS
 from devrun.scopes import SCOPES, Scope, within
 
 __all__ = [
@@ -193,11 +193,6 @@ def installed() -> list[str]:
 
 def whose(kind: str, name: str) -> str:
     """A clause that says which package has `name`; empty if none is known to."""
-    if name in getattr(_registry_of_mmcv(kind), "module_dict", ()):
-        return (
-            f"MMCV's own {kind}s have it, and this runner is devrun's: give --mmcv, "
-            "then imports of mmcv.runner are devrun's too"
-        )
     owners = _KNOWN.get(name, ()) if kind == "model" else ()
     if not owners:
         return ""
@@ -205,13 +200,6 @@ def whose(kind: str, name: str) -> str:
     if there:
         return f"{there[0]} has it: write default_scope: {there[0]}"
     return f"{' or '.join(owners)} has it, which is not installed"
-
-
-def _registry_of_mmcv(kind: str) -> Any:
-    """The registry of the real `mmcv.runner`, if that is imported."""
-    names = {"hook": "HOOKS", "runner": "RUNNERS", "optimizer": "OPTIMIZERS"}
-    found = getattr(sys.modules.get("mmcv.runner"), names.get(kind, ""), None)
-    return None if isinstance(found, Registry) else found
 
 
 def _kind_of(name: str) -> str:

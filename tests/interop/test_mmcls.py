@@ -146,14 +146,6 @@ def test_saved_weights_are_tested_without_their_first_weights(
     assert f"{last:.4g}" in out.out
 
 
-def test_a_pretrained_file_that_is_missing_stops_the_run(run, configs, tmp_path):
-    init = {"type": "Pretrained", "checkpoint": "/nonexistent.pth"}
-    config = tiny(tmp_path, configs, model={"init_cfg": init})
-    status, text, _ = run(config)
-    assert status == 3
-    assert "nonexistent.pth" in text.splitlines()[-1]
-
-
 def test_a_pretrained_file_is_the_start_of_training(configs, tmp_path):
     torch.manual_seed(0)
     weight = torch.rand(6, 1, 5, 5)

@@ -194,11 +194,6 @@ def test_every_value_keeps_its_file_and_line(whole, tmp_path):
         assert word in lines[int(line) - 1], key
 
 
-def test_a_config_of_devruns_own_stays_as_it_is(write):
-    config = Config.fromfile(write("model: {type: MLP}\nseed: 1\n", "own.yaml"))
-    assert translated(config) is config
-
-
 def test_the_original_is_not_changed(write):
     config = Config.fromfile(write(WHOLE))
     before = config.pretty_text

@@ -9,10 +9,6 @@ import pytest
 import torch
 
 from devrun.checkpoint import read_checkpoint
-from devrun.config import Config
-from devrun.errors import DevrunError
-from devrun.interop.mmengine.translate import translated
-from devrun.models.build import build_model
 from tests.interop.engine_runs import (
     MLP,
     MODELS,
@@ -101,15 +97,6 @@ def test_weights_are_initialised_once_and_before_they_are_loaded(folder, monkeyp
     after = read_checkpoint("more/checkpoints/step-00000010")["model"]
     name = "backbone.layer1.0.conv1.weight"
     assert torch.equal(before[name], after[name])
-
-
-def test_init_cfg_of_a_missing_file_is_refused(folder, capsys):
-    text = classifier().replace(
-        "out_indices=(3, )",
-        "out_indices=(3, ), init_cfg=dict(type='Pretrained', checkpoint='no.pth')",
-    )
-    assert train(text) in (2, 3)
-    assert "no.pth" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_their_hooks_and_optimizers(folder):
@@ -215,12 +202,3 @@ def test_weights_with_code_in_them_run_nothing(folder):
     )
     assert train(text) in (2, 3)
     assert not Path("owned").exists()
-
-
-def test_the_model_of_a_translated_config_is_theirs(folder):
-    Path("cfg.py").write_text(classifier("vit"))
-    made = translated(Config.fromfile("cfg.py"))
-    model = build_model(made.model)
-    assert type(model).__module__.startswith("mmpretrain.")
-    with pytest.raises(DevrunError, match="did you mean 'backbone'"):
-        build_model({**made.model, "bakbone": 1})

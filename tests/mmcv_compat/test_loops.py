@@ -145,29 +145,3 @@ def test_a_checkpoint_of_a_loop_of_ones_own_continues_behind_the_whole_epoch(tmp
     assert (second.epoch, second.iter) == (1, 4)
     second.run([loader()], [("train", 1)])
     assert (second.epoch, second.iter) == (2, 8)
-
-
-def test_a_plain_hook_given_as_optimizer_config_does_the_update():
-    class Accumulating(Hook):
-        def before_run(self, runner):
-            runner.optimizer.zero_grad()
-
-        def after_train_iter(self, runner):
-            (runner.outputs["loss"] / 2).backward()
-            if self.every_n_iters(runner, 2):
-                runner.optimizer.step()
-                runner.optimizer.zero_grad()
-
-    runner = runner_of(max_epochs=1)
-    runner.register_optimizer_hook(Accumulating())
-    runner.run([loader()], [("train", 1)])
-
-    by_hand = runner_of().model
-    optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.1, momentum=0.9)
-    for number, batch in enumerate(loader()):
-        (by_hand.train_step(batch)["loss"] / 2).backward()
-        if number % 2:
-            optimizer.step()
-            optimizer.zero_grad()
-    expected = torch.cat([p.detach().flatten() for p in by_hand.parameters()])
-    assert torch.equal(weights(runner), expected)

@@ -57,35 +57,6 @@ def test_iter_runner_order_and_counters():
     assert run.iter == 3
 
 
-def test_iter_runner_calls_the_generic_epoch_stages_once():
-    calls = []
-
-    class Epochs(Hook):
-        def before_epoch(self, runner):
-            calls.append("before_epoch")
-
-        def after_epoch(self, runner):
-            calls.append("after_epoch")
-
-    run = runner(by_epoch=False, limit=5)
-    run.register_hook(Epochs())
-    run.run([plain_loader(2)], [("train", 1)])
-    assert calls == ["before_epoch", "after_epoch"]
-
-
-def test_a_generic_stage_stands_for_train_and_val():
-    calls = []
-
-    class Both(Hook):
-        def before_iter(self, runner):
-            calls.append(runner.mode)
-
-    run = runner(limit=1)
-    run.register_hook(Both())
-    run.run([plain_loader(2), plain_loader(1)], [("train", 1), ("val", 1)])
-    assert calls == ["train", "train", "val"]
-
-
 def test_max_iters_is_known_before_run_and_the_batch_only_inside_an_iteration():
     facts = {}
 

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from devrun.checkpoint import find_latest, read_checkpoint, write_checkpoint
 from devrun.errors import CheckpointError, ConfigError
-from devrun.hooks import ClosureHook, EMAHook, EvalHook, Hook
+from devrun.hooks import ClosureHook, EMAHook, Hook
 from tests import failpoints
 from tests.runners.test_resume import StopAt
 from tests.support.noisy import Augmented, loader, loss, runner, same, weights
@@ -122,16 +122,6 @@ def test_a_val_phase_draws_what_it_would_have_drawn(tmp_path, by_epoch, stop):
     assert_exact(tmp_path, by_epoch, limit, stop, fresh, flow=flow, interval=1)
 
 
-@pytest.mark.parametrize("stop", [20, 30])
-def test_what_a_plateau_scheduler_waits_for(tmp_path, stop):
-    def fresh():
-        return {"hooks": [EvalHook(loader(shuffle=False))]}
-
-    plateau = {"policy": "ReduceLROnPlateau", "monitor": "loss", "factor": 0.5}
-    plateau["patience"] = 0
-    assert_exact(tmp_path, True, 6, stop, fresh, lr_config=plateau)
-
-
 @pytest.mark.parametrize(("by_epoch", "stop"), [(True, 8), (False, 6)])
 def test_a_sampler_with_a_generator_of_its_own(tmp_path, by_epoch, stop):
     def fresh():
@@ -205,17 +195,6 @@ def test_another_batch_size_goes_on_at_the_same_sample(tmp_path):
     inner, epoch = seen[0][3:]
     assert (inner, epoch) == (4, 0)  # 8 samples were read: 4 updates of 2
     assert run.iter == run.max_iters == 24
-
-
-def test_auto_looks_where_the_checkpoint_hook_saves(tmp_path):
-    for limit in (1, 2):
-        run = runner(True, limit, work_dir=tmp_path / "work")
-        place = {"interval": 1, "out_dir": str(tmp_path / "elsewhere")}
-        run.register_checkpoint_hook(place)
-        run.resume("auto")
-        assert run.epoch == limit - 1
-        run.run([loader()])
-    assert (tmp_path / "elsewhere" / "work" / "step-00000012").is_dir()
 
 
 def test_a_second_run_replaces_no_checkpoint_of_the_first(tmp_path):

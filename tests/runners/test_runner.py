@@ -1,8 +1,5 @@
 """The runner's constructor, its attributes, and what it refuses."""
 
-import logging
-import multiprocessing
-
 import pytest
 import torch
 from torch import nn
@@ -125,28 +122,6 @@ def test_a_work_dir_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be made"):
         runner(work_dir=tmp_path / "file" / "run")
-
-
-def test_what_hooks_read_before_the_run():
-    run = runner(limit=3, meta={"note": "x"})
-    assert (run.epoch, run.iter, run.inner_iter, run.mode) == (0, 0, 0, None)
-    assert (run.rank, run.world_size, run.max_epochs) == (0, 1, 3)
-    assert run.model_name == "Sequential"
-    assert run.meta == {"note": "x", "hook_msgs": {}}
-    assert run.current_lr() == [0.1]
-    assert run.current_momentum() == [0.9]
-    assert isinstance(run.logger, logging.Logger)
-
-
-def test_momentum_of_adam_and_of_several_optimizers():
-    model = net()
-    several = {"a": torch.optim.Adam(model[0].parameters()), "b": sgd(model[4])}
-    run = EpochBasedRunner(model, optimizer=several, loss=loss, device="cpu")
-    assert run.current_momentum() == {"a": [0.9], "b": [0.9]}
-    assert run.current_lr() == {"a": [0.001], "b": [0.1]}
-    none = EpochBasedRunner(model, loss=loss, device="cpu")
-    with pytest.raises(RuntimeError, match="no optimizer"):
-        none.current_lr()
 
 
 class Gan(nn.Module):
@@ -299,13 +274,6 @@ def test_limited_batches():
     run.run([plain_loader(7), plain_loader(5)], [("train", 1), ("val", 1)])
     assert run.iter == 4
     assert trace.names().count("after_val_iter") == 4
-
-
-def test_no_worker_outlives_the_run():
-    before = set(multiprocessing.active_children())
-    data = loader(num_workers=2, persistent_workers=True)
-    runner(limit=2).run([data])
-    assert set(multiprocessing.active_children()) == before
 
 
 def test_runners_are_built_from_a_config_that_stays_as_it_was():

@@ -72,21 +72,6 @@ def test_a_full_disk_does_not_end_the_run(tmp_path, full_at, capsys, background)
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_a_file_in_the_place_of_a_checkpoint_does_not_end_the_run(
-    tmp_path, capsys, background
-):
-    taken = tmp_path / "checkpoints" / "step-00000004"
-    taken.parent.mkdir()
-    taken.write_text("mine")
-    run = started(tmp_path, **{"async": background})
-    run.run([loader()])
-    assert run.iter == 6
-    assert [s for s in steps(tmp_path) if s != 4] == [2, 6]
-    assert taken.read_text() == "mine"
-    assert "stands there; move it away" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("background", [False, True])
 def test_a_full_disk_may_end_the_run(tmp_path, full_at, background):
     full_at(2)
     config = {"async": background, "on_storage_error": "stop"}

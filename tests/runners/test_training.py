@@ -165,14 +165,6 @@ BROKEN = {
         {"log_config": {"hooks": [{"type": "TextLoggerHook", "intervl": 1}]}},
         "did you mean 'interval'",
     ),
-    "another checkpoint hook": (
-        {"checkpoint_config": {"type": "NoSuchHook"}},
-        "NoSuchHook",
-    ),
-    "an argument of the checkpoint hook": (
-        {"checkpoint_config": {"max_keep_ckpts": "all"}},
-        "max_keep_ckpts must be an int",
-    ),
     "a best result that is not there": (
         {"evaluation": {"save_best": "accuracy"}},
         "'accuracy' is not a result",
@@ -270,30 +262,12 @@ def test_errors_name_the_line_of_the_config(tmp_path):
         build_training(Config.fromfile(path), progress=False)
 
 
-def test_a_dry_run_gives_hooks_that_write_a_place_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    cfg = config(custom_hooks=[{"type": "ProfilerHook", "profile_iters": 1}])
-    training = build_training(cfg, dry_run=True, progress=False)
-    training.run()
-    assert not list(tmp_path.iterdir())
-    assert not Path(training.runner.work_dir).exists()
-
-
 def test_keys_that_do_nothing_are_named(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("devrun"), "propagate", True)
     with caplog.at_level("WARNING", logger="devrun"):
         cfg = config(gpu_ids=[0], paramwise_cfg={"bias_lr_mult": 2})
         build_training(cfg, progress=False)
     assert "not used by devrun: gpu_ids, paramwise_cfg" in caplog.text
-
-
-def test_an_unseeded_run_goes_on_with_the_seed_it_began_with(tmp_path, caplog):
-    cfg = config(seed=None, work_dir=str(tmp_path), checkpoint_config={"interval": 1})
-    first = build_training(cfg)
-    first.run()
-    again = build_training({**cfg, "resume_from": "auto"})
-    assert again.runner.seed == first.runner.seed
-    assert "order" not in caplog.text
 
 
 @pytest.mark.parametrize("newest", ["auto", "checkpoints/step-00000008"])
