@@ -162,16 +162,19 @@ class BaseRunner(ABC):
         Raises:
             ConfigError: loaders and workflow do not fit, or no limit was given.
         """
-        name = self.state.limit_name
-        limit = kwargs.pop(name, limit)
+        self._take_limit(kwargs.pop(self.state.limit_name, limit))
+        loops.run(self, data_loaders, workflow, kwargs)
+
+    def _take_limit(self, limit: int | None) -> None:
+        """The limit as MMCV's `run` still takes it."""
         if limit is not None:
+            name = self.state.limit_name
             warnings.warn(
                 f"{name} belongs to the constructor of the runner",
                 DeprecationWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
             setattr(self.state, name, limit)
-        loops.run(self, data_loaders, workflow, kwargs)
 
     run_iter = loops.run_iter
 
