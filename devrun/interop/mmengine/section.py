@@ -47,7 +47,8 @@ class Section:
         for key, name in {**dict(zip(same, same, strict=True)), **renamed}.items():
             self.known.append(key)
             if key in self.node:
-                place(into, name, self.node.pop(key), origin_of(self.node, key))
+                origin = origin_of(self.node, key)
+                place(into, name, self.node.pop(key), origin)
 
     def section(self, key: str) -> Section | None:
         """The dict at `key`; None if there is none."""
