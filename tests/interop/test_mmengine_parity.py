@@ -113,11 +113,10 @@ load_from = 'start.pth'
 def test_checkpoints_of_mmengines_runner_are_read(folder):
     whole, _, _ = by_mmengine(classifier())
     Path("theirs/epoch_1.pth").rename("start.pth")
-    resumed = classifier() + "resume = True\nload_from = 'start.pth'\n"
-    its_log = ("--allow-pickle", "start.pth")
-    assert train(resumed, *its_log, work="resumed") == 0
+    words = ("start.pth", "--allow-pickle", "start.pth")  # for the log that is in it
+    assert train(classifier(), "--resume-from", *words, work="resumed") == 0
     assert losses("resumed") == pytest.approx(whole[5:], rel=1e-5)
-    assert train(classifier() + LOOP, *its_log) == 0
+    assert train(classifier() + LOOP, "--load-from", *words) == 0
     # MMEngine's own reader refuses its file on this torch: it gets the weights alone
     import torch
 
