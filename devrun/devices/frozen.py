@@ -111,7 +111,11 @@ class CaptureWatch:
     def __init__(self, *roots: nn.Module, host_torch: bool = False) -> None:
         self.findings: list[Finding] = []
         self._roots = roots
-        self._names = {m: name for root in roots for name, m in root.named_modules()}
+        self._names = {
+            module: ".".join(filter(None, (_class_of(root).__name__, path)))
+            for root in roots
+            for path, module in root.named_modules()
+        }
         self._streams: dict[str, Any] = {"random": random._inst}  # type: ignore[attr-defined]
         self._streams["numpy.random"] = np.random.mtrand._rand  # type: ignore[attr-defined]
         if host_torch:
@@ -140,19 +144,11 @@ class CaptureWatch:
             value = now.get(key, _ABSENT)
             if was is None or _ABSENT in (was, value) or value == was:
                 continue
-            name = f"{self._owner(module)}.{key}"
+            name = f"{self._names[module]}.{key}"
             drawn = isinstance(was, tuple) and was[0] in _GENERATORS
             change = f"changes {name}{_change(was, value)}"
             what = f"draws from {name}" if drawn else change
             self.findings.append(Finding(what, _site_of(module), drawn))
-
-    def _owner(self, module: nn.Module) -> str:
-        """`Net.block.0`, of the root that has the module."""
-        root = next(each for each in self._roots if module in set(each.modules()))
-        path = self._names[module]
-        return (
-            f"{_class_of(root).__name__}.{path}" if path else _class_of(root).__name__
-        )
 
 
 def _class_of(module: nn.Module) -> type[nn.Module]:

@@ -12,7 +12,7 @@ import pytest
 
 # before the modules are imported: a failing assert then shows what it compared
 pytest.register_assert_rewrite(
-    *(f"devrun.testing.{name}" for name in ("base", "runs", "state", "updates"))
+    *(f"devrun.testing.{name}" for name in ("harness", "runs", "state", "updates"))
 )
 
 from devrun.testing.runs import RunTests  # noqa: E402 - see above

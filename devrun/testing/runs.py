@@ -9,12 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from devrun.errors import UnsupportedFeatureError
 from devrun.hooks import Hook
 from devrun.runners import EpochBasedRunner, IterBasedRunner
-from devrun.step import Capability
-from devrun.testing.adapter import AdapterTests
-from devrun.testing.harness import loader, net, sgd
+from devrun.testing.harness import AdapterTests, loader, net, sgd
 
 
 class Record(Hook):
@@ -39,17 +36,6 @@ class Record(Hook):
 
     def after_val_iter(self, runner: Any) -> None:
         self.order.append("after_val_iter")
-
-
-class WantsGradients(Hook):
-    requires = frozenset({Capability.GRAD_ACCESS})
-
-    def __init__(self) -> None:
-        self.norms: list[float] = []
-
-    def after_backward(self, runner: Any) -> None:
-        grads = [param.grad.norm() for param in runner.model.parameters()]
-        self.norms.append(float(torch.stack(grads).norm()))
 
 
 def few_labels(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -119,16 +105,3 @@ class RunTests(AdapterTests):
         self.assert_same_weights(second.model.state_dict(), whole.model)
         for one in (whole, second):
             one.close()
-
-    def test_hooks_that_want_gradients_get_them_or_are_refused(self) -> None:
-        runner, _ = run(self.device)
-        hook = WantsGradients()
-        if Capability.GRAD_ACCESS not in runner.adapter.capabilities:
-            with pytest.raises(UnsupportedFeatureError):
-                runner.register_hook(hook)
-        else:
-            runner.register_hook(hook)
-            runner.run([loader(20, 4)], [("train", 1)])
-            assert len(hook.norms) == runner.iter
-            assert all(norm > 0 for norm in hook.norms)
-        runner.close()

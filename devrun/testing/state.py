@@ -12,10 +12,9 @@ from devrun.devices.base import DeviceAdapter
 from devrun.devices.resolve import resolve_device
 from devrun.errors import ConfigError
 from devrun.step import Capability, MicroBatches, UpdatePolicy
-from devrun.testing.adapter import AdapterTests
 from devrun.testing.harness import (
+    AdapterTests,
     Session,
-    Whole,
     batches,
     by_hand,
     loader,
@@ -36,14 +35,6 @@ class StateTests(AdapterTests):
         second = Session(cpu, state=state)
         second.train(data[4:])
         self.assert_same_weights(second.host_state()[0], model)
-
-    def test_a_run_begun_on_the_cpu_goes_on_here(self, adapter: DeviceAdapter) -> None:
-        data = batches(8)
-        _, model, _ = by_hand(data)
-        _, half, optimizer = by_hand(data[:4])
-        session = Session(adapter, state=(half.state_dict(), optimizer.state_dict()))
-        session.train(data[4:])
-        self.assert_same_weights(session.host_state()[0], model)
 
     def test_weights_loaded_after_prepare_are_the_ones_used(
         self, adapter: DeviceAdapter
@@ -77,16 +68,6 @@ class StateTests(AdapterTests):
         torch.set_rng_state(host)
         adapter.set_rng_state(state)
         assert torch.equal(torch.rand(8, device=place), first)
-
-    def test_the_same_seed_gives_the_same_random_numbers(self) -> None:
-        drawn = []
-        for _ in range(2):
-            adapter = resolve_device(self.device)
-            adapter.setup(123)
-            place = getattr(adapter, "device", torch.device("cpu"))
-            drawn.append(torch.rand(4, device=place))
-            adapter.teardown()
-        assert torch.equal(drawn[0], drawn[1])
 
     @pytest.mark.parametrize("accumulate", [1, 2])
     def test_an_epoch_has_every_sample_once_in_as_many_items_as_its_len(
@@ -122,21 +103,6 @@ class StateTests(AdapterTests):
         prepared = adapter.prepare_dataloader(loader(10, 4), training=False)
         assert [len(labels) for _, labels in prepared] == [4, 4, 2]
 
-    def test_the_order_of_an_epoch_depends_on_seed_and_epoch_alone(self) -> None:
-        orders: list[Any] = []
-        for _ in range(2):
-            adapter = resolve_device(self.device)
-            adapter.setup(3)
-            Session(adapter)
-            torch.rand(len(orders))  # somebody draws from the global stream
-            prepared = adapter.prepare_dataloader(
-                loader(16, 4, shuffle=True), training=True
-            )
-            prepared.set_epoch(2)
-            orders.append([labels.tolist() for _, labels in prepared])
-            adapter.teardown()
-        assert orders[0] == orders[1]
-
     def test_teardown_twice_and_without_setup(self) -> None:
         adapter = resolve_device(self.device)
         adapter.teardown()
@@ -152,18 +118,3 @@ class StateTests(AdapterTests):
         with pytest.raises(ConfigError, match="no_such_option"):
             resolve_device(config)
         assert config == before
-
-    def test_what_it_says_about_memory_is_numbers(self, adapter: DeviceAdapter) -> None:
-        session = Session(adapter)
-        session.train([batches(1)[0]])
-        adapter.synchronize()
-        adapter.empty_cache()
-        stats = adapter.stats()
-        assert all(isinstance(value, float) and value > 0 for value in stats.values())
-
-    def test_a_batch_of_a_plain_list_is_accepted_as_loader(
-        self, adapter: DeviceAdapter
-    ) -> None:
-        Session(adapter)
-        (batch,) = adapter.prepare_dataloader(Whole(batches(1)[0]), training=False)
-        assert batch[0].shape == (6, 2, 4, 4)

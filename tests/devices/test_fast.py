@@ -130,13 +130,6 @@ def test_a_fused_update_takes_up_the_state_of_another_layout(tmp_path, kind, pla
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
 
 
-def test_an_optimizer_without_a_fused_update_stays_as_it_is(said):
-    run = runner(performance="fast", optimizer=torch.optim.RMSprop, channels_last=True)
-    trained(run, 2)
-    assert "fused" not in said.text
-    assert run.adapter.options.channels_last
-
-
 def test_another_word_is_refused_at_its_line(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(

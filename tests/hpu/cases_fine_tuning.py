@@ -96,15 +96,6 @@ def test_smoothing_and_weights(tmp_path):
     both(tmp_path, loss=loss)
 
 
-def mixup(folder):
-    mixed = {"type": "torchvision.transforms.v2.MixUp", "num_classes": 4}
-    both(folder, data={"batch_transform": mixed})
-
-
-def lora(folder):
-    both(folder, peft={"type": "LoraConfig", "r": 2, "target_modules": ["qkv"]})
-
-
 def _made(folder, name):
     (folder / name).mkdir()
     return folder / name

@@ -101,19 +101,8 @@ def test_boolean_indexing():
     _found_and_cured("mask", "host waits")
 
 
-def test_an_operator_outside_the_list():
-    _found_and_cured("op", "on the host")
-
-
 def test_a_number_read_in_the_loss():
     _found_and_cured("item", "host waits")
-
-
-def test_a_growing_shape():
-    if MODE["mode"] == "eager":  # nothing is compiled there
-        assert report_of(Planted("grow"))[0] == []
-    else:
-        _found_and_cured("grow", "compiled again")
 
 
 def test_strict_makes_a_finding_an_error():

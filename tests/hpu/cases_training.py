@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from devrun.checkpoint import read_checkpoint
 from devrun.devices.resolve import resolve_device
@@ -144,17 +143,6 @@ def test_a_checkpoint_holds_tensors_of_the_host_under_torchs_names(tmp_path):
     runner.close()
 
 
-def test_a_checkpoint_in_the_background_is_the_same(tmp_path):
-    runner, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=tmp_path)
-    runner.run([loader()], [("train", 1)])
-    paths = [runner.save_checkpoint(name=f"b{b}", background=b) for b in (True, False)]
-    runner.checkpointer.wait_for_writer()
-    first, second = (read_checkpoint(path).parts for path in paths)
-    for name, value in first["model"].items():
-        assert torch.equal(value, second["model"][name])
-    runner.close()
-
-
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
     options = {"optimizer": torch.optim.AdamW, "lr_config": LR}
     whole = train(device(), model=net(0.3), **options)
@@ -172,22 +160,6 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
     theirs = weights(whole[0])
     assert all(torch.equal(v, theirs[k]) for k, v in weights(second).items())
     second.close()
-
-
-def test_bf16_runs_in_autocast():
-    seen = []
-
-    class Noted(nn.Linear):
-        def forward(self, x):
-            out = super().forward(x)
-            seen.append(out.dtype)
-            return out
-
-    torch.manual_seed(0)
-    model = nn.Sequential(Noted(4, 8), nn.Tanh(), nn.Linear(8, 3))
-    _, losses = train(device(), model=model, policy={"precision": "bf16"}, epochs=6)
-    assert set(seen) == {torch.bfloat16}
-    assert sum(losses[-12:]) < sum(losses[:12])
 
 
 def test_fp8_is_refused_by_name():
