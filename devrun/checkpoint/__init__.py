@@ -37,9 +37,6 @@ from devrun.checkpoint.reader import read_checkpoint as read_checkpoint
 from devrun.checkpoint.reader import verify_checkpoint as verify_checkpoint
 from devrun.checkpoint.rng import host_rng_state as host_rng_state
 from devrun.checkpoint.rng import set_host_rng_state as set_host_rng_state
-from devrun.checkpoint.state import (
-    load_optimizer_state_by_name as load_optimizer_state_by_name,
-)
 from devrun.checkpoint.state import optimizer_state_by_name as optimizer_state_by_name
 from devrun.checkpoint.state import (
     positional_optimizer_state as positional_optimizer_state,

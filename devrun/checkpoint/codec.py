@@ -334,7 +334,7 @@ def _array(dtype: Any, shape: Any, data: Any) -> Any:
     if not isinstance(dtype, str) or not _ARRAY_TYPE.fullmatch(dtype):
         raise ValueError(f"{dtype!r} is no type of a NumPy value")
     sizes, content = _sizes(shape), base64.b64decode(data, validate=True)
-    if not content and math.prod(sizes):
+    if not content and 0 not in sizes:
         raise ValueError(f"an array of shape {sizes} without data")
     kind = numpy.dtype(dtype)
     if not content:  # NumPy reads nothing from nothing

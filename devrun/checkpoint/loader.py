@@ -172,51 +172,26 @@ def state_dict_of(
 def _load_local(path: Path, map_location: Any, allow_pickle: bool) -> Any:
     path = checkpoint_at(path)
     if path.is_dir():
-        return _from_directory(path, map_location)
+        found = read_checkpoint(path, parts=["model"])
+        meta = {**found.manifest.meta, "step": found.step}
+        return {"state_dict": found["model"], "meta": meta}
     if not path.exists():
         raise MissingCheckpointError(missing_message(path))
     if path.suffix == ".safetensors":
-        return _from_safetensors(path, map_location)
+        return _from_safetensors(path)
     return load_pickled(path, map_location, allow_pickle=allow_pickle)
 
 
-def _from_directory(path: Path, map_location: Any) -> dict[str, Any]:
-    """The weights and facts of a devrun checkpoint, in MMCV's terms."""
-    found = read_checkpoint(path, parts=["model"])
-    return {
-        "state_dict": _moved(found["model"], map_location),
-        "meta": {**found.manifest.meta, "step": found.step},
-    }
-
-
-def _from_safetensors(path: Path, map_location: Any) -> Any:
+def _from_safetensors(path: Path) -> Any:
     if not path.is_file():
         raise CheckpointError(f"{str(path)!r} is not a regular file")
     try:
-        found = tensorfile.read(path, safetensors.torch.load_file)
+        return tensorfile.read(path, safetensors.torch.load_file)
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointError(f"{str(path)!r} cannot be read: {reason}") from error
     except ValueError as error:
         raise CheckpointError(f"{str(path)!r} is damaged: {error}") from error
-    return _moved(found, map_location)
-
-
-def _moved(state_dict: Mapping[str, Any], map_location: Any) -> Any:
-    if map_location is None or callable(map_location) or isinstance(map_location, dict):
-        return state_dict  # on the CPU; what torch.load would remap is not here
-    return moved(state_dict, map_location)
-
-
-def moved(state_dict: Mapping[str, Any], device: Any) -> OrderedDict[str, Any]:
-    """A state_dict like it with all tensors on `device`, its versions kept."""
-    result: Any = OrderedDict(
-        (key, value.to(device) if isinstance(value, Tensor) else value)
-        for key, value in state_dict.items()
-    )
-    if hasattr(state_dict, "_metadata"):
-        result._metadata = state_dict._metadata
-    return result  # type: ignore[no-any-return]
 
 
 def load_checkpoint(
@@ -234,7 +209,7 @@ def load_checkpoint(
     Args:
         filename: a checkpoint directory of devrun, a `.pth` of MMCV or of a bare
             state_dict, or a `.safetensors` file.
-        map_location: as in `torch.load`; the CPU by default.
+        map_location: of a `.pth`, as in `torch.load`; the CPU by default.
         strict: whether a missing, unexpected or mis-shaped key is an error.
         revise_keys: (regular expression, replacement) pairs applied to the keys.
         allow_pickle: run the code that an old `.pth` file names.
@@ -262,7 +237,13 @@ def load_checkpoint(
 
 def weights_to_cpu(state_dict: Mapping[str, Any]) -> OrderedDict[str, Any]:
     """A state_dict like it with all tensors on the CPU, its versions kept."""
-    return moved(state_dict, "cpu")
+    result: Any = OrderedDict(
+        (key, value.cpu() if isinstance(value, Tensor) else value)
+        for key, value in state_dict.items()
+    )
+    if hasattr(state_dict, "_metadata"):
+        result._metadata = state_dict._metadata
+    return result  # type: ignore[no-any-return]
 
 
 def get_state_dict(

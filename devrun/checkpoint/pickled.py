@@ -177,17 +177,10 @@ def _check_form(path: Path) -> bool:
     """
     with path.open("rb") as file:
         start = file.read(max(map(len, _BEGINNINGS)))
-    if not start:
-        raise CheckpointError(f"{str(path)!r} is empty")
     if not start.startswith(_BEGINNINGS):
-        if any(start):
-            raise CheckpointError(
-                f"{str(path)!r} is no torch file: it begins with {start[:8]!r}; give a "
-                "checkpoint directory, or a .pth or .safetensors file"
-            )
         raise CheckpointError(
-            f"{str(path)!r} is damaged: it begins with zeros, as after a power cut; "
-            "take an older checkpoint"
+            f"{str(path)!r} is damaged or no torch file: it begins with {start[:8]!r}; "
+            "give a checkpoint directory, or a .pth or .safetensors file"
         )
     if start.startswith(_ZIP):
         _check_archive(path)

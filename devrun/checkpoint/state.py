@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from devrun.errors import CheckpointError
-from devrun.tensors import is_spread, map_tensors
+from devrun.tensors import is_spread
 
 _SHOWN = 5
 _STRUCTURE = ("params", "param_names")
@@ -64,30 +64,18 @@ def positional_optimizer_state(tree: Mapping[str, Any]) -> dict[str, Any]:
         }
 
 
-def load_optimizer_state_by_name(
-    model: nn.Module, optimizer: Any, tree: Mapping[str, Any]
-) -> None:
-    """Put back what `optimizer_state_by_name` gave; nothing of the tree is kept.
-
-    Groups are matched by their names, in any order. Nothing changes unless all fits.
-
-    Raises:
-        CheckpointError: other parameters, shapes, groups or optimizers; names them.
-    """
-    prepare_optimizer_state(model, optimizer, map_tensors(Tensor.clone, tree))()
-
-
 def prepare_optimizer_state(
     model: nn.Module, optimizer: Any, tree: Mapping[str, Any]
 ) -> Callable[[], None]:
-    """Check that the tree fits; what is returned loads it.
+    """Check that what `optimizer_state_by_name` gave fits; what is returned loads it.
 
-    The optimizer takes the tensors of the tree, and changes them in place: no copy of
-    the state is made where it was read for this alone.
+    Groups are matched by their names, in any order. The optimizer takes the tensors of
+    the tree, and changes them in place: no copy of the state is made where it was read
+    for this alone.
 
     Raises:
-        CheckpointError: as `load_optimizer_state_by_name`; of what is returned, that
-            the optimizer itself refuses the values.
+        CheckpointError: other parameters, shapes, groups or optimizers; names them. Of
+            what is returned, that the optimizer itself refuses the values.
     """
     if isinstance(optimizer, Mapping) != ("optimizers" in tree):
         raise CheckpointError(

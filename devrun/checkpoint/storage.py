@@ -28,15 +28,11 @@ def storage_errors(action: str) -> Iterator[None]:
 def _storage_error(action: str, error: OSError) -> StorageError:
     advice = {
         errno.ENOSPC: "free some space or choose another directory",
-        errno.EDQUOT: "your quota is used up; free some space",
         errno.EFBIG: "the file size limit (ulimit -f) is too small",
         errno.EROFS: "the file system is read-only; choose another directory",
         errno.EACCES: "make the directory writable or choose another",
-        errno.EPERM: "make the directory writable or choose another",
         errno.ENOENT: "was the directory removed under the running job?",
-        errno.EEXIST: "older checkpoints are intact",
         errno.ENOTDIR: "a file is in the way; choose another directory",
-        errno.EMFILE: "too many open files; raise `ulimit -n`",
     }.get(error.errno or 0, "check the disk; older checkpoints are intact")
     result = StorageError(f"{action}: {error.strerror or error}; {advice}")
     result.errno = error.errno

@@ -10,7 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from devrun.checkpoint import optimizer_state_by_name, write_checkpoint
+from devrun.checkpoint import (
+    optimizer_state_by_name,
+    prepare_optimizer_state,
+    write_checkpoint,
+)
+from devrun.tensors import map_tensors
 from tests import failpoints
 
 
@@ -110,3 +115,9 @@ def bits(tensor):
 @pytest.fixture
 def same():
     return equal
+
+
+def load_optimizer_state_by_name(model, optimizer, tree):
+    """Check `tree` and load a copy of it."""
+    copied = map_tensors(torch.Tensor.clone, tree)
+    prepare_optimizer_state(model, optimizer, copied)()

@@ -10,12 +10,12 @@ import pytest
 from devrun.checkpoint import (
     export_weights,
     find_latest,
-    load_optimizer_state_by_name,
     optimizer_state_by_name,
     read_checkpoint,
 )
 from devrun.checkpoint.manifest import _sealed
 from devrun.errors import CheckpointError
+from tests.checkpoint.conftest import load_optimizer_state_by_name
 
 
 @pytest.fixture

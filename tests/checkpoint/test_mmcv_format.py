@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from devrun.checkpoint import (
-    load_optimizer_state_by_name,
     mmcv_optimizer_tree,
     optimizer_state_by_name,
     positional_optimizer_state,
@@ -18,6 +17,7 @@ from devrun.checkpoint import (
     write_mmcv_checkpoint,
 )
 from devrun.errors import CheckpointError
+from tests.checkpoint.conftest import load_optimizer_state_by_name
 
 
 def load_mmcv_optimizer(model, optimizer, found):

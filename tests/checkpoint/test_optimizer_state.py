@@ -11,11 +11,11 @@ from torch import nn
 from devrun.checkpoint import (
     decode_tree,
     encode_tree,
-    load_optimizer_state_by_name,
     optimizer_state_by_name,
     strict_json,
 )
 from devrun.errors import CheckpointError
+from tests.checkpoint.conftest import load_optimizer_state_by_name
 
 
 class Model(nn.Module):
