@@ -11,9 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from devrun.data import ConcatDataset, RepeatDataset
-from devrun.errors import DataError
-from tests.data.helpers import Draws, prepared, read
+from devrun.data import RepeatDataset
+from tests.data.helpers import prepared, read
 from tests.support.noisy import runner
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -49,14 +48,6 @@ def test_data_sets_of_a_data_set_read_its_batches(torchs_own: bool) -> None:
     assert inner.batches == 1
 
 
-def test_data_sets_that_read_samples_are_left_to_it() -> None:
-    mixed = ConcatDataset([Draws(3), Draws(3)])
-    for whole in (mixed, RepeatDataset(mixed, 2), RepeatDataset(Subset(mixed, [4]), 2)):
-        assert not hasattr(whole, "__getitems__")
-        indices = [int(sample[0]) for sample in torch.cat(read(prepared(whole), 0))]
-        assert indices == [int(whole[at][0]) for at in range(len(whole))]
-
-
 class OneByOne(TensorDataset):
     """Is not read at once, as it might do anything."""
 
@@ -85,12 +76,6 @@ def test_tensors_are_read_at_once_with_the_same_bits(
     own = read(prepared(Subset(flat, chosen), collate_fn=list, **options), 1)
     assert [type(sample) for sample in own[0]] == [tuple] * 4
     assert torch.equal(own[0][1][0], found[0][0][1])
-
-
-def test_a_row_that_is_not_there_is_named() -> None:
-    data = Subset(TensorDataset(torch.ones(4)), [0, 1, 9, 2])
-    with pytest.raises(DataError, match="sample 2, epoch 1: IndexError"):
-        read(prepared(data), 0)
 
 
 def alike(found: list[Any], wanted: list[Any]) -> bool:

@@ -24,7 +24,6 @@ from devrun.data import (
     build_dataloader,
     build_loaders,
 )
-from devrun.data.bucketing import Buckets
 from devrun.data.spec import LoaderSpec
 from devrun.errors import ConfigError, DataError
 from devrun.models import GPT
@@ -164,15 +163,6 @@ def test_a_collator_of_hugging_face_with_its_tokenizer() -> None:
     assert torch.equal(batches[0]["input_ids"], batches[0]["attention_mask"])
 
 
-def test_the_callers_loader_and_samples_stay_as_they_were() -> None:
-    kept = [{"ids": torch.ones(n)} for n in (2, 5, 3, 4)]
-    loader = loader_of(kept)
-    (batch,) = bucketed(loader, pad={"ids": 0}, sizes=[6])
-    assert batch["ids"].shape == (4, 6)
-    assert [len(sample["ids"]) for sample in kept] == [2, 5, 3, 4]
-    assert loader.collate_fn is default_collate
-
-
 def test_what_is_too_long_is_cut() -> None:
     cut = bucketed(loader_of(), pad=PAD, sizes=[8, 16], too_long="truncate")
     assert lengths_in(cut) == {16}
@@ -212,13 +202,6 @@ def test_known_lengths_spare_the_reading() -> None:
     assert len(ConcatDataset([known, known]).lengths) == 80
     with pytest.raises(DataError, match="AssertionError: read"):  # torch's has none
         bucketed(loader_of(TorchConcat([known])), pad=PAD)
-
-
-def test_looking_at_the_data_draws_nothing_from_the_streams() -> None:
-    data = As(lambda ids, i: torch.rand(3))
-    before = torch.get_rng_state()
-    bucketed(loader_of(data), pad=0)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_iterable_data_set_needs_a_list() -> None:
@@ -261,24 +244,6 @@ def test_persistent_workers_that_run_already_do_not_pad_for_others() -> None:
     assert {b.shape[1] for b in loader} == {3}
     assert {b.shape[1] for b in bucketed(loader, pad=0, sizes=[8])} == {8}
     assert {b.shape[1] for b in loader} == {3}
-
-
-def test_grouped_batches_need_less_padding_and_still_have_every_sample() -> None:
-    def waste(grouped: bool) -> float:
-        loader = build_dataloader(
-            Sentences(300), 8, buckets={"pad": PAD}, group_by_length=grouped
-        )
-        batches = read(resumable(loader), 0)
-        every = [index for batch in batches for index in batch["index"].tolist()]
-        assert sorted(every[: 8 * 37]) == sorted(set(every[: 8 * 37]))
-        assert set(every) == {*range(300)}
-        if grouped:  # and the lengths come in no order
-            sizes = [batch["ids"].shape[1] for batch in batches]
-            assert sizes != sorted(sizes) and sizes != sorted(sizes, reverse=True)
-        real = sum(int((batch["ids"] > 0).sum()) for batch in batches)
-        return 1 - real / sum(batch["ids"].numel() for batch in batches)
-
-    assert waste(True) < 0.12 < 0.25 < waste(False)
 
 
 def gpt() -> GPT:
@@ -325,13 +290,6 @@ def test_sizes_are_quantiles_and_multiples() -> None:
     rounded = chosen(lengths, num=5, multiple_of=8)
     assert all(size % 8 == 0 for size in rounded) and rounded[-1] <= 64
     assert chosen([4, 30], max_length=8, too_long="truncate") == [4, 8]
-
-
-def test_a_length_takes_the_next_size() -> None:
-    buckets = Buckets((4, 8))
-    assert [buckets.fit(n) for n in (0, 1, 4, 5, 8)] == [4, 4, 4, 8, 8]
-    longest = Buckets((), multiple_of=4, max_length=10)
-    assert [longest.fit(n) for n in (1, 4, 7, 9, 10)] == [4, 4, 8, 10, 10]
 
 
 SET = {"type": "TextParagraphs", "block_size": 64, "max_bytes": 6_000}

@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import (
     Dataset,
     RandomSampler,
@@ -15,8 +14,8 @@ from torch.utils.data import (
 )
 
 from devrun.data import build_dataloader, build_dataset, build_loaders
-from devrun.errors import ConfigError, ConfigTypeError, DataError, UnknownNameError
-from tests.data.helpers import Draws, Numbers
+from devrun.errors import ConfigError, DataError, UnknownNameError
+from tests.data.helpers import Draws
 
 SET = {"type": "SyntheticClassification", "num_samples": 20}
 
@@ -52,11 +51,6 @@ def test_torchs_names_of_the_two_sizes_are_taken_too() -> None:
     data = {"batch_size": 3, "num_workers": 1, "train": SET}
     loader = build_loaders({**data, "train_dataloader": {"num_workers": 0}}, ["train"])
     assert (loader["train"].batch_size, loader["train"].num_workers) == (3, 0)
-
-
-def test_only_what_is_asked_for_is_built() -> None:
-    data = {"samples_per_gpu": 4, "train": SET, "val": {"type": "Nothing"}}
-    assert list(build_loaders(data, ["train"])) == ["train"]
 
 
 def test_a_data_set_that_is_not_there_is_named() -> None:
@@ -102,19 +96,6 @@ def test_a_data_set_without_a_length_is_told_what_to_do() -> None:
         build_dataloader(Endless(), 2)
 
 
-def test_a_seed_fixes_the_order_of_a_loader_read_on_its_own() -> None:
-    def order() -> list[float]:
-        loader = build_dataloader(Draws(), 37, seed=3)
-        return next(iter(loader))[:, 0].tolist()
-
-    assert order() == order()
-
-
-def test_an_iterable_data_set_is_not_shuffled() -> None:
-    loader = build_dataloader(Numbers(5), 2)
-    assert torch.cat(list(loader)).tolist() == [0, 1, 2, 3, 4]
-
-
 def test_a_sampler_comes_by_dotted_path() -> None:
     cfg = {
         "type": "torch.utils.data.WeightedRandomSampler",
@@ -134,13 +115,6 @@ def test_a_sampler_is_told_of_the_data_set() -> None:
 def test_anything_but_a_sampler_is_refused() -> None:
     with pytest.raises(ConfigError, match="cannot be the type of a sampler"):
         build_dataloader(Draws(), sampler_cfg={"type": "torch.nn.Linear"})
-
-
-def test_a_data_set_of_ones_own_is_taken_as_it_is() -> None:
-    dataset = Draws()
-    assert build_dataset(dataset) is dataset
-    with pytest.raises(ConfigTypeError, match="a dict with a type, or an object"):
-        build_dataset(3)
 
 
 def test_an_unknown_data_set_names_the_nearest() -> None:

@@ -18,7 +18,6 @@ from tests.data.helpers import (
     Draws,
     Dying,
     Failing,
-    FailingInBatches,
     Numbers,
     prepared,
     read,
@@ -26,19 +25,6 @@ from tests.data.helpers import (
 from tests.support import zygote
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-
-
-def test_a_failing_sample_is_named_and_its_error_chained() -> None:
-    with pytest.raises(DataError) as caught:
-        read(prepared(Failing((6,))), 2)
-    assert re.fullmatch(
-        r"data loading failed at sample 6, epoch 3: .*helpers\.py:\d+ in __getitem__: "
-        "ValueError: first line sample file 6 is torn",
-        str(caught.value),
-    )
-    cause = caught.value.__cause__
-    assert cause is not None
-    assert isinstance(cause.__cause__, ValueError)
 
 
 def test_a_failing_sample_in_a_worker_names_the_worker_too() -> None:
@@ -50,12 +36,6 @@ def test_a_failing_sample_in_a_worker_names_the_worker_too() -> None:
         str(caught.value),
     )
     assert "in __getitem__" in str(caught.value.__cause__)
-
-
-def test_a_batch_read_at_once_names_its_first_sample() -> None:
-    told = r"the batch that starts with sample 4, epoch 1.*file 6 is torn"
-    with pytest.raises(DataError, match=told):
-        read(prepared(FailingInBatches((6,)), num_workers=1), 0)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -11,9 +11,6 @@ from torch.utils.data.distributed import DistributedSampler
 
 from devrun.data.prepared import PreparedLoader
 from devrun.data.sampler import EpochBatchSampler
-from devrun.data.spec import ConfiguredLoader, LoaderSpec
-from devrun.errors import ConfigError
-from devrun.runners import IterLoader
 from devrun.step import MicroBatches
 from tests.data.helpers import Draws, prepared, read
 
@@ -26,16 +23,6 @@ def test_it_shows_the_users_data_set_sampler_and_sizes() -> None:
     assert (loader.batch_size, loader.drop_last) == (4, True)
     assert loader.samples_per_update == 4 * 3 * 2
     assert loader.loader.num_workers == 0
-
-
-def test_an_attribute_that_nobody_has_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="nonsense"):
-        _ = prepared(Draws()).nonsense
-
-
-def test_its_length_is_updates() -> None:
-    assert len(prepared(Draws(37), accumulate=3)) == 4
-    assert len(prepared(Draws(37), drop_last=True)) == 9
 
 
 def test_groups_are_micro_batches_and_the_rest_is_not_lost() -> None:
@@ -88,11 +75,6 @@ def test_an_error_of_the_transfer_is_not_blamed_on_the_data() -> None:
         list(PreparedLoader([1], transfer=transfer))
 
 
-def test_accumulating_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least 1, got 0"):
-        PreparedLoader([], accumulate=0)
-
-
 def test_the_epoch_reaches_a_loader_that_knows_epochs() -> None:
     class Own(DataLoader[Any]):
         heard: list[int] = []
@@ -140,8 +122,3 @@ def test_the_sampler_inside_a_batch_sampler_of_a_subclass_hears_of_the_epoch() -
     loader = Own(Draws(), batch_sampler=BatchSampler(inner, 4, False))
     PreparedLoader(loader).set_epoch(3)
     assert inner.epoch == 3
-
-
-def test_no_part_of_a_loader_forwards_what_it_does_not_have() -> None:
-    for kind in (PreparedLoader, IterLoader, LoaderSpec, ConfiguredLoader):
-        assert not hasattr(kind, "__getattr__")

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from devrun.data import rng
 from devrun.data.prepared import PreparedLoader
 from devrun.data.spec import LoaderSpec
 from tests.data.helpers import Draws, prepared, read
@@ -80,28 +79,6 @@ def test_a_kind_of_tensor_dataset_that_draws_is_seeded(wrap: Any) -> None:
     random.seed(5)
     again = read(loader, 0)
     assert all(torch.equal(a[0], b[0]) for a, b in zip(quiet, again, strict=True))
-
-
-def test_plain_tensors_come_as_they_are_and_draw_nothing() -> None:
-    before = state()
-    read_back = read(prepared(TensorDataset(torch.arange(16.0))), 0)
-    assert torch.cat([batch[0] for batch in read_back]).tolist() == list(range(16))
-    assert state() == before
-
-
-def test_neighbouring_counters_share_no_seed() -> None:
-    seeds = {
-        rng.mix(seed, epoch, index)
-        for seed in range(10)
-        for epoch in range(10)
-        for index in range(100)
-    }
-    assert len(seeds) == 10_000
-    assert all(0 <= seed < 2**64 for seed in seeds)
-
-
-def test_an_index_that_is_no_number_has_a_seed() -> None:
-    assert rng.mix(0, 0, "a") != rng.mix(0, 0, "b")
 
 
 class Told(Dataset):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.utils.data import (
     DataLoader,
-    Subset,
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
@@ -18,7 +17,6 @@ from devrun.data.spec import LoaderSpec
 from devrun.errors import ConfigError, DataError
 from tests.data.helpers import (
     Draws,
-    DrawsInBatches,
     KnowsEpoch,
     Numbers,
     prepared,
@@ -54,17 +52,6 @@ def test_any_start_in_any_epoch_is_exact(
         assert same(rest, uninterrupted[epoch][cut:]), (epoch, cut)
 
 
-def test_the_number_of_workers_may_change_at_every_cut(
-    uninterrupted: list[list[torch.Tensor]],
-) -> None:
-    pieces: list[torch.Tensor] = []
-    for workers, until in ((0, 2), (2, 4), (3, 7), (0, 10)):
-        loader = prepared(Draws(), shuffle=True, num_workers=workers)
-        rest = read(loader, 1, len(pieces))
-        pieces += rest[: until - len(pieces)]
-    assert same(pieces, uninterrupted[1])
-
-
 def test_a_broken_off_epoch_does_not_disturb_the_next() -> None:
     loader = prepared(Draws(), shuffle=True, num_workers=2, persistent_workers=True)
     whole = read(loader, 1)
@@ -72,18 +59,6 @@ def test_a_broken_off_epoch_does_not_disturb_the_next() -> None:
     for _ in loader:
         break
     assert same(read(loader, 1), whole)
-
-
-def test_batches_read_at_once_are_exact_with_and_without_workers() -> None:
-    plain = read(prepared(DrawsInBatches(), shuffle=True), 1)
-    working = prepared(DrawsInBatches(), shuffle=True, num_workers=2)
-    assert same(read(working, 1, 3), plain[3:])
-
-
-def test_a_subset_is_seeded_by_sample_like_the_whole() -> None:
-    small = prepared(Subset(Draws(), list(range(30))), shuffle=True, batch_size=3)
-    large = prepared(Subset(Draws(), list(range(30))), shuffle=True, batch_size=5)
-    assert torch.equal(torch.cat(read(small, 2)), torch.cat(read(large, 2)))
 
 
 def test_samples_do_not_depend_on_the_number_of_processes() -> None:
@@ -129,10 +104,6 @@ def test_an_iterable_data_set_skips_by_reading() -> None:
         LoaderSpec.of(DataLoader(Numbers(10), batch_size=3), seed=0)
     )
     assert [batch.tolist() for batch in read(loader, 0, 2)] == [[6, 7, 8], [9]]
-
-
-def test_a_plain_list_of_batches_skips_by_reading() -> None:
-    assert read(PreparedLoader(["a", "b", "c"]), 0, 2) == ["c"]
 
 
 def test_a_subclass_of_the_loader_is_left_alone() -> None:

@@ -32,10 +32,6 @@ def test_epochs_and_seeds_have_orders_of_their_own_and_keep_them() -> None:
     assert list(sampler(seed=4)) != first
 
 
-def test_without_shuffle_the_order_is_that_of_the_data() -> None:
-    assert flat(list(sampler(shuffle=False))) == list(range(50))
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_a_global_batch_is_the_same_whatever_the_number_of_processes(
     world_size: int,
@@ -54,11 +50,6 @@ def test_training_ranks_have_equally_many_samples_and_none_is_left_out() -> None
     shapes = [[len(batch) for batch in batches] for batches in ranks]
     assert shapes == [[4, 4, 4, 1]] * 4
     assert set().union(*map(flat, ranks)) == set(range(50))
-
-
-def test_fewer_samples_than_processes_are_repeated() -> None:
-    ranks = [flat(list(sampler(1, 2, rank=rank, world_size=4))) for rank in range(4)]
-    assert ranks == [[0]] * 4
 
 
 def test_evaluation_ranks_share_the_samples_without_repeating_one() -> None:

@@ -72,12 +72,6 @@ def test_every_tensor_is_found_and_replaced_in_a_container_of_its_type(kind):
 
 
 @kinds
-def test_what_does_not_change_stays_the_same_object(kind):
-    value = KINDS[kind](torch.ones(2), torch.ones(2))
-    assert map_tensors(lambda tensor: tensor, value) is value
-
-
-@kinds
 def test_the_size_of_a_batch_is_that_of_its_first_tensor(kind):
     batch = KINDS[kind](torch.tensor(1.0), torch.zeros(5, 3))
     assert batch_size_of(batch) == 5
