@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from devrun.construct import where
 from devrun.dist import gather_objects, get_dist_info
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
-from devrun.models.items import IGNORED
+from devrun.models.calls import IGNORED
 from devrun.registry import METRICS
 
 if TYPE_CHECKING:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Subset
 
 from devrun.errors import ConfigError
-
-_LOOKED_AT = 256
-"""Samples whose records go into the fingerprint, spread over the data set."""
 
 
 def column(dataset: Any, name: str) -> Tensor | None:
@@ -53,7 +49,7 @@ def check_labels(dataset: Any, num_classes: int) -> None:
 
 
 def data_facts(loader: Any) -> dict[str, Any]:
-    """Class, size and fingerprint of the data of a prepared `loader`.
+    """Class and sizes of the data of a prepared `loader`.
 
     Empty where devrun does not divide the data over the processes itself: with a
     sampler of the user's own, or an iterable data set, each may have data of its own.
@@ -66,19 +62,4 @@ def data_facts(loader: Any) -> dict[str, Any]:
         "class": type(dataset).__name__,
         "samples": len(dataset),
         "samples per update": size,
-        "content": _fingerprint(dataset),
     }
-
-
-def _fingerprint(dataset: Any) -> str:
-    """Of some of the tensors or `targets` that a data set keeps in memory.
-
-    No sample is read: one that opens its files at the first would then share them
-    with its workers.
-    """
-    columns = [column(dataset, "targets")]
-    if isinstance(dataset, TensorDataset):
-        columns = list(dataset.tensors)
-    some = slice(None, None, max(len(dataset) // _LOOKED_AT, 1))
-    kept = [values[some].tolist() for values in columns if values is not None]
-    return hashlib.sha256(repr(kept).encode()).hexdigest()[:8]

@@ -120,10 +120,6 @@ class PreparedLoader:
         return self._told[0]
 
     @property
-    def drop_last(self) -> bool:
-        return bool(getattr(self._order, "drop_last", False))
-
-    @property
     def data_share(self) -> tuple[int, int]:
         """Which part of the samples this is, of how many."""
         spec = self._spec
@@ -174,7 +170,7 @@ class PreparedLoader:
         """
         skip = update * self.accumulate
         try:
-            updates, batches = self._updates(), self._batches()
+            updates, batches = self._updates(), len(self._order)
         except TypeError:  # an iterable that does not know
             self._skip = skip
             return
@@ -241,12 +237,9 @@ class PreparedLoader:
             return DataError(f"data loading stopped: {dead}{hint}")
         return None
 
-    def _batches(self) -> int:
-        return len(self._order)
-
     def _updates(self) -> int:
         rest = 0 if self._drop_short else self.accumulate - 1
-        return (self._batches() + rest) // self.accumulate
+        return (len(self._order) + rest) // self.accumulate
 
     def _seed_workers(self, epoch: int) -> None:
         """What an iterable data set, or a worker_init_fn, draws."""

@@ -163,10 +163,6 @@ class KeyedBatchSampler(Sampler[list[Any]]):
         size = getattr(self.batch_sampler, "batch_size", None)
         return None if size is None else size * self.joined
 
-    @property
-    def drop_last(self) -> bool:
-        return bool(getattr(self.batch_sampler, "drop_last", False))
-
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is that of `epoch`."""
         self.epoch = epoch

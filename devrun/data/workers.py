@@ -16,13 +16,10 @@ from typing import Any
 STACKS = "DEVRUN_STACKS"
 """Variable that names a folder: a worker asked by STACKS_SIGNAL writes its stacks to a
 file there, named by its process id."""
-STACKS_SIGNAL = getattr(signal, "SIGUSR2", 0)
+STACKS_SIGNAL = signal.SIGUSR2
 
-_SIGNALS = [
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")  # which end a run in order
-    if hasattr(signal, name)
-]
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+"""Those that end a run in order."""
 _started: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -39,8 +36,8 @@ class WorkerInit:
     def __call__(self, worker_id: int) -> None:
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        if hasattr(signal, "pthread_sigmask"):  # what `deferred` held back is dropped
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        # what `deferred` held back is dropped
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         if folder := os.environ.get(STACKS):
             # open as long as the worker lives: faulthandler writes to its descriptor
             self._stacks = open(os.path.join(folder, str(os.getpid())), "w")  # noqa: SIM115
@@ -56,9 +53,6 @@ def deferred() -> Iterator[None]:
     A worker inherits the mask with its birth; the signal reaches this process when
     the block ends.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
@@ -118,9 +112,7 @@ def _workers(iterator: Any) -> list[Any]:
 @contextmanager
 def _without_sigchld() -> Iterator[None]:
     """torch's SIGCHLD handler would raise, here, about the worker just killed."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(
-        signal, "SIGCHLD"
-    ):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL)

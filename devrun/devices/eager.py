@@ -55,7 +55,7 @@ from devrun.devices.update import (
 )
 from devrun.dist import close_dist, get_dist_info, init_dist, launched
 from devrun.errors import DeviceUnavailableError
-from devrun.models.items import items_in
+from devrun.models.calls import items_in
 from devrun.models.step_module import StepModule
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.strategy import optimizers_in, share_weights, strategy_for

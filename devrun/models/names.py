@@ -1,4 +1,4 @@
-"""Patterns over the names of a model's parameters and modules."""
+"""Patterns over the names of a model's parameters and modules, and `freeze`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fnmatch import translate
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from devrun.config.origin import describe
 from devrun.config.revisions import revisions
@@ -64,6 +65,44 @@ def matching_modules(
         if name and not inside and any(fits(name) for fits in matches.values()):
             found.append((name, module))
     return found
+
+
+def freeze(model: nn.Module, patterns: Any) -> list[nn.Module]:
+    """Take the parameters that `patterns` match out of training; the norms in it.
+
+    Raises:
+        ConfigError: a pattern matches nothing, or nothing is left to train.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    modules = {name: module for name, module in model.named_modules() if name}
+    patterns = matching("freeze", patterns, [*parameters, *modules]).values()
+    for name, parameter in parameters.items():
+        if any(matches(name) for matches in patterns):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        raise ConfigError.of(
+            "freeze", f"leaves no parameter of {type(model).__name__} to train"
+        )
+    return [
+        module
+        for name, module in modules.items()
+        if isinstance(module, _NormBase) and any(matches(name) for matches in patterns)
+    ]
+
+
+def frozen_norms(model: nn.Module) -> list[nn.Module]:
+    """Batch and instance norms whose own parameters are all frozen.
+
+    They and those in frozen modules must stay in evaluation mode, so that their
+    statistics stay as they are too.
+    """
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, _NormBase)
+        and any(True for _ in module.parameters(recurse=False))
+        and not any(p.requires_grad for p in module.parameters(recurse=False))
+    ]
 
 
 def _matcher(key: str, pattern: str) -> Callable[[str], bool]:

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from devrun.errors import ConfigError, ConfigTypeError
-from devrun.models.items import shifts_labels
+from devrun.models.calls import shifts_labels
 from devrun.models.steps import (
     MODES,
     own_step,
@@ -39,7 +39,7 @@ class StepModule(nn.Module):
     - `log_vars`: name -> number or detached 0-d tensor, the loss included;
     - `num_samples`: int;
     - `num_items`, of token labels and when not training: how many targets the loss is
-      the mean over, a 0-d tensor (`devrun.models.items`);
+      the mean over, a 0-d tensor (`devrun.models.calls`);
     - `predictions`, `targets`, when not training and where they are known;
     - whatever else the model returned (plain and Hugging Face models: only when not
       training, so that no activation outlives its step).

@@ -11,8 +11,15 @@ from torch import Tensor, nn
 
 from devrun.data.batch import batch_size_of
 from devrun.errors import ConfigError, ConfigTypeError, DataError, DevrunError
-from devrun.models.calls import Wrapped, call_plain, call_whole, layout, target_in
-from devrun.models.items import num_items, shifted
+from devrun.models.calls import (
+    Wrapped,
+    call_plain,
+    call_whole,
+    layout,
+    num_items,
+    shifted,
+    target_in,
+)
 
 MODES = ("train", "val", "predict")
 

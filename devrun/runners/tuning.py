@@ -13,7 +13,7 @@ from devrun.data.collate import softens
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.seeding import own_streams
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
-from devrun.models.freeze import freeze, frozen_norms
+from devrun.models.names import freeze, frozen_norms
 from devrun.models.peft import adapt
 from devrun.models.recompute import checkpoint_blocks
 from devrun.step import Capability

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch.utils.data import Dataset
 
-from devrun.errors import ConfigError
 from devrun.registry import DATASETS
 
 
@@ -28,10 +27,6 @@ class SyntheticClassification(Dataset[tuple[torch.Tensor, int]]):
         seed: int = 0,
         offset: int = 0,
     ) -> None:
-        if num_classes < 1:
-            raise ConfigError.of(
-                "num_classes", f"must be at least 1, got {num_classes}"
-            )
         self.shape, self.noise = tuple(shape), noise
         self.seed, self.offset = seed, offset
         self.classes = tuple(str(label) for label in range(num_classes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,6 @@ import torch
 from torch.utils.data import ConcatDataset as TorchConcat
 from torch.utils.data import Dataset
 
-from devrun.data.seeded import reads_batches
 from devrun.errors import ConfigError, ConfigTypeError, DataError
 from devrun.registry import DATASETS
 
@@ -76,14 +75,6 @@ class RepeatDataset(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.dataset[index % len(self.dataset)]
-
-    @property
-    def __getitems__(self) -> Callable[[list[int]], list[Any]]:
-        """Whole batches, where the data set reads those."""
-        if not reads_batches(self.dataset):
-            raise AttributeError("__getitems__")
-        read, count = self.dataset.__getitems__, len(self.dataset)
-        return lambda indices: read([index % count for index in indices])
 
     @property
     def targets(self) -> torch.Tensor:
