@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from devrun.config import python_operations as operations
@@ -343,7 +343,7 @@ def _in_base(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "_base_"
 
 
-def names_bound(targets: list[ast.expr]) -> list[str]:
+def names_bound(targets: Sequence[ast.expr]) -> list[str]:
     """The plain names among `targets`, those inside rows included."""
     found: list[str] = []
     for target in targets:

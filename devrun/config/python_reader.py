@@ -113,7 +113,7 @@ class _Statements:
                 self._of.fail(node, str(error) or type(error).__name__)
 
     def _run_assign(self, node: ast.Assign | ast.AnnAssign) -> None:
-        targets = [*node.targets] if isinstance(node, ast.Assign) else [node.target]
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         self._of.target = names_bound(targets)[:1]
         if node.value is not None:
             value = self._of.value(node.value)

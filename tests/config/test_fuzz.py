@@ -2,7 +2,6 @@
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from devrun.config import Config, check_config
 from devrun.errors import ConfigError
@@ -61,19 +60,3 @@ def test_damaged_configs_are_read_or_refused_in_one_line(suffix):
     reads()
     assert read > 5
     assert refused > 50
-
-
-@pytest.mark.parametrize("suffix", TEXTS)
-def test_random_bytes_are_refused_in_one_line(suffix, tmp_path):
-    path = tmp_path / f"c{suffix}"
-
-    @examples(60)
-    @given(st.binary(max_size=60))
-    def reads(data):
-        path.write_bytes(data)
-        try:
-            Config.fromfile(path)
-        except ConfigError as error:
-            assert str(error).isprintable()
-
-    reads()

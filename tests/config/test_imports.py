@@ -23,12 +23,6 @@ def test_listed_modules_are_imported(modules, given):
     assert sys.modules["dr_good"].loaded
 
 
-def test_importing_can_be_left_to_later(modules):
-    path = modules("c.py", "custom_imports = dict(imports=['dr_good'])\n")
-    Config.fromfile(path, import_custom_modules=False)
-    assert "dr_good" not in sys.modules
-
-
 @pytest.mark.parametrize(
     ("given", "reason"),
     [

@@ -2,8 +2,6 @@ import logging
 
 import pytest
 
-from devrun.config import Config
-
 
 @pytest.mark.parametrize(
     ("expression", "value"),
@@ -206,14 +204,3 @@ def test_what_a_trusted_file_raises_is_one_line_with_its_place(refusal):
     text = "def f():\n    raise RuntimeError('two\\nlines')\n\nf()\n"
     message = refusal(text, trust=True)
     assert message == "cfg.py:2: running it raised RuntimeError: two\\nlines"
-
-
-def test_a_trusted_file_has_bases_and_templates(write):
-    write("base.py", "import os\nmodel = dict(depth=len(os.sep))\n")
-    path = write(
-        "cfg.py",
-        "_base_ = ['base.py']\nmodel = dict(width={{ _base_.model.depth }})\n"
-        "name = '{{ fileBasename }}'\n",
-    )
-    cfg = Config.fromfile(path, trust=True)
-    assert cfg._cfg_dict == {"model": {"depth": 1, "width": 1}, "name": "cfg.py"}

@@ -118,20 +118,6 @@ def test_a_file_used_as_a_shelf_may_hold_more_than_is_taken(write):
     check_config(Config.fromfile(path))
 
 
-def test_a_device_from_outside_may_have_a_section_of_its_name(load):
-    check_config(load("device: {type: toy}\ntoy: {speed: 1}\n", "c.yaml"))
-    assert "unknown key" in problem(load("device: cpu\ntoy: {speed: 1}\n", "c.yaml"))
-
-
-def test_plain_dicts_are_checked_too():
-    check_config({"model": {"type": "Net"}})
-    assert problem({"modle": {}}) == (
-        "modle: unknown key; did you mean 'model'? (or remove it)"
-    )
-    with pytest.raises(TypeError, match="a configuration is a dict, not 3"):
-        check_config(3)
-
-
 def test_a_key_that_does_nothing_may_be_a_variable_of_the_file():
     text = "paramwise_cfg = dict(norm_decay_mult=0)\nchannel_cfg = dict(n=1)\n"
     cfg = Config.fromstring(text, ".py")

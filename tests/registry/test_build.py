@@ -113,12 +113,6 @@ def test_parts_of_the_wrong_kind_are_type_errors(cfg, registry, defaults):
     assert isinstance(caught.value, ConfigTypeError)
 
 
-def test_no_type_names_the_keys_and_not_the_whole_config():
-    with pytest.raises(KeyError) as caught:
-        SHAPES.build({"width": list(range(1000)), "height": 2})
-    assert str(caught.value) == "no 'type' for the shape; the keys are: width, height"
-
-
 def test_an_unexpected_argument_is_found_before_the_call_with_the_nearest():
     with pytest.raises(TypeError) as caught:
         SHAPES.build({"type": "Box", "width": 0, "heigth": 2})
@@ -136,12 +130,6 @@ def test_missing_arguments_are_named():
     assert str(caught.value) == (
         "Mutator needs 'inner', 'listed'; it accepts: inner, listed"
     )
-
-
-def test_any_keyword_is_passed_to_a_constructor_that_takes_any():
-    assert SHAPES.build({"type": "Anything", "size": 1, "b": 2}).rest == {"b": 2}
-    with pytest.raises(ConfigTypeError, match=r"^Anything needs 'size'$"):
-        SHAPES.build({"type": "Anything", "b": 2})
 
 
 def test_a_failing_constructor_is_one_line_with_its_cause():

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from torch import nn
 
 from devrun.data.build import build_dataset, build_loaders
 from devrun.errors import ConfigError, ConfigTypeError
@@ -146,17 +142,6 @@ def test_transforms_in_a_data_set_of_torchvision_are_built(pictures, transform):
     assert label == 1
 
 
-def test_a_list_of_joint_transforms_says_what_to_write(pictures):
-    vision()
-    cfg = {
-        "type": "torchvision.datasets.FakeData",
-        "size": 2,
-        "transforms": [TO_TENSOR],
-    }
-    with pytest.raises(ConfigError, match="torchvision.transforms.v2.Compose"):
-        build_dataset(cfg)
-
-
 @pytest.mark.filterwarnings("ignore")  # of their own old calls
 def test_factories_of_timm_are_taken(pictures):
     vision()
@@ -174,20 +159,6 @@ def test_factories_of_timm_are_taken(pictures):
         }
     )
     assert data[0][0].shape == (3, 8, 8)
-
-
-@pytest.mark.filterwarnings("ignore")  # of their own old calls
-def test_an_adapter_of_peft_is_put_around_a_model():
-    pytest.importorskip("transformers")
-    pytest.importorskip("peft")
-    lora = {"type": "peft.LoraConfig", "r": 2, "target_modules": ["query"]}
-    cfg = {
-        "type": "peft.get_peft_model",
-        "model": {"type": "transformers.BertModel", "config": BERT},
-        "peft_config": lora,
-    }
-    model = MODELS.build(cfg)
-    assert any("lora_A" in name for name, _ in model.named_parameters())
 
 
 def pairs(samples, scale=1):
@@ -259,17 +230,3 @@ def test_a_collate_function_that_cannot_be_built_is_said_before_training(
     }
     with pytest.raises(ConfigError, match=reason):
         build_loaders(data, ["train"])
-
-
-def test_transforms_of_a_users_own_data_set_are_left_to_it(monkeypatch, tmp_path):
-    (tmp_path / "ownset.py").write_text(
-        "class Own:\n    def __init__(self, transform): self.transform = transform\n"
-        "from torch.utils.data import Dataset\n"
-        "class Data(Own, Dataset): ...\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    data = build_dataset({"type": "ownset.Data", "transform": [{"type": "ToTensor"}]})
-    assert data.transform == [{"type": "ToTensor"}]
-    del sys.modules["ownset"]
-    assert Path(tmp_path / "ownset.py").exists()
-    assert not isinstance(data, nn.Module)

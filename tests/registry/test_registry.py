@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
+from devrun.errors import ConfigTypeError, UnknownNameError
 from devrun.registry import Registry
 from tests.support import zygote
 
@@ -91,13 +91,6 @@ def test_scoped_names_are_found_across_children_through_the_root():
     assert farm.get("root.Voice") is meow
     assert pets.get("pets.Cat") is Cat
     assert root.children == {"pets": pets, "farm": farm}
-
-
-def test_two_children_with_one_scope_are_refused():
-    root = Registry("animal", scope="root")
-    Registry("animal", parent=root, scope="pets")
-    with pytest.raises(ConfigError, match="already has a child with the scope 'pets'"):
-        Registry("animal", parent=root, scope="pets")
 
 
 def test_build_func_is_inherited_from_the_parent():
