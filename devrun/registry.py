@@ -302,12 +302,6 @@ def _part(key: str, value: Any, owner: Registry) -> Any:
     ):
         return value
     if owner is not TRANSFORMS and registry is TRANSFORMS:
-        if key == "transforms":
-            raise ConfigTypeError(
-                "transforms of a data set takes one transform of sample and label, not "
-                "a list; give {type: torchvision.transforms.v2.Compose, transforms: "
-                "[...]}, or transform and target_transform"
-            )
         return registry.build({"type": "Compose", "transforms": value})
     return [_part(key, entry, owner) for entry in value]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -78,7 +77,7 @@ class Loader:
         template = Template(text, path, self.budget, file_variables=self.use_variables)
         source = _Source(self, template, (*chain, os.path.realpath(path)))
         own = source.read(extension(path))
-        _warn_if_deprecated(own, path)
+        own.pop(DEPRECATION, None)
         self._take_helpers(own)
         if source.bases is None:
             return own
@@ -237,16 +236,6 @@ def _beside(file: str, name: str) -> str:
     short = os.path.normpath(path)
     # Through a symbolic link `a/..` may lead elsewhere than to the parent of `a`.
     return short if os.path.realpath(short) == os.path.realpath(path) else path
-
-
-def _warn_if_deprecated(tree: ConfigDict, path: str) -> None:
-    if DEPRECATION not in tree:
-        return
-    text = f"{origin_of(tree, DEPRECATION)}: this configuration is deprecated"
-    note = tree.pop(DEPRECATION)
-    if isinstance(note, dict) and isinstance(note.get("expected"), str):
-        text += f"; use {note['expected']}"
-    warnings.warn(text, DeprecationWarning, stacklevel=2)
 
 
 def finish(tree: ConfigDict, budget: Budget, path: str = "") -> ConfigDict:

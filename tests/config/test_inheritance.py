@@ -111,16 +111,6 @@ def test_bases_that_nest_ever_deeper_are_refused(tree):
     assert "nested deeper" in fails("f60.py")
 
 
-def test_a_deprecated_file_warns_and_loads(tree):
-    path = tree(
-        "old.py",
-        "_base_ = 'base/model.py'\n_deprecation_ = dict(expected='new.py')\n",
-    )
-    with pytest.warns(DeprecationWarning, match=r"old.py:2: .*use new.py"):
-        cfg = Config.fromfile(path)
-    assert list(cfg) == ["model"]
-
-
 def test_file_variables_are_filled_in(tree, tmp_path):
     text = (
         "a = '{{ fileDirname }}/x'\nb = '{{fileBasename}}'\n"
