@@ -67,7 +67,7 @@ class ProfilerHook(Hook):
         self.by_epoch = by_epoch
         self.profile_iters = whole_number("profile_iters", profile_iters)
         self.activities = None if activities == "auto" else _named(activities)
-        self.schedule = schedule and profiler.schedule(**schedule)
+        self.schedule = None if schedule is None else profiler.schedule(**schedule)
         self.on_trace_ready = on_trace_ready
         if isinstance(on_trace_ready, Mapping):
             kind = str(on_trace_ready.get("type"))
