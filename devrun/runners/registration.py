@@ -9,7 +9,7 @@ from typing import Any
 from devrun.construct import where, where_key
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError
 from devrun.hooks.base import Hook, Priority
-from devrun.hooks.schedules.build import build_lr_hook, build_momentum_hook
+from devrun.hooks.schedules.torch_scheduler import build_lr_hook, build_momentum_hook
 from devrun.hooks.update import OptimizerHook
 from devrun.place import Place
 from devrun.registry import HOOKS, build_from_cfg

@@ -9,12 +9,12 @@ import pytest
 
 from devrun.config import Config
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
-from devrun.hooks.schedules.build import build_lr_hook
 from devrun.hooks.schedules.hook import LrUpdaterHook
 from devrun.hooks.schedules.policies import (
     CosineAnnealingLrUpdaterHook,
     FixedLrUpdaterHook,
 )
+from devrun.hooks.schedules.torch_scheduler import build_lr_hook
 from devrun.registry import HOOKS
 from tests.support.runs import TracedRun
 

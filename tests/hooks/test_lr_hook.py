@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from devrun.errors import ConfigError
-from devrun.hooks.schedules.build import build_lr_hook
 from devrun.hooks.schedules.hook import LrUpdaterHook
 from devrun.hooks.schedules.policies import StepLrUpdaterHook
+from devrun.hooks.schedules.torch_scheduler import build_lr_hook
 from tests.support.runs import TracedRun
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from devrun.hooks.schedules.build import build_lr_hook
+from devrun.hooks.schedules.torch_scheduler import build_lr_hook
 from tests.support.runs import TracedRun
 
 EPOCHS, LENGTH = 6, 5

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from devrun.hooks.schedules.build import build_lr_hook, build_momentum_hook
+from devrun.hooks.schedules.torch_scheduler import build_lr_hook, build_momentum_hook
 from tests.support.runs import TracedRun
 
 STEPS = 24

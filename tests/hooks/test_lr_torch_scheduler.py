@@ -14,8 +14,7 @@ from torch.optim import lr_scheduler
 
 from devrun.errors import CheckpointError, ConfigError
 from devrun.hooks.evaluation import EvalHook
-from devrun.hooks.schedules.build import build_lr_hook
-from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook
+from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook, build_lr_hook
 from devrun.registry import LR_SCHEDULERS
 from tests.support.runs import TracedRun, batches
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from devrun.errors import ConfigError
-from devrun.hooks.schedules.build import build_lr_hook, build_momentum_hook
 from devrun.hooks.schedules.hook import MomentumUpdaterHook
+from devrun.hooks.schedules.torch_scheduler import build_lr_hook, build_momentum_hook
 from tests.support.runs import TracedRun
 
 EPOCHS, LENGTH = 4, 5
