@@ -132,8 +132,8 @@ def init_weights(model: Any) -> None:
     Raises:
         ConfigError: a file that `init_cfg` names is missing or does not fit.
     """
-    bases = (getattr(sys.modules.get(name), "BaseModule", ()) for name in _BASES)
-    if not isinstance(model, tuple(bases)):
+    bases = [getattr(sys.modules.get(name), "BaseModule", ()) for name in _BASES]
+    if not any(isinstance(model, base) for base in bases):
         return
     quiet = logging.getLogger("mmcv")
     level = quiet.level

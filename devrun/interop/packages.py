@@ -136,7 +136,7 @@ def mend_numpy(package: str) -> None:
     np: Any = import_module("numpy")
     if "mmcv.image" in sys.modules:
 
-        class Uint8(np.uint8):  # type: ignore[misc]
+        class Uint8(np.uint8):
             def __new__(cls, value: Any = 0) -> Any:
                 return np.uint8(int(value) % 256)
 

@@ -95,6 +95,5 @@ def test_what_an_ipu_cannot_evaluate_is_named(segmentation, monkeypatch, train):
     status, text, _ = train(config, "ipu", "runner.max_iters=1")
     told = text.splitlines()[-1]
     assert status == 2
-    assert "the operation aten::numpy at" in told
-    assert "encoder_decoder.py" in told
+    assert "aten::numpy is not supported" in told
     assert told.endswith("set ipu.evaluate_on: host")
