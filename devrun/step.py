@@ -161,14 +161,13 @@ def _checked_clip(grad_clip: Any) -> dict[str, Any] | None:
         )
     by_value = "clip_value" in grad_clip
     accepted = {"clip_value", "foreach"} if by_value else GRAD_CLIP - {"clip_value"}
-    if unknown := set(grad_clip) - (accepted | {"max_norm"}):
+    if (unknown := set(grad_clip) - accepted) or not (
+        by_value or "max_norm" in grad_clip
+    ):
         raise ConfigError.of(
             "grad_clip",
-            f"does not know {sorted(unknown)}; accepted: {sorted(accepted)}",
-        )
-    if ("max_norm" in grad_clip) == by_value:
-        raise ConfigError.of(
-            "grad_clip", f"needs either max_norm or clip_value, got {dict(grad_clip)!r}"
+            f"needs max_norm or clip_value, and takes {sorted(accepted)} with it: "
+            f"{sorted(unknown) or dict(grad_clip)!r} cannot be",
         )
     for name in ("max_norm", "clip_value", "norm_type"):
         value = grad_clip.get(name, 1.0)
@@ -190,6 +189,11 @@ def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
             "spike",
             f"does not know {sorted(unknown)}; accepted: {', '.join(SPIKE_KEYS)}",
         )
+    if nonfinite == "ignore":
+        raise ConfigError.of(
+            "spike",
+            "cannot be combined with nonfinite 'ignore', which looks at no loss",
+        )
     actions = tuple(action for action in NONFINITE if action != "ignore")
     action = settings.setdefault("action", "stop")
     _one_of("the action of spike", action, actions, key="spike")
@@ -201,12 +205,6 @@ def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
         raise ConfigTypeError(
             f"spike.threshold must be a finite number, got {describe(threshold)}",
             key="spike",
-        )
-    if nonfinite == "ignore":
-        raise ConfigError.of(
-            "spike",
-            "cannot be combined with nonfinite 'ignore', which looks at no loss; "
-            "use 'stop', 'skip', 'warn' or 'rollback'",
         )
     return settings
 

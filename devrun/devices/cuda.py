@@ -11,13 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from devrun.devices.backends import BackendSettings
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.fast import has_convolutions
 from devrun.devices.options import EagerOptions, IndexedOptions
-from devrun.dist import local_rank
-from devrun.errors import ConfigError, DeviceUnavailableError
+from devrun.devices.placement import chosen_index
 from devrun.models.step_module import StepModule
 from devrun.step import MicroBatches
 from devrun.tensors import tensors_in
@@ -104,7 +102,9 @@ class CUDAAdapter(EagerAdapter):
         return super().placed(model, optimizer)
 
     def claim(self) -> torch.device:
-        index = _chosen_index(self.options.index)
+        here = torch.cuda.device_count()
+        index = chosen_index(self.name, self.options.index, here)
+        index = torch.cuda.current_device() if index is None else index
         torch.cuda.set_device(index)
         if self.options.tf32 is not None:
             self._settings.set_tf32(self.options.tf32)
@@ -122,6 +122,43 @@ class CUDAAdapter(EagerAdapter):
             "lookahead": 1,
             "pin_memory": True,  # only copies from pinned memory overlap with compute
         }
+
+
+class BackendSettings:
+    """Sets TF32, cuDNN's benchmark mode and its determinism; `undo` restores them."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def set_tf32(self, enabled: bool) -> None:
+        """TF32 or full fp32 in matrix products and convolutions."""
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if enabled else "highest")
+        self._undo.append(lambda: torch.set_float32_matmul_precision(before))
+        cudnn = torch.backends.cudnn
+        if hasattr(cudnn, "conv"):  # torch 2.9 named a setting for each operation
+            kinds = (cudnn.conv, cudnn.rnn)
+            for kind in kinds:
+                self._set(kind, "fp32_precision", "tf32" if enabled else "ieee")
+        else:
+            self._set(cudnn, "allow_tf32", enabled)
+
+    def set_benchmark(self, enabled: bool) -> None:
+        self._set(torch.backends.cudnn, "benchmark", enabled)
+
+    def set_deterministic(self) -> None:
+        self._set(torch.backends.cudnn, "deterministic", True)
+        self._set(torch.backends.cudnn, "benchmark", False)
+
+    def undo(self) -> None:
+        """Everything as it was; safe twice."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _set(self, owner: object, name: str, value: object) -> None:
+        before = getattr(owner, name)
+        setattr(owner, name, value)
+        self._undo.append(lambda: setattr(owner, name, before))
 
 
 @dataclass(frozen=True)
@@ -153,35 +190,6 @@ class _CopyAside:
             if tensor.is_cuda:
                 tensor.record_stream(compute)
         return item.batch
-
-
-def _chosen_index(asked: int | None) -> int:
-    """The GPU of this process.
-
-    Raises:
-        ConfigError: one index for several processes of a machine.
-        DeviceUnavailableError: fewer GPUs than that.
-    """
-    here = torch.cuda.device_count()
-    place = local_rank()
-    if place is not None:
-        if asked is not None:
-            raise ConfigError(
-                f"cuda:{asked} names one GPU, but a launcher started several "
-                "processes: give --device cuda, and choose GPUs by CUDA_VISIBLE_DEVICES"
-            )
-        if place >= here:
-            raise DeviceUnavailableError(
-                f"process {place} of this machine has no GPU: {here} are visible; "
-                f"start torchrun with --nproc-per-node {here}"
-            )
-        return place
-    index = torch.cuda.current_device() if asked is None else asked
-    if index >= here:
-        raise DeviceUnavailableError(
-            f"cuda:{index} is not here: {here} visible, cuda:0 to cuda:{here - 1}"
-        )
-    return index
 
 
 def _describe(index: int) -> DeviceInfo:

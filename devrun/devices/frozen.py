@@ -116,8 +116,8 @@ class CaptureWatch:
             for root in roots
             for path, module in root.named_modules()
         }
-        self._streams: dict[str, Any] = {"random": random._inst}  # type: ignore[attr-defined]
-        self._streams["numpy.random"] = np.random.mtrand._rand  # type: ignore[attr-defined]
+        self._streams: dict[str, Any] = {"random": random._inst}
+        self._streams["numpy.random"] = np.random.mtrand._rand
         if host_torch:
             self._streams["torch's CPU generator"] = torch.random.default_generator
 

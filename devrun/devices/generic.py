@@ -15,8 +15,7 @@ import torch
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.options import IndexedOptions
-from devrun.dist import local_rank
-from devrun.errors import ConfigError, DeviceUnavailableError
+from devrun.devices.placement import chosen_index
 
 
 class GenericAdapter(EagerAdapter):
@@ -71,17 +70,7 @@ class GenericAdapter(EagerAdapter):
 
     def claim(self) -> torch.device:
         here = torch.accelerator.device_count()
-        place, asked = local_rank(), self.options.index
-        if place is not None and asked is not None:
-            raise ConfigError(
-                f"{self.name}:{asked} names one device, but a launcher started several "
-                f"processes: give --device {self.name}"
-            )
-        index = asked if place is None else place
-        if index is not None and index >= here:
-            raise DeviceUnavailableError(
-                f"{self.name}:{index} is not here: {here} visible, counted from 0"
-            )
+        index = chosen_index(self.name, self.options.index, here)
         if index is not None:
             _set_index(index)
         # A single device goes without a number: some types know only one.

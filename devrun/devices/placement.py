@@ -14,11 +14,34 @@ from torch.optim import Optimizer
 from devrun.checkpoint.state import same_layout
 from devrun.data.batch import to_device
 from devrun.devices.options import EagerOptions
-from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.dist import local_rank
+from devrun.errors import ConfigError, DeviceUnavailableError, UnsupportedFeatureError
 from devrun.models.blocks import blocks_of
 from devrun.models.step_module import StepModule
 from devrun.parallel.strategy import Strategy, follow, optimizers_in
 from devrun.tensors import map_tensors, tensors_in
+
+
+def chosen_index(device: str, asked: int | None, here: int) -> int | None:
+    """Which of the `here` devices of a machine this process takes; None: the current.
+
+    Raises:
+        ConfigError: one index for several processes of a machine.
+        DeviceUnavailableError: fewer devices than that.
+    """
+    place = local_rank()
+    if place is not None and asked is not None:
+        raise ConfigError(
+            f"{device}:{asked} names one device, but a launcher started several "
+            f"processes: give --device {device}"
+        )
+    index = asked if place is None else place
+    if index is not None and index >= here:
+        raise DeviceUnavailableError(
+            f"{device}:{index} is not here: {here} visible, counted from 0; start at "
+            "most one process a device"
+        )
+    return index
 
 
 def move_together(

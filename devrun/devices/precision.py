@@ -88,7 +88,7 @@ class LossScaler(torch.amp.GradScaler):
         self._in_a_row = 0
         self._unread: list[Tensor] = []
 
-    def step(self, optimizer: Any) -> None:  # type: ignore[override]
+    def step(self, optimizer: Any) -> None:
         """Update unless a gradient overflowed, then adapt the factor."""
         found = list(self._found_inf_per_device(optimizer).values())
         if found:

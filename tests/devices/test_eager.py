@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from devrun.devices.backends import BackendSettings
 from devrun.devices.cpu import CPUAdapter
+from devrun.devices.cuda import BackendSettings
 from devrun.devices.generic import GenericAdapter
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.step import MicroBatches
@@ -51,18 +51,6 @@ def test_what_a_closure_cannot_do_is_refused(policy):
     model = net()
     with pytest.raises(UnsupportedFeatureError, match="closure"):
         Prepared(model, optimizer=lbfgs(model), **policy)
-
-
-def test_a_group_added_later_is_clipped_too():
-    model = net()
-    first = torch.optim.SGD(model[0].parameters(), lr=1.0)
-    run = Prepared(model, optimizer=first, grad_clip={"max_norm": 1e-6})
-    run.step()
-    first.add_param_group({"params": list(model[2].parameters())})
-    before = model[2].weight.detach().clone()
-    model.zero_grad()
-    run.step()
-    assert (model[2].weight - before).norm() < 2e-6
 
 
 @pytest.mark.parametrize(
@@ -123,14 +111,6 @@ def test_setup_seeds_all_streams():
         CPUAdapter.from_config({}).setup(99)
         drawn.append((random.random(), float(np.random.rand()), float(torch.rand(()))))
     assert drawn[0] == drawn[1]
-
-
-def test_setup_without_seed_leaves_the_streams_alone():
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    CPUAdapter.from_config({}).setup(None)
-    assert torch.equal(torch.rand(3), expected)
 
 
 def test_deterministic_holds_from_setup_to_teardown():
@@ -203,14 +183,6 @@ def test_predict_mode_needs_no_labels():
     outputs = run.adapter.eval_step(run.model, batch()[0], mode="predict")
     assert outputs.loss is None
     assert outputs["predictions"].shape == (8, 3)
-
-
-def test_predictions_may_be_used_for_training_later():
-    run = Prepared()
-    teacher = run.adapter.eval_step(run.model, batch())["predictions"]
-    weight = torch.ones(3, requires_grad=True)
-    (teacher * weight).sum().backward()
-    assert weight.grad is not None
 
 
 def test_an_old_torch_without_accelerators_is_said(monkeypatch):

@@ -131,16 +131,6 @@ def test_watching_the_first_step_leaves_no_hook_on_the_optimizer():
     assert not run.optimizer._optimizer_step_pre_hooks
 
 
-def test_a_loss_without_gradient_path_is_refused_by_the_models_name():
-    class Frozen(Mmcv):
-        def train_step(self, data, optimizer):
-            result = super().train_step(data, optimizer)
-            return {**result, "loss": result["loss"].detach()}
-
-    with pytest.raises(ConfigError, match="loss of Frozen has no gradient path"):
-        Prepared(Frozen()).step()
-
-
 def test_the_anomalous_parameters_are_named_once(caplog):
     class Unused(nn.Module):
         def __init__(self) -> None:

@@ -76,12 +76,3 @@ def test_devices_refuses_a_wrong_release_without_importing_it(
     reason = rows(tmp_path)[device]["reason"]
     assert reason.startswith(words)
     assert "\n" not in reason
-
-
-def test_devices_says_where_each_sdk_comes_from_and_which_release_fits(tmp_path):
-    found = rows(tmp_path)
-    ipu, hpu = found["ipu"]["reason"], found["hpu"]["reason"]
-    assert "get Graphcore's Poplar SDK" in ipu and "PopTorch" in ipu.split("(")[1]
-    assert "docs.habana.ai" in hpu
-    for reason in (ipu, hpu):
-        assert f"for torch {HERE}" in reason and "--emulate" in reason

@@ -180,16 +180,3 @@ def test_what_a_graph_freezes_of_the_host_is_said_with_its_line():
         assert (row.what, str(row.site)) == (FROZEN[way], site)
         assert f"the forward pass at {site} {FROZEN[way]}" in line
         assert "register_buffer" in line if way == "by_steps" else "collate_fn" in line
-
-
-def test_strict_refuses_what_a_graph_freezes():
-    runner, _ = make(device(graphs=True), model=Mixed("by_numpy"), epochs=1)
-    runner.register_hook(ReportHook(after=3, strict=True))
-    try:
-        runner.run([loader()], [("train", 1)])
-    except UnsupportedFeatureError as error:
-        assert f"frozen, draws from numpy.random at {__file__}:" in str(error)
-    else:
-        raise AssertionError("no error")
-    finally:
-        runner.close()

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from devrun.hooks import Hook
 from devrun.rehearsal.check.hpu.report import ReportHook
 from tests.hpu.runs import MODE, close, device, loader, make, train
 from tests.support.observe import Lines
@@ -166,30 +165,6 @@ def test_what_models_do_on_the_host_is_found_and_never_broken():
         )
         if MODE["mode"] != "compile":  # it goes the same way, at its own slow pace
             assert run(kind(), report=False)[0] == losses, name
-
-
-class Copies(Hook):
-    """Reads the weights and the loss after each update."""
-
-    def after_train_iter(self, runner):
-        for parameter in runner.model.parameters():
-            parameter.cpu()  # THE WEIGHTS
-        runner.outputs["loss"].cpu()  # THE LOSS
-
-
-def test_copies_in_hooks_are_found():
-    lines, first = inspect.getsourcelines(Copies)
-    runner, _ = make(device(), epochs=1)
-    runner.register_hook(Copies())
-    hook = ReportHook(after=3)
-    runner.register_hook(hook)
-    runner.run([loader(samples=24)], [("train", 1)])
-    runner.close()
-    found = {
-        lines[r.site.line - first].split("# ")[1].strip(): r.times
-        for r in hook.report.rows()
-    }
-    assert found == {"THE WEIGHTS": 24, "THE LOSS": 6}
 
 
 class Bag(nn.Module):

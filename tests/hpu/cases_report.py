@@ -124,14 +124,6 @@ def test_strict_makes_a_finding_an_error():
     runner.close()
 
 
-def test_a_run_that_does_not_ask_has_no_report():
-    runner, _ = make(device(), epochs=1)
-    with Lines() as log:
-        runner.run([loader()], [("train", 1)])
-    runner.close()
-    assert "hpu report" not in log.text
-
-
 class Lengths(torch.utils.data.Dataset):
     """Sequences of 1 to 24 rows."""
 

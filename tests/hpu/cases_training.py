@@ -108,24 +108,6 @@ def test_an_optimizer_of_two_halves_resumes_in_the_other_order(tmp_path):
     close((runner, losses), whole)
 
 
-def test_a_run_may_be_resumed_when_it_is_on_the_device_already(tmp_path):
-    first, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=tmp_path)
-    first.run([loader()], [("train", 1)])
-    path = first.save_checkpoint()
-    second, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1)
-    second.prepare()
-    second.resume(path)
-    assert second.optimizer.state_dict()["state"][0]["step"] == 12
-    for mine, theirs in zip(
-        second.optimizer.state_dict()["state"].values(),
-        first.optimizer.state_dict()["state"].values(),
-        strict=True,
-    ):
-        assert torch.equal(mine["exp_avg"].cpu(), theirs["exp_avg"].cpu())
-    first.close()
-    second.close()
-
-
 def test_a_checkpoint_holds_tensors_of_the_host_under_torchs_names(tmp_path):
     runner, _ = make(device(), optimizer=torch.optim.AdamW, epochs=1, work_dir=tmp_path)
     runner.run([loader()], [("train", 1)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -65,32 +64,6 @@ def test_the_contract_of_all_devices(python, tmp_path, mode):
     done = python(["-m", "pytest", suite, "-q", "-p", "no:cacheprovider"])
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout and "skipped" not in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["eager", "lazy", "compile"])
-def test_the_digits_are_learnt_as_on_the_cpu(python, tmp_path, mode):
-    found = {}
-    for name, flags in {
-        "cpu": ["--device", "cpu"],
-        "hpu": ["--device", "hpu", "--emulate", "--cfg-options", f"hpu.mode={mode}"],
-    }.items():
-        short = ["--no-progress", "--work-dir", tmp_path / name, *flags]
-        done = python([ROOT / "tools/train.py", DIGITS, *short])
-        assert done.returncode == 0, done.stderr[-2000:]
-        (log,) = (tmp_path / name).glob("*.log.json")
-        lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
-        found[name] = [
-            (row["mode"], row["loss"], row.get("accuracy"))
-            for row in lines
-            if "loss" in row
-        ]
-    assert len(found["hpu"]) == len(found["cpu"])
-    for mine, theirs in zip(found["hpu"], found["cpu"], strict=True):
-        assert mine[0] == theirs[0]
-        assert mine[1] == pytest.approx(theirs[1], rel=0.05, abs=0.01)
-        if mine[2] is not None:
-            assert mine[2] == pytest.approx(theirs[2], abs=0.01)
 
 
 def sdk(folder, torch_init):
