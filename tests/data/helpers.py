@@ -31,14 +31,6 @@ class Draws(Dataset[torch.Tensor]):
         return torch.tensor(drawn, dtype=torch.float64)
 
 
-class DrawsInBatches(Draws):
-    """The same, read a batch at a time."""
-
-    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
-        noise = torch.rand(len(indices))
-        return [self[i] + noise[at] for at, i in enumerate(indices)]
-
-
 class KnowsEpoch(Dataset[int]):
     """Every sample is the epoch that the data set was told of last."""
 
@@ -67,11 +59,6 @@ class Failing(Dataset[int]):
         if index in self.bad:
             raise ValueError(f"first line\nsample file {index} is torn")
         return index
-
-
-class FailingInBatches(Failing):
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return [self[i] for i in indices]
 
 
 class Dying(Dataset[int]):

@@ -13,20 +13,18 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import ConcatDataset as TorchConcat
-from torch.utils.data import DataLoader, Dataset, Subset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from devrun.data import (
     ConcatDataset,
     PreparedLoader,
     RepeatDataset,
-    TextParagraphs,
     bucketed,
     build_dataloader,
     build_loaders,
 )
 from devrun.data.spec import LoaderSpec
 from devrun.errors import ConfigError, DataError
-from devrun.models import GPT
 from tests.data.helpers import Numbers, read
 from tests.docs.blocks import codes, table
 
@@ -235,42 +233,6 @@ def test_any_start_in_any_epoch_is_exact(workers: int, grouped: bool) -> None:
         for mine, theirs in zip(rest, whole[epoch][cut:], strict=True):
             assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
     loader.close()
-
-
-def test_persistent_workers_that_run_already_do_not_pad_for_others() -> None:
-    loader = loader_of(
-        As(lambda ids, i: torch.ones(3)), num_workers=1, persistent_workers=True
-    )
-    assert {b.shape[1] for b in loader} == {3}
-    assert {b.shape[1] for b in bucketed(loader, pad=0, sizes=[8])} == {8}
-    assert {b.shape[1] for b in loader} == {3}
-
-
-def gpt() -> GPT:
-    torch.manual_seed(0)
-    return GPT(256, block_size=64, n_layer=1, n_head=2, n_embd=16, dropout=0.0)
-
-
-def paragraphs(**spec: Any) -> Any:
-    data = TextParagraphs(block_size=64, max_bytes=6_000)
-    pad = {"input_ids": 0, "labels": -100}
-    spec = {"pad": pad, **spec}
-    return build_dataloader(data, 4, buckets=spec, group_by_length=True)
-
-
-def test_the_loss_does_not_see_the_padding() -> None:
-    model, data = gpt(), TextParagraphs(block_size=64, max_bytes=6_000)
-    free = read(resumable(paragraphs(sizes="longest")), 0)
-    few = read(resumable(paragraphs(sizes=[48, 64])), 0)
-    assert len(lengths_in(few, "input_ids")) == 2 < len(lengths_in(free, "input_ids"))
-    for one, other in zip(free, few, strict=True):
-        torch.testing.assert_close(model(**one)["loss"], model(**other)["loss"])
-    order = resumable(paragraphs()).sampler
-    keys = next(iter(order))
-    alone = [data[key.index] for key in keys]
-    losses = torch.stack([model(**default_collate([s]))["loss"] for s in alone])
-    tokens = torch.tensor([len(sample["labels"]) - 1.0 for sample in alone])
-    torch.testing.assert_close(model(**few[0])["loss"], losses @ tokens / tokens.sum())
 
 
 def chosen(lengths: list[int], **options: Any) -> list[int]:

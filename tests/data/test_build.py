@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -58,13 +57,6 @@ def test_a_data_set_that_is_not_there_is_named() -> None:
         build_loaders({"samples_per_gpu": 4, "train": SET})
     with pytest.raises(ConfigError, match="did you mean 'train'"):
         build_loaders(section(), ["trian"])
-
-
-def test_the_callers_config_is_not_changed() -> None:
-    data = section(val_dataloader={"samples_per_gpu": 2})
-    before = copy.deepcopy(data)
-    build_loaders(data)
-    assert data == before
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
-from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
-from devrun.data.prepared import PreparedLoader
-from devrun.data.spec import LoaderSpec
 from devrun.errors import DataError, HangError
 from tests.data.helpers import (
     Draws,
     Dying,
     Failing,
-    Numbers,
     prepared,
     read,
 )
@@ -48,17 +43,6 @@ def test_samples_that_make_no_batch_are_named(workers: int) -> None:
         DataError, match=r"batch that starts with sample 0.*together.*buckets"
     ):
         read(prepared(Ragged(), num_workers=workers), 0)
-
-
-def test_a_failing_iterable_is_told_in_one_line() -> None:
-    class Torn(Numbers):
-        def __iter__(self) -> Any:
-            yield 1
-            raise OSError("the tape tore")
-
-    loader = PreparedLoader(LoaderSpec.of(DataLoader(Torn(3)), seed=0))
-    with pytest.raises(DataError, match="data loading failed: .*OSError: the tape"):
-        list(loader)
 
 
 @pytest.mark.parametrize(

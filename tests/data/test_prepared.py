@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-import torch
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
@@ -67,14 +65,6 @@ def test_skipped_batches_are_not_transferred() -> None:
     assert moved == [3]
 
 
-def test_an_error_of_the_transfer_is_not_blamed_on_the_data() -> None:
-    def transfer(batch: Any) -> Any:
-        raise MemoryError("device")
-
-    with pytest.raises(MemoryError):
-        list(PreparedLoader([1], transfer=transfer))
-
-
 def test_the_epoch_reaches_a_loader_that_knows_epochs() -> None:
     class Own(DataLoader[Any]):
         heard: list[int] = []
@@ -84,14 +74,6 @@ def test_the_epoch_reaches_a_loader_that_knows_epochs() -> None:
 
     PreparedLoader(Own(Draws())).set_epoch(5)
     assert Own.heard == [5]
-
-
-def test_evaluation_counts_every_sample_once_over_the_ranks() -> None:
-    parts = [
-        torch.cat(read(prepared(Draws(10), training=False, rank=r, world_size=4), 0))
-        for r in range(4)
-    ]
-    assert sorted(torch.cat(parts)[:, 0].tolist()) == list(range(10))
 
 
 def test_a_limit_ends_an_epoch_early_and_fetches_nothing_ahead_of_its_end() -> None:

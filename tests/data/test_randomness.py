@@ -47,13 +47,6 @@ def test_a_batch_is_the_same_whatever_was_drawn_between() -> None:
     assert all(torch.equal(a, b) for a, b in zip(quiet, disturbed, strict=True))
 
 
-def test_every_sample_of_every_epoch_draws_something_else() -> None:
-    loader = prepared(Draws(200), shuffle=True)
-    drawn = torch.cat([torch.cat(read(loader, epoch)) for epoch in range(5)])
-    for column in (1, 2, 3):
-        assert drawn[:, column].unique().numel() > 990
-
-
 def test_random_collating_is_the_same_in_a_worker() -> None:
     def noisy(samples: list[torch.Tensor]) -> torch.Tensor:
         return torch.stack(samples) + random.random()

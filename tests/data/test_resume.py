@@ -18,7 +18,6 @@ from devrun.errors import ConfigError, DataError
 from tests.data.helpers import (
     Draws,
     KnowsEpoch,
-    Numbers,
     prepared,
     read,
 )
@@ -97,21 +96,6 @@ def test_a_distributed_sampler_keeps_its_order_and_hears_of_the_epoch() -> None:
     got = torch.cat(read(loader, 3))[:, 0].tolist()
     own.set_epoch(3)
     assert got == list(own)
-
-
-def test_an_iterable_data_set_skips_by_reading() -> None:
-    loader = PreparedLoader(
-        LoaderSpec.of(DataLoader(Numbers(10), batch_size=3), seed=0)
-    )
-    assert [batch.tolist() for batch in read(loader, 0, 2)] == [[6, 7, 8], [9]]
-
-
-def test_a_subclass_of_the_loader_is_left_alone() -> None:
-    class Own(DataLoader[Any]):
-        pass
-
-    own = Own(Draws())
-    assert PreparedLoader(LoaderSpec.of(own, seed=0)).loader is own
 
 
 def test_a_generator_of_the_users_chooses_the_order() -> None:

@@ -159,11 +159,6 @@ def test_a_stream_goes_on_without_reading_what_was_read(files, accumulate, looka
         assert [values(item) for item in loader] == expected[done:]
 
 
-def test_without_a_place_what_was_read_is_read_again(files):
-    expected = items(prepared(Lines(files)))
-    assert items(prepared(Lines(files)), start=2) == expected[2:]
-
-
 def test_a_place_of_another_batch_is_not_taken(files):
     loader = prepared(Lines(files))
     expected = items(loader)

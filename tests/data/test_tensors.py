@@ -126,3 +126,13 @@ def test_an_output_of_any_kind_leaves_no_graph_behind(kind):
     found = list(tensors_in(runner.outputs["extra"]))
     assert len(found) == 2
     assert not any(tensor.requires_grad for tensor in found)
+
+
+@pytest.mark.cuda
+def test_pinned_tensors_arrive_whole_on_a_cuda_device():
+    batch = {"x": torch.arange(1000.0).pin_memory(), "y": torch.arange(10)}
+    moved = to_device(batch, "cuda", non_blocking=True)
+    assert moved["x"].is_cuda
+    assert torch.equal(moved["x"].cpu(), batch["x"])
+    back = to_device(moved, "cpu", non_blocking=True)
+    assert torch.equal(back["y"], batch["y"])
