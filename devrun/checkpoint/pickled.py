@@ -179,8 +179,8 @@ def _check_form(path: Path) -> bool:
         start = file.read(max(map(len, _BEGINNINGS)))
     if not start.startswith(_BEGINNINGS):
         raise CheckpointError(
-            f"{str(path)!r} is damaged or no torch file: it begins with {start[:8]!r}; "
-            "give a checkpoint directory, or a .pth or .safetensors file"
+            f"{str(path)!r} is no torch file, or damaged: it begins with "
+            f"{start[:8]!r}; give a checkpoint folder, or a .pth or .safetensors file"
         )
     if start.startswith(_ZIP):
         _check_archive(path)
