@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from devrun import EpochBasedRunner, Hook, IterBasedRunner
+from devrun import EpochBasedRunner, Hook
 from devrun.cli.main import main
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.hooks import EvalHook
@@ -416,21 +416,6 @@ def test_a_second_loss_or_optimizer_is_refused(lit):
         EpochBasedRunner(model, optimizer=sgd(model), max_epochs=1)
 
 
-def test_an_evaluation_without_validation_step_is_refused(L):
-    class Lit(L.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.net = nn.Linear(4, 2)
-
-        def training_step(self, batch):
-            return {"loss": self.net(batch[0]).square().mean()}
-
-    model = Lit()
-    trained(model, optimizer=sgd(model), evaluation=None)
-    with pytest.raises(ConfigError, match="no validation_step: write it, or leave"):
-        trained(model, optimizer=sgd(model))
-
-
 CALLED = {
     *("configure_model", "configure_optimizers", "on_after_backward", "setup"),
     *("on_fit_end", "on_fit_start", "on_load_checkpoint", "on_save_checkpoint"),
@@ -471,27 +456,6 @@ def test_a_number_that_a_compiled_graph_would_keep_is_refused_there(lit, name):
     trained(Lit(), epochs=1)
     with pytest.raises(UnsupportedFeatureError, match=f"{name}, but this device runs"):
         trained(Lit(), "ipu", epochs=1)
-
-
-def test_updates_may_be_counted_and_gradients_accumulated(lit):
-    class Lit(lit):
-        def setup(self, stage):
-            self.indices = []
-
-        def training_step(self, batch, batch_idx):
-            self.indices.append(batch_idx)
-            return super().training_step(batch, batch_idx)
-
-        def configure_optimizers(self):
-            assert self.trainer.estimated_stepping_batches == 6
-            return sgd(self)
-
-    accumulated = {"cumulative_iters": 3, "type": "GradientCumulativeOptimizerHook"}
-    runner = made(Lit(), epochs=6, optimizer_config=accumulated)
-    runner.run([DataLoader(data(), batch_size=8)], [("train", 1)])
-    assert runner.iter == 6
-    assert runner.model.indices == [0, 1, 2] * 6
-    assert trained(Lit(), kind=IterBasedRunner, evaluation={"interval": 3}).iter == 6
 
 
 def test_a_val_phase_of_the_workflow_validates(lit, tmp_path):

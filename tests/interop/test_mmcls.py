@@ -286,22 +286,3 @@ def test_smoothed_labels_are_the_same_on_a_compiled_device(
         assert status == 0, text
         found[device] = losses(records)
     assert found["ipu"] == pytest.approx(found["cpu"], rel=1e-3)
-
-
-def test_their_transformer_for_ipus_trains_on_them(run, survey, configs, tmp_path):
-    """Split over four, in half precision, with recomputation, as its config says."""
-    (name,) = (name for name in configs if "-ipu_" in name)
-    options = survey.changes(configs[name], survey.SIZES[0])[1]
-    layers = {"type": "VisionTransformer", "img_size": 64, "patch_size": 16}
-    arch = {"embed_dims": 16, "num_layers": 10, "num_heads": 2}
-    arch["feedforward_channels"] = 32
-    options["model.backbone"] = {**layers, "arch": arch, "_delete_": True}
-    options["model.head.in_channels"] = 16
-    options["runner.ipu_model_cfg.train_ckpt_nodes"] = ["backbone.layers.1"]
-    del options["model.backbone.img_size"], options["work_dir"]
-    options = {k: v for k, v in options.items() if "init_cfg" not in k}
-    words = [f"{key}={survey.plain(value)!r}" for key, value in options.items()]
-    status, text, records = run(name, "ipu", *words)
-    assert status == 0, text
-    assert len(losses(records)) == 1
-    assert accuracies(records)

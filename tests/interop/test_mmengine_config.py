@@ -194,13 +194,6 @@ def test_every_value_keeps_its_file_and_line(whole, tmp_path):
         assert word in lines[int(line) - 1], key
 
 
-def test_the_original_is_not_changed(write):
-    config = Config.fromfile(write(WHOLE))
-    before = config.pretty_text
-    translated(config)
-    assert config.pretty_text == before
-
-
 def test_the_evaluator_of_the_split_that_is_tested(write):
     config = Config.fromfile(write(WHOLE))
     metrics = translated(config, "test").evaluation.metric
@@ -294,21 +287,6 @@ def test_it_trains_and_so_does_what_convert_wrote(write, capsys):
         # every second epoch, and the last
         assert rows.count('"mode": "val"') == 2
     assert results[0] == results[1] != []
-
-
-def test_the_flags_and_devruns_own_keys_work_beside(write, capsys):
-    path = write(TINY + "omp_num_threads = 1\n")
-    words = ("--seed", "7", "--device", "cpu", "--work-dir", "w", "--no-progress")
-    more = ("--cfg-options", "train_cfg.max_epochs=1", "optim_wrapper.optimizer.lr=0.5")
-    assert command(capsys, "train", path, *words, *more)[0] == 0
-    made = Config.fromfile("w/config.yaml")
-    assert (made.seed, made.runner.max_epochs, made.optimizer.lr) == (7, 1, 0.5)
-    assert made.omp_num_threads == 1
-    status, out, _ = command(
-        capsys, "test", path, "w", "--split", "val", "--device", "cpu", "--no-progress"
-    )
-    assert status == 0
-    assert "accuracy" in out
 
 
 def test_leftovers_of_mmcv_are_named_and_not_read(write, capsys, caplog):

@@ -144,19 +144,6 @@ def test_after_backward_is_refused_where_it_would_never_be_called():
         run.run([plain_loader(2)])
 
 
-def test_two_optimizer_configs_are_refused():
-    run = runner(True, 1, optimizer_config={"grad_clip": {"max_norm": 1.0}})
-    with pytest.raises(ConfigError, match="an optimizer hook is registered already"):
-        run.register_training_hooks(None, {"cumulative_iters": 2})
-
-
-def test_an_optimizer_config_after_the_start_is_refused():
-    run = runner(True, 1)
-    run.run([plain_loader(2)])
-    with pytest.raises(ConfigError, match="before run"):
-        run.register_optimizer_hook({"cumulative_iters": 2})
-
-
 def test_a_misspelt_key_of_log_config_is_named():
     with pytest.raises(ConfigError, match="'hook'.*accepted: interval, hooks"):
         runner().register_logger_hooks({"interval": 2, "hook": []})
