@@ -16,7 +16,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from devrun.construct import (
     Buildable,
@@ -162,12 +162,29 @@ class Registry:
             kwargs["default_args"] = default_args
         return self.build_func(cfg, registry=self, **kwargs)
 
+    @overload
+    def register_module(self, name: _Module, force: bool = False) -> _Module: ...
+    @overload
+    def register_module(
+        self,
+        name: str | Sequence[str] | None = None,
+        force: bool = False,
+        module: None = None,
+    ) -> Callable[[_Module], _Module]: ...
+    @overload
+    def register_module(
+        self,
+        name: str | Sequence[str] | None = None,
+        force: bool = False,
+        *,
+        module: _Module,
+    ) -> _Module: ...
     def register_module(
         self,
         name: str | Sequence[str] | Buildable | None = None,
         force: bool = False,
         module: Buildable | None = None,
-    ) -> Callable[[_Module], _Module]:
+    ) -> Any:
         """Register `module` under `name` (or several); without it, a decorator.
 
         Raises:
