@@ -27,11 +27,12 @@ _SECRET_KEY = re.compile(
     |api[_-]?(key|token)s?|(access|account|auth|private|secret)[_-]?(key|token)s?
     |webhook|cookie$|authorization|session[_-]?id|jwt$
     |(^|[.])(token|pass|auth|bearer|sig)$|(amz|goog)-signature$
-    |(^|[._-])(db|email|ftp|mail|proxy|smtp|ssh|user)[_-]?pass$
-    |(hf|hub|huggingface|github|gitlab|wandb|bot|bearer|deploy|oauth|refresh|security
-      |session|user)[_-]?tokens?$
-    |(^|[._-])(aws|azure|client|comet|github|gitlab|hf|license|minio|mlflow|neptune
-      |openai|rsa|s3|server|service|session|signing|ssh|storage|wandb)[_-]keys?$""",
+    |(^|[._-])(database|db|email|ftp|mail|proxy|smtp|ssh|user)[_-]?pass$
+    |(app|hf|hub|huggingface|github|gitlab|wandb|bot|bearer|deploy|oauth|push|refresh
+      |security|session|user)[_-]?tokens?$|(^|[._-])id[_-]?tokens?$
+    |(^|[._-])(app|aws|azure|client|comet|encryption|github|gitlab|google|hf|hub
+      |huggingface|license|master|minio|mlflow|neptune|openai|rsa|s3|server|service
+      |session|shared|signing|ssh|storage|wandb)[_-]?keys?$""",
     re.VERBOSE | re.IGNORECASE,
 )
 

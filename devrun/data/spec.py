@@ -177,6 +177,16 @@ class LoaderSpec:
                 f"{sampler.global_batch_size} and drop_last is set; "
                 "take a smaller batch or drop_last: false"
             )
+        left = sampler.num_samples % sampler.global_batch_size
+        again = 0 if self.drop_last else -left % self.world_size
+        if self.training and again:
+            logger.warning(
+                "the last update of an epoch has %d samples for %d processes: it takes "
+                "%d of the first ones again; drop_last: true leaves it out",
+                left,
+                self.world_size,
+                again,
+            )
         return sampler
 
     def _order_seed(self) -> int | None:

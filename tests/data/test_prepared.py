@@ -104,3 +104,12 @@ def test_the_sampler_inside_a_batch_sampler_of_a_subclass_hears_of_the_epoch() -
     loader = Own(Draws(), batch_sampler=BatchSampler(inner, 4, False))
     PreparedLoader(loader).set_epoch(3)
     assert inner.epoch == 3
+
+
+def test_a_short_last_update_over_several_processes_is_told(caplog):
+    prepared(Draws(13), batch_size=6, world_size=2)
+    assert "1 samples for 2 processes: it takes 1 of the first" in caplog.text
+    caplog.clear()
+    prepared(Draws(13), batch_size=6, world_size=2, drop_last=True)
+    prepared(Draws(14), batch_size=7, world_size=2)
+    assert caplog.text == ""

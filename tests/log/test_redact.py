@@ -21,7 +21,8 @@ PAIRS = (
     "pass", "passphrase", "secret", "client_secret", "hub_token", "hf_token",
     "auth_token", "access_token", "refresh_token", "wandbToken", "bot_token", "token",
     "credentials", "private_key", "ssh_key", "session_key", "webhook_url", "jwt",
-    "sessionid", "data.storage.secret_key", "x-api-key",
+    "sessionid", "data.storage.secret_key", "x-api-key", "encryption_key", "id_token",
+    "githubKey", "master_key", "app_token", "database_pass",
 )  # fmt: skip
 NOTATIONS = (
     "failed: {key}={value}",
