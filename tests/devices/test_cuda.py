@@ -108,12 +108,6 @@ def test_an_index_that_is_not_here_is_refused():
         resolve_device("cuda:99").setup(0)
 
 
-def test_devices_are_listed_with_memory_and_dtypes():
-    for found in CUDAAdapter.list_devices():
-        assert found.memory_bytes > 2**28
-        assert {"fp32", "fp16"} <= set(found.dtypes)
-
-
 def test_tf32_holds_from_setup_to_teardown():
     before = torch.get_float32_matmul_precision()
     adapter = resolve_device({"type": "cuda", "tf32": True, "cudnn_benchmark": True})

@@ -56,14 +56,6 @@ def both(folder, **changes):
     return mine
 
 
-def test_freezing_and_rates_by_depth(tmp_path):
-    frozen = both(_made(tmp_path, "f"), model=RESNET, freeze=["bn1", "layer1"])
-    norms = [v for n, v in frozen.items() if n.endswith("num_batches_tracked")]
-    assert sorted(int(value) for value in norms)[0] == 0 < max(map(int, norms))
-    decay = {"type": "SGD", "lr": 0.1, "paramwise_cfg": {"layer_decay": 0.5}}
-    both(_made(tmp_path, "d"), optimizer=decay)
-
-
 def test_checkpointing_changes_no_bit(tmp_path):
     model = {**VIT, "dropout": 0.2}
     plain = run(_made(tmp_path, "p"), "hpu", model=model)

@@ -204,24 +204,3 @@ def test_a_model_in_float64_is_told_once():
     assert set(named) == {"body.weight, body.bias, head.weight, ..."}, rows
     assert "model.float()" in next(iter(named.values())).remedy
     assert [Path(r.site.file).name for r in rows if r.site.line] == ["cases_host.py"]
-
-
-def test_float64_of_the_data_set_is_told():
-    inputs = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)).double()
-    data = torch.utils.data.TensorDataset(inputs, torch.arange(24) % 3)
-
-    class Narrow(Base):
-        def forward(self, x):
-            return self.head(self.body(x.float()))
-
-    runner, _ = make(device(), model=Narrow(), epochs=1)
-    hook = ReportHook(after=3)
-    runner.register_hook(hook)
-    runner.run([torch.utils.data.DataLoader(data, batch_size=4)], [("train", 1)])
-    runner.close()
-    (row,) = [r for r in hook.report.rows() if r.kind == "float64"]
-    assert (row.what, str(row.site), row.times) == (
-        "copy to the device",
-        "the data loader",
-        6,
-    )

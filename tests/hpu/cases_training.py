@@ -81,12 +81,6 @@ def test_an_optimizer_without_an_equal_stays_and_it_is_said():
         assert "Fused" not in str(type(runner.optimizer).__mro__)
 
 
-def test_fused_may_be_left_out():
-    mine = train(device(fused=False), optimizer=torch.optim.AdamW)
-    close(mine, train("cpu", optimizer=torch.optim.AdamW), 1e-6)
-    assert type(mine[0].optimizer) is torch.optim.AdamW
-
-
 def test_an_optimizer_of_two_halves_resumes_in_the_other_order(tmp_path):
     """CPU -> HPU -> CPU, one epoch each, as three epochs on the CPU."""
     whole = train("cpu", optimizer=torch.optim.AdamW, epochs=3, lr_config=LR)
