@@ -59,7 +59,7 @@ class Planted(nn.Module):
         self.head = nn.Linear(8, 3)
         {init}
 
-    def forward(self, x):
+    def forward(self, x):  # forward
         h = F.relu(self.fc(x))
         {forward}
         return self.head(h)
