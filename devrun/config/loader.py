@@ -11,8 +11,7 @@ from devrun.config import environment
 from devrun.config.limits import Budget, check_depth, copied
 from devrun.config.merge import DELETE, merge
 from devrun.config.origin import config_error, describe
-from devrun.config.python_expressions import Expressions
-from devrun.config.python_reader import read_python
+from devrun.config.python_reader import Reader
 from devrun.config.source import MissingFileError, extension, read_text
 from devrun.config.template import Template, look_up
 from devrun.config.tree import (
@@ -116,19 +115,18 @@ class _Source:
         loader, budget = self._loader, self._loader.budget
         loader.helpers |= self._template.base_names
         if suffix == ".py" and not loader.trust:
-            of = Expressions(file, budget, self._fill, self._live, self._load_bases)
-            found = read_python(text, of)
-            loader.helpers |= found.read
+            reader = Reader(file, budget, self._fill, self._live, self._load_bases)
+            raw, names = reader.read(text)
+            loader.helpers |= names
             if self._opened and self.bases is not None:
                 self.bases = loader.copy(self.bases)
-            own: ConfigDict = loader.copy(found.values)
+            own: ConfigDict = loader.copy(raw)
             return own
         if suffix == ".py":
             from devrun.config.trusted import run_python  # the only way to `exec`
 
-            found = run_python(text, file, budget, self._template.markers)
-            loader.helpers |= found.read
-            raw = found.values
+            raw, names = run_python(text, file, budget, self._template.markers)
+            loader.helpers |= names
         elif suffix == ".json":
             raw = read_json(text, file, budget)
         else:

@@ -68,7 +68,7 @@ def operate(budget: Budget, sign: ast.AST, *operands: Any) -> Any:
         budget.search(right, left)
         return (left in right) is isinstance(sign, ast.In)
     if isinstance(sign, ast.Mod) and isinstance(left, str):
-        return _fill_percent(budget, left, right)
+        raise TypeError("`%` fills no text in a configuration; use an f-string")
     if isinstance(sign, ast.BitOr) and isinstance(left, dict):
         result = copy_dict(budget, left)
         update(budget, result, right)
@@ -171,12 +171,11 @@ def update(
 # Text -------------------------------------------------------------------------
 
 _WIDEST = 999
-_PERCENT = re.compile(r"%(?:\([^()]*\))?([^%a-zA-Z]*)[%a-zA-Z]")
 _BRACES = re.compile(r"\{\{|\}\}|\{\w*(?:![rsa])?(:[^{}]*)?\}")
 
 
 def _pay_for_format(budget: Budget, text: str, formats: list[str], values: Any) -> None:
-    if any(re.search(r"\d{4}|[*{}]", each) for each in formats):
+    if any(re.search(r"\d{4}|[{}]", each) for each in formats):
         raise TooMuch(f"a format wider than {_WIDEST} characters, or of a value")
     budget.text(len(text) + len(formats) * (_WIDEST + weigh(values)))
 
@@ -188,12 +187,6 @@ def show(budget: Budget, value: Any, conversion: str = "s", spec: str = "") -> s
     if conversion == "s" and not isinstance(value, _ITERABLE):
         return str(format(value, spec))
     return budget.made(format(made(_plain_dicts(value)), spec))
-
-
-def _fill_percent(budget: Budget, text: str, values: Any) -> str:
-    """`text % values`"""
-    _pay_for_format(budget, text, _PERCENT.findall(text), values)
-    return budget.made(str(text % _plain_dicts(values)))
 
 
 def _fill_braces(budget: Budget, text: str, /, *args: Any, **options: Any) -> str:
@@ -216,31 +209,21 @@ def _plain_dicts(value: Any) -> Any:
 
 # Methods ----------------------------------------------------------------------
 
-
-def _set_default(
-    budget: Budget, target: ConfigDict, key: Any, value: Any = None
-) -> Any:
-    if key not in target:
-        put(budget, target, key, value, None)
-    return dict.__getitem__(target, key)
-
-
 _METHODS: dict[type, tuple[str, ...]] = {
     str: (
-        "capitalize", "count", "endswith", "find", "index", "isdigit", "join", "lower",
-        "lstrip", "removeprefix", "removesuffix", "replace", "rsplit", "rstrip",
-        "split", "splitlines", "startswith", "strip", "title", "upper",
+        "endswith", "join", "lower", "lstrip", "replace", "rsplit", "rstrip", "split",
+        "startswith", "strip", "upper",
     ),
     list: (
-        "append", "clear", "copy", "count", "extend", "index", "insert", "pop",
-        "remove", "reverse", "sort",
+        "append", "copy", "count", "extend", "index", "insert", "pop", "remove",
+        "reverse",
     ),
-    tuple: ("count", "index"),
-    dict: ("clear", "get", "items", "keys", "pop", "values"),
+    dict: ("get", "items", "keys", "pop", "values"),
 }  # fmt: skip
-_OWN_METHODS: dict[type, dict[str, Callable[..., Any]]] = {
-    str: {"format": _fill_braces},
-    dict: {"copy": copy_dict, "setdefault": _set_default, "update": update},
+_OWN_METHODS: dict[tuple[type, str], Callable[..., Any]] = {
+    (str, "format"): _fill_braces,
+    (dict, "copy"): copy_dict,
+    (dict, "update"): update,
 }
 """Methods that pay themselves."""
 
@@ -250,9 +233,8 @@ def method_of(budget: Budget, value: Any, name: str) -> Callable[..., Any] | Non
     kind = next((kind for kind in _METHODS if isinstance(value, kind)), None)
     if kind is None:
         return None
-    own = _OWN_METHODS.get(kind, {}).get(name)
-    if own is not None:
-        return partial(own, budget, value)
+    if (kind, name) in _OWN_METHODS:
+        return partial(_OWN_METHODS[kind, name], budget, value)
     if name not in _METHODS[kind]:
         return None
     return partial(_call_method, budget, getattr(kind, name), value)
@@ -261,8 +243,6 @@ def method_of(budget: Budget, value: Any, name: str) -> Callable[..., Any] | Non
 def _call_method(
     budget: Budget, method: Any, value: Any, /, *args: Any, **more: Any
 ) -> Any:
-    if method.__name__ == "sort":
-        budget.look(value)
     budget.search(value, *args)
     found = budget.made(method(value, *args, **more))
     return list(found) if method.__name__ in ("items", "keys", "values") else found

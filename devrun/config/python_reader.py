@@ -1,7 +1,7 @@
-"""Python text to a tree, without running it: the statements of a configuration.
+"""Python text to a tree, without running it: what a configuration writes.
 
-Each kind that is followed is one method below; a kind without a method is refused by
-name. Nothing is compiled, executed or imported.
+Nothing is compiled, executed or imported: each kind of statement and of expression
+that is followed is one method of `Reader`, and a kind without a method is refused.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import ast
 import logging
 import re
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
 from devrun.config import python_operations as operations
-from devrun.config.limits import Budget
-from devrun.config.origin import config_error, describe
-from devrun.config.python_expressions import WRONG, Expressions, names_bound, source_of
-from devrun.config.tree import ConfigDict
+from devrun.config.limits import MAX_BITS, Budget, TooMuch
+from devrun.config.origin import config_error, describe, hint_for
+from devrun.config.template import MARKER
+from devrun.config.tree import ConfigDict, origin_of, place
 from devrun.errors import ConfigError
-from devrun.place import Origin
+from devrun.place import Origin, Place
+from devrun.text import escape
 
 MAX_WORDS = 60_000
+TRUST = "use --trust-config to run this file as Python code"
+WRONG = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError,
+    TypeError, ValueError,
+)  # fmt: skip
+"""What an operation on the values of a configuration can raise."""
+_SCALARS = (str, bool, int, float, type(None))
+_CONVERSIONS = {-1: "s", 115: "s", 114: "r", 97: "a"}
 _WORD = re.compile(r"\w+|[^\w\s]")
 """What a node of the syntax tree takes at least one of."""
-
-
-@dataclass
-class PythonFile:
-    """The values of a Python configuration."""
-
-    values: ConfigDict
-    """Its variables, each with its line; without `_base_`."""
-    read: set[str]
-    """The variables that an expression of the file reads."""
 
 
 def parse(text: str, file: str, budget: Budget) -> ast.Module:
@@ -63,132 +63,416 @@ def names_read(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             found.add(node.id)
         elif isinstance(node, ast.For):
-            found.update(names_bound([node.target]))
+            found.update(_names_bound([node.target]))
     return found
 
 
-def read_python(text: str, of: Expressions) -> PythonFile:
-    """Follow the statements of `text`, whose expressions `of` evaluates.
+class Reader:
+    """Follows the statements of one file.
 
-    Raises:
-        ConfigError: what is no configuration, or asks for too much work.
+    Args:
+        fill: replaces the markers of templates.
+        base: gives the value that a dotted path has in the merged bases, and "" all
+            of them.
+        load_bases: is given the value of `_base_`.
     """
-    tree = parse(text, of.file, of.budget)
-    _Statements(of).run_file(tree.body)
-    for name in list(of.names):
-        if str(name).startswith("__") or name == "_base_":
-            del of.names[name]
-    return PythonFile(of.names, names_read(tree))
 
+    def __init__(
+        self,
+        file: str,
+        budget: Budget,
+        fill: Callable[[str], Any],
+        base: Callable[[str, Origin], Any],
+        load_bases: Callable[[Any, Origin], None],
+    ) -> None:
+        self.file = file
+        self.budget = budget
+        self._fill = fill
+        self._base = base
+        self._load_bases = load_bases
+        self.names = ConfigDict(__name__="__config__")
+        self._inner: dict[str, Any] = {}
+        """The names of the comprehension at hand."""
+        self.functions = operations.functions(budget)
+        self.functions["globals"] = lambda: self.names
+        self.imports: dict[str, ast.stmt] = {}
+        self.target: list[str] = []
+        """What is being assigned, for messages."""
 
-class _Jump(Exception):  # noqa: N818 - control flow, not an error
-    """`break` or `continue`."""
+    def read(self, text: str) -> tuple[ConfigDict, set[str]]:
+        """The variables of the file, each with its line, and the names it reads.
 
+        Raises:
+            ConfigError: what is no configuration, or asks for too much work.
+        """
+        tree = parse(text, self.file, self.budget)
+        self.run(tree.body)
+        for name in list(self.names):
+            if str(name).startswith("__") or name == "_base_":
+                del self.names[name]
+        return self.names, names_read(tree)
 
-class _Statements:
-    def __init__(self, of: Expressions) -> None:
-        self._of = of
+    def origin(self, node: ast.AST) -> Origin:
+        return Origin(self.file, getattr(node, "lineno", 0))
 
-    def run_file(self, body: list[ast.stmt]) -> None:
+    def fail(self, node: ast.AST, reason: str) -> NoReturn:
+        raise config_error(reason, self.origin(node), self.target)
+
+    def refuse(self, node: ast.AST, what: str) -> NoReturn:
+        self.fail(
+            node, f"{what} is not read in a configuration; write the value, or {TRUST}"
+        )
+
+    def value(self, node: ast.expr | ast.stmt) -> Any:
+        """The value of an expression; a statement has none.
+
+        Raises:
+            ConfigError: anything but plain values and what is made of them.
+        """
+        kind = type(node).__name__
+        method = getattr(self, f"_read_{kind.lower()}", None)
+        if method is None:
+            if isinstance(node, ast.stmt):
+                word = kind.replace("FunctionDef", "def").replace("Delete", "del")
+                self.refuse(node, f"`{word.removesuffix('Def').lower()}`")
+            self.refuse(node, f"`{source_of(node)}`")
         try:
-            self.run(body)
-        except _Jump as jump:
-            reason = f"`{jump}` outside a loop"
-            raise config_error(reason, Origin(self._of.file)) from None
+            self.budget.charge()
+            return method(node)
+        except ConfigError as error:
+            error.locate(Place(self.origin(node), tuple(self.target)))
+            raise
+        except RecursionError:
+            self.fail(node, "nested too deeply; write it in steps")
+        except WRONG as error:
+            text = str(error) or type(error).__name__
+            if isinstance(error, KeyError):
+                text = f"no key {escape(text, 80)}"
+            self.fail(node, f"{escape(text, 160)} (in `{source_of(node)}`)")
+
+    # Statements -------------------------------------------------------------------
 
     def run(self, body: list[ast.stmt]) -> None:
         for node in body:
-            self._of.target = []
-            self._of.budget.charge()
-            method = getattr(self, f"_run_{type(node).__name__.lower()}", None)
-            if method is None:
-                word = type(node).__name__.replace("FunctionDef", "def")
-                self._of.refuse(node, f"`{word.removesuffix('Def').lower()}`")
-            try:
-                method(node)
-            except ConfigError as error:
-                error.locate(self._of.place(node))
-                raise
-            except WRONG as error:
-                self._of.fail(node, str(error) or type(error).__name__)
+            self.target = []
+            self.value(node)
 
-    def _run_assign(self, node: ast.Assign | ast.AnnAssign) -> None:
+    def assign(
+        self, target: ast.expr, value: Any, inner: dict[str, Any] | None = None
+    ) -> None:
+        """Bind `value` to a name, an unpacked row of targets or a subscript.
+
+        `inner` takes the names of a comprehension.
+        """
+        if isinstance(target, ast.Name) and inner is not None:
+            inner[target.id] = value
+        elif isinstance(target, ast.Name):
+            place(self.names, target.id, value, self.origin(target))
+            if target.id == "_base_":
+                self._load_bases(value, self.origin(target))
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            given = operations.items(self.budget, value)
+            if len(given) != len(target.elts):
+                self.fail(target, f"{len(target.elts)} names for {len(given)} values")
+            for part, item in zip(target.elts, given, strict=True):
+                self.assign(part, item, inner)
+        elif isinstance(target, ast.Subscript) or _in_base(target):
+            holder, key = self.holder(target)
+            if _in_base(target):  # from then on it is the bases' own
+                value = operations.deep_copy(self.budget, value)
+            if isinstance(holder, ConfigDict):
+                line = self.origin(target)
+                operations.put(self.budget, holder, key, value, line)
+            elif isinstance(holder, list) and isinstance(key, int):
+                holder[key] = value
+            else:
+                self.fail(target, f"{describe(holder)} takes no value at that place")
+        else:
+            self.refuse(target, f"an assignment to `{source_of(target)}`")
+
+    def _read_assign(self, node: ast.Assign | ast.AnnAssign) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        self._of.target = names_bound(targets)[:1]
+        self.target = _names_bound(targets)[:1]
         if node.value is not None:
-            value = self._of.value(node.value)
+            value = self.value(node.value)
             for target in targets:
-                self._of.assign(target, value)
+                self.assign(target, value)
 
-    _run_annassign = _run_assign
+    _read_annassign = _read_assign
 
-    def _run_augassign(self, node: ast.AugAssign) -> None:
-        self._of.target = names_bound([node.target])[:1]
-        old, given = self._of.value(node.target), self._of.value(node.value)
+    def _read_augassign(self, node: ast.AugAssign) -> None:
+        self.target = _names_bound([node.target])[:1]
+        old, given = self.value(node.target), self.value(node.value)
         if isinstance(old, list) and isinstance(node.op, ast.Add):
             # In place, as Python does: other names for the list see it too.
-            old.extend(operations.items(self._of.budget, given))
-            self._of.assign(node.target, self._of.budget.made(old))
+            old.extend(operations.items(self.budget, given))
+            self.assign(node.target, self.budget.made(old))
         else:
-            made = operations.operate(self._of.budget, node.op, old, given)
-            self._of.assign(node.target, made)
+            made = operations.operate(self.budget, node.op, old, given)
+            self.assign(node.target, made)
 
-    def _run_expr(self, node: ast.Expr) -> None:
-        self._of.value(node.value)
+    def _read_expr(self, node: ast.Expr) -> None:
+        self.value(node.value)
 
-    def _run_if(self, node: ast.If) -> None:
-        self.run(node.body if self._of.value(node.test) else node.orelse)
+    def _read_if(self, node: ast.If) -> None:
+        self.run(node.body if self.value(node.test) else node.orelse)
 
-    def _run_for(self, node: ast.For) -> None:
-        for item in operations.items(self._of.budget, self._of.value(node.iter)):
-            self._of.budget.charge()
-            self._of.assign(node.target, item)
-            try:
-                self.run(node.body)
-            except _Jump as jump:
-                if str(jump) == "break":
-                    return
+    def _read_for(self, node: ast.For) -> None:
+        for item in operations.items(self.budget, self.value(node.iter)):
+            self.budget.charge()
+            self.assign(node.target, item)
+            self.run(node.body)
         self.run(node.orelse)
 
-    def _run_break(self, node: ast.Break) -> None:
-        raise _Jump("break")
-
-    def _run_continue(self, node: ast.Continue) -> None:
-        raise _Jump("continue")
-
-    def _run_pass(self, node: ast.Pass) -> None:
+    def _read_pass(self, node: ast.Pass) -> None:
         pass
 
-    def _run_import(self, node: ast.Import | ast.ImportFrom) -> None:
+    def _read_import(self, node: ast.Import | ast.ImportFrom) -> None:
         """Nothing is imported: `copy` has its two functions here, and anything else is
         refused where it is used."""
         module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
         for alias in node.names:
             name, known = alias.asname or alias.name, f"{module}{alias.name}"
-            if known in self._of.functions:
-                self._of.functions[name] = self._of.functions[known]
-            elif known == "copy" == name:
-                continue
-            else:
-                self._of.imports[name.partition(".")[0]] = node
+            if known in self.functions:
+                self.functions[name] = self.functions[known]
+            elif not known == "copy" == name:
+                self.imports[name.partition(".")[0]] = node
                 logging.getLogger("devrun").warning(
                     "%s: nothing is imported; a module that registers something "
                     "belongs into custom_imports",
-                    self._of.origin(node),
+                    self.origin(node),
                 )
 
-    _run_importfrom = _run_import
+    _read_importfrom = _read_import
 
-    def _run_delete(self, node: ast.Delete) -> None:
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                self._of.value(target)
-                self._of.names.pop(target.id)
-                continue
-            if not isinstance(target, ast.Subscript):
-                self._of.refuse(target, f"`del` of `{source_of(target)}`")
-            holder, key = self._of.holder(target)
-            if not isinstance(holder, (dict, list)) or isinstance(key, slice):
-                self._of.fail(target, f"nothing can be deleted from {describe(holder)}")
-            self._of.budget.search(holder)
-            holder.pop(key)
+    # Expressions ----------------------------------------------------------------
+
+    def _read_constant(self, node: ast.Constant) -> Any:
+        value = node.value
+        if isinstance(value, str):
+            self.budget.charge(len(value) >> 6)
+            return self._fill(value)
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise TooMuch(f"{describe(value)}; at most {MAX_BITS} bits are taken")
+        if not isinstance(value, _SCALARS):
+            self.refuse(node, f"a {type(value).__name__} value")
+        return value
+
+    def _read_name(self, node: ast.Name) -> Any:
+        name = node.id
+        for known in (self._inner, self.names):
+            if name in known:
+                return known[name]
+        filled = self._fill(name)
+        if filled is not name:
+            return filled
+        if name in self.imports:
+            self.refuse(self.imports[name], "`import`")
+        if name == "dict" or name in self.functions:
+            self.refuse(node, f"the function {name} as a value")
+        hint = hint_for(name, self.names.keys() - {"__name__"})
+        self.fail(node, f"the name {name!r} is not defined above; {hint}".rstrip("; "))
+
+    def _read_list(self, node: ast.List) -> list[Any]:
+        return list(self._elements(node.elts))
+
+    def _read_tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
+        return tuple(self._elements(node.elts))
+
+    def _elements(self, nodes: list[ast.expr]) -> Iterator[Any]:
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                yield from operations.items(self.budget, self.value(node.value))
+            else:
+                yield self.value(node)
+
+    def _read_dict(self, node: ast.Dict) -> ConfigDict:
+        result = operations.new_dict(self.budget, self.origin(node))
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is None:
+                operations.update(self.budget, result, self.value(value))
+            else:
+                line = self.origin(key)
+                operations.put(
+                    self.budget, result, self.value(key), self.value(value), line
+                )
+        return result
+
+    def _read_call(self, node: ast.Call) -> Any:
+        function = node.func
+        name = _dotted(function)
+        root, hiding = name.partition(".")[0], (self._inner, self.names, self.imports)
+        if not any(root in names for names in hiding):
+            if name == "dict":
+                return self._call_dict(node)
+            if name in self.functions:
+                return self._call(self.functions[name], node)
+        if isinstance(function, ast.Attribute):
+            receiver = self.value(function.value)
+            method = operations.method_of(self.budget, receiver, function.attr)
+            if method is not None:
+                return self._call(method, node)
+        self.refuse(node, f"the call {source_of(function)}(...)")
+
+    def _call(self, function: Callable[..., Any], node: ast.Call) -> Any:
+        return function(*self._elements(node.args), **self._keywords(node))
+
+    def _call_dict(self, node: ast.Call) -> ConfigDict:
+        if len(node.args) > 1:
+            self.fail(node, "dict(...) takes one positional argument at most")
+        result = operations.new_dict(self.budget, self.origin(node))
+        for given in self._elements(node.args):
+            operations.update(self.budget, result, given)
+        operations.update(self.budget, result, self._keywords(node))
+        return result
+
+    def _keywords(self, node: ast.Call) -> ConfigDict:
+        """The arguments with a name, each with its line."""
+        result = operations.new_dict(self.budget)
+        for keyword in node.keywords:
+            value, line = self.value(keyword.value), self.origin(keyword)
+            given = value if keyword.arg is None else {keyword.arg: value}
+            if not isinstance(given, dict):
+                self.fail(keyword, f"`**` takes a dict, not {describe(given)}")
+            for key in operations.items(self.budget, given):
+                if key in result:
+                    self.fail(keyword, f"the key {describe(key)} is given twice")
+                own = origin_of(given, key) or line
+                value = dict.__getitem__(given, key)
+                operations.put(self.budget, result, key, value, own)
+        return result
+
+    def _read_attribute(self, node: ast.Attribute) -> Any:
+        root, _, path = _dotted(node).partition(".")
+        if root == "_base_":
+            return self._base(path, self.origin(node))
+        self.refuse(node, f"the attribute {source_of(node)}")
+
+    def _read_subscript(self, node: ast.Subscript) -> Any:
+        holder, key = self.holder(node)
+        if isinstance(holder, dict):
+            if key not in holder:
+                self.fail(node, f"no key {describe(key)}; {hint_for(key, holder)}")
+            return dict.__getitem__(holder, key)
+        if not isinstance(holder, (str, list, tuple, range)):
+            self.fail(node, f"{describe(holder)} has no items")
+        found = holder[key]
+        return self.budget.made(found) if isinstance(key, slice) else found
+
+    def _read_slice(self, node: ast.Slice) -> slice:
+        parts = (node.lower, node.upper, node.step)
+        return slice(*(None if part is None else self.value(part) for part in parts))
+
+    def holder(self, node: Any) -> tuple[Any, Any]:
+        """What `node` is an item of, and its key there; `_base_.a` is one too."""
+        named = isinstance(node, ast.Attribute)
+        key = node.attr if named else self.value(node.slice)
+        self.budget.look(key)
+        if isinstance(node.value, ast.Name) and node.value.id == "_base_":
+            return self._base("", self.origin(node)), key
+        return self.value(node.value), key
+
+    def _read_binop(self, node: ast.BinOp) -> Any:
+        left, right = self.value(node.left), self.value(node.right)
+        return operations.operate(self.budget, node.op, left, right)
+
+    def _read_unaryop(self, node: ast.UnaryOp) -> Any:
+        return operations.operate(self.budget, node.op, self.value(node.operand))
+
+    def _read_boolop(self, node: ast.BoolOp) -> Any:
+        stop_at = isinstance(node.op, ast.Or)
+        value: Any = None
+        for part in node.values:
+            value = self.value(part)
+            if bool(value) is stop_at:
+                break
+        return value
+
+    def _read_compare(self, node: ast.Compare) -> bool:
+        left = self.value(node.left)
+        for sign, right_node in zip(node.ops, node.comparators, strict=True):
+            right = self.value(right_node)
+            if not operations.operate(self.budget, sign, left, right):
+                return False
+            left = right
+        return True
+
+    def _read_ifexp(self, node: ast.IfExp) -> Any:
+        return self.value(node.body if self.value(node.test) else node.orelse)
+
+    def _read_joinedstr(self, node: ast.JoinedStr) -> str:
+        parts = [str(self.value(part)) for part in node.values]
+        self.budget.text(sum(map(len, parts)))
+        return "".join(parts)
+
+    def _read_formattedvalue(self, node: ast.FormattedValue) -> str:
+        spec = str(self.value(node.format_spec)) if node.format_spec else ""
+        value, conversion = self.value(node.value), _CONVERSIONS[node.conversion]
+        return operations.show(self.budget, value, conversion, spec)
+
+    def _read_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
+        return [self.value(node.elt) for _ in self._loop(node.generators)]
+
+    _read_generatorexp = _read_listcomp
+
+    def _read_dictcomp(self, node: ast.DictComp) -> ConfigDict:
+        result = operations.new_dict(self.budget, self.origin(node))
+        for _ in self._loop(node.generators):
+            key, value = self.value(node.key), self.value(node.value)
+            operations.put(self.budget, result, key, value, self.origin(node.key))
+        return result
+
+    def _loop(self, generators: list[ast.comprehension]) -> Iterator[None]:
+        """Once for each round, with the loop's names bound until it ends."""
+        if not generators:
+            yield
+            return
+        (first, *rest), outer = generators, self._inner
+        rounds = operations.items(self.budget, self.value(first.iter))
+        self._inner = dict(outer)
+        for item in rounds:
+            self.budget.charge()
+            self.assign(first.target, item, self._inner)
+            if all(self.value(test) for test in first.ifs):
+                yield from self._loop(rest)
+        self._inner = outer
+
+
+# Looking at nodes ---------------------------------------------------------------
+
+
+def _dotted(node: ast.expr) -> str:
+    """The source of a name with attributes, such as `a.b.c`; empty for all else."""
+    if isinstance(node, ast.Attribute):
+        owner = _dotted(node.value)
+        return f"{owner}.{node.attr}" if owner else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _in_base(node: ast.expr) -> bool:
+    """Whether `node` is a part of `_base_`, such as `_base_.a["b"][1]`."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id == "_base_"
+
+
+def _names_bound(targets: Sequence[ast.expr]) -> list[str]:
+    """The plain names among `targets`, those inside rows included."""
+    found: list[str] = []
+    for target in targets:
+        if isinstance(target, ast.Name):
+            found.append(target.id)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            found.extend(_names_bound(target.elts))
+    return found
+
+
+def source_of(node: ast.AST) -> str:
+    """`node` as source, its texts left out: one of them may be a secret."""
+    for part in ast.walk(node):  # it is read no further: this is for an error
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            part.value = "..."
+    try:
+        return escape(re.sub(MARKER, "{{...}}", ast.unparse(node)), 60)
+    except RecursionError:
+        return "..."

@@ -14,7 +14,7 @@ from typing import Any
 
 from devrun.config.limits import Budget
 from devrun.config.origin import config_error
-from devrun.config.python_reader import PythonFile, names_read, parse
+from devrun.config.python_reader import names_read, parse
 from devrun.config.tree import ConfigDict, place
 from devrun.place import Origin
 from devrun.text import escape
@@ -22,8 +22,10 @@ from devrun.text import escape
 _CODE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 
 
-def run_python(text: str, file: str, budget: Budget, markers: list[str]) -> PythonFile:
-    """Execute `text`; its variables, `_base_` and the markers in them included.
+def run_python(
+    text: str, file: str, budget: Budget, markers: list[str]
+) -> tuple[ConfigDict, set[str]]:
+    """Execute `text`; its variables, with `_base_` and markers, and the names it reads.
 
     Modules, functions and names with two leading underscores are left out.
 
@@ -61,4 +63,4 @@ def run_python(text: str, file: str, budget: Budget, markers: list[str]) -> Pyth
         if not (name.startswith("__") or name in markers or isinstance(value, _CODE)):
             line = where_bound.get(name, 0)
             place(values, name, value, Origin(file, line))
-    return PythonFile(values, names_read(tree))
+    return values, names_read(tree)

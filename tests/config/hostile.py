@@ -7,24 +7,21 @@ from __future__ import annotations
 
 _PYTHON = {
     # Widths and precisions
-    "width behind a name": "a = ['%(a)900000000d' % {'a': 1} for i in range(5)]",
     "width of format": "a = ['{:>٩٩٩٩٩٩٩٩}'.format(1) for i in range(5)]",
-    "precision": "a = ['%.900000000f' % 1 for i in range(5)]",
-    "width from a value": "a = ['%*d' % (900000000, 1) for i in range(5)]",
-    "many fields": "a = [len('%s' * 9999 % ((1,) * 9999)) for i in range(999)]",
-    "one text in many fields": "s = 'x' * 9999\na = '%(s)s' * 9999 % {'s': s}",
-    "braces by name": "d = {'a%d' % i: 1 for i in range(20000)}\n"
+    "precision": "a = [f'{1.5:.900000000f}' for i in range(5)]",
+    "many fields": "a = [len(('{}' * 9999).format(*[1] * 9999)) for i in range(999)]",
+    "one text in many fields": "s = 'x' * 9999\na = ('{s}' * 9999).format(s=s)",
+    "braces by name": "d = {f'a{i}': 1 for i in range(20000)}\n"
     "a = ['{a1}'.format(**d) for i in range(90000)]",
     "width of an f-string": "a = f'{1:999999999}'",
     # Copies
     "copies of a dict": "d = {i: i for i in range(50000)}\n"
     "a = [d.copy() for i in range(99999)]",
     "joined dicts": "d = {i: 1 for i in range(9999)}\na = [d | d for i in range(2000)]",
-    "keywords": "d = {'a%d' % i: 1 for i in range(20000)}\n"
+    "keywords": "d = {f'a{i}': 1 for i in range(20000)}\n"
     "a = [len(dict(**d)) for i in range(90000)]",
-    "globals": "d = {'a%d' % i: 1 for i in range(20000)}\n"
+    "globals": "d = {f'a{i}': 1 for i in range(20000)}\n"
     "for i in range(90000):\n    globals().update(d)",
-    "unions": "s = set(range(90000))\na = [len(s | s) for i in range(9999)]",
     "list times n": "a = [[0] * 90000 for i in range(9999)]",
     "text times n": "a = ['x' * 1000000 + str(i) for i in range(999)]",
     "slices of a list": "s = [1] * 90000\na = [s[i:] for i in range(9999)]",
@@ -40,9 +37,9 @@ _PYTHON = {
     # Searching and ordering
     "in a list": "s = list(range(90000))\na = [-1 in s for i in range(99999)]",
     "in a text": "s = 'ab' * 500000\na = ['ba' * 50 + 'c' in s for i in range(9999)]",
-    "count": "s = (1,) * 90000\na = [s.count(2) for i in range(99999)]",
+    "count": "s = [1] * 90000\na = [s.count(2) for i in range(99999)]",
     "insert": "s = [1] * 90000\nfor i in range(99999): s.insert(0, 1)",
-    "del": "s = [1] * 90000\nfor i in range(90000): del s[0]",
+    "pop": "s = [1] * 90000\nfor i in range(90000): s.pop(0)",
     "sort": "s = [i * 7919 % 90001 for i in range(50000)]\n"
     "a = [len(sorted(s)) for i in range(999)]",
     "max": "s = list(range(90000))\na = [max(s) + min(s) for i in range(9999)]",

@@ -13,7 +13,7 @@ TEXTS = {
         "lr = 0.1 * 8 / 16\noptimizer = dict(type='SGD', lr=lr, api_key='x')\n",
         "a = [1, 2]\nfor i in range(3):\n    a.append(i * 2)\n"
         "b = {k: v for k, v in zip('abc', a)}\nc = f'{b!r:>10} {a[0]:03d}'\n"
-        "d = '%s-%d' % ('x', 3)\nif a:\n    b.update(x=1)\nelse:\n    del a\n"
+        "d = '{}-{n}'.format('x', n=3)\nif a:\n    b.update(x=1)\nelse:\n    a.pop()\n"
         "e = sorted([3, 1])[::-1]\nf = max(1, 2) ** 3 // 2\n",
     ],
     ".yaml": [

@@ -171,7 +171,7 @@ def test_python_may_change_the_bases_as_mmengine_does(tree):
         "_base_.model.c *= 10\n"
         "_base_.model.more = one\n"
         "one[1]['w'] = 9\n"
-        "del _base_['model']['a']['b']\n",
+        "_base_['model']['a'].pop('b')\n",
     )
     cfg = Config.fromfile(path)
     assert cfg.steps == [{"w": 1}, {"w": 5}]

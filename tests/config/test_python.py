@@ -20,7 +20,6 @@ import pytest
         ("not 1 < 2 <= 2 or 3 in [3] and None is None", True),
         ("'a' if [] else 'b'", "b"),
         ("f'{3:03d}-{\"x\"!r}-{0.5:.{1 + 1}f}'", "003-'x'-0.50"),
-        ("'%s-%d' % ('x', 3) + '%(a)s' % dict(a=1)", "x-31"),
         ("'layers.{}.{n}'.format(4, n='w')", "layers.4.w"),
         ("'{text} {budget}'.format(text='a', budget='b')", "a b"),
         ("' a,b '.strip().upper().split(',')", ["A", "B"]),
@@ -55,12 +54,9 @@ def test_statements_that_published_configs_use(load):
         steps = []
         for i in range(5):
             if i == 1:
-                continue
-            elif i == 4:
-                break
-            steps.append(i)
-        else:
-            steps = None
+                steps.append(7)
+            elif i < 4:
+                steps.append(i)
         total: int = 1
         total += 2
         model = dict(type='Net', layers=[dict(w=1)])
@@ -71,14 +67,15 @@ def test_statements_that_published_configs_use(load):
         alias = pipeline
         alias += [2]
         pipeline.extend([3])
-        del c, model['head']
+        model.pop('head')
         __secret = 1
         '''
     )
     assert cfg._cfg_dict == {
         "a": 1,
         "b": 2,
-        "steps": [0, 2, 3],
+        "c": 3,
+        "steps": [0, 7, 2, 3],
         "i": 4,
         "total": 3,
         "model": {"type": "Other", "layers": [{"w": 5}], "depth": 3},
@@ -121,7 +118,8 @@ def test_a_value_used_twice_becomes_two(load):
         ("a = ...", "a ellipsis value"),
         ("x.y = 1", "an assignment to `x.y`"),
         ("assert 1", "`assert`"),
-        ("global a", "`global`"),
+        ("for i in [1]: break", "`break`"),
+        ("del first", "`del`"),
     ],
 )
 def test_code_is_refused_with_its_line_and_the_way_past(refusal, text, what):
@@ -140,6 +138,7 @@ def test_code_is_refused_with_its_line_and_the_way_past(refusal, text, what):
         ("a = dict(x=1)['y']\n", "cfg.py:1: a: no key 'y'"),
         ("a = [1][3]\n", "list index out of range"),
         ("a = 1 / 0\n", "division by zero"),
+        ("a = '%s' % 1\n", "use an f-string"),
         ("a = 'x' + 1\n", "cfg.py:1: a: can only concatenate"),
         ("a = int('x')\n", "invalid literal"),
         ("a = dict(\n    b=1,\n    c=1 + None)\n", "cfg.py:3: a: unsupported operand"),
@@ -150,8 +149,6 @@ def test_code_is_refused_with_its_line_and_the_way_past(refusal, text, what):
         ("a = (1\n", "cfg.py:1: not valid Python"),
         ("a = 1\n  b = 2\n", "cfg.py:2: not valid Python"),
         ("a, b = 1, 2, 3\n", "2 names for 3 values"),
-        ("break\n", "`break` outside a loop"),
-        ("del a\n", "the name 'a' is not defined above"),
         ("a = dict(1, 2)\n", "one positional argument"),
         ("a = (-1) ** 0.5\n", "a complex number"),
         ("a = '\\ud800'\n", "lone surrogate"),
