@@ -130,7 +130,7 @@ class Reader:
             ConfigError: anything but plain values and what is made of them.
         """
         kind = type(node).__name__
-        method = getattr(self, f"_read_{kind.lower()}", None)
+        method = _PLAIN.get(kind) or getattr(Reader, f"_read_{kind.lower()}", None)
         if method is None:
             if isinstance(node, ast.stmt):
                 word = kind.replace("FunctionDef", "def").replace("Delete", "del")
@@ -138,7 +138,7 @@ class Reader:
             self.refuse(node, f"`{source_of(node)}`")
         try:
             self.budget.charge()
-            return method(node)
+            return method(self, node)
         except ConfigError as error:
             error.locate(Place(self.origin(node), tuple(self.target)))
             raise
@@ -211,21 +211,12 @@ class Reader:
             made = operations.operate(self.budget, node.op, old, given)
             self.assign(node.target, made)
 
-    def _read_expr(self, node: ast.Expr) -> None:
-        self.value(node.value)
-
-    def _read_if(self, node: ast.If) -> None:
-        self.run(node.body if self.value(node.test) else node.orelse)
-
     def _read_for(self, node: ast.For) -> None:
         for item in operations.items(self.budget, self.value(node.iter)):
             self.budget.charge()
             self.assign(node.target, item)
             self.run(node.body)
         self.run(node.orelse)
-
-    def _read_pass(self, node: ast.Pass) -> None:
-        pass
 
     def _read_import(self, node: ast.Import | ast.ImportFrom) -> None:
         """Nothing is imported: `copy` has its two functions here, and anything else is
@@ -273,13 +264,7 @@ class Reader:
         hint = hint_for(name, self.names.keys() - {"__name__"})
         self.fail(node, f"the name {name!r} is not defined above; {hint}".rstrip("; "))
 
-    def _read_list(self, node: ast.List) -> list[Any]:
-        return list(self._elements(node.elts))
-
-    def _read_tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
-        return tuple(self._elements(node.elts))
-
-    def _elements(self, nodes: list[ast.expr]) -> Iterator[Any]:
+    def elements(self, nodes: list[ast.expr]) -> Iterator[Any]:
         for node in nodes:
             if isinstance(node, ast.Starred):
                 yield from operations.items(self.budget, self.value(node.value))
@@ -315,13 +300,13 @@ class Reader:
         self.refuse(node, f"the call {source_of(function)}(...)")
 
     def _call(self, function: Callable[..., Any], node: ast.Call) -> Any:
-        return function(*self._elements(node.args), **self._keywords(node))
+        return function(*self.elements(node.args), **self._keywords(node))
 
     def _call_dict(self, node: ast.Call) -> ConfigDict:
         if len(node.args) > 1:
             self.fail(node, "dict(...) takes one positional argument at most")
         result = operations.new_dict(self.budget, self.origin(node))
-        for given in self._elements(node.args):
+        for given in self.elements(node.args):
             operations.update(self.budget, result, given)
         operations.update(self.budget, result, self._keywords(node))
         return result
@@ -359,10 +344,6 @@ class Reader:
         found = holder[key]
         return self.budget.made(found) if isinstance(key, slice) else found
 
-    def _read_slice(self, node: ast.Slice) -> slice:
-        parts = (node.lower, node.upper, node.step)
-        return slice(*(None if part is None else self.value(part) for part in parts))
-
     def holder(self, node: Any) -> tuple[Any, Any]:
         """What `node` is an item of, and its key there; `_base_.a` is one too."""
         named = isinstance(node, ast.Attribute)
@@ -371,13 +352,6 @@ class Reader:
         if isinstance(node.value, ast.Name) and node.value.id == "_base_":
             return self._base("", self.origin(node)), key
         return self.value(node.value), key
-
-    def _read_binop(self, node: ast.BinOp) -> Any:
-        left, right = self.value(node.left), self.value(node.right)
-        return operations.operate(self.budget, node.op, left, right)
-
-    def _read_unaryop(self, node: ast.UnaryOp) -> Any:
-        return operations.operate(self.budget, node.op, self.value(node.operand))
 
     def _read_boolop(self, node: ast.BoolOp) -> Any:
         stop_at = isinstance(node.op, ast.Or)
@@ -397,9 +371,6 @@ class Reader:
             left = right
         return True
 
-    def _read_ifexp(self, node: ast.IfExp) -> Any:
-        return self.value(node.body if self.value(node.test) else node.orelse)
-
     def _read_joinedstr(self, node: ast.JoinedStr) -> str:
         parts = [str(self.value(part)) for part in node.values]
         self.budget.text(sum(map(len, parts)))
@@ -410,19 +381,14 @@ class Reader:
         value, conversion = self.value(node.value), _CONVERSIONS[node.conversion]
         return operations.show(self.budget, value, conversion, spec)
 
-    def _read_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
-        return [self.value(node.elt) for _ in self._loop(node.generators)]
-
-    _read_generatorexp = _read_listcomp
-
     def _read_dictcomp(self, node: ast.DictComp) -> ConfigDict:
         result = operations.new_dict(self.budget, self.origin(node))
-        for _ in self._loop(node.generators):
+        for _ in self.loop(node.generators):
             key, value = self.value(node.key), self.value(node.value)
             operations.put(self.budget, result, key, value, self.origin(node.key))
         return result
 
-    def _loop(self, generators: list[ast.comprehension]) -> Iterator[None]:
+    def loop(self, generators: list[ast.comprehension]) -> Iterator[None]:
         """Once for each round, with the loop's names bound until it ends."""
         if not generators:
             yield
@@ -434,8 +400,32 @@ class Reader:
             self.budget.charge()
             self.assign(first.target, item, self._inner)
             if all(self.value(test) for test in first.ifs):
-                yield from self._loop(rest)
+                yield from self.loop(rest)
         self._inner = outer
+
+
+_PLAIN: dict[str, Callable[[Reader, Any], Any]] = {
+    "BinOp": lambda of, node: operations.operate(
+        of.budget, node.op, of.value(node.left), of.value(node.right)
+    ),
+    "Expr": lambda of, node: of.value(node.value),
+    "If": lambda of, node: of.run(node.body if of.value(node.test) else node.orelse),
+    "IfExp": lambda of, node: of.value(
+        node.body if of.value(node.test) else node.orelse
+    ),
+    "List": lambda of, node: list(of.elements(node.elts)),
+    "ListComp": lambda of, node: [of.value(node.elt) for _ in of.loop(node.generators)],
+    "Pass": lambda of, node: None,
+    "Slice": lambda of, node: slice(
+        *(part and of.value(part) for part in (node.lower, node.upper, node.step))
+    ),
+    "Tuple": lambda of, node: tuple(of.elements(node.elts)),
+    "UnaryOp": lambda of, node: operations.operate(
+        of.budget, node.op, of.value(node.operand)
+    ),
+}
+"""Kinds of nodes whose value is one line; the others have a method."""
+_PLAIN["GeneratorExp"] = _PLAIN["ListComp"]
 
 
 # Looking at nodes ---------------------------------------------------------------
