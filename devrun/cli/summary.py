@@ -15,7 +15,7 @@ from devrun.rehearsal.shares import bound_of, shares_of
 from devrun.text import one_line
 
 NOT_METRICS = (
-    "mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "momentum", "memory",
+    "mode", "epoch", "iter", "step", "lr", "momentum", "memory",
     "time", "data_time", "wait_time", "copy_time", "compute_time",
 )  # fmt: skip
 """Fields of a record about the run, not the model; `TextLoggerHook` keeps log values

@@ -45,7 +45,7 @@ from devrun.text import LINE, escape
 
 SPLITS = ("test", "val")
 WEIGHTS = ("evaluated", "trained")
-OF_TRAINING = ("save_best", "rule", "start", "interval", "max_keep_best", "out_dir")
+OF_TRAINING = ("save_best", "rule", "start", "interval", "out_dir")
 """Arguments of an `evaluation` that say when to evaluate and what to keep."""
 NOT_EVALUATED = (
     *("work_dir", "load_from", "resume_from", "auto_resume", "watchdog"),

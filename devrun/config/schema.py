@@ -221,7 +221,6 @@ KEYS: dict[str, str | Section] = {
             "save_last": "flag",
             "sync_buffer": "flag",
             "async": "flag",
-            "on_storage_error": "text",
             "file_client_args": "dict?",
             "filename_tmpl": "text",
             "create_symlink": "flag",

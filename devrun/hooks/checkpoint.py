@@ -24,7 +24,6 @@ from devrun.errors import (
     ConfigTypeError,
     StorageError,
     UnsupportedFeatureError,
-    nearest,
 )
 from devrun.files import own_folder, user_path
 from devrun.hooks.base import Hook, Priority
@@ -34,8 +33,6 @@ from devrun.parallel.divided import is_divided
 from devrun.ranks import together
 from devrun.registry import HOOKS
 from devrun.run import Run
-
-STORAGE_POLICIES = ("continue", "stop")
 
 
 def saves_in_background(runner: Run) -> bool:
@@ -55,6 +52,9 @@ def saves_full(runner: Run) -> bool | None:
 class CheckpointHook(Hook):
     """Saves through `runner.save_checkpoint` and deletes what is too old.
 
+    A run goes on where the disk refuses a checkpoint; that the last state could not be
+    saved is an error at its end.
+
     A checkpoint is named by the updates done, so one taken inside an epoch never
     replaces another.
 
@@ -70,9 +70,6 @@ class CheckpointHook(Hook):
         save_last: save at the end of the run whatever the interval.
         sync_buffer: average the buffers of all processes before saving.
         file_client_args: MMCV's remote storage; refused.
-        on_storage_error: when the disk refuses a checkpoint, `continue` without it
-            until the next one, or `stop`. The end of the run is always an error
-            where its last state could not be saved.
         full: whether the process of rank 0 writes all weights and optimizer state
             (`true`), or each process those that are its own (`false`). By default the
             second where they are spread over processes (fsdp, tensor), else the first:
@@ -102,7 +99,6 @@ class CheckpointHook(Hook):
         sync_buffer: bool = False,
         file_client_args: Any = None,
         *,
-        on_storage_error: str = "continue",
         full: bool | None = None,
         **kwargs: Any,
     ) -> None:
@@ -118,16 +114,9 @@ class CheckpointHook(Hook):
                 "out_dir to a mounted directory",
                 key="file_client_args",
             )
-        if on_storage_error not in STORAGE_POLICIES:
-            raise ConfigError(
-                f"no on_storage_error {on_storage_error!r}; "
-                f"{nearest(str(on_storage_error), STORAGE_POLICIES)}",
-                key="on_storage_error",
-            )
         self.interval = interval
         self.in_background = in_background
         self.full = full
-        self.on_storage_error = on_storage_error
         self.by_epoch = by_epoch
         self.save_optimizer = save_optimizer
         self.out_dir = None if out_dir is None else os.fspath(out_dir)
@@ -147,7 +136,7 @@ class CheckpointHook(Hook):
             check_possible(self.out_dir)
             self.out_dir = None
         self.interval, self.save_last = -1, True
-        self.on_storage_error, self._dry_run = "continue", True
+        self._dry_run = True
         return True
 
     def directory(self, work_dir: str | None) -> str:
@@ -244,7 +233,7 @@ class CheckpointHook(Hook):
 
     def after_train_iter(self, runner: Run) -> None:
         if self.in_background:
-            with self._storage_policy(runner):
+            with self._going_on(runner):
                 runner.checkpointer.check()
         if not self.by_epoch and (
             self.every_n_iters(runner, self.interval)
@@ -256,11 +245,11 @@ class CheckpointHook(Hook):
     def after_run(self, runner: Run) -> None:
         # A run that was asked to stop never reaches its last epoch or iteration.
         if self.save_last and self._saved_at == runner.iter:
-            with self._storage_policy(runner):
+            with self._going_on(runner):
                 runner.checkpointer.finish()
         if self.save_last and self._saved_at != runner.iter:
             runner.logger.info("Saving checkpoint at the end, %d updates", runner.iter)
-            with self._storage_policy(runner) if self._dry_run else nullcontext():
+            with self._going_on(runner) if self._dry_run else nullcontext():
                 self._save(runner)
         runner.checkpointer.finish()
         self._unlock(runner)
@@ -274,9 +263,9 @@ class CheckpointHook(Hook):
     def _save_checkpoint(self, runner: Run) -> None:
         """Save now and delete what is too old; called on every rank."""
         began = perf_counter()
-        with self._storage_policy(runner):
+        with self._going_on(runner):
             runner.checkpointer.finish()
-        with self._storage_policy(runner):
+        with self._going_on(runner):
             self._save(runner)
         exclude_time(runner, perf_counter() - began, "saving")
 
@@ -308,14 +297,12 @@ class CheckpointHook(Hook):
             prune_files(root, keep, [best] if best else [], pattern=self._pattern)
 
     @contextmanager
-    def _storage_policy(self, runner: Run) -> Iterator[None]:
-        """What a refusal of the disk does: the same on every rank."""
+    def _going_on(self, runner: Run) -> Iterator[None]:
+        """Go on where the disk refuses, on every rank."""
         try:
             yield
         except StorageError as error:
             self._saved_at = -1
-            if self.on_storage_error == "stop":
-                raise
             runner.logger.error(
                 "checkpoint not saved, training goes on without it: %s", error
             )

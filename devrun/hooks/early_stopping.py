@@ -74,7 +74,6 @@ class EarlyStoppingHook(ResultHook):
         rule: `greater` or `less`; inferred from the name if not given.
         patience: evaluations in a row without improvement that end the run.
         min_delta: by how much a result must be better to count.
-        threshold: end the run at once when a result is at least this good.
 
     Raises:
         ConfigError: an argument cannot be used, or results come without `monitor`.
@@ -86,17 +85,15 @@ class EarlyStoppingHook(ResultHook):
         rule: str | None = None,
         patience: int = 5,
         min_delta: float = 0.0,
-        threshold: float | None = None,
     ) -> None:
         whole_number("patience", patience)
-        check_finite({"min_delta": min_delta, "threshold": threshold})
+        check_finite({"min_delta": min_delta})
         if min_delta < 0:
             raise ConfigError.of("min_delta", f"must be 0 or more, got {min_delta!r}")
         self.monitor = monitor
         self.rule = infer_rule(monitor, rule)
         self.patience = patience
         self.min_delta = min_delta
-        self.threshold = threshold
         self.best: float | None = None
         self.waited = 0
 
@@ -114,17 +111,8 @@ class EarlyStoppingHook(ResultHook):
             self.best, self.waited = value, 0
         else:
             self.waited += 1
-        if self._reached(value):
-            runner.request_stop(
-                f"{self.monitor} is {value:.6g}, which reaches {self.threshold:g}"
-            )
-        elif self.waited >= self.patience:
+        if self.waited >= self.patience:
             best = "never finite" if self.best is None else f"{self.best:.6g} at best"
             runner.request_stop(
                 f"{self.monitor} ({best}) did not improve in {self.waited} evaluations"
             )
-
-    def _reached(self, value: float) -> bool:
-        if self.threshold is None:
-            return False
-        return value == self.threshold or is_better(self.rule, value, self.threshold)

@@ -119,17 +119,6 @@ def test_rates_fall_towards_the_input(run, capsys, device):
         torch.testing.assert_close(smaller, step * scale, rtol=1e-3, atol=1e-7)
 
 
-def test_a_dry_run_shows_the_depths(config, train, caplog):
-    optimizer = {"type": "AdamW", "lr": 0.1, "paramwise_cfg": {"layer_decay": 0.5}}
-    path = config(model=VIT, data=DATA, optimizer=optimizer)
-    status, _, err = train(path, "--dry-run", "--no-progress")
-    assert status == 0, err
-    rows = re.findall(r"depth (\d) of 4, lr x ([\d.]+): (\d+) parameters", err)
-    assert rows[0] == ("0", "0.0625", "4")
-    assert rows[-1] == ("4", "1", "4")
-    assert len(rows) == 5
-
-
 def test_depths_are_those_of_timm():
     timm = vision("timm")
     from timm.optim import param_groups_layer_decay

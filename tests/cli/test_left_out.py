@@ -58,19 +58,3 @@ def test_weights_that_are_not_finite_are_told_at_the_end(config, train, action):
     assert "not finite: parameter 'layers." in out
     assert f"nonfinite is {action!r}" in err
     assert record(RUN)["not_finite"].startswith("parameter ")
-
-
-def test_rates_of_groups_are_no_metrics(config, train):
-    path = config(
-        optimizer={
-            "type": "SGD",
-            "lr": 0.1,
-            "paramwise_cfg": {"bias_lr_mult": 2.0},
-        }
-    )
-    status, out, _ = train(path)
-    assert status == 0
-    assert any("lr_min" in line for line in logged(RUN))
-    assert set(record(RUN)["metrics"]) == {"loss", "accuracy"}
-    line = next(line for line in out.splitlines() if "last validation" in line)
-    assert "lr_" not in line

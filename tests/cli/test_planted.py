@@ -121,9 +121,9 @@ def test_files_of_another_run_are_neither_replaced_nor_deleted(
 
 def test_a_state_names_no_best_checkpoint_elsewhere():
     hook = EvalHook(loader(), save_best="loss")
-    best = [[0.5, "../../other/step-00000001"]]
+    best = [0.5, "../../other/step-00000001"]
     hook.load_state_dict({"best": best, "key_indicator": "loss", "rule": "less"})
-    assert hook.best.entries == [(0.5, "step-00000001")]
+    assert hook.best.entry == (0.5, "step-00000001")
 
 
 def test_a_profile_takes_the_place_of_no_file(config, train, victim, tmp_path):

@@ -115,7 +115,7 @@ def test_the_flag_for_the_seed_has_the_same_bound(config, train):
         lambda: OptimizerHook(mean_over="tokens"),
         lambda: StepLrUpdaterHook(step=1, gamma=NAN),
         lambda: StepLrUpdaterHook(step=1, warmup="linear", warmup_iters=LONG),
-        lambda: EarlyStoppingHook("loss", threshold=NAN),
+        lambda: EarlyStoppingHook("loss", min_delta=NAN),
         lambda: build_optimizer(net(), {"type": "Adam", "betas": (NAN, 0.9)}),
         lambda: build_optimizer(net(), {"type": "SGD", "lr": LONG}),
         lambda: build_dataloader(samples_of(4), workers_per_gpu=1000),

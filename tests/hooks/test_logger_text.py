@@ -156,23 +156,6 @@ def test_json_starts_with_meta_and_has_a_strict_record_a_line(tmp_path):
     assert first["lr"] == 0.1
 
 
-def test_groups_with_their_own_rate_are_shown_by_range(tmp_path):
-    net = Losses()
-    other = nn.Parameter(torch.zeros(()))
-    groups = [{"params": [net.weight]}, {"params": [other], "lr": 1e-6}]
-    runner = run(
-        TextLoggerHook(interval=4),
-        model=net,
-        optimizer=torch.optim.SGD(groups, lr=0.5),
-        length=1,
-        work_dir=tmp_path,
-    )
-    (line,) = runner.lines.matching("^Epoch")
-    assert line == "Epoch [1][4/4]\tlr: 5.000e-01, loss: 2.5000"
-    record = records(tmp_path)[1]
-    assert (record["lr"], record["lr_min"], record["lr_max"]) == (0.5, 1e-6, 0.5)
-
-
 def test_throughput_is_samples_by_time(tmp_path):
     run(IterTimerHook(), TextLoggerHook(interval=2), model=Losses(7), work_dir=tmp_path)
     for record in records(tmp_path)[1:]:

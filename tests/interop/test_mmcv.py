@@ -446,7 +446,7 @@ with runner.evaluating():
 assert hook.seen == averaged != now  # the average was in the model, and is out again
 assert hook.rule == "greater" and hook.key_indicator == "total"
 print(len(hook.latest_results), hook.test_fn, runner.meta["hook_msgs"]["best_ckpt"])
-assert hook.best.entries and len(hook.latest_results) == 6
+assert hook.best.entry and len(hook.latest_results) == 6
 from safetensors.torch import load_file
 import os
 best = runner.meta["hook_msgs"]["best_ckpt"]

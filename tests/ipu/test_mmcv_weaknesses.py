@@ -76,7 +76,7 @@ def test_1_iteration_based_training_evaluates(tmp_path):
 def test_2_the_best_checkpoint_loads_and_scores_what_it_scored(tmp_path):
     runner = finished(config(tmp_path))
     hook = next(h for h in runner.hooks if isinstance(h, EvalHook))
-    score, name = hook.best.entries[0]
+    score, name = hook.best.entry
     other = build_training(
         config(tmp_path / "again", device="cpu", load_from=str(best(tmp_path, name))),
         progress=False,

@@ -72,18 +72,6 @@ def test_a_full_disk_does_not_end_the_run(tmp_path, full_at, capsys, background)
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_a_full_disk_may_end_the_run(tmp_path, full_at, background):
-    full_at(2)
-    config = {"async": background, "on_storage_error": "stop"}
-    run = started(tmp_path, 600, **config)
-    with pytest.raises(StorageError) as caught:
-        run.run([loader()])
-    assert caught.value.errno == errno.ENOSPC
-    assert run.iter < 600
-    assert steps(tmp_path) == [2]
-
-
-@pytest.mark.parametrize("background", [False, True])
 def test_an_end_that_is_not_saved_is_an_error(tmp_path, monkeypatch, background):
     def broken(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -98,11 +86,6 @@ def test_an_end_that_is_not_saved_is_an_error(tmp_path, monkeypatch, background)
         run.run([loader()])
     assert 2 in steps(tmp_path)
     assert 6 not in steps(tmp_path)
-
-
-def test_a_wrong_policy_names_the_nearest():
-    with pytest.raises(ConfigError, match="on_storage_error.*continue"):
-        runner().register_checkpoint_hook({"on_storage_error": "contineu"})
 
 
 OTHER = """

@@ -98,7 +98,7 @@ class Watches(Hook):
         self.seen.update(
             iterations=runner.iter,
             evaluated=evaluation.evaluated_at,
-            best=[name for _, name in evaluation.best.entries],
+            best=(evaluation.best.entry or ())[1:],
             hooks={type(hook).__name__ for hook in runner.hooks},
             files={p.name for p in Path(runner.work_dir).rglob("*")},
         )

@@ -1,4 +1,4 @@
-"""Which of two scores is better, and the best few checkpoints of a run."""
+"""Which of two scores is better, and the best checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from devrun.checkpoint.catalog import remove_checkpoint
@@ -95,21 +96,20 @@ def as_score(name: str, value: Any) -> float:
 
 
 class BestCheckpoints:
-    """Saves a checkpoint when its score is among the best `keep`, and drops the rest.
+    """Saves a checkpoint when its score is the best, and drops the one before.
 
-    A checkpoint is removed only when the one that takes its place is complete.
+    That is removed only when the one that takes its place is complete.
     """
 
-    def __init__(self, keep: int, out_dir: str | None) -> None:
-        self.keep = keep
+    def __init__(self, out_dir: str | None) -> None:
         self.out_dir = out_dir
-        self.entries: list[tuple[float, str]] = []
-        """(score, name of the checkpoint), best first."""
+        self.entry: tuple[float, str] | None = None
+        """(score, name of the checkpoint)."""
 
     def offer(
         self, runner: Run, metric: str, rule: str, score: float, when: str
     ) -> str | None:
-        """Save if `score` is good enough; the path of a new checkpoint.
+        """Save if `score` is the best; the path of a new checkpoint.
 
         `when` is the end of its name, such as `epoch_3`. Best score and path are kept
         in `runner.meta["hook_msgs"]`.
@@ -123,30 +123,25 @@ class BestCheckpoints:
             runner.checkpointer.finish()
         except StorageError as error:
             runner.logger.error("the checkpoint before is not saved: %s", error)
-        full = len(self.entries) >= self.keep
-        if full and not is_better(rule, score, self.entries[-1][0]):
+        before, messages = self.entry, runner.meta.setdefault("hook_msgs", {})
+        if before is not None and not is_better(rule, score, before[0]):
             return None
-        name = f"best_{_file_name(metric)}_{when}"
-        before, messages = self.entries, runner.meta.setdefault("hook_msgs", {})
         said = dict(messages)
-        ranked = [*(entry for entry in before if entry[1] != name), (score, name)]
-        ranked.sort(key=lambda entry: entry[0], reverse=rule == "greater")
         # known before it is saved: a run resumed from it must know its score
-        self.entries = ranked[: self.keep]
-        best = runner.checkpointer.root(self.out_dir) / self.entries[0][1]
-        messages.update(best_score=self.entries[0][0], best_ckpt=str(best))
+        self.entry = score, f"best_{_file_name(metric)}_{when}"
+        best = runner.checkpointer.root(self.out_dir) / self.entry[1]
+        messages.update(best_score=score, best_ckpt=str(best))
+        done = runner.iter
         try:
-            root, first, done = str(best.parent), best.name, runner.iter
-            outdated = [name for _, name in ranked[self.keep :]]
             return runner.save_checkpoint(
                 self.out_dir,
-                name=name,
+                name=best.name,
                 create_symlink=False,
                 background=saves_in_background(runner),
-                then=lambda: _replace(root, first, done, outdated),
+                then=lambda: _replace(best, done, before),
             )
         except BaseException as error:
-            self.entries = before
+            self.entry = before
             messages.clear()
             messages.update(said)
             if not isinstance(error, StorageError):
@@ -160,22 +155,19 @@ class BestCheckpoints:
         A checkpoint that was the best by another metric than `metric` (None: any) is
         not taken.
         """
-        if not self.entries and "best_score" in messages:
+        if self.entry is None and "best_score" in messages:
             name = os.path.basename(str(messages.get("best_ckpt") or ""))
-            if metric is not None and not name.startswith(
-                f"best_{_file_name(metric)}_"
-            ):
-                return
-            self.entries = [(float(messages["best_score"]), name)]
+            if metric is None or name.startswith(f"best_{_file_name(metric)}_"):
+                self.entry = float(messages["best_score"]), name
 
 
-def _replace(root: str, first: str, done: int, outdated: list[str]) -> None:
-    """Once the new one is durable: point at the best, remove the others."""
-    write_pointer(root, "best", first, done)
-    for old in outdated:
-        # a resumed run may have its best checkpoint elsewhere: it stays there
-        if old and os.path.isdir(os.path.join(root, old)):
-            remove_checkpoint(os.path.join(root, old))
+def _replace(best: Path, done: int, before: tuple[float, str] | None) -> None:
+    """Once the new one is durable: point at it, remove the one before."""
+    write_pointer(str(best.parent), "best", best.name, done)
+    # a resumed run may have its best checkpoint elsewhere: it stays there
+    old = best.parent / before[1] if before and before[1] else best
+    if old != best and old.is_dir():
+        remove_checkpoint(str(old))
 
 
 def _file_name(metric: str) -> str:

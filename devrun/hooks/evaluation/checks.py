@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from devrun.blame import cause_of
-from devrun.config.numbers import whole_number
 from devrun.data.facts import data_facts
 from devrun.dist import gather_objects
 from devrun.errors import (
@@ -20,13 +19,6 @@ from devrun.hooks.evaluation.loop import length_of
 from devrun.metrics import StatefulMetric, build_metrics
 from devrun.ranks import require_same
 from devrun.scopes import SCOPES
-
-
-def check_schedule(start: int | None, interval: int, keep: int) -> None:
-    """Refuse counts that are none."""
-    whole_number("start", 0 if start is None else start, least=0)
-    whole_number("interval", interval)
-    whole_number("max_keep_best", keep)
 
 
 def check_set_names(sets: Mapping[str, Any], save_best: Any) -> None:
@@ -79,13 +71,10 @@ def dataset_of(dataloader: Any) -> Any:
         raise ConfigTypeError(
             f"dataloader must be a torch DataLoader, got {type(dataloader).__name__}"
         )
-    if length_of(dataset) == 0:
-        raise DataError(f"the evaluation set {type(dataset).__name__} has no samples")
     if length_of(dataloader) == 0:
         raise DataError(
-            "the evaluation loader yields no batch: "
-            f"{type(dataset).__name__} has {length_of(dataset)} samples and drop_last "
-            "drops them"
+            f"the evaluation loader yields no batch: {type(dataset).__name__} has "
+            f"{length_of(dataset)} samples; check it and drop_last"
         )
     return dataset
 

@@ -10,11 +10,9 @@ from time import perf_counter
 from typing import Any, NoReturn, TypeAlias
 
 from devrun.checkpoint.storage import check_possible, check_writable
+from devrun.config.numbers import whole_number
 from devrun.dist import broadcast_object, on_main
-from devrun.errors import (
-    ConfigTypeError,
-    UnknownNameError,
-)
+from devrun.errors import UnknownNameError
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.evaluation.best import (
     GREATER_KEYS,
@@ -24,7 +22,6 @@ from devrun.hooks.evaluation.best import (
     infer_rule,
 )
 from devrun.hooks.evaluation.checks import (
-    check_schedule,
     check_set_names,
     check_shares,
     dataset_of,
@@ -81,7 +78,6 @@ class EvalHook(Hook):
         rule: `greater` or `less`; inferred from the name if not given, which
             `greater_keys` and `less_keys` (in place of the built-in ones) help with.
         out_dir: of the best checkpoints; where the runner puts them by default.
-        max_keep_best: how many of the best are kept.
         at_end: evaluate after the last epoch (or iteration) too, as MMEngine does.
         eval_kwargs: for the data set's `evaluate`.
 
@@ -111,15 +107,11 @@ class EvalHook(Hook):
         less_keys: str | Sequence[str] | None = None,
         out_dir: str | os.PathLike[str] | None = None,
         *,
-        max_keep_best: int = 1,
         at_end: bool = False,
         **eval_kwargs: Any,
     ) -> None:
-        check_schedule(start, interval, max_keep_best)
-        if save_best is not None and not isinstance(save_best, str):
-            raise ConfigTypeError.of(
-                "save_best", f"must be a name or None, got {save_best!r}"
-            )
+        whole_number("start", 0 if start is None else start, least=0)
+        whole_number("interval", interval)
         sets = dataloader if isinstance(dataloader, Mapping) else {"": dataloader}
         check_set_names(sets, save_best)
         self.loaders: dict[str, Any] = dict(sets)
@@ -139,9 +131,7 @@ class EvalHook(Hook):
         if save_best is not None and (save_best != "auto" or rule is not None):
             known = "loss" if save_best == "auto" else save_best
             self.rule = infer_rule(known, rule, self.greater_keys, self.less_keys)
-        self.best = BestCheckpoints(
-            max_keep_best, None if out_dir is None else os.fspath(out_dir)
-        )
+        self.best = BestCheckpoints(None if out_dir is None else os.fspath(out_dir))
         self.initial_flag = start is not None
         self.evaluated_at: tuple[int, int] | None = None
         """(epoch, iter) of the runner at the last evaluation."""
@@ -221,7 +211,7 @@ class EvalHook(Hook):
         if self.save_best is None:
             return {}
         return {
-            "best": [[score, name] for score, name in self.best.entries],
+            "best": self.best.entry,
             "key_indicator": self.key_indicator,
             "rule": self.rule,
         }
@@ -230,10 +220,10 @@ class EvalHook(Hook):
         """Take the best of the run that saved, if it went by the same metric."""
         if self.save_best not in ("auto", state["key_indicator"]):
             return
-        # names alone: a checkpoint may be a stranger's, and outdated ones are deleted
-        self.best.entries = [
-            (float(score), os.path.basename(str(name))) for score, name in state["best"]
-        ]
+        if state["best"] is not None:
+            score, name = state["best"]
+            # the name alone: a checkpoint may be a stranger's, and old ones are deleted
+            self.best.entry = float(score), os.path.basename(str(name))
         self.key_indicator, self.rule = state["key_indicator"], state["rule"]
 
     def _evaluate_before_training(self, runner: Run, position: int) -> None:
@@ -379,7 +369,7 @@ class EvalHook(Hook):
         when = f"{'epoch' if self.by_epoch else 'iter'}_{done}"
         score = as_score(metric, key_score)
         path = self.best.offer(runner, metric, rule, score, when)
-        if path is not None and self.best.entries[0][1] == os.path.basename(path):
+        if path is not None:
             runner.logger.info(
                 "Best %s is %.4f at %s, saved as %s", metric, score, when, path
             )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 from devrun.dist import weighted_means
@@ -112,29 +113,12 @@ class LoggerHook(Hook, ABC):
         return runner.iter + 1 if self._record[2] is None else self._record[2]
 
     def get_lr_tags(self, runner: Run) -> dict[str, float]:
-        """`learning_rate` of the first group, of each optimizer if there are several.
-
-        Where groups differ, `learning_rate_min` and `_max` say over what range.
-        """
-        tags: dict[str, float] = {}
-        if runner.optimizer is None:
-            return tags
-        lrs = runner.current_lr()
-        for name, values in lrs.items() if isinstance(lrs, dict) else [("", lrs)]:
-            key = f"learning_rate/{name}" if name else "learning_rate"
-            tags[key] = values[0]
-            if max(values) > min(values):
-                tags[f"{key}_min"], tags[f"{key}_max"] = min(values), max(values)
-        return tags
+        """`learning_rate` of the first group, of each if there are several."""
+        return _first_values("learning_rate", runner, runner.current_lr)
 
     def get_momentum_tags(self, runner: Run) -> dict[str, float]:
         """`momentum` of the first group, of each optimizer if there are several."""
-        if runner.optimizer is None:
-            return {}
-        momentums = runner.current_momentum()
-        if isinstance(momentums, dict):
-            return {f"momentum/{name}": m[0] for name, m in momentums.items()}
-        return {"momentum": momentums[0]}
+        return _first_values("momentum", runner, runner.current_momentum)
 
     def get_loggable_tags(
         self,
@@ -252,6 +236,15 @@ class LoggerHook(Hook, ABC):
             self._log_as(runner, "val", runner.epoch + 1, self._val_step)
         finally:
             buffer.output, buffer.ready = held, ready
+
+
+def _first_values(tag: str, runner: Run, values: Callable[[], Any]) -> dict[str, float]:
+    if runner.optimizer is None:
+        return {}
+    found = values()
+    if isinstance(found, dict):
+        return {f"{tag}/{name}": row[0] for name, row in found.items()}
+    return {tag: found[0]}
 
 
 def average_over_ranks(runner: Run, n: int) -> None:

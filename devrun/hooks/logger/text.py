@@ -13,7 +13,7 @@ from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.text import escape
 
-_FIELDS = ("mode", "epoch", "iter", "step", "lr", "lr_min", "lr_max", "memory")
+_FIELDS = ("mode", "epoch", "iter", "step", "lr", "memory")
 """What the hook itself puts into a record; a log value of that name gets a `_`."""
 _NOT_LISTED = (*_FIELDS, *TIMES, THROUGHPUT)
 
@@ -29,8 +29,7 @@ class TextLoggerHook(LoggerHook):
         Iter(val) [5]     accuracy: 0.9000        (5 = batches evaluated)
 
     each on one line with a tab after the brackets. What MMCV does not have comes
-    last: the throughput over all ranks. In the file, `lr_min` and `lr_max` are there
-    where parameter groups differ (`lr` is the first group's).
+    last: the throughput over all ranks. `lr` is that of the first parameter group.
     `memory` is the peak in MiB, on devices that tell. In the file, the first line is
     the run's `meta`; `step` counts completed updates, which `iter` of a val record
     does not.
@@ -109,8 +108,11 @@ class TextLoggerHook(LoggerHook):
             "epoch": self.get_epoch(runner),
             "iter": count,
             "step": step,
-            **_learning_rates(runner),
         }
+        if runner.optimizer is not None:
+            rates = runner.current_lr()
+            several = isinstance(rates, dict)
+            record["lr"] = {k: v[0] for k, v in rates.items()} if several else rates[0]
         if mode == "train" and "time" in output:  # as in MMCV
             memory = runner.adapter.stats().get("peak_mib")
             if memory is not None:
@@ -164,18 +166,6 @@ class TextLoggerHook(LoggerHook):
             at_end = self.by_epoch and self.end_of_epoch(runner)
             if at_end or self.every_n_iters(runner, self.interval_exp_name):
                 runner.logger.info("Exp name: %s", escape(runner.meta["exp_name"]))
-
-
-def _learning_rates(runner: Run) -> dict[str, Any]:
-    """`lr` as in MMCV, and its range over the groups where they differ."""
-    if runner.optimizer is None:
-        return {}
-    rates = runner.current_lr()
-    if isinstance(rates, dict):
-        return {"lr": {name: values[0] for name, values in rates.items()}}
-    if max(rates) > min(rates):
-        return {"lr": rates[0], "lr_min": min(rates), "lr_max": max(rates)}
-    return {"lr": rates[0]}
 
 
 def _shown(value: Any) -> str:

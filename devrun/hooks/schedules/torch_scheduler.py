@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 
 import devrun.hooks.schedules.cycles  # noqa: F401 - fills the registry
@@ -16,7 +14,6 @@ from devrun import trust
 from devrun.config.numbers import whole_number
 from devrun.construct import check_call, where
 from devrun.errors import (
-    CheckpointError,
     ConfigError,
     ConfigTypeError,
     UnknownNameError,
@@ -30,8 +27,7 @@ from devrun.run import Run
 from devrun.scopes import foreign
 
 Scheduler = lr_scheduler.LRScheduler
-SCHEDULED = ("lr", "momentum", "betas")
-_SKIP = object()
+COUNTS = ("num_bad_epochs", "cooldown_counter", "last_epoch")
 LR = "LrUpdaterHook"
 MOMENTUM = "MomentumUpdaterHook"
 
@@ -118,9 +114,8 @@ class TorchSchedulerHook(Hook):
     """Steps a torch scheduler once for each completed update or epoch.
 
     The step is taken just before the next iteration or epoch, so that what is logged
-    after an update is the rate it was done with, and never before an update. A
-    scheduler whose arguments changed since a checkpoint is stepped anew to where the
-    run is; else its state is restored.
+    after an update is the rate it was done with, and never before an update. It has no
+    state: a run that is resumed steps a new one from the first rates to where it is.
 
     Args:
         policy: name of the class: torch's, one in LR_SCHEDULERS, or a dotted path; or
@@ -136,7 +131,6 @@ class TorchSchedulerHook(Hook):
     """
 
     priority: Any = Priority.VERY_HIGH
-    _takes_metric = False
 
     def __init__(
         self,
@@ -146,119 +140,63 @@ class TorchSchedulerHook(Hook):
         frequency: int = 1,
         **arguments: Any,
     ) -> None:
-        self.given = None if isinstance(policy, str) else policy
+        self.given: Any = None if isinstance(policy, str) else policy
         self._kind = _class(policy) if isinstance(policy, str) else type(policy)
-        if issubclass(self._kind, lr_scheduler.ReduceLROnPlateau) != self._takes_metric:
-            raise ConfigError(
-                f"{type(self).__name__} cannot run {policy}; lr_config with this "
-                "policy picks the right hook",
-                key="policy",
-            )
         if self.given is None:
             _check_arguments(self._kind, arguments)
-        whole_number("frequency", frequency)
-        self.policy = policy if isinstance(policy, str) else self._kind.__name__
-        self.by_epoch, self.frequency = by_epoch, frequency
+        else:
+            self._first = copy.deepcopy(self.given.state_dict())
+        self.by_epoch = by_epoch
+        self.frequency = whole_number("frequency", frequency)
         self.arguments = arguments
         self.schedulers: dict[str, Any] = {}
         self.steps = 0
         self._optimizer: Any = None
-        self._saved: dict[str, Any] | None = None
-        self._logger: Any = None
 
     def before_run(self, runner: Run) -> None:
         if self.by_epoch and runner.max_epochs is None:
             raise ConfigError(
-                f"lr policy {self.policy} has by_epoch=True, but this run is counted "
-                "in iterations; give by_epoch=False"
+                f"lr policy {self._kind.__name__} has by_epoch=True, but this run is "
+                "counted in iterations; give by_epoch=False"
             )
-        self._logger = runner.logger
         if self._optimizer is not runner.optimizer:
-            self._optimizer, self.steps, self.schedulers = runner.optimizer, 0, {}
-            for name, optimizer in optimizers_of(runner).items():
-                self.schedulers[name] = self._started(optimizer)
-        if self._saved is not None:
-            self._resume(self._saved)
+            self._start(runner)
 
     def before_train_epoch(self, runner: Run) -> None:
         if self.by_epoch:
-            self._step_to(runner.epoch)
+            self._step_to(runner.epoch // self.frequency, runner)
 
     def before_train_iter(self, runner: Run) -> None:
         if not self.by_epoch:
-            self._step_to(runner.iter)
+            self._step_to(runner.iter // self.frequency, runner)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Position of every scheduler, and the rates in force."""
-        if not self.schedulers:
-            return self._saved or {}
-        groups = {
-            name: [
-                encode({key: group[key] for key in SCHEDULED if key in group})
-                for group in scheduler.optimizer.param_groups
-            ]
-            for name, scheduler in self.schedulers.items()
-        }
-        states = {name: encode(s.state_dict()) for name, s in self.schedulers.items()}
-        return {
-            "policy": self.policy,
-            "arguments": encode(self.arguments),
-            "steps": self.steps,
-            "schedulers": states,
-            "groups": groups,
-        }
+    def after_load_checkpoint(self, runner: Run, checkpoint: dict[str, Any]) -> None:
+        self._optimizer = None  # its rates are no longer those of the last step
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Taken at once, or in `before_run` when there is no scheduler yet."""
-        if self.schedulers:
-            self._resume(state)
-        else:
-            self._saved = state
-
-    def _resume(self, saved: dict[str, Any]) -> None:
-        self._saved = None
-        mine = (self.policy, encode(self.arguments))
-        if (saved["policy"], saved["arguments"]) != mine:
-            self._logger.warning(
-                "the scheduler was saved as %s with %s and is now %s with %s: "
-                "it starts anew and is stepped to where the run is",
-                saved["policy"],
-                saved["arguments"],
-                *mine,
-            )
-            return
-        for name, scheduler in self.schedulers.items():
-            rows = saved["groups"].get(name, ())
-            if len(rows) != len(scheduler.optimizer.param_groups):
-                raise CheckpointError(
-                    f"the checkpoint has schedulers for {sorted(saved['groups'])} with "
-                    "other parameter groups than this run's optimizers; resume with "
-                    "the same optimizer section"
-                )
-            state = overlay(scheduler.state_dict(), saved["schedulers"][name])
-            scheduler.load_state_dict(state)
-            for group, row in zip(scheduler.optimizer.param_groups, rows, strict=True):
-                for key, value in row.items():
-                    if isinstance(value, list):
-                        group[key] = tuple(value)
-                    else:
-                        write(group, key, value)
-        self.steps = saved["steps"]
+    def _start(self, runner: Run) -> None:
+        self._optimizer, self.steps = runner.optimizer, 0
+        for name, optimizer in optimizers_of(runner).items():
+            self.schedulers[name] = self._started(optimizer)
 
     def _started(self, optimizer: Any) -> Any:
-        """A scheduler at its beginning."""
-        if self.given is not None:
-            # for the optimizer that a device may have made of the one it was made for
-            for part in (self.given, *getattr(self.given, "_schedulers", ())):
-                part.optimizer = optimizer
-            return self.given
-        if not self._takes_metric:  # else its past cannot be stepped through
-            for group in optimizer.param_groups:
+        """A scheduler at its beginning, with the optimizer's rates there too."""
+        groups = optimizer.param_groups
+        if self.given is None:
+            for group in groups:
                 write(group, "lr", float(group.get("initial_lr", group["lr"])))
-        return _built(self._kind, optimizer, self.arguments)
+            return _built(self._kind, optimizer, self.arguments)
+        # for the optimizer that a device may have made of the one it was made for
+        for part in (self.given, *getattr(self.given, "_schedulers", ())):
+            part.optimizer = optimizer
+        self.given.load_state_dict(copy.deepcopy(self._first))
+        for group, lr in zip(groups, self.given.get_last_lr(), strict=True):
+            write(group, "lr", float(lr))
+        return self.given
 
-    def _step_to(self, progress: int) -> None:
-        while self.steps < progress // self.frequency:
+    def _step_to(self, steps: int, runner: Run) -> None:
+        if self._optimizer is not runner.optimizer:
+            self._start(runner)
+        while self.steps < steps:
             for scheduler in self.schedulers.values():
                 # An update was done, on some devices not by `optimizer.step`, of which
                 # torch would warn.
@@ -278,8 +216,6 @@ class PlateauSchedulerHook(ResultHook, TorchSchedulerHook):
             or `max`.
     """
 
-    _takes_metric = True
-
     def __init__(
         self,
         monitor: str,
@@ -289,14 +225,49 @@ class PlateauSchedulerHook(ResultHook, TorchSchedulerHook):
     ) -> None:
         super().__init__(policy, by_epoch=False, **arguments)
         self.monitor = monitor
+        self._saved: dict[str, Any] = {}
+
+    def before_run(self, runner: Run) -> None:
+        super().before_run(runner)
+        self.load_state_dict(self._saved)
 
     def before_train_iter(self, runner: Run) -> None:
         """Nothing: it is stepped by `follow`."""
 
+    def after_load_checkpoint(self, runner: Run, checkpoint: dict[str, Any]) -> None:
+        """Nothing: it goes on with its own state."""
+
     def follow(self, runner: Run, value: float) -> None:
         for scheduler in self.schedulers.values():
             scheduler.step(value)
-        self.steps += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the scheduler of each optimizer has seen, and the rates in force."""
+        return {
+            name: {
+                "best": repr(float(one.best)),  # JSON has no infinity
+                "counts": {key: vars(one)[key] for key in COUNTS},
+                "rates": [float(group["lr"]) for group in one.optimizer.param_groups],
+            }
+            for name, one in self.schedulers.items()
+        } or self._saved
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Taken at once, or in `before_run` when there is no scheduler yet."""
+        self._saved = {} if self.schedulers else state
+        for name in state.keys() & self.schedulers.keys():
+            one, seen = self.schedulers[name], state[name]
+            vars(one).update(seen["counts"], best=float(seen["best"]))
+            groups = one.optimizer.param_groups
+            for group, lr in zip(groups, seen["rates"], strict=False):
+                write(group, "lr", lr)
+
+    def _started(self, optimizer: Any) -> Any:
+        """A scheduler that has seen nothing, at the rates in force."""
+        if self.given is None:
+            return _built(self._kind, optimizer, self.arguments)
+        self.given.optimizer = optimizer
+        return self.given
 
 
 def _register_torch_schedulers() -> None:
@@ -363,43 +334,3 @@ def _part(entry: Any) -> tuple[type[Scheduler], dict[str, Any]]:
         )
     arguments = {key: value for key, value in entry.items() if key != "policy"}
     return _class(str(entry["policy"])), arguments
-
-
-def encode(value: dict[str, Any]) -> dict[str, Any]:
-    """The part of a scheduler's `state_dict` that can be written as strict JSON.
-
-    That is its whole `__dict__`. What cannot be written, such as functions or torch's
-    Counter of milestones, comes from the config and is in a new scheduler already.
-    """
-    encoded: dict[str, Any] = _encode(value)
-    return encoded
-
-
-def overlay(fresh: Any, saved: Any) -> Any:
-    """`fresh` with what `encode` kept put back; neither is changed."""
-    if isinstance(saved, dict):
-        if set(saved) == {"float"}:
-            return float(saved["float"])
-        base = dict(fresh) if isinstance(fresh, dict) else {}
-        return {**base, **{k: overlay(base.get(k), v) for k, v in saved.items()}}
-    if isinstance(saved, list):
-        known = list(fresh) if isinstance(fresh, (list, tuple)) else []
-        known += [None] * (len(saved) - len(known))
-        return [overlay(f, s) for f, s in zip(known, saved, strict=False)]
-    return saved
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return _encode(value.item()) if value.numel() == 1 else _SKIP
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(value)}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (list, tuple)):
-        entries = [_encode(entry) for entry in value]
-        return _SKIP if any(entry is _SKIP for entry in entries) else entries
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        pairs = ((key, _encode(entry)) for key, entry in value.items())
-        return {key: entry for key, entry in pairs if entry is not _SKIP}
-    return _SKIP

@@ -19,7 +19,6 @@ from devrun.errors import (
 )
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.schedules.hook import optimizers_of, write
-from devrun.hooks.schedules.torch_scheduler import encode, overlay
 from devrun.interop.openmmlab import hooks as openmmlab
 from devrun.run import Run
 from devrun.scopes import attach
@@ -44,6 +43,10 @@ _REFUSED = (
     "before_save_checkpoint",
     "after_load_checkpoint",
 )
+
+
+_COUNTS = ("last_step", "_global_step")
+"""What changes in a scheduler, besides the values that it gives."""
 
 
 class EngineHook(Hook):
@@ -287,9 +290,11 @@ class ParamSchedulerHook(Hook):
         if not self._built:
             return self._saved or {}
         return {
-            "schedulers": [encode(one.state_dict()) for one in self._built],
+            "schedulers": [
+                {key: vars(one)[key] for key in _COUNTS} for one in self._built
+            ],
             "values": [
-                encode({key: group[key] for key in self._names if key in group})
+                {key: _plain(group[key]) for key in self._names if key in group}
                 for group in self._groups
             ],
         }
@@ -355,9 +360,7 @@ class ParamSchedulerHook(Hook):
                 f"{len(self._built)}: begin a run of its own with --load-from"
             )
         for one, state in zip(self._built, saved["schedulers"], strict=True):
-            fresh = {k: v for k, v in vars(one).items() if k != "optimizer"}
-            known = {k: v for k, v in state.items() if k in fresh}
-            vars(one).update(overlay(fresh, known))
+            vars(one).update(state)
         for group, values in zip(self._groups, saved["values"], strict=True):
             for key, value in values.items():
                 group[key] = tuple(value) if isinstance(value, list) else value
@@ -369,6 +372,11 @@ class ParamSchedulerHook(Hook):
                 # An update was done, on some devices not by `optimizer.step`
                 one.optimizer._global_step = one._global_step
                 one.step()
+
+
+def _plain(value: Any) -> Any:
+    """A scheduled value of a group as JSON has it."""
+    return [*map(float, value)] if isinstance(value, tuple) else float(value)
 
 
 def _kind(section: Mapping[str, Any]) -> Any:
