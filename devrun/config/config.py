@@ -13,13 +13,13 @@ from devrun.config.limits import Budget, copied
 from devrun.config.loader import HELPERS, RESERVED, Loader, finish
 from devrun.config.merge import merge, nested
 from devrun.config.origin import describe
-from devrun.config.redact import redacted, remember_secrets
+from devrun.config.redact import remember_secrets
 from devrun.config.schema import KEYS
 from devrun.config.source import LIMITS, extension, read_text
-from devrun.config.tree import ConfigDict, children, guard, origin_of, rehome
+from devrun.config.tree import ConfigDict, guard, rehome
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
 from devrun.files import disk_errors, replace_text
-from devrun.place import COMMAND_LINE, Origin, dotted
+from devrun.place import COMMAND_LINE, Origin
 from devrun.text import escape
 from devrun.trust import may_run_code
 
@@ -157,8 +157,7 @@ class Config:
     ) -> None:
         """Set `{"a.b.0.c": value}`; digits index lists unless told otherwise.
 
-        A list that is not there yet begins with position 0. A dict given as a value
-        goes into the dict it meets, and replaces one of another `type`.
+        A dict given as a value goes into the dict it meets.
 
         Raises:
             UnknownNameError: a position beyond the end of a list.
@@ -175,11 +174,6 @@ class Config:
         """Refuse every change from now on, however it is tried."""
         self._cfg_dict.freeze()
         return self
-
-    def origins(self) -> list[tuple[str, Any, str]]:
-        """`(key path, value, "file:line")` of every value; secrets are masked."""
-        shown = redacted(self._cfg_dict)
-        return list(_origins(self._cfg_dict, shown, (), None))
 
     def _whole(self) -> dict[Any, Any]:
         """The tree as it is written: with the names of its helper variables."""
@@ -233,9 +227,6 @@ class Config:
     def __copy__(self) -> Config:
         return self._with(self._cfg_dict.copy())
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Config:
-        return self._with(copy.deepcopy(self._cfg_dict, memo))
-
     def _with(self, tree: ConfigDict) -> Config:
         other = Config.__new__(Config)
         other.__dict__.update(self.__dict__, _cfg_dict=tree)
@@ -250,16 +241,3 @@ def _loaded(
     if import_modules:
         import_custom(tree, search_folders(path) if loader.trust else ())
     return config
-
-
-def _origins(
-    node: Any, shown: Any, path: tuple[Any, ...], origin: Origin | None
-) -> Iterator[tuple[str, Any, str]]:
-    pairs = zip(children(node), children(shown), strict=True)
-    for (key, value), (_, masked) in pairs:
-        line = origin_of(node, key) or origin
-        here = (*path, key)
-        if isinstance(value, (dict, list, tuple)) and value:
-            yield from _origins(value, masked, here, line)
-        else:
-            yield dotted(here), masked, str(line) if line else ""

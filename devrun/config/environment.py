@@ -1,7 +1,7 @@
 """Environment variables in a configuration: `${env:NAME}`, `${env:NAME:default}`.
 
-The value read is the variable's text (`${env.int:NAME}` and `${env.float:NAME}` give
-numbers); what was written is kept beside it, and that is what a dump shows.
+The value read is the variable's text; what was written is kept beside it, and that is
+what a dump shows.
 """
 
 from __future__ import annotations
@@ -14,21 +14,12 @@ from devrun.config.origin import describe
 from devrun.redact import Reference, remember
 
 _REFERENCE = re.compile(
-    r"\$\{env(?:\.(?P<kind>int|float))?:(?P<name>[A-Za-z_]\w{0,255})"
-    r"(?::(?P<default>[^{}]{0,4096}))?\}",
+    r"\$\{env:(?P<name>[A-Za-z_]\w{0,255})(?::(?P<default>[^{}]{0,4096}))?\}",
     re.ASCII,
 )
 
 
 class EnvStr(Reference, str):
-    pass
-
-
-class EnvInt(Reference, int):
-    pass
-
-
-class EnvFloat(Reference, float):
     pass
 
 
@@ -40,15 +31,15 @@ def resolve(
     `pay(chars)` is called with the length of each variable before it is used.
 
     Raises:
-        ValueError: a variable that is not set, a wrong form or a value that is no
-            number; the message has no place yet.
+        ValueError: a variable that is not set, or a wrong form; the message has no
+            place yet.
     """
     if "${env" not in text:
         return text
     if "${env" in _REFERENCE.sub("", text):
         raise ValueError(
             f"{describe(text)} is no environment reference; write ${{env:NAME}} or "
-            "${env:NAME:default}, ${env.int:NAME} or ${env.float:NAME}"
+            "${env:NAME:default}"
         )
 
     def read(match: re.Match[str]) -> str:
@@ -56,22 +47,7 @@ def resolve(
         pay(len(found))
         return found
 
-    whole = _REFERENCE.fullmatch(text)
-    value: EnvStr | EnvInt | EnvFloat
-    if whole and whole["kind"]:
-        try:
-            value = (EnvInt if whole["kind"] == "int" else EnvFloat)(read(whole))
-        except ValueError:
-            raise ValueError(
-                f"the environment gives text that is no {whole['kind']}; set a number"
-            ) from None
-    elif not whole and any(match["kind"] for match in _REFERENCE.finditer(text)):
-        raise ValueError(
-            f"{describe(text)} gives a number only when it is the whole value; "
-            "write ${env:NAME} inside a text"
-        )
-    else:
-        value = EnvStr(_REFERENCE.sub(read, text))
+    value = EnvStr(_REFERENCE.sub(read, text))
     value.template = text
     return value
 

@@ -11,8 +11,6 @@ from devrun.errors import ConfigTypeError, UnknownNameError
 from devrun.place import KeyPath, Origin
 
 DELETE = "_delete_"
-_OTHER_TYPE = "where the type is another"
-"""A value of `_delete_` that is set for dicts which the command line gives whole."""
 
 
 def merge(
@@ -20,8 +18,7 @@ def merge(
 ) -> None:
     """Put `new` into `base`, in place; `_delete_=True` in a dict drops what it meets.
 
-    With `list_keys`, digits in `new` are the positions of a list in `base`, or of a
-    new one where nothing is yet.
+    With `list_keys`, digits in `new` are the positions of a list in `base`.
 
     Raises:
         ConfigTypeError: a dict meets something else; a word indexes a list.
@@ -36,13 +33,10 @@ def merge(
         old = dict.get(base, key)
         if not isinstance(value, ConfigDict):
             place(base, key, value, origin)
-        elif old is None and list_keys and all(map(_is_position, value or [""])):
-            made = _merged_list(value, [None] * len(value), here, origin)
-            place(base, key, made, origin)
         elif key not in base or (old is None and list_keys):
             value.pop(DELETE, None)
             place(base, key, value, origin)
-        elif _deletes(value, old, here):
+        elif _deletes(value, here):
             del value[DELETE]
             place(base, key, value, origin)
         elif isinstance(old, ConfigDict):
@@ -117,27 +111,11 @@ def nested(options: dict[str, Any], origin: Origin) -> ConfigDict:
                 reason = f"{part} is also given the value {shown_value(node, parts)}"
                 raise config_error(reason, origin, [full])
         place(node, parts[-1], adopt(value), origin)
-        _mark(node[parts[-1]])
     return root
 
 
-def _mark(value: Any) -> None:
-    """Let a whole dict replace one of another `type`, whose arguments are not its own.
-
-    `model.type=B` alone changes the type and keeps the rest.
-    """
-    if isinstance(value, ConfigDict):
-        for child in value.values():
-            _mark(child)
-        if "type" in value and DELETE not in value:
-            place(value, DELETE, _OTHER_TYPE, None)
-
-
-def _deletes(value: ConfigDict, old: Any, path: KeyPath) -> bool:
+def _deletes(value: ConfigDict, path: KeyPath) -> bool:
     wish = value.get(DELETE, False)
-    if wish == _OTHER_TYPE:
-        kind = old.get("type") if isinstance(old, ConfigDict) else None
-        return kind is not None and kind != value["type"]
     if not isinstance(wish, bool):
         reason = f"takes True or False, not {describe(wish)}"
         raise config_error(reason, origin_of(value, DELETE), (*path, DELETE))

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from devrun.config.limits import MAX_BITS, Budget, TooMuch, weigh
-from devrun.config.tree import ConfigDict, place
+from devrun.config.tree import ConfigDict, place, plain
 from devrun.place import Origin
 
 _SEQUENCES = (str, list, tuple)
@@ -183,10 +183,11 @@ def _pay_for_format(budget: Budget, text: str, formats: list[str], values: Any) 
 def show(budget: Budget, value: Any, conversion: str = "s", spec: str = "") -> str:
     """`f"{value!conversion:spec}"`"""
     _pay_for_format(budget, "", [spec], value)
+    # plain dicts: a config's own hide what looks like a secret
     made: Callable[[Any], str] = {"r": repr, "a": ascii}.get(conversion, str)
     if conversion == "s" and not isinstance(value, _ITERABLE):
         return str(format(value, spec))
-    return budget.made(format(made(_plain_dicts(value)), spec))
+    return budget.made(format(made(plain(value)), spec))
 
 
 def _fill_braces(budget: Budget, text: str, /, *args: Any, **options: Any) -> str:
@@ -194,17 +195,8 @@ def _fill_braces(budget: Budget, text: str, /, *args: Any, **options: Any) -> st
     if re.search("[{}]", _BRACES.sub("", text)):
         raise ValueError("only {}, {0} and {name} are filled by format(...)")
     _pay_for_format(budget, text, _BRACES.findall(text), [args, options])
-    filled = text.format(*_plain_dicts(args), **_plain_dicts(options))
+    filled = text.format(*plain(args), **plain(options))
     return budget.made(filled)
-
-
-def _plain_dicts(value: Any) -> Any:
-    """`value` with dicts as plain ones: a config's hide what looks like a secret."""
-    if isinstance(value, dict):
-        return {key: _plain_dicts(child) for key, child in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)([_plain_dicts(child) for child in value])
-    return value
 
 
 # Methods ----------------------------------------------------------------------

@@ -409,10 +409,7 @@ def _check(
 def _number_hint(value: Any) -> str:
     if not (isinstance(value, str) and _NUMBER.fullmatch(value)):
         return ""
-    return (
-        ", which is text; a number has no quotes, and is ${env.int:NAME} or "
-        "${env.float:NAME} from the environment"
-    )
+    return ", which is text; a number has no quotes"
 
 
 def _unknown(

@@ -53,14 +53,8 @@ def run_python(
             f"running it raised {type(error).__name__}: {error}",
             Origin(file, lines[-1] if lines else 0),
         ) from error
-    where_bound = {
-        getattr(target, "id", ""): node.lineno
-        for node in tree.body
-        for target in getattr(node, "targets", [getattr(node, "target", None)])
-    }
     values = ConfigDict()
     for name, value in names.items():
         if not (name.startswith("__") or name in markers or isinstance(value, _CODE)):
-            line = where_bound.get(name, 0)
-            place(values, name, value, Origin(file, line))
+            place(values, name, value, Origin(file))
     return values, names_read(tree)

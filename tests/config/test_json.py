@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from devrun.config import Config
+from devrun.config import Config, where
 
 
 def test_json_is_read_with_lines(load):
@@ -11,7 +11,7 @@ def test_json_is_read_with_lines(load):
     )
     assert cfg.a.b == [1, 2.5, None]
     assert cfg.c == "é"
-    assert [line for _, _, line in cfg.origins()][-2:] == ["c.json:3", "c.json:4"]
+    assert [str(where(cfg, key)) for key in "cd"] == ["c.json:3: c: ", "c.json:4: d: "]
 
 
 def test_json_as_programs_write_it(load):

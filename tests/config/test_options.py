@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from devrun.config import Config, DictAction, parse_value
+from devrun.config import Config, DictAction, parse_value, where
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_options_reach_the_config(parser, load):
     cfg.merge_from_dict(args.cfg_options)
     assert cfg.model.layers[0].w == (2, 3)
     assert cfg.new.a.b == 1
-    assert cfg.origins()[-1] == ("new.a.b", 1, "command line")
+    assert str(where(cfg.new.a, "b")) == "command line: new.a.b: "
 
 
 def test_any_text_is_a_value():

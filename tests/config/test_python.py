@@ -2,6 +2,8 @@ import logging
 
 import pytest
 
+from devrun.config import where
+
 
 @pytest.mark.parametrize(
     ("expression", "value"),
@@ -165,7 +167,7 @@ def test_mistakes_are_one_line_with_their_place(refusal, text, reason):
 def test_top_level_keys_that_are_no_names_have_a_statement(load):
     cfg = load("a = 1\nglobals().update({'b-c': dict(d=2)})\n")
     assert cfg["b-c"].d == 2
-    assert cfg.origins()[1][2] == "cfg.py:2"
+    assert str(where(cfg, "b-c")) == "cfg.py:2: b-c: "
 
 
 TRUSTED = """\

@@ -2,6 +2,8 @@ import math
 
 import pytest
 
+from devrun.config import where
+
 
 @pytest.mark.parametrize(
     ("written", "value"),
@@ -38,8 +40,8 @@ def test_not_a_number_is_read(load):
 
 def test_each_value_knows_its_line(load):
     cfg = load("a:\n  b:\n    - c: 1\n      d: 2\n", "cfg.yaml")
-    lines = {path: line for path, _, line in cfg.origins()}
-    assert lines == {"a.b.0.c": "cfg.yaml:3", "a.b.0.d": "cfg.yaml:4"}
+    assert str(where(cfg.a.b[0], "c")) == "cfg.yaml:3: a.b.0.c: "
+    assert str(where(cfg.a.b[0], "d")) == "cfg.yaml:4: a.b.0.d: "
 
 
 def test_aliases_and_merge_keys_give_independent_copies(load):

@@ -142,7 +142,7 @@ def test_every_way_out_uses_the_redactor(form, capsys):
 def test_a_value_of_the_environment_is_shown_as_its_reference(monkeypatch):
     monkeypatch.setenv("DR_PLACE", "/mnt/Quiet Place")
     monkeypatch.setenv("DR_PIN", "88123")
-    text = "a: '${env:DR_PLACE}/x'\nb: ${env.int:DR_PIN}\n"
+    text = "a: '${env:DR_PLACE}/x'\nb: ${env:DR_PIN}\n"
     cfg = Config.fromstring(text, ".yaml")
     assert cfg.a == "/mnt/Quiet Place/x"
     joined = Config({"c": f"{cfg.a}/deeper"})
@@ -154,7 +154,7 @@ def test_a_value_of_the_environment_is_shown_as_its_reference(monkeypatch):
         assert "Quiet" not in shown or "at /mnt" in shown
     from devrun.config.origin import describe
 
-    assert describe(cfg.b) == "'${env.int:DR_PIN}'"
+    assert describe(cfg.b) == "'${env:DR_PIN}'"
     assert Config.fromstring(joined.pretty_text, ".py").c == "/mnt/Quiet Place/x/deeper"
 
 
