@@ -204,4 +204,3 @@ def _tell_hangs(runner: Any, record: RunRecord, signals: StopSignals) -> None:
     for hook in runner.hooks:
         if isinstance(hook, WatchdogHook):
             hook.on_hang.append(tell)
-            signals.on_leave.append(lambda *_, hook=hook: hook.remove_files())

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import faulthandler
 import multiprocessing.util  # noqa: F401 - its exit function goes before ours
-import os
 import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-
-STACKS = "DEVRUN_STACKS"
-"""Variable that names a folder: a worker asked by STACKS_SIGNAL writes its stacks to a
-file there, named by its process id."""
-STACKS_SIGNAL = signal.SIGUSR2
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Those that end a run in order."""
@@ -38,10 +31,6 @@ class WorkerInit:
             signal.signal(number, signal.SIG_IGN)
         # what `deferred` held back is dropped
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        if folder := os.environ.get(STACKS):
-            # open as long as the worker lives: faulthandler writes to its descriptor
-            self._stacks = open(os.path.join(folder, str(os.getpid())), "w")  # noqa: SIM115
-            faulthandler.register(STACKS_SIGNAL, self._stacks)
         if self.user is not None:
             self.user(worker_id)
 

@@ -8,11 +8,9 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from devrun.config.numbers import is_finite
-from devrun.data.workers import STACKS, STACKS_SIGNAL
 from devrun.errors import ConfigError, HangError
 from devrun.hooks.base import Hook, Priority
 from devrun.launched import tell_launcher
@@ -29,8 +27,7 @@ class WatchdogHook(Hook):
 
     What counts as a move is a counter of the runner: an iteration, or a step of an
     evaluation. A thread reads them, so that an iteration costs nothing. Before the end
-    the stacks of all threads and of the data loader's workers go to the log, those of
-    each process of the run.
+    the stacks of all threads go to the log, in each process of the run.
 
     Where a C extension holds the interpreter's lock, no thread of Python can act:
     then faulthandler writes the stacks to stderr after twice the time, and ends the
@@ -59,12 +56,9 @@ class WatchdogHook(Hook):
         """Called before the process ends."""
         self._thread: threading.Thread | None = None
         self._over = threading.Event()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def before_run(self, runner: Run) -> None:
         self._stop()
-        self._folder = tempfile.TemporaryDirectory(prefix="devrun-stacks-")
-        os.environ[STACKS] = self._folder.name  # the workers inherit it
         self._over = threading.Event()
         self._thread = threading.Thread(
             target=self._watch, args=(runner,), name="devrun-watchdog", daemon=True
@@ -84,14 +78,6 @@ class WatchdogHook(Hook):
         self._over.set()
         self._thread.join()
         self._thread = None
-        os.environ.pop(STACKS, None)
-        self.remove_files()
-
-    def remove_files(self) -> None:
-        """For whoever ends the process at once: nothing of it stays behind."""
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
 
     def _watch(self, runner: Run) -> None:
         start = seen = _moves(runner)
@@ -115,7 +101,7 @@ class WatchdogHook(Hook):
             "`watchdog.timeout` sets the time"
         )
         try:
-            stacks = self._stacks()
+            stacks = _stacks()
             runner.logger.critical("%s\n%s", error, stacks)
             for call in self.on_hang:
                 call(error)
@@ -123,27 +109,15 @@ class WatchdogHook(Hook):
         finally:
             for child in multiprocessing.active_children():
                 child.kill()
-            self.remove_files()
             os._exit(error.exit_code)
 
-    def _stacks(self) -> str:
-        """Of all threads of this process and of its workers, as text."""
-        folder = Path(str(self._folder and self._folder.name))
-        with (folder / "main").open("w") as file:
-            faulthandler.dump_traceback(file, all_threads=True)
-        children = {
-            child.pid: child.name for child in multiprocessing.active_children()
-        }
-        for pid in children:
-            if (folder / str(pid)).exists():  # else the signal would kill it
-                os.kill(pid or 0, STACKS_SIGNAL)
-        self._over.wait(1.0)  # they write
-        texts = [f"process {os.getpid()}\n{(folder / 'main').read_text()}"]
-        for pid, name in children.items():
-            path = folder / str(pid)
-            text = path.read_text() if path.exists() else ""
-            texts.append(f"{name}, process {pid}\n{text or 'does not answer'}")
-        return "\n".join(texts)
+
+def _stacks() -> str:
+    """Of all threads of this process, as text."""
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return f"process {os.getpid()}\n{file.read()}"
 
 
 def _moves(runner: Run) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.config.numbers import whole_number
@@ -21,24 +21,21 @@ from devrun.hooks.evaluation.best import (
     as_score,
     infer_rule,
 )
-from devrun.hooks.evaluation.checks import (
-    check_set_names,
-    check_shares,
-    dataset_of,
-    judged,
-    judges,
-    metrics_of,
-)
 from devrun.hooks.evaluation.loop import (
     Steps,
+    check_set_names,
+    check_shares,
     collect_predictions,
+    dataset_of,
     evaluate_means,
+    judged,
+    judges,
     length_of,
+    metrics_of,
 )
 from devrun.hooks.logger.hook import LoggerHook, plain_number
 from devrun.hooks.processes import share_statistics
 from devrun.hooks.timer import exclude_time
-from devrun.metrics import StatefulMetric
 from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import StepOutput
@@ -83,7 +80,7 @@ class EvalHook(Hook):
 
     Raises:
         ConfigError: an argument cannot be used; `save_best` names no result (raised
-            after the first batch where the results are known by then).
+            after the first evaluation).
         DataError: there is nothing to evaluate on.
     """
 
@@ -294,7 +291,7 @@ class EvalHook(Hook):
         if self._mode == "predict":
             results = collect_predictions(seen, length_of(self.dataset))
         else:
-            results = evaluate_means(seen, self.metrics, self._check_names)
+            results = evaluate_means(seen, self.metrics)
         return results, steps.batches
 
     def _each_set(self) -> Iterator[str]:
@@ -339,7 +336,10 @@ class EvalHook(Hook):
                 self.key_indicator, self.rule, self.greater_keys, self.less_keys
             )
         if self.key_indicator not in named and self._scores_here():
-            self._refuse(set(named))
+            raise UnknownNameError(
+                f"save_best={self.key_indicator!r} is not a result of the evaluation; "
+                f"there are: {', '.join(sorted(named))}; name one of these, or 'auto'"
+            )
         return named.get(str(self.key_indicator))
 
     def _named(self, result: str) -> str:
@@ -348,20 +348,6 @@ class EvalHook(Hook):
     def _scores_here(self) -> bool:
         """Whether `save_best` is a result of the set in turn."""
         return str(self.key_indicator).startswith(self._named(""))
-
-    def _check_names(self, names: set[str]) -> None:
-        """Refuse early a `save_best` that cannot be among the results."""
-        if any(isinstance(metric, StatefulMetric) for metric in self.metrics):
-            return
-        names = {self._named(name) for name in names}
-        if self.key_indicator not in (None, "auto", *names) and self._scores_here():
-            self._refuse(names)
-
-    def _refuse(self, names: set[str]) -> NoReturn:
-        raise UnknownNameError(
-            f"save_best={self.key_indicator!r} is not a result of the evaluation; "
-            f"there are: {', '.join(sorted(names))}; name one of these, or 'auto'"
-        )
 
     def _save_ckpt(self, runner: Run, key_score: Any) -> None:
         metric, rule = str(self.key_indicator), str(self.rule)

@@ -1,4 +1,4 @@
-"""One pass over an evaluation set: means over all of it, or predictions of each sample.
+"""What an evaluation set must be, and one pass over it: means, or predictions of each.
 
 Every sample, and every token that is not padding, counts once, whatever the batch sizes
 and the number of ranks; nothing waits for the device before the end, except where
@@ -7,19 +7,26 @@ predictions are collected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from devrun.blame import cause_of
+from devrun.data.facts import data_facts
 from devrun.dist import gather_objects, get_dist_info, weighted_means
-from devrun.errors import ConfigError, DataError
+from devrun.errors import (
+    ConfigError,
+    ConfigTypeError,
+    DataError,
+    UnknownNameError,
+    nearest,
+)
 from devrun.hooks.progress import over_evaluation
 from devrun.log.buffer import LogBuffer
-from devrun.metrics import MeanMetric, StatefulMetric
+from devrun.metrics import BuiltMetric, MeanMetric, StatefulMetric, build_metrics
+from devrun.ranks import require_same
 from devrun.run import Run
+from devrun.scopes import SCOPES
 from devrun.step import StepOutput
-
-if TYPE_CHECKING:
-    from devrun.metrics import BuiltMetric
 
 _METRIC = "\0metric\0"  # keeps a metric apart from a log value of the same name
 
@@ -45,15 +52,10 @@ class Steps:
 def evaluate_means(
     steps: Iterable[StepOutput],
     metrics: Sequence[BuiltMetric] = (),
-    check: Callable[[set[str]], None] | None = None,
 ) -> dict[str, float]:
     """Mean of every log value over all samples of all ranks, and the metrics.
 
     The loss counts for what it is the mean over (`num_items`), where that is known.
-
-    Args:
-        check: given the names of the results after the first step, to refuse them
-            before the time for a whole evaluation is spent.
 
     Raises:
         DataError: no rank had a batch.
@@ -69,9 +71,6 @@ def evaluate_means(
         values = dict(outputs.get("log_vars") or {})
         if outputs.get("loss") is not None:
             values.setdefault("loss", outputs["loss"])
-        if check is not None:
-            check({*values, *(metric.name for metric in metrics)})
-            check = None
         items = {"loss": outputs["num_items"]} if "num_items" in outputs else {}
         for metric in means:
             key = _METRIC + metric.name
@@ -169,3 +168,108 @@ def length_of(collection: Any) -> int | None:
         return len(collection)
     except (TypeError, NotImplementedError):
         return None
+
+
+def check_set_names(sets: Mapping[str, Any], save_best: Any) -> None:
+    """Refuse a `save_best` that names none of several evaluation sets."""
+    if not sets:
+        raise ConfigError("the evaluation has no data set")
+    if save_best in (None, "auto") or "" in sets:
+        return
+    name, slash, result = str(save_best).partition("/")
+    if not slash or name not in sets:
+        hint = nearest(str(save_best), [f"{known}/{result or name}" for known in sets])
+        raise UnknownNameError.of(
+            "save_best",
+            f"must name one of the evaluation sets {', '.join(sets)} and its result, "
+            f"got {save_best!r}; {hint}",
+        )
+
+
+def judges(dataset: Any) -> bool:
+    """Whether it computes its results itself, by MMCV's `evaluate`."""
+    return callable(getattr(dataset, "evaluate", None))
+
+
+def check_shares(loader: Any) -> None:
+    """Refuse evaluation data that differ between the ranks, or give none of them any.
+
+    Raises:
+        ConfigError: names the ranks and what differs.
+        DataError: with `drop_last`, no rank's share makes a batch.
+    """
+    facts = data_facts(loader)
+    require_same({f"{name} of the evaluation data": v for name, v in facts.items()})
+    lengths = gather_objects(length_of(loader))
+    if loader.in_step is not None and 0 in lengths and any(lengths):
+        raise DataError(
+            f"process {lengths.index(0)} has no sample of the evaluation set: where "
+            "weights are divided, all that read it need at least one"
+        )
+    if not any(batches != 0 for batches in lengths):
+        raise DataError(
+            f"the evaluation loader yields no batch: {facts.get('samples')} samples "
+            "over all processes, and drop_last drops them"
+        )
+
+
+def dataset_of(dataloader: Any) -> Any:
+    """The data set of a loader that has one and yields something."""
+    dataset = getattr(dataloader, "dataset", None)
+    if dataset is None or not hasattr(dataloader, "__iter__"):
+        raise ConfigTypeError(
+            f"dataloader must be a torch DataLoader, got {type(dataloader).__name__}"
+        )
+    if length_of(dataloader) == 0:
+        raise DataError(
+            f"the evaluation loader yields no batch: {type(dataset).__name__} has "
+            f"{length_of(dataset)} samples; check it and drop_last"
+        )
+    return dataset
+
+
+def metrics_of(dataset: Any, kwargs: dict[str, Any], accepted: list[str]) -> list[Any]:
+    """The metrics of an `evaluation`, whose other keys only a data set can take."""
+    metric = kwargs.pop("metric", None)
+    if kwargs:
+        wrong = next(iter(kwargs))
+        raise ConfigTypeError(
+            f"evaluation got an unexpected {wrong!r}; "
+            f"{nearest(wrong, ['metric', *accepted])} (only a data set with "
+            f"`evaluate` takes others, {type(dataset).__name__} has none)",
+            key=wrong,
+        )
+    metrics = build_metrics(metric)
+    for one in metrics:
+        if isinstance(one, StatefulMetric):
+            one.attach(dataset)
+    return metrics
+
+
+def judged(
+    dataset: Any, results: Any, logger: Any, options: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The named results, by `dataset.evaluate` or as a `test_fn` gave them.
+
+    What a package's data set refuses of a config is in one line.
+
+    Raises:
+        ConfigError: the options of the evaluation are not those of the data set.
+    """
+    if not judges(dataset):
+        if isinstance(results, Mapping):
+            return results
+        raise ConfigError(
+            f"test_fn gave {type(results).__name__}: return a dict of named "
+            f"results, or give {type(dataset).__name__} an `evaluate`"
+        )
+    try:
+        found: Mapping[str, Any] = dataset.evaluate(results, logger=logger, **options)
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        if type(dataset).__module__.partition(".")[0] not in SCOPES:
+            raise  # the user's own code, whose traceback tells more
+        raise ConfigError(
+            f"evaluate of {type(dataset).__name__} failed: {cause_of(error)}; the "
+            f"evaluation gives it {', '.join(options) or 'no arguments'}"
+        ) from error
+    return found

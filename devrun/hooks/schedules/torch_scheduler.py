@@ -44,21 +44,7 @@ def build_lr_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
         UnknownNameError: no policy of that name, or none given.
         ConfigError: the policy does not take these arguments.
     """
-    if isinstance(cfg, Hook):
-        return cfg
-    policy, name = _hook_of(cfg, "lr_config", LR)
-    # the package that the config was written for may have such a policy
-    if policy and (name in HOOKS or foreign(HOOKS.name, name) is not None):
-        return _hook(cfg, name)
-    if policy not in LR_SCHEDULERS and "." not in policy:
-        known = [*_policies(LR), *LR_SCHEDULERS.module_dict]
-        raise UnknownNameError(
-            f"no learning-rate policy {policy!r}; {nearest(policy, known)}",
-            place=where(cfg, "policy"),
-        )
-    metric: Any = LR_SCHEDULERS.resolve(policy) is lr_scheduler.ReduceLROnPlateau
-    hook = "PlateauSchedulerHook" if metric else "TorchSchedulerHook"
-    return _hook(cfg, hook, policy=policy)
+    return _hook(cfg, "lr_config", LR)
 
 
 def build_momentum_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
@@ -66,47 +52,44 @@ def build_momentum_hook(cfg: Mapping[str, Any] | Hook) -> Hook:
 
     As `build_lr_hook`, with the hooks named `<Policy>MomentumUpdaterHook`.
     """
+    return _hook(cfg, "momentum_config", MOMENTUM)
+
+
+def _hook(cfg: Any, section: str, suffix: str) -> Hook:
+    """The hook of a section, whose policies have hooks with this `suffix`."""
     if isinstance(cfg, Hook):
         return cfg
-    policy, name = _hook_of(cfg, "momentum_config", MOMENTUM)
-    if not policy or name not in HOOKS:
-        raise UnknownNameError(
-            f"no momentum policy {policy!r}; {nearest(policy, _policies(MOMENTUM))}",
-            place=where(cfg, "policy"),
-        )
-    return _hook(cfg, name)
-
-
-def _hook_of(cfg: Any, section: str, suffix: str) -> tuple[str, str]:
-    """The policy of a section, and what its hook is called."""
     if not isinstance(cfg, Mapping):
         raise ConfigTypeError(f"{section} must be a dict or a hook, got {cfg!r}")
+    names = (name.partition(suffix) for name in HOOKS.module_dict)
+    known = sorted(start for start, found, end in names if start and found and not end)
     if "policy" not in cfg:
-        known = ", ".join(sorted(_policies(suffix)))
         raise UnknownNameError(
-            f"{section} needs a 'policy'; known: {known}", place=where(cfg)
+            f"{section} needs a 'policy'; known: {', '.join(known)}", place=where(cfg)
         )
-    policy = cfg["policy"]
+    args: Any = copy.copy(cfg)
+    policy = args.pop("policy")
     if not isinstance(policy, str):
         raise ConfigTypeError.of(
             "policy", f"must be a name, got {policy!r}", where(cfg, "policy")
         )
-    return policy, (policy.title() if policy.islower() else policy) + suffix
-
-
-def _policies(suffix: str) -> list[str]:
-    names = (
-        name.removesuffix(suffix) for name in HOOKS.module_dict if name.endswith(suffix)
-    )
-    return [name for name in names if name]
-
-
-def _hook(cfg: Mapping[str, Any], name: str, **extra: Any) -> Hook:
-    args: Any = copy.copy(cfg)
-    del args["policy"]
-    args.update(extra, type=name)
-    hook: Hook = build_from_cfg(args, HOOKS)
-    return hook
+    name = (policy.title() if policy.islower() else policy) + suffix
+    # the package that the config was written for may have such a policy
+    if policy and (name in HOOKS or foreign(HOOKS.name, name) is not None):
+        args["type"] = name
+    elif suffix == LR and (policy in LR_SCHEDULERS or "." in policy):
+        metric: Any = LR_SCHEDULERS.resolve(policy) is lr_scheduler.ReduceLROnPlateau
+        hook = "PlateauSchedulerHook" if metric else "TorchSchedulerHook"
+        args.update(type=hook, policy=policy)
+    else:
+        known += LR_SCHEDULERS.module_dict if suffix == LR else ()
+        what = "learning-rate" if suffix == LR else "momentum"
+        raise UnknownNameError(
+            f"no {what} policy {policy!r}; {nearest(policy, known)}",
+            place=where(cfg, "policy"),
+        )
+    built: Hook = build_from_cfg(args, HOOKS)
+    return built
 
 
 @HOOKS.register_module()
