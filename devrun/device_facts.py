@@ -53,6 +53,8 @@ class DeviceFacts:
     top_level_options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Top-level key of a config -> the option it sets, and its kind; the key also
     selects the device."""
+    recomputes_by: str = ""
+    """What it has in place of `gradient_checkpointing`, where it has none."""
 
 
 OWN_FACTS: Mapping[str, DeviceFacts] = {
@@ -81,6 +83,7 @@ OWN_FACTS: Mapping[str, DeviceFacts] = {
         packages=("poptorch", "popart", "popdist"),
         runner_options={"options_cfg": "dict", "ipu_model_cfg": "dict"},
         top_level_options={"ipu_replicas": ("replicas", "count?")},
+        recomputes_by="ipu: {train_ckpt_nodes: [...]} of a pipeline",
     ),
 }
 """Those of this package."""

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, verified before use, nothing in them is run."""
 
+from devrun.checkpoint import loader as _loader
 from devrun.checkpoint.background import BackgroundWriter as BackgroundWriter
 from devrun.checkpoint.catalog import checkpoint_at as checkpoint_at
 from devrun.checkpoint.catalog import find_latest as find_latest
@@ -19,9 +20,7 @@ from devrun.checkpoint.fitting import fits as fits
 from devrun.checkpoint.fitting import load_state_dict as load_state_dict
 from devrun.checkpoint.loader import CheckpointLoader as CheckpointLoader
 from devrun.checkpoint.loader import get_state_dict as get_state_dict
-from devrun.checkpoint.loader import load_any as _load_checkpoint
 from devrun.checkpoint.loader import load_checkpoint as load_checkpoint
-from devrun.checkpoint.loader import load_with_prefix as _load_checkpoint_with_prefix
 from devrun.checkpoint.loader import save_checkpoint as save_checkpoint
 from devrun.checkpoint.loader import weights_to_cpu as weights_to_cpu
 from devrun.checkpoint.manifest import Manifest as Manifest
@@ -44,4 +43,5 @@ from devrun.checkpoint.state import (
 from devrun.checkpoint.state import prepare_optimizer_state as prepare_optimizer_state
 from devrun.checkpoint.tensorfile import Like as Like
 
-__all__ = ["_load_checkpoint", "_load_checkpoint_with_prefix"]
+_load_checkpoint = _loader.load_any  # two names that MMCV's users import
+_load_checkpoint_with_prefix = _loader.load_with_prefix

@@ -141,8 +141,6 @@ def _log_warnings(session: Session) -> None:
     from devrun.log.logger import close_logger, get_logger
 
     session.cleanup.enter_context(warnings.catch_warnings())
-    # what torch says at each loader in a paragraph, devrun says once in a line
-    warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
     get_logger("py.warnings")
     logging.captureWarnings(True)
     session.cleanup.callback(close_logger, "py.warnings")

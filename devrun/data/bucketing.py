@@ -233,7 +233,7 @@ def resized(tensor: Tensor, dim: int, size: int, value: float) -> Tensor:
 def _tensor_at(item: Any, key: Any) -> Tensor:
     """The part of a sample or a batch at `key`; arrays and lists of numbers too."""
     try:
-        return torch.as_tensor(item if key is None else item[key])
+        return torch.as_tensor(item if key is None else item[_in(item, key)])
     except (KeyError, IndexError):
         known = item if isinstance(item, Mapping) else range(len(item))
         raise ConfigError(
@@ -247,6 +247,12 @@ def _tensor_at(item: Any, key: Any) -> Tensor:
         ) from error
 
 
+def _in(item: Any, key: Any) -> Any:
+    """`key` as `item` has it: in a JSON config, the places of a tuple are texts."""
+    place = isinstance(key, str) and key.isdecimal() and not isinstance(item, Mapping)
+    return int(key) if place else key
+
+
 def _put(item: Any, key: Any, value: Any) -> Any:
     """A copy of `item` with `value` at `key`; what is elsewhere is shared."""
     if key is None:
@@ -256,7 +262,7 @@ def _put(item: Any, key: Any, value: Any) -> Any:
         copied[key] = value
         return copied
     parts = [*item]
-    parts[key] = value
+    parts[_in(item, key)] = value
     return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import inspect
 import itertools
 import random
+import re
 import types
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,11 @@ _REMEDIES = {
     ),
 }
 _ABSENT = object()
+_DRAWS = {
+    "random": r"(?<![.\w])random\.\w",
+    "numpy.random": r"\b(np|numpy)\.random\b",
+}
+_TORCH_DRAWS = r"\btorch\.(rand|normal|bernoulli|multinomial)"
 _watching: list[Any] = []
 
 
@@ -72,7 +78,7 @@ class Finding:
     what: str
     """A clause: `draws from numpy.random`, `changes Net.step from 0 to 1`."""
     site: str | None
-    """`file:line` at which the user's `forward` begins; None if unknown."""
+    """`file:line` of the user's class that does it; None if unknown."""
     random: bool
     """Whether it is a draw of random numbers, not an attribute."""
 
@@ -110,7 +116,6 @@ class CaptureWatch:
 
     def __init__(self, *roots: nn.Module, host_torch: bool = False) -> None:
         self.findings: list[Finding] = []
-        self._roots = roots
         self._names = {
             module: ".".join(filter(None, (_class_of(root).__name__, path)))
             for root in roots
@@ -130,9 +135,9 @@ class CaptureWatch:
     def __exit__(self, *details: Any) -> None:
         _watching.remove(self)
         now = _copies(self._streams)
-        site = next(filter(None, map(_site_of, self._roots)), None)
         for name, state in self._before.items():
             if now[name] != state:
+                site = _site_of(self._names, _DRAWS.get(name, _TORCH_DRAWS))
                 self.findings.append(Finding(f"draws from {name}", site, True))
         for module, before in self._kept.items():
             self._compare(module, before, _attributes(module))
@@ -148,7 +153,8 @@ class CaptureWatch:
             drawn = isinstance(was, tuple) and was[0] in _GENERATORS
             change = f"changes {name}{_change(was, value)}"
             what = f"draws from {name}" if drawn else change
-            self.findings.append(Finding(what, _site_of(module), drawn))
+            uses = rf"self\.{re.escape(key)}\b"
+            self.findings.append(Finding(what, _site_of([module], uses), drawn))
 
 
 def _class_of(module: nn.Module) -> type[nn.Module]:
@@ -159,13 +165,26 @@ def _class_of(module: nn.Module) -> type[nn.Module]:
     return kinds[own[-1] + 1 if own else 0]
 
 
-def _site_of(module: nn.Module) -> str | None:
-    """`file:line` of the user's `forward` of `module`."""
-    function: Any = inspect.unwrap(_class_of(module).forward)
-    code = getattr(function, "__code__", None)
-    if code is None or not is_users(code.co_filename):
-        return None
-    return f"{code.co_filename}:{code.co_firstlineno}"
+def _site_of(modules: Iterable[nn.Module], pattern: str) -> str | None:
+    """`file:line` of the first of the users' classes, outside of `__init__`, in which
+    `pattern` is found; else where the first user's `forward` begins."""
+    begins = None
+    for kind in dict.fromkeys(map(_class_of, modules)):
+        try:
+            lines, first = inspect.getsourcelines(kind)
+            file = str(inspect.getsourcefile(kind))
+        except (OSError, TypeError):  # made without a file
+            continue
+        method = ""
+        for number, line in enumerate(lines if is_users(file) else (), first):
+            if found := re.match(r"\s*def (\w+)", line):
+                method = found[1]
+            if method == "forward" and begins is None:
+                begins = f"{file}:{number}"
+            code = line.partition("#")[0]
+            if method not in ("", "__init__") and re.search(pattern, code):
+                return f"{file}:{number}"
+    return begins
 
 
 def _copies(values: Mapping[str, Any]) -> dict[str, Any]:

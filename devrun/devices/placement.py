@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from devrun.checkpoint.state import same_layout
+from devrun.construct import where
 from devrun.data.batch import to_device
 from devrun.devices.options import EagerOptions
 from devrun.dist import local_rank
@@ -121,8 +123,11 @@ def compile_in_place(
         for part in parts:
             part.compile(**arguments)
     except TypeError as error:
+        known = inspect.signature(torch.compile).parameters
+        wrong = next((key for key in arguments if key not in known), None)
         raise ConfigError(
-            f"compile: {arguments!r} is not for torch.compile: {error}"
+            f"compile: {arguments!r} is not for torch.compile: {error}",
+            place=None if wrong is None else where(setting, wrong),
         ) from error
 
 

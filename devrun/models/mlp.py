@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from devrun.errors import ConfigTypeError
 from devrun.registry import MODELS
 
 
@@ -21,12 +22,19 @@ class MLP(nn.Module):
         in_features: int = 64,
         hidden: Sequence[int] = (64,),
         num_classes: int = 10,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if not isinstance(hidden, (list, tuple)):
+            raise ConfigTypeError.of(
+                "hidden", f"must be a list of widths, got {hidden!r}"
+            )
         layers: list[nn.Module] = [nn.Flatten()]
         width = in_features
         for size in hidden:
             layers += [nn.Linear(width, size), nn.ReLU()]
+            if dropout:
+                layers.append(nn.Dropout(dropout))
             width = size
         layers.append(nn.Linear(width, num_classes))
         self.layers = nn.Sequential(*layers)

@@ -10,6 +10,7 @@ from torch import nn
 
 from devrun.config.tree import where
 from devrun.data.collate import softens
+from devrun.device_facts import FACTS, DeviceFacts
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.seeding import own_streams
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
@@ -48,10 +49,11 @@ def tune(
             )
         if cfg.get(key := "gradient_checkpointing"):
             if Capability.RECOMPUTATION not in adapter.capabilities:
+                instead = FACTS.get(adapter.name, DeviceFacts()).recomputes_by
                 raise UnsupportedFeatureError.of(
                     key,
                     f"is not done on {adapter.name}, which plans the memory of a whole "
-                    "graph by options of its own: leave it out",
+                    f"graph: leave it out{f', and take {instead}' if instead else ''}",
                 )
             done = checkpoint_blocks(model, cfg[key], own_streams(adapter))
             logger.info("computed again: %s", done)

@@ -1,16 +1,13 @@
 """Missing or wrong data ends a command with status 4, whatever the data set."""
 
 import gzip
-import os
 from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import Dataset
 
-from devrun.data import build
 from devrun.registry import DATASETS
-from tests.cli.conftest import CONFIG
 
 
 @DATASETS.register_module()
@@ -105,18 +102,3 @@ def test_a_wrong_word_about_data_stays_status_2(train, config, dataset):
     data = {"samples_per_gpu": 8, "train": dataset}
     status, _, err = train(config(data=data), "--work-dir", "run")
     assert (status, err.count("\n")) == (2, 1), err
-
-
-def test_more_workers_than_cores_are_one_line(config, train):
-    """And no paragraph of torch's at each loader."""
-    cores = os.sched_getaffinity(0)
-    build._warn_of_cores.cache_clear()
-    data = {**CONFIG["data"], "workers_per_gpu": 2}
-    os.sched_setaffinity(0, {min(cores)})
-    try:
-        status, _, err = train(config(data=data))
-    finally:
-        os.sched_setaffinity(0, cores)
-    assert status == 0, err
-    assert err.count("workers_per_gpu 2 on 1 of the machine's cores") == 1
-    assert "DataLoader" not in err

@@ -86,7 +86,7 @@ def set_inside(self):
 )
 def test_a_changed_attribute_is_found(act, own, what):
     (found,) = watch(act, **own)
-    assert (found.what, found.site) == (what, SITE)
+    assert (found.what, found.site) == (what, SITE)  # what `act` does is not in Part
     assert not found.random
     assert "register_buffer" in found.message("ipu")
 

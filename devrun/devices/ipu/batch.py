@@ -157,11 +157,11 @@ def _one_shape(different: Sequence[Difference]) -> dict[str, Any] | None:
     if any(len(dims) > 1 for dims in inner.values()):
         return None
     keys = {_key(name): dims[0] - 1 for name, dims in inner.items() if dims}
+    if len(set(keys.values())) > 1 or any("." in key for key in keys):
+        return None  # buckets pad one dimension, of a sample's own tensors
     pad: Any = {key: -100 if _is_target(key) else 0 for key in keys}
-    dim: Any = keys if len(set(keys.values())) > 1 else next(iter(keys.values()))
-    spec = {"pad": pad.get("", pad), "dim": dim, "num": 1}
-    if not dim:
-        del spec["dim"]
+    dim = next(iter(keys.values()))
+    spec = {"pad": pad.get("", pad), "num": 1, **({"dim": dim} if dim else {})}
     return {"data.buckets": spec}
 
 
