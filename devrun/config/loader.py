@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -76,7 +77,9 @@ class Loader:
         template = Template(text, path, self.budget, file_variables=self.use_variables)
         source = _Source(self, template, (*chain, os.path.realpath(path)))
         own = source.read(extension(path))
-        own.pop(DEPRECATION, None)
+        if (note := own.pop(DEPRECATION, None)) is not None:
+            text = f"{path} is deprecated, as its {DEPRECATION} says: {note}"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
         self._take_helpers(own)
         if source.bases is None:
             return own

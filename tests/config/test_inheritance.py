@@ -232,3 +232,10 @@ def test_a_key_of_yaml_may_be_a_reference(tree):
     assert cfg.x == {"Net": 1}
     bad = tree("d.yaml", "_base_: base/model.py\n'{{_base_.model}}': 1\n")
     assert "cannot stand here" in fails(bad)
+
+
+def test_a_deprecated_file_warns_and_loads(tree):
+    text = "_base_ = 'base/model.py'\n_deprecation_ = dict(expected='new.py')\n"
+    with pytest.warns(DeprecationWarning, match=r"old.py is deprecated, .*new.py"):
+        cfg = Config.fromfile(tree("old.py", text))
+    assert list(cfg) == ["model"]
