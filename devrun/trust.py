@@ -10,23 +10,30 @@ that is there, never by its own claims, such as an annotation:
 2. a factory that its package lists as one of its models, or one of `FACTORIES`;
 3. what the user allows, in code (`allow_factory`) or on the command line.
 
+What is imported for it is installed, or on the path by the user's will, and never a
+file that merely is beside the config.
+
 What such a class does with its arguments is its package's; see docs/threat-model.md.
 `--trust-config` lifts all of this: the config is then as good as a program.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from devrun.blame import cause_of
 from devrun.errors import ConfigError, UnknownNameError, nearest
-from devrun.importing import import_for_config, is_installed
 from devrun.network import network_closed
 from devrun.place import Place
 
@@ -69,6 +76,10 @@ RUNS_CODE: dict[str, Callable[[Any], bool]] = {
     "weights_only": lambda value: value is not None and not value,
 }
 """Argument -> whether this value asks the callee, whichever it is, to run code."""
+_FOR_PROGRAMS = "devrun.interop.mmcv"
+"""What changes imports: one of these modules does it by being imported itself."""
+_opened: set[str] = set()
+"""Folders that are on sys.path for the modules that the user named, and no others."""
 _allowed: set[Any] = set()
 _granted: ContextVar[tuple[frozenset[str], bool]] = ContextVar(
     "granted", default=(frozenset(), False)
@@ -127,7 +138,7 @@ def import_path(path: str) -> Found:
     parts = path.split(".")
     if not all(part.isidentifier() for part in parts):
         raise ConfigError(f"{path!r} is not a dotted path")
-    load = import_module if may_run_code() else import_for_config
+    load = importlib.import_module if may_run_code() else import_for_config
     for cut in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:cut])
         try:
@@ -186,13 +197,9 @@ def accepted(found: Found, expected: type, what: str) -> Callable[..., Any]:
         )
     ):
         return target  # type: ignore[no-any-return]
+    taken = f"a class derived from {expected.__module__}.{expected.__qualname__}"
     if _is_protocol(expected):
-        taken = (
-            f"a torch.nn.Module, a {expected.__name__.lower()} of a known package or a "
-            "class of your own code"
-        )
-    else:
-        taken = f"a class derived from {expected.__module__}.{expected.__qualname__}"
+        taken = "a torch.nn.Module, or such a class of a known package or of your own"
     own = callable(target) and _top(_home(target)) == _top(found.path)
     advice = f"; if you would run it, list it with --allow-factory {found.path}"
     raise ConfigError(
@@ -332,3 +339,103 @@ def _asking(key: Any, value: Any) -> Iterator[Any]:
     elif isinstance(value, (list, tuple)):
         for inner in value:
             yield from _asking(None, inner)
+
+
+# Imports ----------------------------------------------------------------------
+
+
+def import_for_config(name: str) -> ModuleType:
+    """The module `name`, which a config names.
+
+    Raises:
+        ConfigError: it is of the standard library, a program (`__main__`), or in a
+            folder that is on the path by accident: the current one, or that of a
+            module which the user named.
+        Exception: whatever its own code raises.
+    """
+    top, *rest = name.split(".")
+    if top in sys.stdlib_module_names:
+        raise _standard(name)
+    if any(part.startswith("__") for part in (top, *rest)):
+        raise ConfigError(f"{name!r} is not for a config: a part begins with '__'")
+    if name.startswith(_FOR_PROGRAMS):
+        raise ConfigError(
+            f"{name!r} changes what is imported, which a config cannot ask for: give "
+            "the flag --mmcv"
+        )
+    if name not in sys.modules:
+        _check_place(name, top)
+    return importlib.import_module(name)
+
+
+def import_for_user(name: str, folders: Iterable[str | Path]) -> ModuleType:
+    """The module `name`, which the user asked for; first looked up in `folders`.
+
+    The folder that has it stays at the head of sys.path, for what the module imports
+    later and for worker processes.
+    """
+    importlib.invalidate_caches()  # the file may be younger than the last look
+    for folder in dict.fromkeys(os.path.abspath(folder) for folder in folders):
+        if PathFinder.find_spec(name.partition(".")[0], [folder]) is not None:
+            if folder not in sys.path:
+                sys.path.insert(0, folder)
+                _opened.add(folder)
+            break
+    return importlib.import_module(name)
+
+
+def is_installed(module: ModuleType) -> bool:
+    """Whether the top-level `module` was put where it is by an installer."""
+    places = [*getattr(module, "__path__", ())] or [getattr(module, "__file__", None)]
+    folders = [Path(place).parent for place in places if place]
+    return not folders or any(
+        folder.name in ("site-packages", "dist-packages")
+        or any(folder.glob("*.dist-info"))
+        for folder in folders
+    )
+
+
+def _standard(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name!r} is in the standard library, which is not for a config"
+    )
+
+
+def _check_place(name: str, top: str) -> None:
+    """Refuse a module that would be loaded from where it should not."""
+    loaded = sys.modules.get(top)
+    if loaded is not None:
+        places = [*getattr(loaded, "__path__", ())]
+        own = getattr(loaded, "__file__", None)  # where it was loaded from already
+        places = [place for place in places if own is None or not _holds(place, own)]
+    else:
+        spec = importlib.util.find_spec(top)
+        if spec is None:
+            return  # the import says so
+        places = [*(spec.submodule_search_locations or [spec.origin or ""])]
+    for folder in map(os.path.dirname, places):
+        if folder in _closed():
+            raise ConfigError(
+                f"{name!r} is in {folder}, from which a config cannot import: name it "
+                f"with --import {name}, or put that folder on PYTHONPATH"
+            )
+        if folder in _STANDARD:
+            raise _standard(name)
+
+
+_STANDARD = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+
+
+def _holds(folder: str, file: str) -> bool:
+    return os.path.dirname(os.path.abspath(file)) == os.path.abspath(folder)
+
+
+def _closed() -> set[str]:
+    """Folders on sys.path that were not added for a config."""
+    here = os.getcwd()
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    by_accident = "" in given and len(given) > 1  # PYTHONPATH=$UNSET:/somewhere
+    named = here in map(os.path.abspath, filter(None, given))
+    if named or not (by_accident or ("" in sys.path and here not in sys.path)):
+        return _opened
+    return {here, *_opened}

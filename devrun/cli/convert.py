@@ -9,7 +9,7 @@ from devrun.cli.exits import Session
 from devrun.cli.flags import read_config
 from devrun.cli.parser import switch
 from devrun.config import DictAction, check_config
-from devrun.config.source import extension
+from devrun.config.loader import extension
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,12 +10,19 @@ from typing import Any
 from devrun.config import dump as writer
 from devrun.config.imports import import_custom, search_folders
 from devrun.config.limits import Budget, copied
-from devrun.config.loader import HELPERS, RESERVED, Loader, finish
+from devrun.config.loader import (
+    HELPERS,
+    LIMITS,
+    RESERVED,
+    Loader,
+    extension,
+    finish,
+    read_text,
+)
 from devrun.config.merge import merge, nested
 from devrun.config.origin import describe
 from devrun.config.redact import remember_secrets
 from devrun.config.schema import KEYS
-from devrun.config.source import LIMITS, extension, read_text
 from devrun.config.tree import ConfigDict, guard, rehome
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
 from devrun.files import disk_errors, replace_text

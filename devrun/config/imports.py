@@ -13,7 +13,7 @@ from devrun.blame import cause_of
 from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.tree import ConfigDict, origin_of
 from devrun.errors import ConfigError, ConfigTypeError
-from devrun.importing import import_for_config, import_for_user
+from devrun.trust import import_for_config, import_for_user
 
 _KEY = "custom_imports"
 _ACCEPTED = ("imports", "allow_failed_imports")

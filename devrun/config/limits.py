@@ -8,6 +8,7 @@ file's result is copied into a tree of its own, counted and checked on the way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import starmap
 from typing import Any, TypeVar
 
@@ -126,11 +127,12 @@ def copied(
     path: KeyPath = (),
     *,
     any_leaf: bool = False,
+    fill: Callable[[str], Any] = lambda text: text,
 ) -> Any:
     """A copy of a tree in nodes of our own, within the limits.
 
     `any_leaf` accepts objects other than text, numbers and None, for a file
-    that was run as Python code.
+    that was run as Python code; `fill` replaces what stands in texts and keys.
 
     Raises:
         ConfigError: nested too deeply, or a value that is not for a configuration.
@@ -139,7 +141,8 @@ def copied(
     budget.charge(10 if isinstance(value, (dict, list)) else 1)
 
     def inner(key: Any, child: Any, line: Origin | None = origin) -> Any:
-        return copied(child, budget, line, (*path, key), any_leaf=any_leaf)
+        here = (*path, key)
+        return copied(child, budget, line, here, any_leaf=any_leaf, fill=fill)
 
     if isinstance(value, dict):
         result = ConfigDict()
@@ -147,7 +150,11 @@ def copied(
         for key, child in value.items():
             line = origin_of(value, key) or result._meta_.origin
             _check_leaf(key, line, (*path, key), any_leaf)
-            place(result, key, inner(key, child, line), line)
+            name = fill(key) if isinstance(key, str) else key
+            if isinstance(name, (dict, list)) or name in result:
+                reason = f"the key {describe(name)} cannot stand here"
+                raise config_error(reason, line)
+            place(result, name, inner(name, child, line), line)
         return result
     if isinstance(value, (list, range)):
         items = ConfigList(starmap(inner, enumerate(value)))
@@ -158,7 +165,7 @@ def copied(
     if isinstance(value, str):
         budget.charge(len(value) >> 6)
     _check_leaf(value, origin, path, any_leaf)
-    return value
+    return fill(value) if isinstance(value, str) else value
 
 
 def check_depth(origin: Origin | None, path: KeyPath) -> None:

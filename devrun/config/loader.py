@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from devrun.config import environment
 from devrun.config.limits import Budget, check_depth, copied
 from devrun.config.merge import DELETE, merge
 from devrun.config.origin import config_error, describe
 from devrun.config.python_reader import Reader
-from devrun.config.source import MissingFileError, extension, read_text
-from devrun.config.template import Template, look_up
+from devrun.config.template import Template, look_up, with_environment
 from devrun.config.tree import (
     ConfigDict,
     ConfigList,
@@ -25,6 +24,7 @@ from devrun.config.tree import (
 )
 from devrun.config.yaml_reader import read_json, read_yaml
 from devrun.errors import ConfigError
+from devrun.files import open_regular
 from devrun.place import KeyPath, Origin, Place
 
 BASE = "_base_"
@@ -32,6 +32,64 @@ DEPRECATION = "_deprecation_"
 HELPERS = "_helpers_"
 RESERVED = ("filename", "text", "pretty_text")
 MAX_FILES = 100
+LIMITS = {".py": 256 * 1024, ".json": 1 << 20, ".yaml": 1 << 20, ".yml": 1 << 20}
+"""Accepted extensions and the bytes a file of each may have."""
+
+
+# Files: regular ones of sane size, in UTF-8, and no other ------------------------
+
+
+class MissingFileError(ConfigError, FileNotFoundError):
+    """No such configuration file."""
+
+
+def extension(path: str) -> str:
+    suffix = os.path.splitext(path)[1]
+    if suffix not in LIMITS:
+        given = f"{suffix!r}" if suffix else "no extension"
+        raise config_error(
+            f"a configuration is a .py, .json, .yaml or .yml file, not {given}",
+            Origin(path),
+        )
+    return suffix
+
+
+def read_text(path: str) -> str:
+    """The text of the file at `path`, without a byte order mark.
+
+    Raises:
+        MissingFileError: nothing is there.
+        ConfigError: not a regular file, not readable, too large, not UTF-8.
+    """
+    limit, here = LIMITS[extension(path)], Origin(path)
+    try:
+        with open_regular(path) as stream:
+            data = stream.read(limit + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        reason = "no such configuration file; check the path"
+        raise MissingFileError(reason, place=Place(here)) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise config_error(f"cannot be read: {reason}", here) from None
+    if len(data) > limit:
+        raise config_error(
+            f"larger than {limit // 1024} KiB; a configuration names data, "
+            "it does not hold it",
+            here,
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        reason = f"not UTF-8 (byte 0x{data[error.start]:02x}); save the file as UTF-8"
+        raise config_error(reason, Origin(path, line)) from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise config_error("a NUL byte; save it as UTF-8", Origin(path, line))
+    return text
+
+
+# Trees --------------------------------------------------------------------------
 
 
 @dataclass
@@ -76,7 +134,7 @@ class Loader:
         self.budget.charge(len(text) >> 5)
         template = Template(text, path, self.budget, file_variables=self.use_variables)
         source = _Source(self, template, (*chain, os.path.realpath(path)))
-        own = source.read(extension(path))
+        own: ConfigDict = source.read(extension(path))
         if (note := own.pop(DEPRECATION, None)) is not None:
             text = f"{path} is deprecated, as its {DEPRECATION} says: {note}"
             warnings.warn(text, DeprecationWarning, stacklevel=2)
@@ -97,8 +155,13 @@ class Loader:
             raise config_error(reason, origin, [HELPERS])
         self.helpers.update(names)
 
-    def copy(self, value: Any, origin: Origin | None = None) -> Any:
-        return copied(value, self.budget, origin, any_leaf=self.trust)
+    def copy(
+        self,
+        value: Any,
+        origin: Origin | None = None,
+        fill: Callable[[str], Any] = lambda text: text,
+    ) -> Any:
+        return copied(value, self.budget, origin, any_leaf=self.trust, fill=fill)
 
 
 class _Source:
@@ -113,7 +176,7 @@ class _Source:
         self.bases: ConfigDict | None = None
         self._opened = False
 
-    def read(self, suffix: str) -> ConfigDict:
+    def read(self, suffix: str) -> Any:
         text, file = self._template.text, self._template.file
         loader, budget = self._loader, self._loader.budget
         loader.helpers |= self._template.base_names
@@ -123,8 +186,7 @@ class _Source:
             loader.helpers |= names
             if self._opened and self.bases is not None:
                 self.bases = loader.copy(self.bases)
-            own: ConfigDict = loader.copy(raw)
-            return own
+            return loader.copy(raw)
         if suffix == ".py":
             from devrun.config.trusted import run_python  # the only way to `exec`
 
@@ -134,11 +196,10 @@ class _Source:
             raw = read_json(text, file, budget)
         else:
             raw = read_yaml(text, file, budget)
-        own = loader.copy(raw)
-        if BASE in own:
-            origin = origin_of(own, BASE) or Origin(file)
-            self._load_bases(self._fill_tree(own.pop(BASE)), origin)
-        return self._fill_tree(own) if self._template.markers else own
+        if BASE in raw:
+            origin = origin_of(raw, BASE) or Origin(file)
+            self._load_bases(loader.copy(raw.pop(BASE), origin, self._fill), origin)
+        return loader.copy(raw, fill=self._fill)
 
     def _fill(self, text: str) -> Any:
         return self._template.fill(text, self._base)
@@ -154,26 +215,6 @@ class _Source:
             self._loader.helpers.update(self.bases or ())
         self._opened = True
         return look_up(self.bases, path, origin)
-
-    def _fill_tree(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._fill(value)
-        if isinstance(value, ConfigDict):
-            filled = ConfigDict()
-            filled._meta_.origin = value._meta_.origin
-            for key, child in value.items():
-                key_filled = self._fill(key) if isinstance(key, str) else key
-                origin = origin_of(value, key)
-                if isinstance(key_filled, (dict, list)) or key_filled in filled:
-                    reason = f"the key {describe(key_filled)} cannot stand here"
-                    raise config_error(reason, origin)
-                place(filled, key_filled, self._fill_tree(child), origin)
-            return filled
-        if isinstance(value, ConfigList):
-            items = ConfigList(map(self._fill_tree, value))
-            items._meta_.origin = value._meta_.origin
-            return items
-        return tuple(map(self._fill_tree, value)) if type(value) is tuple else value
 
     def _load_bases(self, given: Any, origin: Origin) -> None:
         names = [given] if isinstance(given, str) else given
@@ -256,7 +297,7 @@ def _finish(value: Any, budget: Budget, path: KeyPath, origin: Origin | None) ->
     check_depth(origin, path)
     if type(value) is str:
         try:
-            return environment.resolve(value, budget.text)
+            return with_environment(value, budget.text)
         except ValueError as error:
             raise config_error(str(error), origin, path) from None
     if isinstance(value, ConfigDict) and path:

@@ -448,13 +448,12 @@ def _in_base(node: ast.expr) -> bool:
 
 def _names_bound(targets: Sequence[ast.expr]) -> list[str]:
     """The plain names among `targets`, those inside rows included."""
-    found: list[str] = []
-    for target in targets:
-        if isinstance(target, ast.Name):
-            found.append(target.id)
-        elif isinstance(target, (ast.Tuple, ast.List)):
-            found.extend(_names_bound(target.elts))
-    return found
+    return [
+        node.id
+        for target in targets
+        for node in ast.walk(target)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
 
 
 def source_of(node: ast.AST) -> str:

@@ -1,8 +1,11 @@
-"""`{{ fileDirname }}` and `{{ _base_.a.b }}` in the text of a configuration.
+"""`{{ fileDirname }}`, `{{ _base_.a.b }}` and `${env:NAME}` in a configuration.
 
-Each is replaced, before the text is parsed, by a marker: a word that every syntax
-accepts as a name and inside a string. The reader's values are searched for markers
-afterwards, so that no value is ever pasted into the source and each keeps its type.
+Each of the first two is replaced, before the text is parsed, by a marker: a word that
+every syntax accepts as a name and inside a string. The reader's values are searched for
+markers afterwards, so that no value is pasted into the source and each keeps its type.
+
+`${env:NAME}` and `${env:NAME:default}` are the variable's text; what was written is
+kept beside it, and that is what a dump shows.
 """
 
 from __future__ import annotations
@@ -17,11 +20,16 @@ from devrun.config.limits import Budget
 from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.redact import shown_value
 from devrun.place import Origin
+from devrun.redact import Reference, remember
 
 MARKER = re.compile(r"_devrun_ref_[0-9a-f]{16}_(\d{1,6})_")
 _REFERENCE = re.compile(
     r"\{\{[ \t]{0,16}(_base_\.[\w.]{1,256}|fileDirname|fileBasenameNoExtension"
     r"|fileBasename|fileExtname)[ \t]{0,16}\}\}"
+)
+_VARIABLE = re.compile(
+    r"\$\{env:(?P<name>[A-Za-z_]\w{0,255})(?::(?P<default>[^{}]{0,4096}))?\}",
+    re.ASCII,
 )
 
 
@@ -128,4 +136,48 @@ def look_up(tree: Any, path: str, origin: Origin) -> Any:
             hint = hint_for(part, known) or f"that is {held}"
             reason = f"{shown}: the bases have no {part!r}; {hint}"
             raise config_error(reason, origin) from None
+    return value
+
+
+# The environment ----------------------------------------------------------------
+
+
+class EnvStr(Reference, str):
+    pass
+
+
+def with_environment(text: str, pay: Callable[[int], None]) -> str | Reference:
+    """`text` with its references replaced; the same object when it has none.
+
+    `pay(chars)` is called with the length of each variable before it is used.
+
+    Raises:
+        ValueError: a variable that is not set, or a wrong form; the message has no
+            place yet.
+    """
+    if "${env" not in text:
+        return text
+    if "${env" in _VARIABLE.sub("", text):
+        raise ValueError(
+            f"{describe(text)} is no environment reference; write ${{env:NAME}} or "
+            "${env:NAME:default}"
+        )
+
+    def read(match: re.Match[str]) -> str:
+        name = match["name"]
+        found = os.environ.get(name, match["default"])
+        if found is None:
+            raise ValueError(
+                f"the environment variable {name} is not set; set it, or give a "
+                f"default as ${{env:{name}:text}}"
+            )
+        if any("\ud800" <= char <= "\udfff" for char in found):
+            raise ValueError(f"the environment variable {name} is not UTF-8 text")
+        if name in os.environ:  # a default is in the config for all to read
+            remember(found, f"${{env:{name}}}")
+        pay(len(found))
+        return found
+
+    value = EnvStr(_VARIABLE.sub(read, text))
+    value.template = text
     return value

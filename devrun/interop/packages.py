@@ -23,8 +23,8 @@ from devrun.errors import (
     UnsupportedFeatureError,
     nearest,
 )
-from devrun.importing import import_for_config
 from devrun.place import Place
+from devrun.trust import import_for_config
 
 _OPERATORS = "mmcv._ext"
 _WITH_INT = (
