@@ -220,6 +220,7 @@ KEYS: dict[str, str | Section] = {
             "max_keep_ckpts": "int",
             "save_last": "flag",
             "sync_buffer": "flag",
+            "full": "flag?",
             "async": "flag",
             "file_client_args": "dict?",
             "filename_tmpl": "text",

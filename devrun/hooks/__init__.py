@@ -19,23 +19,21 @@ from devrun.hooks.processes import (
 )
 from devrun.hooks.profiler import FlopsHook, ProfilerHook
 from devrun.hooks.progress import ProgressHook
-from devrun.hooks.schedules.cycles import (
-    CyclicLrUpdaterHook,
-    CyclicMomentumUpdaterHook,
-    OneCycleLrUpdaterHook,
-    OneCycleMomentumUpdaterHook,
-)
 from devrun.hooks.schedules.hook import LrUpdaterHook, MomentumUpdaterHook
 from devrun.hooks.schedules.policies import (
     CosineAnnealingLrUpdaterHook,
     CosineAnnealingMomentumUpdaterHook,
     CosineRestartLrUpdaterHook,
+    CyclicLrUpdaterHook,
+    CyclicMomentumUpdaterHook,
     ExpLrUpdaterHook,
     FixedLrUpdaterHook,
     FlatCosineAnnealingLrUpdaterHook,
     InvLrUpdaterHook,
     LinearAnnealingLrUpdaterHook,
     LinearAnnealingMomentumUpdaterHook,
+    OneCycleLrUpdaterHook,
+    OneCycleMomentumUpdaterHook,
     PolyLrUpdaterHook,
     StepLrUpdaterHook,
     StepMomentumUpdaterHook,

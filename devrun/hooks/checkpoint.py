@@ -103,11 +103,6 @@ class CheckpointHook(Hook):
         **kwargs: Any,
     ) -> None:
         in_background = kwargs.pop("async", False)  # no name for an argument
-        for name, value in (("interval", interval), ("max_keep_ckpts", max_keep_ckpts)):
-            if type(value) is not int:
-                raise ConfigTypeError.of(name, f"must be an int, got {value!r}")
-        if out_dir is not None and not isinstance(out_dir, (str, os.PathLike)):
-            raise ConfigTypeError.of("out_dir", f"must be a path, got {out_dir!r}")
         if file_client_args is not None:
             raise UnsupportedFeatureError(
                 "file_client_args: checkpoints are written to local paths only; set "

@@ -77,7 +77,7 @@ _ROWS = """
  mmcv.runner.hooks.lr_updater devrun.hooks CyclicLrUpdaterHook OneCycleLrUpdaterHook
  mmcv.runner.hooks.lr_updater devrun.hooks.schedules.policies annealing_cos
  mmcv.runner.hooks.lr_updater devrun.hooks.schedules.policies annealing_linear
- mmcv.runner.hooks.lr_updater devrun.hooks.schedules.cycles format_param
+ mmcv.runner.hooks.lr_updater devrun.hooks.schedules.policies format_param
  mmcv.runner.hooks.momentum_updater devrun.hooks MomentumUpdaterHook
  mmcv.runner.hooks.momentum_updater devrun.hooks StepMomentumUpdaterHook
  mmcv.runner.hooks.momentum_updater devrun.hooks CosineAnnealingMomentumUpdaterHook

@@ -1,7 +1,6 @@
 """Loggers: the text log, and writers of other tools."""
 
-from devrun.hooks.logger.hook import LoggerHook
-from devrun.hooks.logger.text import TextLoggerHook
+from devrun.hooks.logger.hook import LoggerHook, TextLoggerHook
 from devrun.hooks.logger.writers import (
     MlflowLoggerHook,
     TensorboardLoggerHook,

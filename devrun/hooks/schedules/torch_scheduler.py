@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
 
-import devrun.hooks.schedules.cycles  # noqa: F401 - fills the registry
+import devrun.hooks.schedules.policies  # noqa: F401 - fills the registry
 from devrun import trust
 from devrun.config.numbers import whole_number
 from devrun.construct import check_call, where
