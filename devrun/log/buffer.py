@@ -97,10 +97,10 @@ class LogBuffer:
         if means := self.means(n):
             self.show(means, tag=n)
 
-    def means(self, n: int = 0, section: str | None = None) -> dict[str, float]:
+    def means(self, n: int = 0) -> dict[str, float]:
         """The same means, without touching `output`."""
-        totals = self.totals(n, section)
-        return {key: mean_of(total, count) for key, (total, count) in totals.items()}
+        found = self.totals(n).items()
+        return {name: t / count if count else math.nan for name, (t, count) in found}
 
     def show(self, means: Mapping[str, float], tag: Any) -> None:
         """Add averages to `output`; it is ready to be logged."""
@@ -218,11 +218,6 @@ def _settle(section: Mapping[str, _Series]) -> None:
         for _, count, _ in series.new:
             series.add(next(read), count, next(read))
         series.new.clear()
-
-
-def mean_of(total: float, count: float) -> float:
-    """Their quotient; nan where nothing was counted."""
-    return total / count if count else math.nan
 
 
 def _checked(key: str, value: Any) -> Any:

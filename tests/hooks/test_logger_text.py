@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from devrun.errors import ConfigError
 from devrun.hooks.base import Hook
 from devrun.hooks.logger import LoggerHook, TextLoggerHook
 from devrun.hooks.timer import IterTimerHook
@@ -215,11 +214,6 @@ def test_tags_of_a_users_logger_are_mmcvs():
         {"train/loss": 2.5, "learning_rate": 0.1, "momentum": 0},
     )
     assert val == ("val", 4, {"val/mIoU": 0.5, "learning_rate": 0.1, "momentum": 0})
-
-
-def test_what_cannot_be_done_is_refused():
-    with pytest.raises(ConfigError, match="interval"):
-        TextLoggerHook(interval=2.5)
 
 
 def test_a_run_without_an_optimizer_or_work_dir_logs_no_rate():

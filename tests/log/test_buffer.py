@@ -156,6 +156,6 @@ def test_sections_are_kept_apart():
     buffer.update({"loss": 2.0})
     buffer.average()
     assert buffer.output == {"loss": 1.5}
-    assert buffer.means(section="val") == {"loss": 5.0}
+    assert buffer.totals(section="val") == {"loss": (5.0, 1)}
     buffer.clear_section("val")
-    assert buffer.means(section="val") == {}
+    assert buffer.totals(section="val") == {}

@@ -435,17 +435,15 @@ def _evaluate_own(hook: EvalHook, runner: Run) -> Any:
 @contextmanager
 def _having(hook: Any, names: dict[str, Any]) -> Iterator[None]:
     """Within, `hook` has these attributes, but for methods that its class overrides."""
-    before = dict(vars(hook))
-    for name, value in names.items():
-        if _is_ours(getattr(type(hook), name, None)):
-            vars(hook)[name] = value
+    before = {name: vars(hook)[name] for name in names.keys() & vars(hook).keys()}
+    ours = {name for name in names if _is_ours(getattr(type(hook), name, None))}
+    vars(hook).update({name: names[name] for name in ours})
     try:
         yield
     finally:
-        for name in names:
+        for name in ours:
             vars(hook).pop(name, None)
-            if name in before:
-                vars(hook)[name] = before[name]
+        vars(hook).update(before)
 
 
 def _is_ours(method: Any) -> bool:

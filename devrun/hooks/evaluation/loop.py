@@ -172,8 +172,6 @@ def length_of(collection: Any) -> int | None:
 
 def check_set_names(sets: Mapping[str, Any], save_best: Any) -> None:
     """Refuse a `save_best` that names none of several evaluation sets."""
-    if not sets:
-        raise ConfigError("the evaluation has no data set")
     if save_best in (None, "auto") or "" in sets:
         return
     name, slash, result = str(save_best).partition("/")

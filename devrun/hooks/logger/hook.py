@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from devrun.dist import weighted_means
-from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
 from devrun.log.jsonlines import JsonLines
 from devrun.registry import HOOKS
@@ -54,10 +53,6 @@ class LoggerHook(Hook, ABC):
         reset_flag: bool = False,
         by_epoch: bool = True,
     ) -> None:
-        if not isinstance(interval, int) or isinstance(interval, bool):
-            raise ConfigError.of(
-                "interval", f"of a logger must be an int, got {interval!r}"
-            )
         self.interval = interval
         self.ignore_last = ignore_last
         self.reset_flag = reset_flag
@@ -87,19 +82,11 @@ class LoggerHook(Hook, ABC):
         return include_np and hasattr(val, "dtype") and getattr(val, "size", 0) == 1
 
     def get_mode(self, runner: Run) -> str:
-        """`train` for averages of training iterations, else `val`.
-
-        Raises:
-            ConfigError: the runner has not started a phase.
-        """
+        """`train` for averages of training iterations, else `val`."""
         if self._record[0] is not None:
             return self._record[0]
         if runner.mode == "val":
             return "val"
-        if runner.mode != "train":
-            raise ConfigError(
-                f"runner mode must be 'train' or 'val', got {runner.mode!r}"
-            )
         buffer = runner.log_buffer
         averaged = buffer.tag is not None or "time" in buffer.output
         return "train" if averaged else "val"

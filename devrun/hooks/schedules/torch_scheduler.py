@@ -69,10 +69,6 @@ def _hook(cfg: Any, section: str, suffix: str) -> Hook:
         )
     args: Any = copy.copy(cfg)
     policy = args.pop("policy")
-    if not isinstance(policy, str):
-        raise ConfigTypeError.of(
-            "policy", f"must be a name, got {policy!r}", where(cfg, "policy")
-        )
     name = (policy.title() if policy.islower() else policy) + suffix
     # the package that the config was written for may have such a policy
     if policy and (name in HOOKS or foreign(HOOKS.name, name) is not None):
