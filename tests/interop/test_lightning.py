@@ -471,8 +471,6 @@ import torch
 import pytorch_lightning as pl
 from torch.utils.data import DataLoader, TensorDataset
 
-open("ran", "w").close()
-
 class Lit(pl.LightningModule):
     def __init__(self, width=2):
         super().__init__()
@@ -490,10 +488,6 @@ class Data(pl.LightningDataModule):
 
     def train_dataloader(self):
         return DataLoader(TensorDataset(torch.randn(8, 4), torch.ones(8).long()), 4)
-
-class Several(Data):
-    def train_dataloader(self):
-        return {"a": super().train_dataloader()}
 """
 OWN = """
 model: {type: own_lit.Lit}

@@ -95,15 +95,6 @@ def tiny(tmp_path, configs, **changes):
     return str(path)
 
 
-def test_the_cifar_config_trains_evaluates_and_is_tested_unmodified(run, tmp_path):
-    options = ("data.samples_per_gpu=2", "runner.max_epochs=1")
-    status, text, records = run(CIFAR, "cpu", *options)
-    assert status == 0, text
-    (val,) = [r for r in records if r.get("mode") == "val"]
-    assert {"accuracy_top-1", "accuracy_top-5"} <= val.keys()
-    assert 0 <= val["accuracy_top-1"] <= val["accuracy_top-5"] <= 100
-
-
 @pytest.mark.parametrize("device", ["ipu", "hpu"])
 def test_losses_and_accuracy_are_those_of_the_cpu(run, configs, tmp_path, device):
     config = tiny(tmp_path, configs)
@@ -236,18 +227,6 @@ def test_mixup_is_drawn_anew_for_each_update_of_a_compiled_device(
     status, text, records = run(config, "ipu", "optimizer.lr=0.0", flags=flags)
     assert status == 0, text
     assert len(set(losses(records))) > 1  # with the weights as they are
-
-
-def test_data_sets_in_a_list_are_evaluated_one_by_one(run, configs, tmp_path):
-    val = Config.fromfile(configs[LENET]).data.val.to_dict()
-    path = Path(tiny(tmp_path, configs))
-    cfg = json.loads(path.read_text())
-    cfg["data"]["val"] = [val, val]
-    path.write_text(json.dumps(cfg))
-    status, text, records = run(str(path))
-    assert status == 0, text
-    last = [r for r in records if r.get("mode") == "val"][-1]
-    assert {"0_accuracy_top-1", "1_accuracy_top-1"} <= last.keys()
 
 
 def test_a_scope_is_found_by_the_name_of_the_model(configs, tmp_path):

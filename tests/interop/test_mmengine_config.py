@@ -2,7 +2,6 @@
 
 import re
 import textwrap
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -314,12 +313,6 @@ def test_resume(write):
     assert resumed("load_from = 'a.pth'").load_from == "a.pth"
 
 
-def test_an_ema_over_several_updates_keeps_its_weight(write):
-    text = "custom_hooks = [dict(type='EMAHook', momentum=0.1, interval=4)]"
-    hook = translated(Config.fromfile(write(TINY + text))).custom_hooks[0]
-    assert 1 - (1 - hook.momentum) ** 4 == pytest.approx(0.1)
-
-
 def test_a_base_of_a_package_is_read_and_the_package_is_not_imported(
     write, capsys, tmp_path, monkeypatch
 ):
@@ -337,15 +330,6 @@ def test_a_base_of_a_package_is_read_and_the_package_is_not_imported(
     assert "cfg.py:1: _base_: 'nopackage::a.py' is of the package 'nopackage'" in err
 
 
-def test_accumulated_batches_are_counted_as_there(write):
-    text = WHOLE.replace("auto_scale_lr = dict(", "auto_scale_lr = dict(enable=True, ")
-    made = translated(Config.fromfile(write(text)))
-    schedule, ema, _ = made.custom_hooks
-    assert schedule.batches_per_update == 2
-    assert ema.momentum == pytest.approx(1 - (1 - 4e-5) ** 2)
-    assert made.auto_scale_lr.base_batch_size == 2 * 128
-
-
 @pytest.mark.parametrize(
     "line",
     ["with read_base():\n    x = 1", "model = dict(type=print)", "import os\nos.x = 1"],
@@ -355,14 +339,3 @@ def test_what_a_lazy_config_has_is_refused_without_trust(write, capsys, line):
     assert (status, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert "--trust-config" in err or "not defined" in err
-
-
-@pytest.mark.skipif(find_spec("mmpretrain") is not None, reason="MMPretrain is here")
-def test_a_package_that_is_missing_is_named_with_the_versions_that_fit(write, capsys):
-    path = write(WHOLE)
-    status, _, err = command(capsys, "train", path, "--device", "cpu", "--dry-run")
-    assert status == 2
-    error = err.splitlines()[-1]
-    assert "needs the package 'mmpretrain', which is not installed" in error
-    assert "mmpretrain 1.2" in error
-    assert "cfg.py:2: model.type: " in error

@@ -99,20 +99,6 @@ def test_weights_are_initialised_once_and_before_they_are_loaded(folder, monkeyp
     assert torch.equal(before[name], after[name])
 
 
-def test_their_hooks_and_optimizers(folder):
-    text = classifier("vit").replace(
-        "type='AdamW', lr=0.01", "type='Lamb', lr=0.01"
-    ) + (
-        "custom_hooks = [\n"
-        "  dict(type='EMAHook', momentum=0.5, priority='ABOVE_NORMAL'),\n"
-        "  dict(type='SimSiamHook', fix_pred_lr=True, lr=0.5)]\n"
-    )
-    assert train(text) == 0
-    hooks = Path(next(Path("out").glob("*.log"))).read_text()
-    assert "EMAHook" in hooks
-    assert "SimSiamHook" in hooks
-
-
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -87,13 +87,3 @@ def test_a_segmenter_on_an_ipu_gives_what_the_cpu_does(
     assert "decode.acc_seg" in ours
     for key in ("loss", "decode.acc_seg"):
         assert ours[key] == pytest.approx(theirs[key], rel=1e-3)
-
-
-def test_what_an_ipu_cannot_evaluate_is_named(segmentation, monkeypatch, train):
-    monkeypatch.chdir(segmentation)
-    config = family.shrunk("mmseg", FCN, segmentation, SEGMENTERS[FCN], 32)
-    status, text, _ = train(config, "ipu", "runner.max_iters=1")
-    told = text.splitlines()[-1]
-    assert status == 2
-    assert "aten::numpy is not supported" in told
-    assert told.endswith("set ipu.evaluate_on: host")

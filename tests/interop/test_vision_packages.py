@@ -11,9 +11,7 @@ import torch
 
 from devrun.cli.main import main
 from devrun.config import Config
-from devrun.errors import ConfigError
 from devrun.models.build import build_model
-from devrun.registry import DATASETS
 from tests.registry.scanning import let_torchvision_load
 
 ROOT = Path(__file__).parents[2]
@@ -83,26 +81,3 @@ def test_the_recipe_of_fine_tuning_runs_on_the_digits(tmp_path, capsys, device):
     assert "layer_decay: depth 0 of 5" in said and f"loaded all {len(given)}" in said
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     assert facts["best"]["score"] > 0.1
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"type": "timm.create_model", "model_name": "resnet18", "pretrained": True},
-        {"type": "timm.create_model", "model_name": "hf-hub:timm/resnet18.a1_in1k"},
-        {"type": "torchvision.models.resnet18", "weights": "DEFAULT"},
-    ],
-)
-def test_weights_of_a_package_come_from_the_network_with_the_flag_only(
-    tmp_path, monkeypatch, timm, model
-):
-    for name in ("TORCH_HOME", "HF_HOME"):
-        monkeypatch.setenv(name, str(tmp_path))
-    with pytest.raises(ConfigError, match="on the network: give --allow-download"):
-        build_model(model)
-
-
-def test_a_data_set_is_downloaded_with_the_flag_only(tmp_path):
-    data = {"type": "torchvision.datasets.MNIST", "root": str(tmp_path)}
-    with pytest.raises(ConfigError, match="on the network: give --allow-download"):
-        DATASETS.build({**data, "download": True})

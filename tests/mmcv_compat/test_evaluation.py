@@ -52,12 +52,6 @@ def test_a_model_without_val_step_can_be_evaluated():
     assert_near(got, expected)
 
 
-def test_whatever_test_fn_returns_goes_to_the_data_set():
-    samples = Samples()
-    evaluated(EvalHook(loader(samples), test_fn=lambda model, data: {"a": 1, "b": 2}))
-    assert samples.asked == [{"a": 1, "b": 2}]
-
-
 def test_a_subclass_names_the_metrics_it_knows():
     class Mine(EvalHook):
         _default_greater_keys = ["quality"]

@@ -8,15 +8,13 @@ import re
 import pytest
 import torch
 
-from devrun.config.tree import ConfigDict, place, rehome
+from devrun.config.tree import ConfigDict
 from devrun.errors import (
     CheckpointError,
     ConfigError,
     ConfigTypeError,
     DeviceMemoryError,
-    UnknownNameError,
 )
-from devrun.place import Origin
 from devrun.registry import Registry, build_from_cfg
 
 SHAPES = Registry("shape")
@@ -49,23 +47,8 @@ class Outer:
 
 
 @SHAPES.register_module()
-class Anything:
-    def __init__(self, size, **rest):
-        self.size, self.rest = size, rest
-
-
-@SHAPES.register_module()
 def make_box(width):
     return Box(width)
-
-
-def located(values, path, line):
-    """A config node as a loader makes it: every key knows its line."""
-    node = ConfigDict()
-    for offset, (key, value) in enumerate(values.items()):
-        place(node, key, value, Origin("cfg.yaml", line + offset))
-    rehome(node, path, Origin("cfg.yaml", line))
-    return node
 
 
 def test_type_may_be_a_class_or_function_or_a_registered_function():
@@ -166,18 +149,3 @@ def test_an_error_of_ours_keeps_its_class_and_gets_the_name_once():
     with pytest.raises(CheckpointError) as caught:
         SHAPES.build({"type": "Outer", "inner": {"type": "Box", "width": -1}})
     assert str(caught.value) == "Box: torn"
-
-
-def test_messages_begin_with_the_place_in_the_config():
-    cfg = located({"type": "Box", "width": 2, "heigth": 1}, ("model", "head"), 7)
-    with pytest.raises(ConfigTypeError) as caught:
-        SHAPES.build(cfg)
-    assert str(caught.value).startswith("cfg.yaml:9: model.head.heigth: Box got an")
-    cfg = located({"type": "Bax", "width": 2}, ("model",), 7)
-    with pytest.raises(UnknownNameError) as caught:
-        SHAPES.build(cfg)
-    assert str(caught.value).startswith("cfg.yaml:7: model.type: 'Bax' is not in the")
-    cfg = located({"type": "Box", "width": 0}, ("model",), 7)
-    with pytest.raises(ConfigError) as caught:
-        SHAPES.build(cfg)
-    assert str(caught.value).startswith("cfg.yaml:7: model: Box failed: ")

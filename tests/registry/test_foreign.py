@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from devrun.data.build import build_dataset, build_loaders
+from devrun.data.build import build_loaders
 from devrun.errors import ConfigError, ConfigTypeError
-from devrun.registry import COLLATE_FUNCTIONS, DATASETS, MODELS, TRANSFORMS, Registry
+from devrun.registry import COLLATE_FUNCTIONS, DATASETS, MODELS, Registry
 from tests.registry.scanning import let_torchvision_load
 
 
@@ -23,7 +23,6 @@ TINY = {
     "intermediate_size": 8,
     "vocab_size": 16,
 }
-BERT = {"type": "transformers.BertConfig", **TINY}
 AUTO = "transformers.AutoModelForSequenceClassification"
 
 THINGS = Registry("thing")
@@ -87,78 +86,6 @@ def test_models_of_a_folder_and_of_a_config_are_built(folder):
     assert MODELS.build(cfg).classifier.out_features == 3
     with pytest.raises(ConfigTypeError, match="made no dataset"):
         DATASETS.build({"type": f"{AUTO}.from_pretrained", **place})
-
-
-def vision():
-    return pytest.importorskip("torchvision")
-
-
-@pytest.fixture
-def pictures(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    for name in ("cat", "dog"):
-        (tmp_path / name).mkdir()
-        image.new("RGB", (8, 8)).save(tmp_path / name / "1.png")
-    return str(tmp_path)
-
-
-TO_TENSOR = {"type": "torchvision.transforms.ToTensor"}
-RESIZE = {"type": "torchvision.transforms.Resize", "size": [4, 4]}
-
-
-@pytest.mark.parametrize(
-    "transform",
-    [
-        TO_TENSOR,
-        [RESIZE, TO_TENSOR],
-        ["mixed", {"type": "ToTensor"}],
-        {
-            "type": "torchvision.transforms.Compose",
-            "transforms": [
-                {
-                    "type": "torchvision.transforms.RandomApply",
-                    "transforms": [RESIZE],
-                    "p": 1.0,
-                },
-                TO_TENSOR,
-            ],
-        },
-    ],
-)
-def test_transforms_in_a_data_set_of_torchvision_are_built(pictures, transform):
-    vision()
-    if transform == ["mixed", {"type": "ToTensor"}]:
-        transform = [{"type": "Resize", "size": 4}, {"type": "ToTensor"}]
-    data = build_dataset(
-        {
-            "type": "torchvision.datasets.ImageFolder",
-            "root": pictures,
-            "transform": transform,
-        }
-    )
-    image, label = data[1]
-    assert image.shape in ((3, 8, 8), (3, 4, 4))
-    assert isinstance(image, torch.Tensor)
-    assert label == 1
-
-
-@pytest.mark.filterwarnings("ignore")  # of their own old calls
-def test_factories_of_timm_are_taken(pictures):
-    vision()
-    pytest.importorskip("timm")
-    model = {"type": "timm.create_model", "model_name": "resnet18", "num_classes": 3}
-    assert MODELS.build(model).num_classes == 3
-    transform = {"type": "timm.data.create_transform", "input_size": 8}
-    assert callable(TRANSFORMS.build(transform))
-    data = build_dataset(
-        {
-            "type": "timm.data.create_dataset",
-            "name": "",
-            "root": pictures,
-            "transform": transform,
-        }
-    )
-    assert data[0][0].shape == (3, 8, 8)
 
 
 def pairs(samples, scale=1):

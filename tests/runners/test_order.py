@@ -90,3 +90,22 @@ def test_validation_leaves_the_model_training_and_its_weights_alone():
     run.register_hook(Modes())
     run.run([plain_loader(1), plain_loader(1)], [("train", 1), ("val", 1)])
     assert modes == [("train", True), ("val", False), ("end", True)]
+
+
+def test_the_update_is_done_before_after_train_iter_and_the_loss_is_detached():
+    seen = []
+
+    class Look(Hook):
+        priority = "HIGHEST"
+
+        def before_train_iter(self, runner):
+            self.weight = runner.model[0].weight.detach().clone()
+
+        def after_train_iter(self, runner):
+            changed = not self.weight.equal(runner.model[0].weight)
+            seen.append((changed, runner.outputs["loss"].requires_grad))
+
+    run = runner(limit=1)
+    run.register_hook(Look())
+    run.run([plain_loader(4)], [("train", 1)])
+    assert seen == [(True, False)] * 4

@@ -5,10 +5,8 @@ import logging
 
 import pytest
 import torch
-import yaml
 from torch import nn
 
-from devrun.config import Config
 from devrun.devices.cpu import CPUAdapter
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.hooks import Hook, OptimizerHook, Priority
@@ -150,29 +148,3 @@ def test_an_own_optimizer_hook_does_the_update():
 def test_wrong_update_settings_are_refused(arguments, words):
     with pytest.raises(ConfigError, match=words):
         runner().register_optimizer_hook(arguments)
-
-
-@pytest.mark.parametrize(
-    ("section", "key"),
-    [
-        ({"lr_config": {"policy": "step", "step": [3, 0]}}, "step"),
-        ({"lr_config": {"policy": "StepLR", "stepsize": 3}}, "stepsize"),
-        ({"optimizer_config": {"spike": {"window": 0}}}, "spike"),
-    ],
-)
-def test_an_error_names_the_line_of_the_key_itself(section, key, tmp_path):
-    name = next(iter(section))
-    path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(section, default_flow_style=False))
-    cfg = Config.fromfile(path)
-    with pytest.raises(ConfigError) as caught:
-        run = runner()
-        if name == "lr_config":
-            run.register_lr_hook(cfg[name])
-        else:
-            run.register_optimizer_hook(cfg[name])
-    lines = path.read_text().splitlines()
-    (line,) = [
-        i for i, text in enumerate(lines, 1) if text.strip().startswith(key + ":")
-    ]
-    assert str(caught.value).startswith(f"{path}:{line}: {name}.{key}: ")

@@ -197,17 +197,6 @@ def test_another_batch_size_goes_on_at_the_same_sample(tmp_path):
     assert run.iter == run.max_iters == 24
 
 
-def test_a_second_run_replaces_no_checkpoint_of_the_first(tmp_path):
-    for seed in (1, 2):
-        run = runner(True, 1, work_dir=tmp_path, seed=seed)
-        run.register_checkpoint_hook({"interval": 1})
-        run.run([loader()])
-    checkpoints = tmp_path / "checkpoints"
-    first = read_checkpoint(checkpoints / "previous-1" / "step-00000006")
-    second = read_checkpoint(checkpoints / "step-00000006")
-    assert (first["trainer"]["seed"], second["trainer"]["seed"]) == (1, 2)
-
-
 def everything(run):
     """What a failed resume must leave as it was."""
     return (

@@ -272,15 +272,3 @@ def test_no_process_is_left_behind(tmp_path, number):
     )
     assert done.stdout == b"loading\n"
     assert done.returncode == (-9 if number else 0), done.stderr.decode()
-
-
-def test_a_loader_feeds_a_model():
-    class Doubles(torch.nn.Module):
-        def forward(self, x):
-            return x * 2
-
-    opts = options()
-    loader = poptorch.DataLoader(opts, Numbers(9))
-    inference = poptorch.inferenceModel(Doubles(), opts)
-    out = [inference(x).flatten().tolist() for x, _ in loader]
-    assert out == [[0, 2, 4, 6], [8, 10, 12, 14]]

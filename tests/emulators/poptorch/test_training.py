@@ -91,16 +91,6 @@ def test_replicas_give_the_weights_of_accumulation(replicas, make, data):
     assert_same_weights(many, one)
 
 
-def test_device_iterations_equal_single_calls(make, data):
-    x, y = data(12)
-    one, many = make(), make()
-    single = poptorch.trainingModel(one, options(1, 2))
-    for part in range(3):
-        single(x[part * 4 : part * 4 + 4], y[part * 4 : part * 4 + 4])
-    poptorch.trainingModel(many, options(3, 2))(x, y)
-    assert_same_weights(many, one)
-
-
 def test_the_norm_is_clipped_over_all_weights(make, data):
     model = make()
     reference = copy.deepcopy(model)
