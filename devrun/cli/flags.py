@@ -12,7 +12,7 @@ from devrun.cli.several import add_launch_flags, number_or_auto
 from devrun.config import Config, DictAction
 from devrun.config.engine import is_engine_style
 from devrun.config.imports import import_custom, import_named, search_folders
-from devrun.config.merge import DELETE
+from devrun.config.loader import DELETE
 from devrun.config.schema import give_runner
 from devrun.errors import ConfigError
 from devrun.launchers import LAUNCHERS

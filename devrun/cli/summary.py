@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from devrun.config.redact import redacted
+from devrun.config.origin import redacted
 from devrun.files import unfollowed
 from devrun.redact import MASK, is_secret_key
 from devrun.rehearsal.shares import bound_of, shares_of

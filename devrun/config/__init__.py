@@ -9,7 +9,7 @@ cfg.freeze()
 from devrun.config.config import Config
 from devrun.config.loader import MissingFileError
 from devrun.config.options import DictAction, parse_value
-from devrun.config.redact import redacted
+from devrun.config.origin import redacted
 from devrun.config.schema import KEYS, check_config
 from devrun.config.tree import ConfigDict, ConfigList, MissingKeyError, where
 

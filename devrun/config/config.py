@@ -17,11 +17,11 @@ from devrun.config.loader import (
     Loader,
     extension,
     finish,
+    merge,
+    nested,
     read_text,
 )
-from devrun.config.merge import merge, nested
-from devrun.config.origin import describe
-from devrun.config.redact import remember_secrets
+from devrun.config.origin import describe, remember_secrets
 from devrun.config.schema import KEYS
 from devrun.config.tree import ConfigDict, guard, rehome
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError

@@ -12,13 +12,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from devrun.config.origin import config_error, describe
-from devrun.config.redact import redacted
+from devrun.config.origin import config_error, describe, redacted
 from devrun.text import escape_controls
 
 _WIDTH = 88
-_CALLED = ("dict", "float", "globals")
-"""What the Python form calls."""
 
 
 def to_python(tree: Mapping[Any, Any], *, strict: bool = True) -> str:
@@ -29,8 +26,7 @@ def to_python(tree: Mapping[Any, Any], *, strict: bool = True) -> str:
     """
     plain = _simple(redacted(dict(tree)), strict)
     lines: list[str] = []
-    # A name that hides a function comes last, when no line calls that any more.
-    for key in sorted(plain, key=_CALLED.__contains__):
+    for key in plain:
         name = key if _is_name(key) else f"globals()[{key!r}]"
         lines.append(f"{name} = {_layout(plain[key], _WIDTH - len(name) - 3)}\n")
     return "".join(lines)

@@ -20,8 +20,7 @@ from devrun.config.numbers import (
     is_number,
     is_seed,
 )
-from devrun.config.origin import config_error, describe, hint_for
-from devrun.config.redact import shown_value
+from devrun.config.origin import config_error, describe, hint_for, shown_value
 from devrun.config.revisions import revisions
 from devrun.config.tree import ConfigDict, children, origin_of
 from devrun.device_facts import FACTS, OWN_FACTS, DeviceFacts

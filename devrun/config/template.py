@@ -17,8 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from devrun.config.limits import Budget
-from devrun.config.origin import config_error, describe, hint_for
-from devrun.config.redact import shown_value
+from devrun.config.origin import config_error, describe, hint_for, shown_value
 from devrun.place import Origin
 from devrun.redact import Reference, remember
 

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 from typing_extensions import Self
 
-from devrun.config.origin import config_error, hint_for
-from devrun.config.redact import redacted
+from devrun.config.origin import config_error, hint_for, redacted
 from devrun.errors import UnknownNameError
 from devrun.place import KeyPath, Origin, Place
 from devrun.text import escape
@@ -104,8 +103,8 @@ class ConfigDict(_Node, dict[Any, Any]):
     def __missing__(self, key: Any) -> NoReturn:
         hint = hint_for(key, self)
         shown = escape(repr(key), 80)
-        text = f"{self._here()}no key {shown}" + (f"; {hint}" if hint else "")
-        raise MissingKeyError(text)
+        here = Place(self._meta_.origin, self._meta_.path or ())
+        raise MissingKeyError(f"{here}no key {shown}" + (f"; {hint}" if hint else ""))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -121,7 +120,11 @@ class ConfigDict(_Node, dict[Any, Any]):
     def __setitem__(self, key: Any, value: Any) -> None:
         guard(self, key)
         self._meta_.origins.pop(key, None)
-        super().__setitem__(key, _settled(self, key, adopt(value)))
+        node, path = adopt(value), self._meta_.path
+        if path is not None and isinstance(node, (ConfigDict, ConfigList)):
+            if node._meta_.path is None:
+                rehome(node, (*path, key))
+        super().__setitem__(key, node)
 
     def __delitem__(self, key: Any) -> None:
         guard(self, key)
@@ -160,9 +163,6 @@ class ConfigDict(_Node, dict[Any, Any]):
         """Refuse every change to this tree from now on."""
         freeze(self)
         return self
-
-    def _here(self) -> str:
-        return str(Place(self._meta_.origin, self._meta_.path or ()))
 
 
 class ConfigList(_Node, list[Any]):
@@ -274,14 +274,6 @@ def where(cfg: Any, key: Any = None) -> Place:
         return Place()
     path = node._meta_.path or ()
     return Place(origin_of(node, key), path if key is None else (*path, key))
-
-
-def _settled(parent: ConfigDict | ConfigList, key: Any, value: Any) -> Any:
-    path = parent._meta_.path
-    if path is not None and isinstance(value, (ConfigDict, ConfigList)):
-        if value._meta_.path is None:
-            rehome(value, (*path, key))
-    return value
 
 
 def guard(node: ConfigDict | ConfigList, key: Any = None) -> None:

@@ -19,7 +19,7 @@ from devrun.checkpoint import (
     weights_to_cpu,
     write_mmcv_checkpoint,
 )
-from devrun.config.redact import redacted
+from devrun.config.origin import redacted
 from devrun.errors import CheckpointError, ConfigError, ConfigTypeError
 from devrun.files import own_folder
 from devrun.hooks.base import Hook, Priority

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from devrun.config import Config
-from devrun.config.redact import redacted
+from devrun.config.origin import redacted
 from devrun.errors import ConfigError, DevrunError
 from devrun.log.jsonlines import strict_line
 from devrun.log.logger import SafeFormatter, print_log

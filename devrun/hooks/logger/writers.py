@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from devrun.checkpoint.storage import check_possible, check_writable
-from devrun.config.redact import redacted
+from devrun.config.origin import redacted
 from devrun.errors import ConfigError, ConfigTypeError, nearest
 from devrun.files import own_folder
 from devrun.hooks.logger.hook import LoggerHook

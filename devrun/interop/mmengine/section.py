@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from devrun.config.origin import config_error, hint_for
-from devrun.config.redact import shown_value
+from devrun.config.origin import config_error, hint_for, shown_value
 from devrun.config.tree import ConfigDict, ConfigList, origin_of, place
 from devrun.errors import ConfigTypeError
 from devrun.place import KeyPath, Origin

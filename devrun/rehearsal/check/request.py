@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from devrun.config.merge import DELETE
+from devrun.config.loader import DELETE
 from devrun.device_facts import FACTS
 from devrun.devices.resolve import available_devices, device_names
 from devrun.errors import DeviceUnavailableError, UnknownNameError, nearest

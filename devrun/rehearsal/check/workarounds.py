@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from devrun.config.merge import DELETE
+from devrun.config.loader import DELETE
 from devrun.errors import DevrunError, is_out_of_memory
 from devrun.place import KeyPath, dotted
 from devrun.rehearsal.check import sites

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from devrun.config.merge import DELETE
+from devrun.config.loader import DELETE
 from devrun.devices.ipu.options import IPUSettings, parse_settings
 from devrun.errors import ConfigError
 from devrun.rehearsal.check.keys import inside
