@@ -200,9 +200,6 @@ class Config:
         else:
             self._cfg_dict[name] = value
 
-    def __delattr__(self, name: str) -> None:
-        del self._cfg_dict[name]
-
     def __getitem__(self, name: Any) -> Any:
         return self._cfg_dict[name]
 

@@ -168,11 +168,8 @@ def _layout(value: Any, room: float = math.inf, indent: int = 0) -> str:
     comma = "," if isinstance(value, tuple) and len(value) == 1 else ""
     if not items or len(left + inside + comma + right) < room:
         return left + inside + comma + right
-    lines = "".join(_item(name, child, indent + 4) for name, child in items)
-    return f"{left}\n{lines}{' ' * indent}{right}"
-
-
-def _item(name: str, value: Any, indent: int) -> str:
-    """`name` and `value` as lines of their own."""
-    room = _WIDTH - indent - len(name) - 1
-    return f"{' ' * indent}{name}{_layout(value, room, indent)},\n"
+    lines = [f"{left}\n"]
+    for name, child in items:
+        text = _layout(child, _WIDTH - indent - len(name) - 5, indent + 4)
+        lines.append(f"{' ' * indent}    {name}{text},\n")
+    return "".join(lines) + f"{' ' * indent}{right}"

@@ -69,10 +69,8 @@ def operate(budget: Budget, sign: ast.AST, *operands: Any) -> Any:
         return (left in right) is isinstance(sign, ast.In)
     if isinstance(sign, ast.Mod) and isinstance(left, str):
         raise TypeError("`%` fills no text in a configuration; use an f-string")
-    if isinstance(sign, ast.BitOr) and isinstance(left, dict):
-        result = copy_dict(budget, left)
-        update(budget, result, right)
-        return result
+    if isinstance(left, dict) and isinstance(sign, ast.BitOr):
+        raise TypeError("dicts are joined by {**one, **other}, not by `|`")
     if type(sign) not in _OPERATORS:
         raise TypeError(f"the operator {type(sign).__name__} is not known here")
     if isinstance(left, int) and isinstance(right, int):

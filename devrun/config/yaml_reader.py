@@ -97,13 +97,10 @@ def read_yaml(
     try:
         return _Reader(file, budget, plain, yaml.parse(text, Loader=loader)).root()
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None) or getattr(
-            error, "context_mark", None
-        )
-        reason = getattr(error, "problem", None) or getattr(error, "context", None)
-        reason = (reason or str(error).split("\n", 1)[0]).strip()
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or str(error).split("\n", 1)[0]
         origin = Origin(file, mark.line + 1 if mark else 0)
-        raise config_error(f"not valid YAML: {reason}", origin) from None
+        raise config_error(f"not valid YAML: {reason.strip()}", origin) from None
 
 
 class _Reader:

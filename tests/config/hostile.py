@@ -17,7 +17,8 @@ _PYTHON = {
     # Copies
     "copies of a dict": "d = {i: i for i in range(50000)}\n"
     "a = [d.copy() for i in range(99999)]",
-    "joined dicts": "d = {i: 1 for i in range(9999)}\na = [d | d for i in range(2000)]",
+    "joined dicts": "d = {i: 1 for i in range(9999)}\n"
+    "a = [{**d, **d} for i in range(2000)]",
     "keywords": "d = {f'a{i}': 1 for i in range(20000)}\n"
     "a = [len(dict(**d)) for i in range(90000)]",
     "globals": "d = {f'a{i}': 1 for i in range(20000)}\n"

@@ -10,7 +10,7 @@ from devrun.config import where
     [
         ("dict(a=1, **dict(b=2))", {"a": 1, "b": 2}),
         ("{'a': 1, **{'b-c': 2}}", {"a": 1, "b-c": 2}),
-        ("dict([('a', 1)], b=2) | {'c': 3}", {"a": 1, "b": 2, "c": 3}),
+        ("dict([('a', 1)], b=2)", {"a": 1, "b": 2}),
         ("[*range(3), *'ab']", [0, 1, 2, "a", "b"]),
         ("(1,) + (2, 3)[1:]", (1, 3)),
         ("[dict(i=i) for i in range(4) if i % 2]", [{"i": 1}, {"i": 3}]),
@@ -141,6 +141,7 @@ def test_code_is_refused_with_its_line_and_the_way_past(refusal, text, what):
         ("a = [1][3]\n", "list index out of range"),
         ("a = 1 / 0\n", "division by zero"),
         ("a = '%s' % 1\n", "use an f-string"),
+        ("a = {} | {}\n", "by {**one, **other}"),
         ("a = 'x' + 1\n", "cfg.py:1: a: can only concatenate"),
         ("a = int('x')\n", "invalid literal"),
         ("a = dict(\n    b=1,\n    c=1 + None)\n", "cfg.py:3: a: unsupported operand"),
