@@ -118,7 +118,6 @@ class CheckpointHook(Hook):
         self.max_keep_ckpts = max_keep_ckpts
         self.save_last = save_last
         self.sync_buffer = sync_buffer
-        self.file_client_args = file_client_args
         self.args = kwargs
         self._placed = self._dry_run = False
         self._locked: list[str] = []

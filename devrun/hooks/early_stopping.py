@@ -55,6 +55,9 @@ class ResultHook(Hook):
         output = runner.log_buffer.output
         if self.monitor not in output:
             names = [name for name in output if name != "eval_iter_num"]
+            if not names:  # a dry run calls no `evaluate`
+                runner.logger.warning("no results of the evaluation to follow")
+                return
             raise UnknownNameError(
                 f"{type(self).__name__} monitors {self.monitor!r}, which is not a "
                 f"result of the evaluation; {nearest(self.monitor, names)}"

@@ -85,6 +85,12 @@ def test_a_result_that_is_not_there_is_named_with_the_nearest():
         run(scores(0.5), EarlyStoppingHook("accs"))
 
 
+def test_an_evaluation_without_results_is_passed_over():
+    hooks = EvalHook(loader(), test_fn=lambda net, data: {}), EarlyStoppingHook("acc")
+    runner = run(*hooks, length=2)
+    assert runner.lines.matching("no results of the evaluation to follow")
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ConfigError, match="patience"):
         EarlyStoppingHook("acc", patience=0)
