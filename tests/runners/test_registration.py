@@ -46,15 +46,6 @@ def test_hooks_run_by_priority_then_by_registration():
     assert calls == ["first", "high", "normal", "second_normal", "lowest"]
 
 
-def test_a_misspelt_stage_is_refused():
-    class Misspelt(Hook):
-        def after_train_itr(self, runner):
-            pass
-
-    with pytest.raises(ConfigError, match="did you mean 'after_train_iter'"):
-        runner().register_hook(Misspelt())
-
-
 def test_the_same_hook_twice_is_refused():
     run, hook = runner(), Trace()
     run.register_hook(hook)

@@ -7,10 +7,9 @@ import errno
 import pytest
 
 from devrun.checkpoint import list_checkpoints
-from devrun.errors import ConfigError, StorageError
+from devrun.errors import StorageError
 from devrun.hooks import EvalHook, Hook
 from tests import failpoints
-from tests.support import zygote
 from tests.support.noisy import loader, runner, same, weights
 
 
@@ -86,33 +85,6 @@ def test_an_end_that_is_not_saved_is_an_error(tmp_path, monkeypatch, background)
         run.run([loader()])
     assert 2 in steps(tmp_path)
     assert 6 not in steps(tmp_path)
-
-
-OTHER = """
-import sys
-from tests.runners.test_saving import started, loader
-from devrun.hooks import Hook
-from tests import failpoints
-class Wait(Hook):
-    def after_train_iter(self, runner):
-        if runner.iter == 2:
-            print("running", flush=True); sys.stdin.read()
-from pathlib import Path
-run = started(Path(sys.argv[1]), hooks=[Wait()]); run.run([loader()])
-"""
-
-
-def test_a_second_run_in_the_same_place_is_refused(tmp_path):
-    process = zygote.start(["-c", OTHER, tmp_path])
-    try:
-        assert process.stdout.readline() == "running\n"
-        before = steps(tmp_path)
-        with pytest.raises(ConfigError, match=f"pid {process.pid} on"):
-            started(tmp_path).run([loader()])
-        assert steps(tmp_path) == before == [2]
-    finally:
-        process.communicate(timeout=60)
-    started(tmp_path).run([loader()])  # once that one is over
 
 
 def test_going_back_sets_later_checkpoints_aside(tmp_path):

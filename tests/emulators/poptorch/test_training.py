@@ -265,7 +265,21 @@ def test_half_accumulators_choose_a_running_mean(make, data):
         training.setOptimizer(optimizer)
 
 
-def test_the_loss_scale_grows_until_gradients_are_large(data):
+def scaled(model, x, updates, **settings):
+    """The loss scale of each update, and the optimizer."""
+    opts = poptorch.Options()
+    opts.Training.setAutomaticLossScaling(True)
+    opts.anchorTensor("scale", "finalLossScale")
+    optimizer = poptorch.optim.SGD(model.parameters(), **settings)
+    training = poptorch.trainingModel(model, opts, optimizer)
+    scales = []
+    for _ in range(updates):
+        training(x)
+        scales.append(training.getAnchoredTensor("scale").item())
+    return scales, optimizer
+
+
+def test_the_loss_scale_grows_until_gradients_are_large():
     class Half(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -274,16 +288,8 @@ def test_the_loss_scale_grows_until_gradients_are_large(data):
         def forward(self, x):
             return poptorch.identity_loss(x * self.weight, "sum")
 
-    model = Half()
-    opts = poptorch.Options()
-    opts.Training.setAutomaticLossScaling(True)
-    opts.anchorTensor("scale", "finalLossScale")
-    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.0, loss_scaling=4.0)
-    training = poptorch.trainingModel(model, opts, optimizer)
-    scales = []
-    for _ in range(14):
-        training(torch.ones(3).half())
-        scales.append(training.getAnchoredTensor("scale").item())
+    x = torch.ones(3).half()
+    scales, optimizer = scaled(Half(), x, 14, lr=0.0, loss_scaling=4.0)
     assert scales[:3] == [4, 8, 16]
     # the gradient is the scale itself: doubled below an eighth of the largest half
     assert scales[-4:] == [4096, 8192, 4096, 8192]
@@ -312,16 +318,8 @@ def test_the_loss_scale_stays_where_half_can_hold_it(inner, given, last):
             x = (x @ self.first) @ self.last
             return poptorch.identity_loss(x * inner, "sum")
 
-    model = Half()
-    opts = poptorch.Options()
-    opts.Training.setAutomaticLossScaling(True)
-    opts.anchorTensor("scale", "finalLossScale")
-    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, loss_scaling=given)
-    training = poptorch.trainingModel(model, opts, optimizer)
-    scales = []
-    for _ in range(24):
-        training(torch.zeros(2, 3).half())
-        scales.append(training.getAnchoredTensor("scale").item())
+    model, x = Half(), torch.zeros(2, 3).half()
+    scales, _ = scaled(model, x, 24, lr=0.1, loss_scaling=given)
     assert max(scales[-6:]) == last
     assert torch.equal(model.first, torch.ones(3, 3).half())
 
