@@ -64,13 +64,6 @@ def test_other_differences_are_shown(config, train, first):
     assert "config changed: runner.max_epochs: 2 -> 3" in err
 
 
-def test_a_run_that_was_fast_and_goes_on_plain_is_told(config, train):
-    assert train(config(performance="fast"), "--work-dir", "out")[0] == 0
-    status, _, err = again(train, config(**MORE))
-    assert status == 0, err
-    assert "config changed: performance: 'fast' -> not set" in err
-
-
 def test_changes_may_be_allowed(config, train, first):
     words = ("--cfg-options", "data.samples_per_gpu=4", "data.train.num_samples=64")
     status, _, err = again(train, config(**MORE), "--allow-changes", *words)
@@ -149,30 +142,3 @@ def test_an_old_pickle_is_loaded_only_by_name(config, train, first, monkeypatch)
     status, _, err = train(path, *words, "old.pth")
     assert status == 0, err
     assert "is unpickled, which runs the code" in err
-
-
-def test_a_second_command_in_the_same_place_is_refused(config, train, first):
-    import subprocess
-    import sys
-
-    from devrun.lock import LOCK
-
-    code = (
-        "import sys; from devrun.lock import lock_directory\n"
-        "lock_directory('out'); print('held', flush=True); sys.stdin.read()\n"
-    )
-    held = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        held.stdout.readline()
-        before = Path("out/run.json").read_bytes()
-        status, _, err = again(train, config(**MORE))
-        assert status == 2 and f"in use by another run, pid {held.pid} on" in err
-        assert Path("out/run.json").read_bytes() == before
-        assert Path("out", LOCK).exists()
-    finally:
-        held.communicate(timeout=30)

@@ -93,15 +93,6 @@ def test_flags_that_contradict_each_other_or_the_config_clash(words):
         overrides(parsed(*words.split()), {"device": {"type": "ipu", "replicas": 4}})
 
 
-def test_flags_become_config_keys():
-    words = ("--seed", "7", "--work-dir", "out", "--deterministic")
-    assert overrides(parsed(*words), {"device": "cpu"}) == {
-        "seed": 7,
-        "work_dir": "out",
-        "deterministic": True,
-    }
-
-
 @pytest.mark.parametrize("device", ["ipu", "cpu", {"type": "cuda", "benchmark": True}])
 def test_the_device_of_the_flags_takes_the_place_of_the_configured_one(device):
     cfg = Config({"device": device})

@@ -89,19 +89,6 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert (process.returncode, errors) == (141, "")
 
 
-def test_the_tool_is_the_command(root_dir, tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(root_dir / "tools" / "train.py"), "none.yaml"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("devrun: error: ")
-    assert "none.yaml" in done.stderr
-
-
 def test_devices_lists_the_cpu_and_reasons_for_the_rest(capsys):
     assert main(["devices"]) == 0
     lines = capsys.readouterr().out.splitlines()

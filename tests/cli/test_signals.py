@@ -18,17 +18,6 @@ class Loop:
         self.reason = reason
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"])
-def test_the_first_signal_asks_the_runner_to_stop(name, capfd):
-    loop = Loop()
-    with StopSignals() as signals:
-        signals.attach(loop)
-        signal.raise_signal(signal.Signals[name])
-        assert loop.reason == name
-        assert signals.received is signal.Signals[name]
-    assert "once more leaves at once" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_start_that_swallows_exceptions_is_interrupted_all_the_same(
     name, code, capsys

@@ -3,10 +3,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from devrun.cli.main import main
-from devrun.models import MLP
 from tests.cli.conftest import record
 
 
@@ -96,28 +94,6 @@ def test_what_is_no_checkpoint_is_refused_without_wrong_advice(
     (line,) = [line for line in err.splitlines() if "error" in line]
     assert words in line
     assert "--allow-pickle" not in line
-
-
-def test_an_old_file_is_evaluated_with_the_flag_that_the_refusal_names(
-    config, evaluate
-):
-    model = MLP(in_features=16, hidden=[8], num_classes=4)
-    torch.save({"state_dict": model.state_dict(), "meta": OldPath("x")}, "old.pth")
-    status, _, err = evaluate(config(), "old.pth", "--split", "val")
-    assert status == 3
-    assert "name it with --allow-pickle" in err
-    words = (config(), "old.pth", "--split", "val", "--allow-pickle")
-    assert evaluate(*words, "old.pth")[0] == 0
-    status, _, err = evaluate(*words, "other.pth")
-    assert status == 2
-    assert "is not the file that is loaded" in err
-
-
-class OldPath:
-    """What an old `.pth` names beside its weights."""
-
-    def __init__(self, text):
-        self.text = text
 
 
 @pytest.mark.parametrize(

@@ -96,11 +96,13 @@ def test_overwrite_sets_the_old_run_aside(config, train):
     path = config()
     train(path, "--work-dir", "out")
     old = record("out")["timestamp"]
+    Path("out/notes.txt").write_text("mine")
     status, _, err = train(path, "--work-dir", "out", "--overwrite")
     assert status == 0
     assert "previous-" in err
     (kept,) = Path("out").glob("previous-*/run.json")
     assert json.loads(kept.read_text())["timestamp"] == old
+    assert Path("out/notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("auto", [["--resume-from", "auto"], ["--auto-resume"]])
@@ -172,15 +174,6 @@ def test_a_dry_run_writes_nothing(config, train, tmp_path):
 def test_no_validate_leaves_the_evaluation_out(config, train):
     assert train(config(), "--work-dir", "out", "--no-validate")[0] == 0
     assert record("out")["metrics"] == {}
-
-
-def test_load_from_starts_with_these_weights(config, train):
-    train(config(), "--work-dir", "first")
-    source = record("first")["last_checkpoint"]
-    status, _, err = train(config(), "--work-dir", "second", "--load-from", source)
-    assert status == 0
-    assert f"load checkpoint from {source}" in err
-    assert record("second")["iterations"] == 8
 
 
 @pytest.mark.parametrize(

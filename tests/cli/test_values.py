@@ -9,14 +9,8 @@ import pytest
 import yaml
 
 from devrun.config import Config, check_config
-from devrun.data.build import build_dataloader
 from devrun.errors import ConfigError
-from devrun.hooks import EarlyStoppingHook, OptimizerHook
-from devrun.hooks.schedules.policies import StepLrUpdaterHook
-from devrun.optim import build_optimizer
-from devrun.runners import EpochBasedRunner
 from tests.cli.conftest import CONFIG
-from tests.support.cpu import net, samples_of
 
 NAN, INF, LONG = math.nan, math.inf, 10**400
 WRONG = {
@@ -104,25 +98,3 @@ def test_the_flag_for_the_seed_has_the_same_bound(config, train):
     status, _, err = train(config(), "--seed", 2**64)
     assert status == 2
     assert "2**63" in err
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: OptimizerHook(grad_clip={"max_norm": -1}),
-        lambda: OptimizerHook(spike={"threshold": NAN}),
-        lambda: OptimizerHook(loss_scale=INF),
-        lambda: OptimizerHook(mean_over="tokens"),
-        lambda: StepLrUpdaterHook(step=1, gamma=NAN),
-        lambda: StepLrUpdaterHook(step=1, warmup="linear", warmup_iters=LONG),
-        lambda: EarlyStoppingHook("loss", min_delta=NAN),
-        lambda: build_optimizer(net(), {"type": "Adam", "betas": (NAN, 0.9)}),
-        lambda: build_optimizer(net(), {"type": "SGD", "lr": LONG}),
-        lambda: build_dataloader(samples_of(4), workers_per_gpu=1000),
-        lambda: EpochBasedRunner(net(), device="cpu", max_epochs=1, seed=2**64),
-    ],
-)
-def test_a_library_user_is_told_too(build):
-    with pytest.raises(ConfigError) as caught:
-        build()
-    assert len(str(caught.value)) < 200

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from devrun.cli.workdir import choose_work_dir, claim, holds_run
+from devrun.cli.workdir import choose_work_dir, holds_run
 from devrun.errors import ConfigError
 
 
@@ -38,30 +38,8 @@ def test_mmcv_checkpoints_count_as_a_run(tmp_path):
     assert holds_run(tmp_path)
 
 
-def test_resuming_goes_on_in_the_directory_of_the_checkpoint(tmp_path):
-    run = a_run_in(tmp_path / "out")
-    checkpoint = str(run / "checkpoints" / "step-00000010")
-    assert choose(resume_from=checkpoint) == run
-    assert choose("out", resume_from=checkpoint).as_posix() == "out"
-
-
 def test_resuming_from_elsewhere_does_not_write_into_another_run(tmp_path):
     checkpoint = str(a_run_in(tmp_path / "a") / "checkpoints" / "step-00000010")
     a_run_in(tmp_path / "b")
     with pytest.raises(ConfigError, match="another run"):
         choose("b", resume_from=checkpoint)
-
-
-def test_overwriting_moves_the_old_run_and_nothing_else(tmp_path):
-    run = a_run_in(tmp_path / "out")
-    (run / "notes.txt").write_text("mine")
-    moved = claim(run, overwrite=True)
-    assert moved is not None and moved.parent == run
-    assert sorted(p.name for p in moved.iterdir()) == [
-        "20260101_000000.log",
-        "checkpoints",
-        "run.json",
-    ]
-    left = sorted(p.name for p in run.iterdir())
-    assert left == ["notes.txt", moved.name, "run.lock"]
-    assert not holds_run(run)

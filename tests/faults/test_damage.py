@@ -102,27 +102,6 @@ def test_any_flipped_bit(flips, finished, figures):
     figures("F6", f"{flips} of {flips} single-bit flips found")
 
 
-@pytest.mark.parametrize("pages", later(200))
-def test_any_zeroed_page(pages, finished, figures):
-    new, _ = two(finished)
-    draw, found = random.Random(1), 0
-    for file in sorted(new.iterdir()):
-        whole = file.read_bytes()
-        for _ in range(pages // 10):
-            start = draw.randrange(len(whole))
-            page = whole[start : start + 4096]
-            if not page.strip(b"\0"):
-                continue
-            file.write_bytes(
-                whole[:start] + bytes(len(page)) + whole[start + len(page) :]
-            )
-            with pytest.raises(CheckpointError):
-                read_checkpoint(new)
-            found += 1
-        file.write_bytes(whole)
-    figures("F6", f"{found} of {found} zeroed pages found")
-
-
 def test_a_run_goes_on_from_the_one_before(undisturbed, finished):
     """Through the command: one warning, and the same bits in the end."""
     new, old = two(finished)

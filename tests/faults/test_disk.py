@@ -141,13 +141,3 @@ def test_a_work_dir_that_vanishes(remove, tmp_path, figures):
     assert status in (8, 75), child.said()
     assert (find_latest(root) is not None) == (status == 75)
     figures("F8", f"work_dir gone under a run ({remove.__name__}): status {status}")
-
-
-def test_a_read_only_disk(mounted, tmp_path):
-    disk = mounted(1 << 20)
-    harness.write_config(tmp_path)
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    words = harness.train(tmp_path, work_dir=disk / "work")
-    status, said = run(harness.command, *words, output=tmp_path / "output")
-    assert status in (2, 8)
-    assert "Read-only file system" in last_line(said)

@@ -100,10 +100,3 @@ def test_every_cut_of_every_kind_of_run(cells, tmp_path, figures):
             assert trained(*cell, cuts, place) == expected, (cell, name)
             count += 1
     figures("F14", f"{count} of {count} cells of the matrix bit-identical")
-
-
-@pytest.mark.faults
-def test_the_number_of_workers_changes_at_the_cut(tmp_path):
-    expected = trained("epoch", 0, "SGD", 1, "fp32", (), tmp_path)
-    half, _ = trained("epoch", 2, "SGD", 1, "fp32", (5,), tmp_path / "a")
-    assert half == expected[0]

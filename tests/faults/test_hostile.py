@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from devrun.checkpoint import find_latest, read_checkpoint, read_latest
+from devrun.checkpoint import read_checkpoint, read_latest
 from devrun.checkpoint.pickled import load_pickled
 from devrun.errors import DevrunError
 from tests.faults import harness
@@ -162,8 +162,3 @@ def test_auto_passes_each_of_them_over(good, tmp_path):
         shutil.rmtree(path)
         (tmp_path / "MANIFEST.json").unlink(missing_ok=True)
         (tmp_path / "elsewhere.json").unlink(missing_ok=True)
-
-
-def test_a_link_out_of_the_directory_is_no_checkpoint(good, tmp_path):
-    (tmp_path / "step-00000009").symlink_to(good)
-    assert find_latest(tmp_path) is None

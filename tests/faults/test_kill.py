@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
-import subprocess
 import sys
 import time
 
 import pytest
 
-from devrun.checkpoint import find_latest, step_name
 from tests.faults import harness
 from tests.faults.harness import Child
 
@@ -236,79 +233,3 @@ def test_killed_while_its_files_are_made(times, undisturbed, tmp_path, figures):
         gets_through(place, reference)
     assert points > times
     figures("F4", f"{points} of {points} kills while files of the run were made")
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize(
-    ("what", "saving"), [("background save", {"async": True}), ("last save", {})]
-)
-@pytest.mark.parametrize("times", [20])
-def test_killed_in_a_save(what, saving, times, undisturbed, tmp_path, figures):
-    """At 20 file operations: of the last save, or of saves beside the training."""
-    config = {"checkpoint_config": {**SHORT["checkpoint_config"], **saving}}
-    reference = undisturbed(**SHORT)
-    count = undisturbed_operations(tmp_path, **{**SHORT, **config})
-    for number in range(times):
-        place = tmp_path / str(number)
-        place.mkdir()
-        harness.write_config(place, **{**SHORT, **config})
-        nth = count - number if not saving else 1 + number * count // times
-        armed = f"any:{nth}:kill"
-        assert go_on(place, failpoint=armed).wait() == -9
-        checked(place, 0, in_flight=1 if saving else 0)
-        gets_through(place, reference)
-    figures("F4", f"{times} of {times} kills in a {what} resumed exactly")
-
-
-def undisturbed_operations(tmp_path, **changes):
-    """How many file operations such a run comes to."""
-    place = tmp_path / "counted"
-    place.mkdir()
-    harness.write_config(place, **changes)
-    armed = "any:0:kill"
-    words = harness.train(place)
-    child = Child(harness.counted, *words, output=place / "output", failpoint=armed)
-    assert child.wait() == 0, child.said()
-    return harness.operations(child.said())
-
-
-WRITE = """
-import sys, torch
-from devrun.checkpoint import write_checkpoint
-root, step = sys.argv[1], int(sys.argv[2])
-parts = {"model": {"w": torch.full((3,), float(step))}}
-write_checkpoint(root, f"step-{step:08d}", parts, {"step": step})
-"""
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("call", ["mkdir", "write", "fsync", "rename"])
-def test_killed_by_the_kernel_at_a_system_call(call, tmp_path, figures):
-    """The same without failpoints: strace kills at the n-th call on that directory."""
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
-    calls = {"mkdir": "mkdir,mkdirat", "rename": "rename,renameat,renameat2"}
-    root, points = tmp_path / "checkpoints", 0
-    for nth in range(1, 30):
-        shutil.rmtree(root, ignore_errors=True)
-        write(root, 1)
-        names = calls.get(call, call)
-        command = [
-            "strace", "-f", "-qq", "-o", "/dev/null",
-            "-e", f"inject={names}:signal=KILL:when={nth}",
-            sys.executable, "-c", WRITE, str(root), "2",
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        steps = harness.published(root)
-        assert 1 in steps
-        if done.returncode == 0:
-            assert find_latest(root).name == step_name(2)
-            break
-        assert re.search("-9|137", str(done.returncode)), done.stderr
-        points += 1
-    assert points
-    figures("F2", f"{points} of {points} kills by the kernel at a {call} lost nothing")
-
-
-def write(root, step):
-    subprocess.run([sys.executable, "-c", WRITE, str(root), str(step)], check=True)

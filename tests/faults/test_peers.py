@@ -13,7 +13,6 @@ import torch
 
 from devrun.checkpoint import (
     find_latest,
-    prune,
     read_checkpoint,
     step_name,
     write_checkpoint,
@@ -113,26 +112,6 @@ def test_a_checkpoint_holds_trained_weights_not_averaged_ones(tmp_path):
     assert int(theirs["hooks"]["EMAHook"]["n_averaged"]) > 1
 
 
-@pytest.mark.faults
-def test_a_learning_rate_is_not_reset(tmp_path, undisturbed):
-    """Four updates continued to forty have the rates of forty at once."""
-    warm = {
-        "policy": "step", "step": [20], "by_epoch": False, "warmup": "linear",
-        "warmup_iters": 10,
-    }  # fmt: skip
-    reference = undisturbed(lr_config=warm)
-    trained(
-        tmp_path, lr_config=warm, runner={"type": "IterBasedRunner", "max_iters": 4}
-    )
-    trained(tmp_path, lr_config=warm)
-    ours, theirs = (
-        harness.fingerprint(harness.newest(p / "work/checkpoints"))
-        for p in (tmp_path, reference)
-    )
-    assert ours["optimizer.json"] == theirs["optimizer.json"]
-    assert ours["model.safetensors"] == theirs["model.safetensors"]
-
-
 def test_a_pickle_is_refused_under_every_name(tmp_path):
     import pickle
 
@@ -141,11 +120,3 @@ def test_a_pickle_is_refused_under_every_name(tmp_path):
         (path / name).write_bytes(pickle.dumps({"w": 1}))
         with pytest.raises(CheckpointError):
             read_checkpoint(path)
-
-
-def test_pruning_waits_for_a_verified_newer_one(tmp_path):
-    for step in (1, 2, 3):
-        put(tmp_path, step)
-    (tmp_path / step_name(3) / "model.safetensors").write_bytes(b"")
-    prune(tmp_path, 1)
-    assert find_latest(tmp_path).name == step_name(2)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import ast
-import os
-import random
 import shutil
-import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -33,7 +29,6 @@ from devrun.errors import CheckpointError
 from devrun.hooks import Hook
 from devrun.runners import IterBasedRunner
 from tests.faults import harness
-from tests.faults.harness import Child
 from tests.faults.powercut import Disk, Recorder, materialise
 
 WORK = Path("new/work")
@@ -247,86 +242,3 @@ def test_the_recorder_misses_nothing(tmp_path, quick_place):
         for path in tmp_path.rglob("*")
     }
     assert last == found
-
-
-IMAGE = 24 << 20
-
-
-@pytest.fixture
-def image(tmp_path):
-    """A file with an ext4 file system in it, mounted; (image, mount point)."""
-    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
-        pytest.skip("mounting an image needs root and mkfs.ext4")
-    file, place = tmp_path / "disk.img", tmp_path / "disk"
-    file.write_bytes(b"")
-    os.truncate(file, IMAGE)
-    subprocess.run(["mkfs.ext4", "-q", str(file)], check=True)
-    place.mkdir()
-    mount = ["mount", "-o", "loop", str(file), str(place)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount an image: {done.stderr.strip()}")
-    yield file, place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def after_a_cut(file, tmp_path):
-    """The image as it is on the disk now, its journal replayed, at another place."""
-    copy, place = tmp_path / "copy.img", tmp_path / "copy"
-    subprocess.run(["cp", "--sparse=always", str(file), str(copy)], check=True)
-    place.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-o", "loop", str(copy), str(place)], check=True)
-    return place
-
-
-def lost_on_a_real_disk(image, tmp_path, cuts, environment, draw):
-    """Cuts at random moments of endless runs; how many lost what was acknowledged."""
-    file, disk = image
-    work_dir = disk / WORK
-    endless = {
-        "runner": {"type": "IterBasedRunner", "max_iters": 10**6},
-        "checkpoint_config": {"interval": 1, "by_epoch": False, "max_keep_ckpts": 2},
-    }
-    harness.write_config(tmp_path, **endless)
-    words = harness.train(tmp_path, work_dir=work_dir)
-    child = Child(environment, *words, output=tmp_path / "output")
-    harness.wait_for(lambda: harness.acknowledged(tmp_path) > 2)
-    bad = 0
-    try:
-        for _ in range(cuts):
-            time.sleep(draw.uniform(0.05, 0.3))
-            acknowledged = harness.acknowledged(tmp_path)
-            child.kill(19)  # SIGSTOP: nothing is written while the disk is copied
-            place = after_a_cut(file, tmp_path)
-            try:
-                bad += lost(place, acknowledged) is not None
-            finally:
-                subprocess.run(["umount", str(place)], check=True)
-                child.kill(18)
-    finally:
-        child.kill(group=True)
-        child.wait()
-    return bad
-
-
-@pytest.mark.faults
-def test_a_hundred_cuts_of_a_real_file_system(image, tmp_path, figures):
-    cuts = 100
-    bad = lost_on_a_real_disk(image, tmp_path, cuts, harness.command, random.Random(0))
-    assert bad == 0
-    figures("F3", f"{cuts - bad} of {cuts} copies of a mounted ext4 image lost nothing")
-
-
-@pytest.mark.faults
-def test_without_any_fsync_cuts_are_noticed(image, tmp_path, figures):
-    """The same harness on a run that syncs nothing: it can tell the difference."""
-    cuts = 12
-    bad = lost_on_a_real_disk(image, tmp_path, cuts, without_fsync, random.Random(0))
-    assert bad > cuts // 2
-    figures("F3", f"without fsync {bad} of {cuts} such copies lost a checkpoint")
-
-
-def without_fsync(*words):
-    """`devrun WORDS` on a disk that is not asked to sync."""
-    os.fsync = lambda fd: None
-    return harness.command(*words)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -134,34 +133,3 @@ def test_one_rank_fails(fault, times, undisturbed, tmp_path, figures):
         "F11",
         f"{times} of {times} times one rank {fault}: the same samples and bits{again}",
     )
-
-
-def ranks_of(process):
-    """Process ids of the two ranks."""
-    out = subprocess.run(
-        ["ps", "-o", "pid=,args=", "--ppid", str(process.pid)],
-        capture_output=True, text=True, check=False,
-    ).stdout  # fmt: skip
-    return sorted(int(line.split()[0]) for line in out.splitlines() if "train" in line)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("times", [10])
-def test_one_rank_is_signalled_and_both_stop_at_the_same_update(
-    rank, times, tmp_path, figures
-):
-    for number in range(times):
-        place = tmp_path / str(number)
-        place.mkdir()
-        with two_ranks(place, updates=10_000, restarts=0) as process:
-            harness.wait_for(lambda: began(place, 0), PATIENCE)  # noqa: B023
-            time.sleep(random.random())
-            os.kill(ranks_of(process)[rank], signal.SIGTERM)
-            process.wait(PATIENCE)
-        said = (place / "output").read_text()
-        done = [len(lines(place, r)) for r in (0, 1)]
-        assert done[0] == done[1], said
-        newest = harness.newest(place / "work" / "checkpoints")
-        assert int(newest.name[5:]) == done[0]
-        assert re.search(r"stopped by SIGTERM", said)
-    figures("F11", f"{times} of {times} signals to rank {rank} stopped both together")

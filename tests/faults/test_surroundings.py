@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import resource
-import shutil
 import signal
 import statistics
 import time
@@ -169,56 +167,3 @@ def test_a_long_run_does_not_grow(tmp_path, figures):
         f"one run of {SECONDS} s to {steps}, saving each 20th update: its memory grew "
         f"by {growth:.0f} KiB in the second half, descriptors and threads by none",
     )
-
-
-ACTIONS = ["kill", "kill", "SIGTERM", "SIGINT", "SIGUSR1", "ENOSPC", "EIO", "damage"]
-
-
-@pytest.mark.faults
-def test_a_soak(undisturbed, tmp_path, figures):
-    """Faults at random for minutes; one run after the other ends with the same bits."""
-    end, draw = time.monotonic() + SECONDS, random.Random(3)
-    reference, lasted = undisturbed(), undisturbed.seconds
-    counts, runs = dict.fromkeys(ACTIONS, 0), 0
-    theirs = harness.fingerprint(harness.newest(reference / "work" / "checkpoints"))
-    while time.monotonic() < end:
-        place = tmp_path / "run"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        harness.write_config(place)
-        root = place / "work" / "checkpoints"
-        while one_start(place, root, draw, lasted, counts) != 0:
-            pass
-        assert harness.fingerprint(harness.newest(root)) == theirs
-        assert len(harness.whole(root)) <= 4
-        runs += 1
-    faults = sum(counts.values())
-    figures(
-        "F31", f"{faults} faults in {SECONDS} s: {runs} of {runs} runs bit-identical"
-    )
-
-
-def one_start(place, root, draw, lasted, counts):
-    """One start of the run, with a fault; its status."""
-    action = draw.choice(ACTIONS)
-    counts[action] += 1
-    failpoint = None
-    if action.startswith("E"):
-        failpoint = f"any:{draw.randint(1, 200)}:{action}"
-    if action == "damage" and len(harness.whole(root)) > 1:
-        file = draw.choice(sorted(harness.whole(root)[-1].iterdir()))
-        file.write_bytes(file.read_bytes()[:-1])
-    words = harness.train(place)
-    output = place / "output"
-    before = output.stat().st_size if output.exists() else 0
-    child = Child(harness.command, *words, output=output, failpoint=failpoint)
-    harness.wait_for(  # it listens to signals before it says anything
-        lambda: not child.running() or len(child.said().encode()) > before
-    )
-    if action == "kill" or action.startswith("SIG"):
-        time.sleep(draw.uniform(0, lasted))
-        child.kill(getattr(signal, "SIGKILL" if action == "kill" else action))
-    status = child.wait()
-    assert "Traceback" not in child.said()
-    assert status in (0, -9, 75, 130, 143, 8), child.said()
-    return status

@@ -53,19 +53,6 @@ def test_the_cpu_is_measured_and_the_result_kept(devices, cache):
     assert load(adapter) is None  # damaged: as if nothing was measured
 
 
-def test_rates_and_times_are_judged_by_their_kind():
-    case = module.Case("matmul", "fp32", "a", 2e9, "GFLOP/s", print)
-    other = module.Case("matmul", "fp32", "b", 2e9, "GFLOP/s", print)
-    launch = module.Case("launch", "fp32", "c", 1.0, "us", print)
-    each = [4e9, 1e9, 2e9, 3e9, 5e9]
-    rates = [(case, each), (other, [6e9] * 3), (launch, [1e5, 1e5, 2e5])]
-    first, second, third = module._judged(rates)
-    assert (first.median, first.low, first.high, first.share) == (3, 2, 4, 0.5)
-    assert second.share == 1
-    assert (third.median, third.unit) == (10, "us")
-    assert third.low <= third.median <= third.high
-
-
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [

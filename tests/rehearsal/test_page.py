@@ -124,23 +124,6 @@ def test_markup_in_a_name_does_not_run(trained, opened, tmp_path):
     assert wrong == []
 
 
-def test_a_long_run_opens_with_its_spikes(trained, opened, tmp_path):
-    work_dir = tmp_path / "long"
-    work_dir.mkdir()
-    with (work_dir / "1.log.json").open("w") as log:
-        for step in range(1, 100_001):
-            value = 9e3 if step % 7919 == 0 else 1 / step
-            log.write(f'{{"mode": "train", "step": {step}, "loss": {value}}}\n')
-    page, wrong = opened(work_dir)
-    assert "9000" in chart_of(page, "loss").locator("details tbody").text_content()
-    spikes = page.evaluate(
-        "JSON.parse(document.getElementById('data').textContent)"
-        ".runs[0].curves[0].values.filter(value => value === 9000).length"
-    )
-    assert spikes == 100_000 // 7919
-    assert wrong == []
-
-
 def diverged(trained, tmp_path, name="diverged"):
     """A run whose last loss is NaN and whose record says why it failed."""
     work_dir = copied(trained, tmp_path, name)
@@ -166,17 +149,6 @@ def test_a_diverged_run_spoils_no_chart_and_says_why_it_failed(
     assert "NaN" in numbers
     assert "failed because" in page.locator("table").first.inner_text()
     assert "the loss is nan at iteration 9" in page.locator("table").first.inner_text()
-
-
-def test_twenty_runs_with_long_names_fit_on_a_page(trained, opened, tmp_path):
-    names = [f"{'a-sweep-of-' * 8}{number}" for number in range(20)]
-    runs = [copied(trained, tmp_path, name) for name in names]
-    page, wrong = opened(*runs, viewport={"width": 1000, "height": 800})
-    assert wrong == []
-    assert page.evaluate("document.documentElement.scrollWidth") == 1000
-    assert page.locator("#controls input[name=run]").count() == 20
-    series = chart_of(page, "loss").locator(".u-legend .u-series")
-    assert series.count() == 1 + 2 * 20
 
 
 def test_a_part_of_the_time_has_one_colour_in_all_runs_and_a_legend(

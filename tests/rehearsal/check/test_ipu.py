@@ -4,43 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.rehearsal.check.conftest import ROOT, SCRIPT
 from tests.support import zygote
 
-ROOT = Path(__file__).resolve().parents[3]
-REHEARSE = """
-import json, sys, tempfile
-from dataclasses import asdict
-from pathlib import Path
-
-import torch
-
-from devrun.config import Config, check_config
-from devrun.log.logger import get_logger
-from devrun.rehearsal.check.notebook import Notebook, read
-from devrun.rehearsal.check.rehearsal import rehearse
-from devrun.rehearsal.check.request import Grants, requests
-from devrun.trust import granted
-
-file, memory = sys.argv[1:]
-torch.set_num_threads(1)
-get_logger("devrun", log_level="ERROR")
-cfg = Config.fromfile(file, import_custom_modules=False)
-check_config(cfg)
-grants = Grants(file, imports=("planted",))
-size = int(memory) if memory else None
-(request,) = requests(cfg, grants, ("ipu",), steps=2, samples=8, memory=size)
-with tempfile.TemporaryDirectory() as folder:
-    path = Path(folder) / "notes"
-    with granted(("planted.padded",)):
-        rehearse(request, Notebook(path))
-    notes = read(path)
-    print("NOTES", json.dumps({**asdict(notes), "reduced": notes.reduced}))
-"""
 SOURCE = """
 import random
 
@@ -50,7 +20,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from devrun.hooks import HOOKS, Hook
-from devrun.registry import DATASETS, MODELS
+from devrun.registry import COLLATE_FUNCTIONS, DATASETS, MODELS
 
 
 @MODELS.register_module()
@@ -125,7 +95,8 @@ class Net(nn.Module):
         return self.d(self.c(self.b(self.a(x).relu()).relu()).relu())
 
 
-def padded(samples):  # collate
+@COLLATE_FUNCTIONS.register_module()
+def padded(samples):
     longest = max(len(one["x"]) for one in samples)
     rows = [F.pad(one["x"], (0, longest - len(one["x"]))) for one in samples]
     return {"x": torch.stack(rows), "y": torch.tensor([one["y"] for one in samples])}
@@ -211,9 +182,8 @@ def rehearse(tmp_path):
                 del owner[last]
         file = tmp_path / "c.yaml"
         file.write_text(yaml.safe_dump(cfg, sort_keys=False))
-        (tmp_path / "rehearse.py").write_text(REHEARSE)
         done = zygote.run(
-            [tmp_path / "rehearse.py", file, memory],
+            [SCRIPT, file, "ipu", "", "planted", memory],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             cwd=tmp_path,
             timeout=120,
@@ -277,7 +247,7 @@ def test_what_forward_does_once(rehearse):
     )
     (one,) = found.all
     assert (one["severity"], one["kind"]) == ("differs", "once")
-    assert one["site"] == found.line("def forward(self, x):")
+    assert one["site"] == found.line("# counts")
     assert "register_buffer" in one["remedy"]
     assert rehearse(model={"type": "Net", "plant": "buffer"}).brief() == []
 
@@ -425,13 +395,13 @@ def test_batches_of_changing_shape(rehearse):
             "samples_per_gpu": 4,
             "shuffle": False,
             "train": train,
-            "collate_fn": "planted.padded",
+            "collate_fn": "padded",
         },
     }
     found = rehearse(**sections)
     (one,) = found.all
     assert (one["severity"], one["kind"]) == ("breaks", "changing shapes")
-    assert one["site"] == found.line("# collate")
+    assert one["site"] == found.line("@COLLATE_FUNCTIONS")
     assert found.stage is None
     assert rehearse(fix=one["fix"], **sections).brief() == []
 
