@@ -25,7 +25,6 @@ _PATCHES = re.compile(r".*\b(?:pos_embed|pos_embedding|position_embeddings)")
 _SHOWN = 10
 _LEAST = 10
 """A file of which not one in so many tensors fits is of another model."""
-WRAPPED = "module."
 """What DataParallel and DistributedDataParallel put before every key."""
 
 

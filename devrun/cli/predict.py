@@ -22,7 +22,7 @@ from devrun.cli.test import (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `devrun predict`."""
     add_shared_arguments(parser)
-    rows = "a row for each sample: .csv, .jsonl or .npz"
+    rows = "a row for each sample: .csv or .jsonl"
     parser.add_argument("--out", metavar="FILE", required=True, help=rows)
 
 

@@ -99,11 +99,10 @@ def write_predictions(
     name before the suffix. A file is whole, or what it was.
 
     Raises:
-        ConfigError: rows of different shapes in an `.npz`.
         StorageError: the disk refused.
     """
     place = user_path(path)
-    write = {".csv": _as_csv, ".jsonl": _as_lines, ".npz": _as_arrays}[place.suffix]
+    write = {".csv": _as_csv, ".jsonl": _as_lines}[place.suffix]
     encoded = {
         str(place.with_name(f"{place.stem}-{name}{place.suffix}") if name else place): (
             write(rows),
@@ -174,22 +173,3 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
         cells[f"score_{number}"] = score
     nested = (list, dict)
     return {k: json.dumps(v) if isinstance(v, nested) else v for k, v in cells.items()}
-
-
-def _as_arrays(rows: list[dict[str, Any]]) -> bytes:
-    import numpy
-
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    columns: dict[str, Any] = {}
-    for name in names:
-        values = [numpy.asarray(row.get(name)) for row in rows]
-        shapes = {value.shape for value in values}
-        if len(shapes) > 1 or any(value.dtype == object for value in values):
-            raise ConfigError(
-                f"an .npz file has arrays, and the column {name!r} has values of "
-                "different shapes or kinds: write .jsonl"
-            )
-        columns[name] = numpy.stack(values)
-    content = io.BytesIO()
-    numpy.savez(content, **columns)
-    return content.getvalue()

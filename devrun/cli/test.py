@@ -52,7 +52,7 @@ NOT_EVALUATED = (
     *("checkpoint_config", "custom_hooks", "lr_config", "momentum_config"),
 )
 """Sections of a config that an evaluation has no use for."""
-FORMATS = (".csv", ".jsonl", ".npz")
+FORMATS = (".csv", ".jsonl")
 """Of predictions, by the end of the file's name."""
 ORDER = ("shuffle", "drop_last", "sampler", "sampler_cfg", "group_by_length")
 """Options by which a loader may leave out samples or read them in another order."""
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="in place of the config's evaluation.metric_options",
     )
-    rows = "also write a row for each sample: .csv, .jsonl or .npz"
+    rows = "also write a row for each sample: .csv or .jsonl"
     add("--predictions", metavar="FILE", help=rows)
 
 

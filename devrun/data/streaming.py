@@ -24,8 +24,6 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from devrun.errors import ConfigError
 
-_FILES = 5  # salt
-
 
 def divided(dataset: Any, rank: int, world_size: int) -> Any:
     """`dataset` for one of `world_size` processes, each of which reads its own share.

@@ -13,7 +13,6 @@ import torch
 from devrun.cli.main import main
 from devrun.cli.predictions import write_predictions
 from devrun.data import SyntheticClassification
-from devrun.errors import ConfigError
 from devrun.models import MLP
 from tests.support import zygote
 
@@ -66,15 +65,6 @@ def read_back(path):
             )
             for r in rows
         ]
-    if path.endswith(".npz"):
-        arrays = numpy.load(path)
-        return list(
-            zip(
-                *(arrays[n].tolist() for n in ("index", "prediction", "label")),
-                arrays["scores"].tolist(),
-                strict=True,
-            )
-        )
     rows = map(json.loads, Path(path).read_text().splitlines())
     return [(r["index"], r["prediction"], r.get("label"), r["scores"]) for r in rows]
 
@@ -87,7 +77,7 @@ def check(rows):
     torch.testing.assert_close(torch.tensor([r[3] for r in rows]), scores)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".npz"])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_each_sample_once_and_in_order(trained, capsys, suffix):
     path, out = trained(), f"found{suffix}"
     assert main(["test", path, "out", *WORDS, "--predictions", out]) == 0
@@ -173,13 +163,11 @@ def test_what_is_no_class_score_is_written_as_it_is(trained):
         )
         words = ["test", path, "out", *WORDS, "--predictions"]
         assert main([*words, "p.csv"]) == 0
-        assert main([*words, "p.npz"]) == 0
     finally:
         sys.path.pop(0)
     rows = list(csv.DictReader(Path("p.csv").read_text().splitlines()))
     assert list(rows[0]) == ["index", "prediction", "label"]
     assert json.loads(rows[2]["label"]) == [2.0]
-    assert numpy.load("p.npz")["prediction"].shape == (8, 1)
 
 
 class Regression(torch.utils.data.Dataset):
@@ -193,7 +181,7 @@ class Regression(torch.utils.data.Dataset):
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["--predictions", "p.txt"], 2, "must end in .csv or .jsonl or .npz"),
+        (["--predictions", "p.txt"], 2, "must end in .csv or .jsonl"),
         (["--predictions", "no/p.csv"], 8, "cannot be written"),
     ],
 )
@@ -206,14 +194,11 @@ def test_a_file_that_cannot_be_is_refused_before_the_work(
     assert err.count("\n") == 1
 
 
-def test_rows_that_no_array_holds_are_refused_and_nan_is_kept(tmp_path):
+def test_rows_of_any_shape_are_written_and_nan_is_kept(tmp_path):
     rows = [
         {"index": 0, "prediction": numpy.array([1, 2])},
         {"index": 1, "prediction": numpy.array([float("nan")])},
     ]
-    with pytest.raises(ConfigError, match=r"'prediction' .* write \.jsonl"):
-        write_predictions("p.npz", {"": rows})
-    assert not Path("p.npz").exists()
     assert write_predictions("p.jsonl", {"": rows}) == {"p.jsonl": 2}
     last = json.loads(Path("p.jsonl").read_text().splitlines()[-1])
     assert last == {"index": 1, "prediction": ["NaN"]}

@@ -41,19 +41,18 @@ model = dict(
         bgr_to_rgb=True, size=(32, 32), pad_val=0, seg_pad_val=255),
     train_cfg=dict(), test_cfg=dict(mode='whole'))
 loading = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations')]
-data = dict(
+common = dict(
     type='BaseSegDataset', data_root='made', img_suffix='.png',
     metainfo=dict(classes=('a', 'b', 'c')),
     data_prefix=dict(img_path='images', seg_map_path='labels'))
 train_dataloader = dict(
     batch_size=2, num_workers=0, sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(pipeline=[*loading, dict(type='RandomFlip', prob=0.5),
-                           dict(type='PackSegInputs')], **data))
+                           dict(type='PackSegInputs')], **common))
 val_dataloader = dict(
     batch_size=1, num_workers=0, sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(pipeline=[*loading, dict(type='PackSegInputs')], **data))
+    dataset=dict(pipeline=[*loading, dict(type='PackSegInputs')], **common))
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
-del data
 optim_wrapper = dict(
     type='OptimWrapper', optimizer=dict(type='SGD', lr=0.01, momentum=0.9))
 param_scheduler = [

@@ -78,6 +78,6 @@ def test_the_recipe_of_fine_tuning_runs_on_the_digits(tmp_path, capsys, device):
     options = ["runner.max_epochs=1", "checkpoint_config.interval=1"]
     assert main(["train", str(config), *words, "--cfg-options", *options]) == 0
     said = capsys.readouterr().err
-    assert "layer_decay: depth 0 of 5" in said and f"loaded all {len(given)}" in said
+    assert f"loaded all {len(given)}" in said
     facts = json.loads((tmp_path / "out" / "run.json").read_text())
     assert facts["best"]["score"] > 0.1
