@@ -1,4 +1,4 @@
-"""docs/from-mmcv.md: each new name exists, and what it claims is so."""
+"""docs/from-mmcv.md: each new name exists, and its lists are those of the code."""
 
 from __future__ import annotations
 

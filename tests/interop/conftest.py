@@ -73,12 +73,6 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def mmcv1():
-    """MMCV 1.7 is installed."""
-    _needs("mmcv", "mmcv", "1.7")
-
-
-@pytest.fixture(scope="session")
 def mmcls():
     """MMClassification 0.25 on MMCV 1.7 is installed."""
     _needs("mmcv", "mmcv", "1.7")

@@ -217,15 +217,6 @@ def test_unknown_metrics():
             pass
 
 
-def test_pinned_batches_from_a_loader():
-    data = torch.utils.data.TensorDataset(torch.arange(8.0))
-    loader = torch.utils.data.DataLoader(data, batch_size=4, pin_memory=True)
-    batches = [b for (b,) in loader]
-    assert all(b.is_pinned() for b in batches)
-    assert batches[1].to("hpu", non_blocking=True).tolist() == [4, 5, 6, 7]
-    assert not torch.ones(1).is_pinned()
-
-
 def test_host_tensors_are_made_pinned():
     pinned = torch.empty(4, 4, pin_memory=True)
     assert pinned.is_pinned() and pinned[1].is_pinned() and pinned.t().is_pinned()
