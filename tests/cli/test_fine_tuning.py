@@ -14,7 +14,7 @@ from devrun.models.blocks import depths_of
 from devrun.models.recompute import checkpoint_blocks
 from tests.cli.conftest import logged, newest, one_error
 from tests.support import configs
-from tests.support.configs import DATA, RESNET
+from tests.support.configs import DATA, HF_VIT, RESNET
 from tests.support.packages import vision
 
 VIT = {**configs.VIT, "depth": 3, "dropout": 0.2}
@@ -188,20 +188,8 @@ def test_checkpointing_keeps_less(kind):
 
 def test_a_hugging_face_model_uses_its_own_switch(run):
     vision("transformers")
-    config = {
-        "type": "transformers.ViTConfig",
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "image_size": 8,
-        "patch_size": 4,
-        "num_labels": 4,
-        "hidden_dropout_prob": 0.2,
-    }
-    model = {"type": "transformers.ViTForImageClassification", "config": config}
-    plain = run("plain", model=model)
-    same = run("again", model=model, gradient_checkpointing=True)
+    plain = run("plain", model=HF_VIT)
+    same = run("again", model=HF_VIT, gradient_checkpointing=True)
     assert all(torch.equal(plain[name], same[name]) for name in plain)
     log = next(Path("again").glob("*.log")).read_text()
     assert "ViTForImageClassification, by its own switch" in log

@@ -70,19 +70,6 @@ def test_without_checkpoints_a_signal_is_143(config):
     assert "nothing saved" in err
 
 
-def test_a_signal_to_the_whole_group_with_workers_saves_too(config):
-    data = {
-        "samples_per_gpu": 8,
-        "workers_per_gpu": 2,
-        "train": {"type": "SyntheticClassification", "num_samples": 32},
-    }
-    path = config(runner=ENDLESS, data=data)
-    process = started(path)
-    os.killpg(process.pid, signal.SIGTERM)
-    found, err = ended(process)
-    assert found == 75, err
-
-
 def test_a_closed_terminal_saves(config):
     path = config(runner=ENDLESS, evaluation={"interval": 100000})
     terminal, end = pty.openpty()

@@ -9,7 +9,7 @@ import torch
 
 from devrun.metrics import accuracy, topk_accuracy
 from tests.cli.conftest import logged, one_error
-from tests.support.configs import DATA, RESNET
+from tests.support.configs import DATA, HF_VIT, RESNET
 from tests.support.packages import vision
 
 V2 = "torchvision.transforms.v2"
@@ -110,33 +110,18 @@ def test_smoothing_and_weights_are_torchs(run):
     assert losses("out", "val")[-1] == pytest.approx(expected.item(), abs=1e-4)
 
 
-HF = {
-    "type": "transformers.ViTForImageClassification",
-    "config": {
-        "type": "transformers.ViTConfig",
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "image_size": 8,
-        "patch_size": 4,
-        "num_labels": 4,
-    },
-}
-
-
 def test_a_model_with_a_loss_of_its_own_needs_another_for_mixed_labels(
     config, train, run
 ):
     vision("torchvision")
     pytest.importorskip("transformers")
-    path = config(model=HF, data=data(MIXUP), loss=None)
+    path = config(model=HF_VIT, data=data(MIXUP), loss=None)
     status, _, err = train(path)
     assert status == 2
     line = err.splitlines()[-1]
     assert "the own loss of ViTForImageClassification may read otherwise" in line
     assert "small.yaml:" in line
-    run("given", model=HF, data=data(MIXUP), loss=SMOOTH)
+    run("given", model=HF_VIT, data=data(MIXUP), loss=SMOOTH)
 
 
 @pytest.mark.parametrize(

@@ -19,17 +19,6 @@ from devrun.cli.main import main
 from devrun.models import MLP
 from tests.support.command import command
 
-VIT = {
-    "type": "VisionTransformer",
-    "img_size": 8,
-    "patch_size": 4,
-    "embed_dim": 8,
-    "depth": 1,
-    "num_heads": 2,
-    "num_classes": 4,
-}
-IMAGES = {"type": "SyntheticClassification", "shape": [3, 8, 8], "num_samples": 8}
-
 
 def mlp(seed=0):
     torch.manual_seed(seed)

@@ -28,14 +28,6 @@ def put(root, step, **about):
     return write_checkpoint(root, step_name(step), parts, {"step": step, **about})
 
 
-def trained(place, **changes):
-    harness.write_config(place, **changes)
-    words = harness.train(place)
-    status, said = run(harness.command, *words, output=place / "output")
-    assert status == 0, said
-    return said
-
-
 def test_a_name_in_a_checkpoint_is_never_imported(tmp_path):
     """Strings that name functions come back as strings."""
     tree = {"optimizer": "os.system", "_target_": "os.system", "args": ["touch ran"]}
@@ -101,7 +93,10 @@ def test_a_checkpoint_holds_trained_weights_not_averaged_ones(tmp_path):
         "checkpoint_config": {"interval": 4, "by_epoch": False},
     }
     validated["evaluation"]["metric"] = "accuracy"
-    trained(tmp_path, **validated)
+    harness.write_config(tmp_path, **validated)
+    words = harness.train(tmp_path)
+    status, said = run(harness.command, *words, output=tmp_path / "output")
+    assert status == 0, said
     root = tmp_path / "work" / "checkpoints"
     (best,) = [p for p in root.glob("best_*") if p.is_dir()]
     ours, theirs = read_checkpoint(best), read_checkpoint(root / step_name(4))

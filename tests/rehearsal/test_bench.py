@@ -85,37 +85,35 @@ RESULTS = {
 }
 
 
-@pytest.mark.parametrize("name", RESULTS)
-def test_no_kept_result_ends_a_training(cache, name):
+@pytest.fixture
+def kept():
+    """The CPU, and the file with what is kept of it: no measured rate."""
     adapter = resolve_device("cpu")
     adapter.setup(0)
     words = module.describe(adapter, adapter.device), str(torch.__version__)
+    peaks = module.Peaks(
+        "cpu", words[0], {"torch": words[1]}, torch.get_num_threads(), [], []
+    )
+    return adapter, module.save(peaks)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_no_kept_result_ends_a_training(kept, name):
+    adapter, place = kept
     facts = {"kind": "matmul", "dtype": "fp32", "shape": "any", "median": 10, "low": 9}
     facts |= {"high": 11, "unit": "GFLOP/s", "share": 1}
-    kept = module.save(
-        module.Peaks(
-            "cpu", words[0], {"torch": words[1]}, torch.get_num_threads(), [], []
-        )
-    )
-    whole = json.loads(kept.read_text())
+    whole = json.loads(place.read_text())
     text = RESULTS[name]
     if text in facts:
         value = 10**400 if name == "huge" else ODD[text]
         text = json.dumps({**whole, "measured": [{**facts, text: value}]})
-    kept.write_text(text)
+    place.write_text(text)
     found = load(adapter)
     assert found is None or found.peak("fp32") in (None, 10)
 
 
-def test_neither_a_pipe_nor_no_home_ends_a_training(cache, monkeypatch):
-    adapter = resolve_device("cpu")
-    adapter.setup(0)
-    words = module.describe(adapter, adapter.device), str(torch.__version__)
-    place = module.save(
-        module.Peaks(
-            "cpu", words[0], {"torch": words[1]}, torch.get_num_threads(), [], []
-        )
-    )
+def test_neither_a_pipe_nor_no_home_ends_a_training(kept, monkeypatch):
+    adapter, place = kept
     assert load(adapter) is not None
     place.unlink()
     os.mkfifo(place)

@@ -21,6 +21,20 @@ VIT = {
     "num_classes": 4,
 }
 IMAGES = {"type": "SyntheticImages", "shape": [3, 8, 8], "num_classes": 4}
+HF_VIT = {
+    "type": "transformers.ViTForImageClassification",
+    "config": {
+        "type": "transformers.ViTConfig",
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "image_size": 8,
+        "patch_size": 4,
+        "num_labels": 4,
+        "hidden_dropout_prob": 0.2,
+    },
+}
 DATA = {
     "samples_per_gpu": 8,
     "train": {**IMAGES, "num_samples": 32},

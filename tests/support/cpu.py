@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
 from devrun.devices.cpu import CPUAdapter
 from devrun.models.step_module import StepModule
@@ -22,10 +21,6 @@ def batch(size: int = 8) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(2)
     inputs = torch.randn(size, 4, generator=generator)
     return inputs, torch.randint(0, 3, (size,), generator=generator)
-
-
-def samples_of(count: int) -> TensorDataset:
-    return TensorDataset(*batch(count))
 
 
 def weights(model: nn.Module) -> list[Tensor]:

@@ -24,13 +24,9 @@ def images(count, size=224):
     return torch.zeros(count, 3, size, size), torch.zeros(count, dtype=torch.long)
 
 
-@pytest.fixture(scope="module")
-def vit():
+def test_vit_b16_is_measured_as_it_is():
     model = StepModule(VisionTransformer(), nn.CrossEntropyLoss())
-    return balance(model, images(2), 4)
-
-
-def test_vit_b16_is_measured_as_it_is(vit):
+    vit = balance(model, images(2), 4)
     assert [b.name for b in vit.blocks] == [
         "patch_embed",
         "pos_drop",
@@ -79,23 +75,6 @@ def test_the_division_is_the_best_of_all(seed):
     assert (worst(cost, starts), worst(memory, starts)) == best
 
 
-class Chain(nn.Module):
-    """Layers of different widths; `log` reads numbers as MMCV's loss parsing does."""
-
-    def __init__(self, widths, log=False):
-        super().__init__()
-        pairs = pairwise(widths)
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
-        self.log = log
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x).relu()
-        if self.log:
-            self.seen = x.mean().item()
-        return x
-
-
 def test_memory_moves_the_division_that_work_alone_would_make():
     model = nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),
@@ -131,7 +110,15 @@ def test_measuring_leaves_no_trace_on_the_model():
 
 
 def test_a_number_read_by_the_model_does_not_matter():
-    model = Chain([4, 4, 4], log=True)
+    class Reads(nn.Sequential):
+        """Reads numbers as MMCV's loss parsing does."""
+
+        def forward(self, x):
+            x = super().forward(x)
+            self.seen = x.mean().item()
+            return x
+
+    model = Reads(nn.Linear(4, 4), nn.Linear(4, 4))
     assert len(balance(model, torch.zeros(2, 4), 2).edges) == 2
     assert not hasattr(model, "seen")
 
