@@ -16,7 +16,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 from devrun.construct import (
     Buildable,
@@ -33,11 +33,24 @@ from devrun.errors import (
     DevrunError,
     UnknownNameError,
 )
-from devrun.protocols import Metric, Transform
 from devrun.scopes import Foreign, foreign, hint
 from devrun.trust import accepted, import_path, takes_objects
 
 _Module = TypeVar("_Module", bound=Buildable)
+
+
+@runtime_checkable
+class Metric(Protocol):
+    """What a metric does, in torchmetrics' words."""
+
+    def update(self, *args: Any, **kwargs: Any) -> None: ...
+    def compute(self) -> Any: ...
+    def reset(self) -> None: ...
+
+
+@runtime_checkable
+class Transform(Protocol):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class Registry:

@@ -132,7 +132,10 @@ class Half(torch.utils.data.Dataset):
 def test_without_labels(trained, monkeypatch, capsys):
     monkeypatch.syspath_prepend(Path(__file__).parent)
     path = trained()
-    words = ["--cfg-options", f"data.val={{type: {Path(__file__).stem}.Half}}"]
+    words = [
+        "--cfg-options",
+        f"data.val={{type: {Path(__file__).stem}.Half, _delete_: true}}",
+    ]
     assert main(["predict", path, "out", *WORDS, *words, "--out", "half.jsonl"]) == 0
     rows = [json.loads(line) for line in Path("half.jsonl").read_text().splitlines()]
     assert [row["index"] for row in rows] == list(range(7))
