@@ -1,4 +1,4 @@
-"""The one walk over what batches and outputs are made of.
+"""The one walk over what batches and outputs are made of, and what goes by it.
 
 Containers are lists, tuples, named tuples, sets, dicts and other mappings, dataclasses
 and any object that keeps its parts in `__dict__`, however deep; everything else is a
@@ -14,7 +14,10 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
+
+from devrun.step import MicroBatches
 
 INSIDE: Final = object()
 """What a `visit` returns to have the parts of a value visited in its place."""
@@ -126,3 +129,33 @@ def _rebuilt(value: Any, keys: list[Any], parts: list[Any]) -> Any:
         else:  # a frozen dataclass refuses plain assignment, also on a copy
             object.__setattr__(made, key, part)
     return made
+
+
+def batch_size_of(batch: Any) -> int:
+    """Dimension 0 of the first tensor that has one, however deep; 1 if there is none.
+
+    The parts of `MicroBatches` are added up.
+    """
+    if isinstance(batch, MicroBatches):
+        return sum(batch_size_of(part) for part in batch)
+    sized = (tensor.shape[0] for tensor in tensors_in(batch) if tensor.dim())
+    return next(sized, 1)
+
+
+def to_device(
+    batch: Any, device: torch.device | str, non_blocking: bool = False
+) -> Any:
+    """The batch with every tensor on `device`, in containers of the same types.
+
+    An object with a `to` method of its own moves itself. With `non_blocking`, copies
+    from pinned host memory overlap with compute; other copies could not, and one
+    towards the host could be read before it is there.
+    """
+
+    def moved(part: Any, _: str) -> Any:
+        if isinstance(part, Tensor):
+            return part.to(device, non_blocking=non_blocking and part.is_pinned())
+        move = getattr(part, "to", None)
+        return move(device) if callable(move) else INSIDE
+
+    return replaced(moved, batch)

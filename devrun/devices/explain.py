@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from devrun.data.batch import batch_size_of
 from devrun.errors import (
     ConfigError,
     DeviceMemoryError,
@@ -18,7 +17,7 @@ from devrun.errors import (
     is_out_of_memory,
 )
 from devrun.step import MicroBatches
-from devrun.tensors import named_tensors
+from devrun.tensors import batch_size_of, named_tensors
 
 STEP_FAILURES = (RuntimeError, IndexError, MemoryError, ValueError)
 """What a step can raise that `explain` may know."""

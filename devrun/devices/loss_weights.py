@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from devrun.data.batch import batch_size_of
 from devrun.dist import get_dist_info
 from devrun.step import StepOutput
+from devrun.tensors import batch_size_of
 
 CountItems = Callable[[Any], "Tensor | None"]
 """How many items the loss of a batch is the mean over; None where samples count."""

@@ -14,14 +14,13 @@ from torch.optim import Optimizer
 
 from devrun.checkpoint.state import same_layout
 from devrun.construct import where
-from devrun.data.batch import to_device
 from devrun.devices.options import EagerOptions
 from devrun.dist import local_rank
 from devrun.errors import ConfigError, DeviceUnavailableError, UnsupportedFeatureError
 from devrun.models.blocks import blocks_of
 from devrun.models.step_module import StepModule
 from devrun.parallel.strategy import Strategy, follow, optimizers_in
-from devrun.tensors import map_tensors, tensors_in
+from devrun.tensors import map_tensors, tensors_in, to_device
 
 
 def chosen_index(device: str, asked: int | None, here: int) -> int | None:

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from devrun.data import rng
-from devrun.data.batch import batch_size_of
 from devrun.dist import all_reduce_max, get_dist_info
 from devrun.errors import DeviceMemoryError, UnsupportedFeatureError, is_out_of_memory
 from devrun.step import MicroBatches, UpdatePolicy
-from devrun.tensors import INSIDE, replaced, tensors_in
+from devrun.tensors import INSIDE, batch_size_of, replaced, tensors_in
 
 logger = logging.getLogger("devrun")
 

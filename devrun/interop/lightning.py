@@ -19,7 +19,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from devrun.data.batch import batch_size_of
 from devrun.devices.frozen import captured
 from devrun.dist import weighted_means
 from devrun.errors import (
@@ -34,6 +33,7 @@ from devrun.metrics import StatefulMetric
 from devrun.models.calls import Wrapped, target_in
 from devrun.models.steps import separate_loss_step
 from devrun.run import Run
+from devrun.tensors import batch_size_of
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 

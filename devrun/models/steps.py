@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from devrun.data.batch import batch_size_of
 from devrun.errors import ConfigError, ConfigTypeError, DataError, DevrunError
 from devrun.models.calls import (
     Wrapped,
@@ -20,6 +19,7 @@ from devrun.models.calls import (
     shifted,
     target_in,
 )
+from devrun.tensors import batch_size_of
 
 MODES = ("train", "val", "predict")
 

@@ -27,7 +27,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils.flop_counter import FlopCounterMode
 
 from devrun.blame import cause_of
-from devrun.data.batch import batch_size_of
 from devrun.devices.precision import autocast_for
 from devrun.errors import DevrunError, UnsupportedFeatureError
 from devrun.parallel.fsdp import units_of
@@ -41,7 +40,7 @@ from devrun.rehearsal.check.parent import refusal_of
 from devrun.rehearsal.check.request import Request
 from devrun.runners.session import Session
 from devrun.runners.training import Training, build_training
-from devrun.tensors import local_of, tensors_in
+from devrun.tensors import batch_size_of, local_of, tensors_in
 
 MEMORY, WORK = "memory", "work"
 _NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from devrun.data.batch import batch_size_of
 from devrun.data.prepared import PreparedLoader
 from devrun.data.spec import LoaderSpec
 from devrun.devices.base import DeviceAdapter, DeviceInfo
@@ -17,6 +16,7 @@ from devrun.devices.eager import EagerAdapter
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 from devrun.step import Capability, MicroBatches, StepOutput, UpdatePolicy
+from devrun.tensors import batch_size_of
 
 
 class ToyAdapter(EagerAdapter):

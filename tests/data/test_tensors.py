@@ -13,8 +13,13 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from devrun import EpochBasedRunner
-from devrun.data.batch import batch_size_of, to_device
-from devrun.tensors import map_tensors, named_tensors, tensors_in
+from devrun.tensors import (
+    batch_size_of,
+    map_tensors,
+    named_tensors,
+    tensors_in,
+    to_device,
+)
 
 
 class Pair(NamedTuple):

@@ -43,11 +43,6 @@ from devrun.step import Capability, StepOutput, UpdatePolicy
 
 logger = logging.getLogger("devrun")
 
-_FAST = (
-    "the update is one compiled graph already, and half precision, whose loss needs a "
-    "scale, is yours: fp16: {loss_scale: 128}"
-)
-
 
 class IPUAdapter(DeviceAdapter):
     """Graphcore IPUs through PopTorch, or its emulator when that was asked for.
@@ -114,7 +109,9 @@ class IPUAdapter(DeviceAdapter):
                 "plain PyTorch, and nothing is said about speed or memory"
             )
         if self.settings.performance is not None:
-            logger.info("performance: fast changes nothing on an IPU: %s", _FAST)
+            logger.info(
+                "performance: fast changes nothing on an IPU: one compiled graph"
+            )
         if seed is not None:
             seed_streams(seed, 0)
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from devrun.data.batch import batch_size_of
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.interop.mmengine.hooks import RuntimeInfoHook
 from devrun.models.calls import Wrapped
 from devrun.models.steps import check_gradient, detached
+from devrun.tensors import batch_size_of
 
 
 def guest_of(model: nn.Module) -> EngineGuest | None:

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from devrun.data.batch import batch_size_of
 from devrun.models.recompute import checkpoint_blocks
 from devrun.parallel.strategy import optimizers_in
 from devrun.rehearsal.check.cuda.accounts import Accounts
 from devrun.runners.training import Training
-from devrun.tensors import INSIDE, replaced, tensors_in
+from devrun.tensors import INSIDE, batch_size_of, replaced, tensors_in
 
 
 @dataclass(frozen=True)
