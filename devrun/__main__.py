@@ -1,7 +1,5 @@
 """`python -m devrun` is the command `devrun`."""
 
-from __future__ import annotations
-
 import os
 import sys
 

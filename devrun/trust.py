@@ -152,9 +152,10 @@ def import_path(path: str) -> Found:
             cause = cause_of(error)
             raise ConfigError(f"{path!r}: importing it failed: {cause}") from error
         return Found(path, target, module)
+    how = f"pip install {parts[0]}" if parts[0] in PACKAGES else "install it"
     raise UnknownNameError(
-        f"{path!r} needs the package {parts[0]!r}, which is not installed: install "
-        "it, or put its folder on PYTHONPATH"
+        f"{path!r} needs the package {parts[0]!r}, which is not installed: {how}, or "
+        "put its folder on PYTHONPATH"
     )
 
 

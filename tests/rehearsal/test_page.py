@@ -170,3 +170,14 @@ def test_a_part_of_the_time_has_one_colour_in_all_runs_and_a_legend(
     assert legend.locator("i").count() == 2
     assert "evaluation 90.0%" in legend.inner_text()
     assert wrong == []
+
+
+def test_twenty_runs_with_long_names_fit_on_a_page(trained, opened, tmp_path):
+    names = [f"{'a-sweep-of-' * 8}{number}" for number in range(20)]
+    runs = [copied(trained, tmp_path, name) for name in names]
+    page, wrong = opened(*runs, viewport={"width": 1000, "height": 800})
+    assert wrong == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 1000
+    assert page.locator("#controls input[name=run]").count() == 20
+    series = chart_of(page, "loss").locator(".u-legend .u-series")
+    assert series.count() == 1 + 2 * 20

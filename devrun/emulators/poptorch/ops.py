@@ -190,7 +190,8 @@ def dynamic_update(
         )
     offsets = torch.arange(size, device=input.device)
     places = (_index(start).reshape(()).long() + offsets) % input.shape[dim]
-    return torch.index_copy(input, dim, places, src)
+    shape = [-1 if d == dim % src.dim() else 1 for d in range(src.dim())]
+    return torch.scatter(input, dim, places.view(shape).expand_as(src), src)
 
 
 def _check_slice(size: int, step: int) -> None:
