@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devrun import importing
+from devrun import trust
 from devrun.registry import (
     COLLATE_FUNCTIONS,
     DATASETS,
@@ -109,7 +109,7 @@ def data(name: str = "", **options) -> dict:
 def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "dr_faulty.py").write_text(SOURCE)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(importing, "_opened", set())
+    monkeypatch.setattr(trust, "_opened", set())
     yield
     sys.modules.pop("dr_faulty", None)
     for registry in (COLLATE_FUNCTIONS, DATASETS, HOOKS, LOSSES, METRICS, MODELS):

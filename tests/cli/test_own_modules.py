@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from devrun import importing
+from devrun import trust
 from tests.cli.conftest import CONFIG
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(importing, "_opened", set())
+    monkeypatch.setattr(trust, "_opened", set())
     yield folder
     for name in [name for name in sys.modules if name.startswith("dr_")]:
         del sys.modules[name]

@@ -73,8 +73,14 @@ def left(folder):
     return [p.name for p in (folder.parent / "scratch").iterdir() if "devrun" in p.name]
 
 
-def eventually(true):
-    while not true():  # the test's own time limit ends it
+def planted(name):
+    return ["--cfg-options", f"model={{_delete_: true, type: Odd, plant: {name}}}"]
+
+
+def eventually(true, seconds=180):
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until
         time.sleep(0.05)
 
 
@@ -97,7 +103,10 @@ def test_every_shipped_device_is_a_row_and_json_is_the_same(folder):
 
 
 def test_a_crash_of_native_code_is_a_finding_with_its_line_and_stack(folder):
-    options = ["--cfg-options", "model={'type': 'Odd', 'plant': 'crash'}"]
+    options = [
+        "--cfg-options",
+        "model={'_delete_': True, 'type': 'Odd', 'plant': 'crash'}",
+    ]
     words = ["--import", "odd_models", "--device", "cpu", "--json", *options]
     done = check(folder, "c.yaml", *words)
     assert done.returncode == 11, done.stderr
@@ -113,7 +122,10 @@ def test_a_crash_of_native_code_is_a_finding_with_its_line_and_stack(folder):
 
 
 def test_a_hang_is_ended_and_has_its_line(folder):
-    options = ["--cfg-options", "model={'type': 'Odd', 'plant': 'hang'}"]
+    options = [
+        "--cfg-options",
+        "model={'_delete_': True, 'type': 'Odd', 'plant': 'hang'}",
+    ]
     words = ["--import", "odd_models", "--device", "cpu", "--timeout", 20, *options]
     done = check(folder, "c.yaml", *words)
     assert done.returncode == 11, done.stderr
@@ -140,7 +152,10 @@ def test_a_module_beside_the_config_does_not_run(folder):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_check_that_is_ended_leaves_no_process_and_no_file(folder, number):
-    options = ["--cfg-options", "model={'type': 'Odd', 'plant': 'hang'}"]
+    options = [
+        "--cfg-options",
+        "model={'_delete_': True, 'type': 'Odd', 'plant': 'hang'}",
+    ]
     words = ["c.yaml", "--import", "odd_models", "--device", "cpu", *options]
     arguments, env = started(folder, *words)
     whole = subprocess.Popen(
@@ -162,7 +177,10 @@ def test_a_check_that_is_ended_leaves_no_process_and_no_file(folder, number):
     [pytest.param("breaks", 0, marks=pytest.mark.slow), ("slow", 11)],
 )
 def test_what_fails_is_the_users_choice(folder, least, status):
-    options = ["--cfg-options", "model={'type': 'Odd', 'plant': 'waits'}"]
+    options = [
+        "--cfg-options",
+        "model={'_delete_': True, 'type': 'Odd', 'plant': 'waits'}",
+    ]
     words = ["--import", "odd_models", "--device", "hpu", "--fail-on", least]
     done = check(folder, "c.yaml", *words, *options)
     assert done.returncode == status, done.stderr
