@@ -2,6 +2,7 @@
 
 from devrun.checkpoint import loader as _loader
 from devrun.checkpoint.background import BackgroundWriter as BackgroundWriter
+from devrun.checkpoint.background import write_checkpoint as write_checkpoint
 from devrun.checkpoint.catalog import checkpoint_at as checkpoint_at
 from devrun.checkpoint.catalog import find_latest as find_latest
 from devrun.checkpoint.catalog import list_checkpoints as list_checkpoints
@@ -14,7 +15,6 @@ from devrun.checkpoint.catalog import sweep_leftovers as sweep_leftovers
 from devrun.checkpoint.codec import decode_tree as decode_tree
 from devrun.checkpoint.codec import encode_tree as encode_tree
 from devrun.checkpoint.codec import has_shards as has_shards
-from devrun.checkpoint.draft import write_checkpoint as write_checkpoint
 from devrun.checkpoint.draft import write_pointer as write_pointer
 from devrun.checkpoint.fitting import fits as fits
 from devrun.checkpoint.fitting import load_state_dict as load_state_dict

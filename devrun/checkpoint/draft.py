@@ -27,7 +27,7 @@ from typing import Any
 from torch import Tensor
 
 from devrun.checkpoint import fileops, strict_json, tensorfile
-from devrun.checkpoint.codec import encode_tree, has_shards, shared_memory
+from devrun.checkpoint.codec import encode_tree, shared_memory
 from devrun.checkpoint.manifest import FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST, check_name, check_part, temporary
 from devrun.checkpoint.storage import (
@@ -158,44 +158,6 @@ class Draft:
     def _clear(self) -> None:
         with suppress(OSError):  # of one that is published there is nothing
             clear_directory(self.directory, self._parent)
-
-
-def write_checkpoint(
-    root: str | os.PathLike[str],
-    name: str,
-    parts: Mapping[str, Any],
-    meta: Mapping[str, Any],
-) -> Path:
-    """Write `parts` as the checkpoint `root/name`; its path, once it is durable.
-
-    Each part becomes `PART.json`, with its tensors in `PART.safetensors`. A
-    checkpoint of that name is replaced. With sharded tensors in them each process must
-    call it, with its own (`sharded`).
-
-    Args:
-        parts: name -> tree; see `codec` for what a tree may hold.
-        meta: `step` (int, required); `run_id`, `device` and `emulated` have their
-            places in the manifest; anything else is kept as the manifest's `meta`.
-
-    Raises:
-        CheckpointError: a name or a value that cannot be saved; nothing is written.
-        StorageError: the disk refused; what was there before is intact.
-    """
-    check_name(name)
-    return take_snapshot(parts, meta).write(root, name)
-
-
-def take_snapshot(
-    parts: Mapping[str, Any],
-    meta: Mapping[str, Any],
-    to_host: Callable[[Tensor], Tensor] = shared_memory,
-) -> Snapshot:
-    """As `Snapshot.take`; of sharded tensors, what this process has (`sharded`)."""
-    if not has_shards(parts):
-        return Snapshot.take(parts, meta, to_host)
-    from devrun.checkpoint.sharded import ShardedSnapshot  # imports for half a second
-
-    return ShardedSnapshot.take(parts, meta, to_host)
 
 
 def write_pointer(

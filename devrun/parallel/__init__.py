@@ -3,5 +3,3 @@
 All of it is torch's own: DistributedDataParallel, `fully_shard`, `parallelize_module`
 and DeviceMesh. Here is what decides between them, and what an adapter asks of each.
 """
-
-from __future__ import annotations
