@@ -16,7 +16,8 @@ norm is logged, which the raw loop does not do.
     python benchmarks/overhead.py [--device cpu] [--rounds 10] [--pairs 80]
 
 `--clock cpu` counts processor time, which other programs on the machine disturb less;
-it says nothing of a device's own time.
+it says nothing of a device's own time. `--lean` leaves out schedule, clipping and log
+lines, in both: the least that a loop can do.
 """
 
 from __future__ import annotations
@@ -169,6 +170,19 @@ def raw_loop(
         yield
 
 
+def lean_loop(model: nn.Module, batches: list[Any], turns: int) -> Iterator[None]:
+    """A loop that only steps; yields after each turn."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+    criterion = nn.CrossEntropyLoss()
+    model.train()
+    for _ in range(turns):
+        for x, y in batches:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+        yield
+
+
 def devrun_loop(
     model: nn.Module,
     loader: InTurns,
@@ -176,8 +190,9 @@ def devrun_loop(
     limit: dict[str, Any],
     device: str,
     work_dir: str,
+    lean: bool,
 ) -> None:
-    """The runner with what it has by default."""
+    """The runner with what it has by default, or only with its logger."""
     runner = RUNNERS[kind](
         model,
         optimizer=torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9),
@@ -186,12 +201,13 @@ def devrun_loop(
         device=device,
         **limit,
     )
+    schedule = {"policy": "CosineAnnealing", "min_lr_ratio": MIN_RATIO}
     runner.register_training_hooks(
-        {"policy": "CosineAnnealing", "by_epoch": False, "min_lr_ratio": MIN_RATIO},
-        {"grad_clip": {"max_norm": MAX_NORM}},
+        None if lean else {**schedule, "by_epoch": False},
+        None if lean else {"grad_clip": {"max_norm": MAX_NORM}},
         None,
         {
-            "interval": TURN,
+            "interval": EPOCH * TURN if lean else TURN,  # lean: between two epochs
             "hooks": [{"type": "TextLoggerHook", "by_epoch": kind == "epoch"}],
         },
     )
@@ -208,6 +224,7 @@ def measure(
     clock: Clock,
     *,
     raw_first: bool,
+    lean: bool,
 ) -> Figures:
     """One round of both loops, on models with the same first weights."""
     if kind == "epoch":
@@ -224,9 +241,13 @@ def measure(
         open(os.devnull, "w", encoding="utf-8") as nowhere,
         contextlib.redirect_stderr(nowhere),
     ):
-        raw = raw_loop(theirs, batches, epochs * EPOCH, nowhere)
+        turns = epochs * EPOCH
+        if lean:
+            raw = lean_loop(theirs, batches, turns)
+        else:
+            raw = raw_loop(theirs, batches, turns, nowhere)
         loader = InTurns(batches, EPOCH, raw, clock)
-        devrun_loop(mine, loader, kind, limit, device, work_dir)
+        devrun_loop(mine, loader, kind, limit, device, work_dir, lean)
         close_logger()
     return loader.figures
 
@@ -290,10 +311,13 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runner", choices=RUNNERS, default="epoch")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--lean", action="store_true", help="steps and nothing else")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     clock = clock_of(args.device, args.clock)
     setting = f"{args.device}, {args.runner} runner, {args.clock} clock"
+    if args.lean:
+        setting += ", lean"
     sys.stdout.write(f"torch {torch.__version__}, {setting}\n")
     for name, (build, shape, size, share) in CASES.items():
         batches = batches_of(shape, size, args.device)
@@ -308,6 +332,7 @@ def main() -> int:
                 args.device,
                 clock,
                 raw_first=index % 2 == 0,
+                lean=args.lean,
             )
             figures.add(found)
         sys.stdout.write("\n".join(report(name, figures)) + "\n")

@@ -126,7 +126,7 @@ def test_a_hang_is_ended_and_has_its_line(folder):
         "--cfg-options",
         "model={'_delete_': True, 'type': 'Odd', 'plant': 'hang'}",
     ]
-    words = ["--import", "odd_models", "--device", "cpu", "--timeout", 20, *options]
+    words = ["--import", "odd_models", "--device", "cpu", "--timeout", 60, *options]
     done = check(folder, "c.yaml", *words)
     assert done.returncode == 11, done.stderr
     number = MODULE.splitlines().index("            time.sleep(600)  # hang") + 1
