@@ -185,7 +185,7 @@ def _planned(
     flow = Workflow(workflow, data_loaders)
     check_phases(flow.flow, type(run))
     check_run(run, flow)
-    run.session.meet(flow.loaders, flow.flow)
+    run.session.count_batches(flow.loaders, flow.flow)
     _take_loaders(run, flow, data_loaders)
     return flow
 

@@ -129,8 +129,8 @@ class BaseRunner(ABC):
         self.on_grads: Callable[[], None] | None = None
         self.not_finite: str | None = None
         self.register_optimizer_hook(optimizer_config)
-        if self.session.guest is not None:
-            self.session.guest.join(self, optimizer, loss)
+        if self.session.contract is not None:
+            self.session.contract.join(self, optimizer, loss)
         if self.world_size > 1:
             self.register_hook(StopTogetherHook())
 
