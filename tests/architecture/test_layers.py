@@ -51,6 +51,17 @@ LAYERS = {
     "": 10,  # devrun/__init__.py, a table of names
     "__main__": 10,
 }
+FRAMEWORKS = (
+    "guest",
+    "lightning",
+    "mmcls",
+    "mmdet",
+    "mmengine",
+    "mmpre",
+    "mmseg",
+    "openmm",
+)
+"""What no name and no text of the core begins with."""
 VERSION_ONLY = ("devrun", "devrun.__version__")
 """The front is a table of names that loads nothing, so its version is for all."""
 OPEN_ADAPTER_DOORS = (
@@ -94,25 +105,69 @@ def test_no_room_imports_a_higher_one(devrun_modules):
     assert not wrong, "\n".join(wrong)
 
 
-def test_runners_know_other_frameworks_by_one_door(devrun_modules):
-    """What a front end is stays behind `devrun.interop`; models know none at all."""
-    behind = {m.name for m in devrun_modules if m.name.startswith("devrun.interop.")}
-    wrong = [
-        f"{m.path}:{i.line} imports {i.target}"
-        for m in devrun_modules
-        if m.room in ("runners", "models")
-        for i in m.imports
-        if behind & {i.target, i.target.rpartition(".")[0]}
+def test_the_core_knows_other_frameworks_by_one_door(devrun_modules):
+    """A config and a model are each given to it once; what comes of it is plain."""
+    core = [m for m in devrun_modules if LAYERS.get(m.room, 10) <= 7 and in_core(m)]
+    door = {
+        (m.path, i.target) for m in core for i in m.imports if "interop" in i.target
+    }
+    assert door == {
+        ("devrun/runners/training.py", "devrun.interop.translated"),
+        ("devrun/runners/session.py", "devrun.interop.contract_of"),
+    }
+    named = [
+        f"{m.path}:{node.lineno} names {text!r}"
+        for m in core
+        for node, text in words_of(m.tree)
+        if text.lower().startswith(FRAMEWORKS)
     ]
-    names = ("mmengine", "openmmlab", "lightning", "mmcls", "mmpretrain")
-    wrong += [
-        f"{m.path}:{node.lineno} names {node.value!r}"
-        for m in devrun_modules
-        if m.room in ("runners", "models")
-        for node in ast.walk(m.tree)
-        if isinstance(node, ast.Constant) and str(node.value).startswith(names)
+    assert not named, "\n".join(named)
+
+
+def test_a_config_is_translated_before_anything_of_it_is_built(devrun_modules):
+    trees = {m.path: m.tree for m in devrun_modules if m.room == "runners"}
+    calls = [
+        (path, owner.name)
+        for path, tree in trees.items()
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.FunctionDef)
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id in ("translated", "contract_of")
     ]
-    assert not wrong, "\n".join(wrong)
+    built, given = "devrun/runners/training.py", "devrun/runners/session.py"
+    assert sorted(calls) == [(given, "model"), (built, "build_training")]
+    (begins,) = (
+        node.body[1]  # after the docstring
+        for node in trees[built].body
+        if isinstance(node, ast.FunctionDef) and node.name == "build_training"
+    )
+    assert ast.unparse(begins).endswith(" = translated(cfg)")
+
+
+def in_core(module):
+    return module.room not in (
+        "interop",
+        "devices",
+        "config",
+        "checkpoint",
+        "emulators",
+    )
+
+
+def words_of(tree):
+    """Names and texts of the code; of its documentation none."""
+    told = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in told:
+            yield node, str(node.value)
+        for name in ("id", "attr", "arg", "name", "module"):
+            if isinstance(text := getattr(node, name, None), str):
+                yield node, text
 
 
 def test_rooms_of_one_layer_do_not_import_each_other_in_a_circle(devrun_modules):
