@@ -170,12 +170,12 @@ def run(
     Raises:
         ConfigError: loaders and workflow do not fit, or no limit was given.
     """
-    flow = _planned(run, data_loaders, workflow)
+    flow = _opened(run, data_loaders, workflow)
     run.logger.info("%s", "\n".join(opening(run, flow.flow, flow.loaders)))
     _run_phases(run, flow, data_loaders, kwargs)
 
 
-def _planned(
+def _opened(
     run: WholeRun, data_loaders: Sequence[Any], workflow: Sequence[Any]
 ) -> Workflow:
     """The phases with their loaders, ready to read."""
@@ -231,7 +231,7 @@ def _run_phases(
         if run.session.seed != seed:
             _take_loaders(run, flow, data_loaders)
         run.checkpointer.take_position(flow)
-        resumed = run.checkpointer.take_hooks_and_streams()
+        resumed = run.checkpointer.take_hooks_and_random_state()
         run.table.refresh()  # hooks may narrow their stages in before_run
         if run.state.finished:
             run.logger.warning(

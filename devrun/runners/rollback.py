@@ -11,7 +11,7 @@ from devrun.runners.checkpointer import Checkpointer, WholeRun
 def roll_back(
     run: WholeRun, checkpointer: Checkpointer, failure: RollbackError
 ) -> None:
-    """Return to the newest whole checkpoint, but not to its place in the data.
+    """Return to the newest whole checkpoint, but not to its position in the data.
 
     The weights, the optimizer, the hooks and the random streams go back. What was
     read since then, the update that failed included, is not read again; updates left
@@ -31,21 +31,21 @@ def roll_back(
     # in the hooks behind an update it has been counted already
     in_progress = state.update_in_progress
     reached = max(state.updates, state.iter) + in_progress
-    place = state.epoch, state.done
+    position = state.epoch, state.done
     if state.by_epoch:
         if state.mode == "train":
-            place = state.epoch, min(state.done + in_progress, len(run.data_loader))
+            position = state.epoch, min(state.done + in_progress, len(run.data_loader))
         run.session.close_loaders()  # where updates count they are read on
     try:
         checkpointer.finish()
     except StorageError as error:
         run.logger.error("%s; an older checkpoint is looked for", error)
-    found = dist.on_main(lambda: find_latest(*checkpointer.places()))
+    found = dist.on_main(lambda: find_latest(*checkpointer.folders()))
     if found is None:
         raise DivergedError(
             f"{failure}; there is no checkpoint to go back to yet"
         ) from failure
-    checkpointer.return_to(found, place)
+    checkpointer.return_to(found, position)
     run.log_buffer.clear()
     run.logger.warning(
         "%s: back to update %d (%s), and past the data read since then, %d "

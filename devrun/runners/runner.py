@@ -203,7 +203,7 @@ class BaseRunner(ABC):
     )
     stop_reason: str | None = _of("state.stop_reason", "What `request_stop` was given.")
     stop_wanted: str | None = _of(
-        "state.stop_wanted", "What it alone was given, before the others know."
+        "state.stop_wanted", "Why this process alone has to end, until all know."
     )
     counts_epochs: bool = _of(
         "state.by_epoch", "Whether intervals count epochs unless they say otherwise."

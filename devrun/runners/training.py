@@ -187,7 +187,7 @@ def _built(
         model = build_model(cfg["model"])
         if initialise:
             give_first_weights(model)
-    still = tune(model, cfg, adapter)
+    kept_in_eval = tune(model, cfg, adapter)
     loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
     if own_loaders is None:
@@ -218,7 +218,7 @@ def _built(
     contract = runner.session.contract
     if optimizer is None and not (contract and contract.brings_optimizer):
         _check_sections(cfg, "optimizer")
-    runner.session.step_module.kept_in_eval = still
+    runner.session.step_module.kept_in_eval = kept_in_eval
     runner.session.keep_seed(cfg.get("seed") is not None)
     runner.checkpointer.keep_config(to_plain(cfg))
     _register_hooks(runner, cfg)
@@ -257,8 +257,8 @@ def _scale_lr(
             "for, and data whose batches have one size",
             place=where(cfg, "auto_scale_lr"),
         )
-    copies = runner.policy.accumulate * (device_spec(cfg).get("replicas") or 1)
-    samples = size * copies * runner.adapter.data_share[1]  # of an update
+    batches = runner.policy.accumulate * (device_spec(cfg).get("replicas") or 1)
+    samples = size * batches * runner.adapter.data_share[1]  # of an update
     optimizers = optimizer.values() if isinstance(optimizer, dict) else [optimizer]
     for group in (group for one in optimizers for group in one.param_groups):
         group["lr"] *= samples / base

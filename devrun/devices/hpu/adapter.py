@@ -22,7 +22,7 @@ from devrun.devices.hpu.lazy import GraphedForward, Markers
 from devrun.devices.hpu.options import HPUOptions
 from devrun.devices.options import EagerOptions
 from devrun.devices.placement import compile_in_place, move_together
-from devrun.devices.update import Update
+from devrun.devices.update import UpdateRule
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 from devrun.step import Capability, StepOutput, UpdatePolicy
@@ -186,8 +186,8 @@ class HPUAdapter(EagerAdapter):
             return {k: converted(self.sdk, o, model) for k, o in optimizer.items()}
         return converted(self.sdk, optimizer, model)
 
-    def planned(self, policy: UpdatePolicy, model: StepModule) -> Update:
-        update = super().planned(policy, model)
+    def update_rule(self, policy: UpdatePolicy, model: StepModule) -> UpdateRule:
+        update = super().update_rule(policy, model)
         if update.clip is not None and self.options.fused:
             clip = fused_clip(self.sdk, policy)
             update = replace(update, clip=clip or update.clip)

@@ -16,7 +16,7 @@ from devrun.tensors import INSIDE, replaced
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Slot:
     """Stands for tensor number `index` in a template."""
 
     index: int
@@ -64,7 +64,7 @@ def flatten(batch: Any, half: bool = False) -> Flat:
             return INSIDE
         tensors.append(value)
         names.append(path)
-        return _Place(len(tensors) - 1)
+        return _Slot(len(tensors) - 1)
 
     template = replaced(placed, batch, "batch")
     if half:
@@ -75,7 +75,7 @@ def flatten(batch: Any, half: bool = False) -> Flat:
 def rebuild(template: Any, tensors: Sequence[Any]) -> Any:
     """The template with `tensors` in their places."""
     return replaced(
-        lambda value, _: tensors[value.index] if isinstance(value, _Place) else INSIDE,
+        lambda value, _: tensors[value.index] if isinstance(value, _Slot) else INSIDE,
         template,
     )
 

@@ -116,22 +116,22 @@ def _new_tensors(
     flat = flatten(others)
     given = {id(tensor): index for index, tensor in enumerate(inputs)}
     new: list[Tensor] = []
-    places: list[Any] = []
+    sources: list[Any] = []
     for tensor in flat.tensors:
         if id(tensor) in given:
-            places.append(_Input(given[id(tensor)]))
+            sources.append(_Input(given[id(tensor)]))
         else:
-            places.append(len(new))
+            sources.append(len(new))
             new.append(tensor)
-    return new, (flat.template, places)
+    return new, (flat.template, sources)
 
 
 def others_of(call: Call, outputs: list[Tensor], inputs: tuple[Tensor, ...]) -> Any:
     """The other keys of a result, from the outputs beyond the log values."""
-    template, places = call.others
+    template, sources = call.others
     tensors = [
-        inputs[place.index] if isinstance(place, _Input) else outputs[place]
-        for place in places
+        inputs[source.index] if isinstance(source, _Input) else outputs[source]
+        for source in sources
     ]
     result: dict[str, Any] = rebuild(template, tensors)
     return result
