@@ -13,7 +13,6 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from importlib import import_module, util
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,7 +104,7 @@ def translated(cfg: Mapping[str, Any]) -> PlainForm:
         cfg = _home("openmmlab.config").adapted(cfg)
     data, loaders = cfg.get("data"), None
     if isinstance(data, Mapping) and "type" in data:
-        loaders = partial(_home("lightning_data").module_loaders, data)
+        loaders = functools.partial(_home("lightning_data").module_loaders, data)
     return PlainForm(cfg, scope, loaders)
 
 

@@ -194,9 +194,7 @@ def _built(
         loaders, val_loader = _loaders(cfg["data"], workflow, validate)
     else:
         loaders, val_loader = own_loaders(workflow, only, validate)
-    if Capability.HOST_WEIGHTS not in adapter.capabilities:
-        phases = zip(workflow, loaders, strict=True)
-        _take_transform(model, {one for (mode, _), one in phases if mode != "val"})
+    _take_transform(model, adapter, zip(workflow, loaders, strict=True))
     _check_data(cfg["model"], model, [*loaders, val_loader])
     check_targets(model, loss, loaders, cfg["data"])
     optimizer = cfg.get("optimizer") and build_optimizer(model, cfg["optimizer"])
@@ -419,16 +417,18 @@ def _loaders(
     return loaders, build_dataloader(built["val"].dataset, **options)
 
 
-def _take_transform(model: Any, loaders: Iterable[Any]) -> None:
-    """Have `loaders` do what the model does to whole batches, if it offers that.
+def _take_transform(model: Any, adapter: DeviceAdapter, phases: Iterable[Any]) -> None:
+    """Have loaders of the training do what the model does to whole batches.
 
     A compiled graph would do it once and keep it, such as a mixup that draws and
     chooses on the host. A model offers it by `take_batch_transform()`, after which it
     no longer does it itself.
     """
     take = getattr(model, "take_batch_transform", None)
-    transform = None if take is None else take()
-    for loader in loaders if transform is not None else ():
+    if take is None or Capability.HOST_WEIGHTS in adapter.capabilities:
+        return
+    transform = take()
+    for loader in {loader for (mode, _), loader in phases if mode != "val"}:
         loader.collate_fn = TransformedBatch(loader.collate_fn, transform)
 
 

@@ -81,7 +81,7 @@ def offer_augments(model: Any) -> None:
 def _take_augments(model: Any) -> Any:
     """The model's own, which it no longer has."""
     augments, model.augments = model.augments, None
-    return None if augments is None else partial(_augmented, augments)
+    return partial(_augmented, augments)
 
 
 def _augmented(augments: Any, batch: Any) -> Any:
