@@ -44,7 +44,7 @@ class StepModule(nn.Module):
     - `num_items`, of token labels and when not training: how many targets the loss is
       the mean over, a 0-d tensor (`devrun.models.calls`);
     - `predictions`, `targets`, when not training and where they are known;
-    - whatever else the model returned (plain and Hugging Face models: only when not
+    - whatever else the model returned (without a `train_step`: only when not
       training, so that no activation outlives its step).
 
     Args:

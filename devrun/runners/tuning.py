@@ -68,7 +68,7 @@ def check_targets(
 ) -> None:
     """Refuse mixed labels for a model that makes its own loss of them.
 
-    Hugging Face's, for one, would take them for several labels at once.
+    Such a loss may take them for several labels at once.
     """
     if loss is None and any(map(softens, loaders)):
         raise ConfigError.of(
