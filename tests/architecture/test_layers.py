@@ -53,8 +53,8 @@ LAYERS = {
 }
 CORE = ("runners", "models", "hooks", "data", "metrics", "optim", "registry", "scopes")
 FRAMEWORKS = (
-    "guest", "hugging", "lightning", "mmcls", "mmdet", "mmengine", "mmpretrain", "mmseg",
-    "openmmlab", "pytorch_lightning", "transformers",
+    "guest", "hugging", "lightning", "mmcls", "mmdet", "mmengine", "mmpretrain",
+    "mmseg", "openmmlab", "pytorch_lightning", "transformers",
 )  # fmt: skip
 """What no name and no text of the core begins with."""
 ROWS = ("devrun.data", "devrun.data.datasets.huggingface")
