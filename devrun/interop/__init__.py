@@ -22,7 +22,7 @@ from devrun.config.engine import is_engine_style
 from devrun.config.tree import where
 from devrun.errors import ConfigError
 from devrun.interop.packages import FITS, KINDS, SCOPES
-from devrun.models.contract import ModelContract
+from devrun.models.step_module import ModelContract
 from devrun.registry import MODELS
 from devrun.scopes import Scope
 

@@ -19,8 +19,7 @@ from devrun.devices.seeding import seed_streams
 from devrun.dist import broadcast_object, get_dist_info
 from devrun.errors import ConfigError
 from devrun.interop import contract_of
-from devrun.models.contract import ModelContract
-from devrun.models.step_module import StepModule, wrap_fp16_model
+from devrun.models.step_module import ModelContract, StepModule, wrap_fp16_model
 from devrun.parallel.options import ParallelOptions
 from devrun.parallel.strategy import optimizers_in
 from devrun.runners.arguments import describe_loader, length
@@ -141,9 +140,7 @@ class Session:
         if not self.keeps_seed:
             self.seed = seed
 
-    def count_batches(
-        self, loaders: Sequence[Any], flow: Sequence[tuple[str, int]]
-    ) -> None:
+    def count_batches(self, loaders: Sequence[Any], flow: Sequence[Any]) -> None:
         """Tell a model how long an epoch is, which its optimizer may depend on."""
         for loader, (mode, _) in zip(loaders, flow, strict=True):
             if self.contract is not None and mode != "val":
