@@ -2,7 +2,7 @@
 
     MODELS.build({"type": "ResNet", "depth": 18})                 a registered name
     MODELS.build({"type": "torchvision.models.resnet18"})         a dotted path
-    MODELS.build({"type": "mmcls.ImageClassifier", ...})          a scope's, see scopes
+    MODELS.build({"type": "scope.ImageClassifier", ...})          a scope's, see scopes
 
 A dotted path is taken only where the registry says what it must yield, and by the
 rules of `devrun.trust`, so that a config can name a model but can never call an
@@ -33,7 +33,7 @@ from devrun.errors import (
     DevrunError,
     UnknownNameError,
 )
-from devrun.scopes import Foreign, foreign, hint
+from devrun.scopes import Scoped, hint, scoped
 from devrun.trust import accepted, import_path, takes_objects
 
 _Module = TypeVar("_Module", bound=Buildable)
@@ -114,7 +114,7 @@ class Registry:
 
     @staticmethod
     def split_scope_key(key: str) -> tuple[str | None, str]:
-        """`"mmcls.ResNet"` -> `("mmcls", "ResNet")`; no dot -> `(None, key)`."""
+        """`"scope.ResNet"` -> `("scope", "ResNet")`; no dot -> `(None, key)`."""
         scope, dot, rest = key.partition(".")
         return (scope, rest) if dot else (None, key)
 
@@ -140,7 +140,7 @@ class Registry:
             ConfigError: a dotted path that cannot be imported, or to something that
                 this registry does not hold.
         """
-        if (theirs := self.foreign(name)) is not None:
+        if (theirs := self.scoped(name)) is not None:
             return theirs.target
         found = self.get(name)
         if found is None and "." in name and self._expects is not None:
@@ -155,13 +155,13 @@ class Registry:
             )
         return found
 
-    def foreign(self, name: str) -> Foreign | None:
+    def scoped(self, name: str) -> Scoped | None:
         """What another package's scope has for `type: name`.
 
         Only devrun's own registries stand for theirs; one that a package made has what
         it has, also when a name of that package is built by its own code.
         """
-        return foreign(self.name, name) if self.scope == "devrun" else None
+        return scoped(self.name, name) if self.scope == "devrun" else None
 
     def expected(self) -> type:
         """What a dotted path must yield: a class or a protocol."""
@@ -277,7 +277,7 @@ def build_from_cfg(
     wanted = args.pop("type")
     if isinstance(wanted, str):
         try:
-            theirs = registry.foreign(wanted)
+            theirs = registry.scoped(wanted)
             target = registry.resolve(wanted) if theirs is None else theirs.target
         except DevrunError as error:
             error.locate(where(cfg, "type"))

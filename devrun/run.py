@@ -57,8 +57,9 @@ class RunState:
     stop_reason: str | None = None
     """Why all processes end their loops after the iteration in progress; else None."""
     stop_wanted: str | None = None
-    """Why this process wants to end, and the others do not know it: a signal came to it
-    alone. `StopTogetherHook` tells them, and makes it the `stop_reason` of all."""
+    """Why this process has to end, as long as it alone knows that, such as after a
+    signal. It trains on meanwhile: `StopTogetherHook` tells the others, and when all
+    know, this becomes the `stop_reason` of each."""
     clock: Clock = field(default_factory=Clock)
     """Where the time of training went."""
 

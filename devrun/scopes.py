@@ -6,8 +6,9 @@
                                        devrun's own
 
 A config is written for one package, so within its default scope a name that both have
-means theirs. What a scope is, and how its package is imported and builds, is in
-`devrun.interop`, which is imported when a config first names one.
+means theirs. Which scopes there are, and how their packages are imported and build, is
+in `devrun.interop`, which is imported when a name with a dot is first looked up. As a
+registry names its home, it is named here, and nowhere else below it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from devrun.construct import Buildable
 from devrun.errors import ConfigError, UnknownNameError, nearest
 
-SCOPES = ("mmcls", "mmcv", "mmdet", "mmengine", "mmpretrain", "mmseg")
-"""Names of scopes; a config that names one may import the package of that name."""
-
-VAL_PHASE = "_val_phase"
-"""Where an adapted config has the data set of a workflow's `val` phases, which read
-`data.val` without it."""
 _HOME = "devrun.interop"
 
 
@@ -60,12 +55,8 @@ class Scope(Protocol):
         """
         ...
 
-    def adapted(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A config written for the package in devrun's words; `cfg` stays as it is."""
-        ...
 
-
-class Foreign(NamedTuple):
+class Scoped(NamedTuple):
     """What a scope has for a `type`."""
 
     scope: Scope
@@ -82,18 +73,14 @@ def attach(name: str) -> Scope:
     Raises:
         ConfigError: no such scope, or its package is missing or does not fit.
     """
-    if name not in SCOPES:
-        raise ConfigError(f"no scope {name!r}; {nearest(name, SCOPES)}")
-    scope: Scope = import_module(_HOME).attach(name)
+    home = import_module(_HOME)
+    if name not in home.SCOPES:
+        raise ConfigError(f"no scope {name!r}; {nearest(name, home.SCOPES)}")
+    scope: Scope = home.attach(name)
     return scope
 
 
-def default_scope() -> Scope | None:
-    """The scope of the config at hand."""
-    return _default.get()
-
-
-def foreign(kind: str, name: str) -> Foreign | None:
+def scoped(kind: str, name: str) -> Scoped | None:
     """What a scope has for `type: name`; None where the name is not for one.
 
     Raises:
@@ -105,8 +92,8 @@ def foreign(kind: str, name: str) -> Foreign | None:
         target = None if scope is None else scope.find(kind, name)
         if scope is None or target is None:
             return None
-        return Foreign(scope, name, target)
-    if first not in SCOPES:
+        return Scoped(scope, name, target)
+    if first not in import_module(_HOME).SCOPES:
         return None
     scope = attach(first)  # also before a dotted path is imported from its package
     if "." in rest:
@@ -117,7 +104,7 @@ def foreign(kind: str, name: str) -> Foreign | None:
             f"{first} has no {kind} {rest!r}; "
             f"{nearest(rest, scope.names(kind)) or 'it has none at all'}"
         )
-    return Foreign(scope, rest, target)
+    return Scoped(scope, rest, target)
 
 
 @contextmanager

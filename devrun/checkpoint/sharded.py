@@ -261,7 +261,7 @@ class _Planner(dcp.DefaultSavePlanner):
         return self._pieces[write_item.index.fqn]
 
 
-class _Place(NamedTuple):
+class _Target(NamedTuple):
     """Where a rank writes: what the plan of rank 0 tells it."""
 
     rank: int
@@ -295,14 +295,14 @@ class _Writer(dcp.StorageWriter):
         draft = Draft(self._root, self._name)
         self._open = self.draft.enter_context(draft)
         return [
-            dataclasses.replace(plan, storage_data=_Place(rank, draft.directory))
+            dataclasses.replace(plan, storage_data=_Target(rank, draft.directory))
             for rank, plan in enumerate(plans)
         ]
 
     def write_data(self, plan: dcp.SavePlan, planner: Any) -> Future[Any]:
-        rank, directory = cast("_Place", plan.storage_data)
-        place = self._root / directory
-        if not place.is_dir():
+        rank, directory = cast("_Target", plan.storage_data)
+        folder = self._root / directory
+        if not folder.is_dir():
             raise CheckpointError(
                 f"rank {rank} does not see what rank 0 made in {str(self._root)!r}: "
                 "write checkpoints where all processes see them"
@@ -317,7 +317,7 @@ class _Writer(dcp.StorageWriter):
             }
             about = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0"}
             name = f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
-            with fileops.directory(place) as fd:
+            with fileops.directory(folder) as fd:
                 entries = [write_one(name, tensors, fd, {**about, "format": "pt"})]
         done: Future[Any] = Future()
         done.set_result(entries)

@@ -133,9 +133,10 @@ def read_config(args: argparse.Namespace, split: str = "val") -> Config:
     if not is_engine_style(cfg):
         give_runner(cfg)
         return cfg
-    from devrun.interop.mmengine.translate import translated
+    from devrun.interop import read
 
-    return translated(cfg, split)
+    made: Config = read(cfg, split)
+    return made
 
 
 @contextmanager

@@ -149,6 +149,7 @@ KEYS: dict[str, str | Section] = {
             "train": _DATASET,
             "val": _DATASET,
             "test": _DATASET,
+            "val_phase": _DATASET,
             "train_dataloader": Section(_LOADER),
             "val_dataloader": Section(_LOADER),
             "test_dataloader": Section(_LOADER),

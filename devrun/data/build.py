@@ -33,7 +33,9 @@ _OF_WORKERS = (
 )
 _OPTIONS = ("drop_last", "pin_memory", *_OF_WORKERS)
 """Those of a DataLoader that a config may give."""
-_SECTIONS = tuple(f"{mode}_dataloader" for mode in MODES)
+VAL_PHASE = "val_phase"
+"""Key of the data set that the val phases of a workflow read; `val` without it."""
+_SECTIONS = (*(f"{mode}_dataloader" for mode in MODES), VAL_PHASE)
 
 
 def build_dataset(cfg: Any, default_args: Mapping[str, Any] | None = None) -> Any:

@@ -60,15 +60,15 @@ class _Images:
         self, decode: Callable[[int], Any], count: int, memory: _Memory
     ) -> None:
         self.decode, self.memory = decode, memory
-        self.places = _shared_integers(count)
+        self.offsets = _shared_integers(count)
         """Of the image of each index, plus 1; 0 for those that are not there."""
 
     def __call__(self, index: int) -> Any:
         from PIL import Image
 
-        if place := int(self.places[index]):
-            begin = place - 1 + _HEADER.size
-            width, height = _HEADER.unpack_from(self.memory.pages, place - 1)
+        if offset := int(self.offsets[index]):
+            begin = offset - 1 + _HEADER.size
+            width, height = _HEADER.unpack_from(self.memory.pages, offset - 1)
             pixels = memoryview(self.memory.pages)[begin : begin + 3 * width * height]
             return Image.frombytes("RGB", (width, height), pixels)
         image = self.decode(index)
@@ -78,7 +78,7 @@ class _Images:
             _HEADER.pack_into(self.memory.pages, room, *image.size)
             start = room + _HEADER.size
             self.memory.pages[start : start + len(pixels)] = pixels
-            self.places[index] = room + 1  # last: others may read it from now on
+            self.offsets[index] = room + 1  # last: others may read it from now on
         return image
 
 

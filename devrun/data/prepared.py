@@ -51,8 +51,8 @@ class PreparedLoader:
             `lookahead` n it runs n items ahead of the one that is handed out.
         receive: called on an item just before it is handed out, such as to wait for
             the copy that `transfer` began.
-        in_step: goes between the items and who reads them: keeps processes in step
-            whose shares have different numbers of batches.
+        in_step: wraps the iterator of the items, for processes that must do equally
+            many steps: one with fewer items idles until the others have read theirs.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class PreparedLoader:
         self._drop_short, self._lookahead = drop_short, lookahead
         self._moves = transfer, receive
         self.in_step = in_step
-        """Keeps processes in step; None where none has to wait for another."""
+        """As it was given; None where no process waits for another."""
         self._limit: int | None = None
         self._skip = 0
         self._iterator: Any = None

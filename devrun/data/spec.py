@@ -206,11 +206,11 @@ class LoaderSpec:
 
     def _warn_of_shards(self) -> None:
         owners = (self.batch_sampler, self.sampler)
-        copies = [getattr(owner, "num_replicas", None) for owner in owners]
-        if get_dist_info()[1] > self.world_size and any(copies):
+        counts = [getattr(owner, "num_replicas", None) for owner in owners]
+        if get_dist_info()[1] > self.world_size and any(counts):
             raise ConfigError(
                 f"the sampler {type(self.sampler).__name__} divides the samples over "
-                f"{next(filter(None, copies))} processes, of which {self.world_size} "
+                f"{next(filter(None, counts))} processes, of which {self.world_size} "
                 "read different ones (parallel: mesh tensor): leave the sampler out",
                 key="sampler",
             )

@@ -88,7 +88,7 @@ class Share(IterableDataset[Any]):
 class StreamPosition:
     """Where a stream stands after the item that was handed out last.
 
-    What is fetched ahead of it is not counted: the place is noted with each batch.
+    What is fetched ahead of it is not counted: the position is noted with each batch.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -106,26 +106,26 @@ class StreamPosition:
         dataset: Any = loader.dataset
         inner = dataset.dataset if isinstance(dataset, Share) else dataset
         told = hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict")
-        streams = isinstance(inner, IterableDataset)
-        return StreamPosition(dataset) if streams and told else None
+        iterable = isinstance(inner, IterableDataset)
+        return StreamPosition(dataset) if iterable and told else None
 
-    def go_on(self, place: dict[str, Any] | None) -> None:
+    def go_on(self, position: dict[str, Any] | None) -> None:
         """The next iteration begins at a `present` of before."""
-        self._start = place
+        self._start = position
 
     def opened(self, skip: int) -> int:
         """Called before an iteration that is to leave out `skip` batches: those still
         to be read and dropped."""
-        place, self._start = self._start, None
+        position, self._start = self._start, None
         self._noted.clear()
         self.present = None
-        if not skip or place is None or place["batches"] != skip:
+        if not skip or position is None or position["batches"] != skip:
             return skip
-        self._dataset.load_state_dict(place["state"])
+        self._dataset.load_state_dict(position["state"])
         return 0
 
     def noted(self, batches: Iterable[Any], start: int) -> Iterator[Any]:
-        """`batches`, of which `start` were before, and the place after each."""
+        """`batches`, of which `start` were before, and the position after each."""
         for number, batch in enumerate(batches, start + 1):
             self._noted.append((number, copy.deepcopy(self._dataset.state_dict())))
             yield batch

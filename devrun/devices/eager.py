@@ -49,7 +49,7 @@ from devrun.devices.splitting import splitter_for
 from devrun.devices.update import (
     EarlierRuns,
     Unreached,
-    Update,
+    UpdateRule,
     check_closure,
     needs_closure,
 )
@@ -78,7 +78,7 @@ class EagerAdapter(DeviceAdapter):
         self.options = options if options is not None else self.options_type()
         self.device = torch.device("cpu")
         """Where tensors go; final after `setup`."""
-        self.update = Update()
+        self.update = UpdateRule()
         """How an update is done; made by `prepare`, and done by another owner if the
         first step shows that."""
         self._undecided = False
@@ -144,7 +144,7 @@ class EagerAdapter(DeviceAdapter):
             self.device,
             self.options.ddp_defaults,
             pins=not self.host_shared,
-            streams=self,
+            rng=self,
         )
         if self.options.performance is not None:
             policy = hasten(self, model, optimizer, policy, divided=strategy.divided)
@@ -157,8 +157,8 @@ class EagerAdapter(DeviceAdapter):
             self._handles.append(bring_inputs(model.module, self.device))
         owner = likely_owner(policy, optimizer)
         closure = policy.owner != "hook" and needs_closure(optimizer)
-        self.update = Update(strategy=strategy)
-        self.update = self.planned(policy, model).by(owner, closure=closure)
+        self.update = UpdateRule(strategy=strategy)
+        self.update = self.update_rule(policy, model).by(owner, closure=closure)
         if closure and owner == "adapter":
             check_closure(self.update)
         self._undecided = may_differ(policy, model, owner)
@@ -298,7 +298,7 @@ class EagerAdapter(DeviceAdapter):
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self.update, self._undecided = Update(), False
+        self.update, self._undecided = UpdateRule(), False
         vars(self).pop("mesh", None)
         self._determinism.undo()
         if self._joined:
@@ -322,7 +322,7 @@ class EagerAdapter(DeviceAdapter):
         """
         return {"transfer": move}
 
-    def planned(self, policy: UpdatePolicy, model: StepModule) -> Update:
+    def update_rule(self, policy: UpdatePolicy, model: StepModule) -> UpdateRule:
         """The update that `policy` asks for; `model` is placed already.
 
         A subclass changes what its device does in another way.
@@ -330,7 +330,7 @@ class EagerAdapter(DeviceAdapter):
         shared, kind = self.host_shared, self.device.type
         strategy = self.update.strategy
         guard = FiniteGuard(policy.nonfinite, host_shared=shared, spike=policy.spike)
-        update = Update(
+        update = UpdateRule(
             host_shared=shared,
             world=get_dist_info()[1],
             strategy=strategy,

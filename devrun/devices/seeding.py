@@ -44,7 +44,7 @@ class Determinism:
             self._before = None
 
 
-def own_streams(adapter: Any) -> Any:
+def rng_of(adapter: Any) -> Any:
     """`adapter`, where `torch.utils.checkpoint` passes over its random streams.
 
     That looks at those of a device whose module in torch says that it is initialized.

@@ -1,6 +1,6 @@
-"""`Update`: how one optimizer update is done on an eager device, and by whom.
+"""`UpdateRule`: how one optimizer update is done on an eager device, and by whom.
 
-A value that `EagerAdapter.planned` makes once; a step only runs it. `AdapterUpdate`
+A value that `EagerAdapter.update_rule` makes once; a step only runs it. `AdapterUpdate`
 reads as the update does: gradients, `may_step`, the optimizer's step. An optimizer that
 evaluates the loss itself (LBFGS) has the first two in a closure: `ClosureUpdate`. Where
 the model, or an optimizer hook of the user's, updates by itself, a forward pass is all:
@@ -37,7 +37,7 @@ logger = logging.getLogger("devrun")
 
 
 @dataclass(frozen=True)
-class Update:
+class UpdateRule:
     """A policy made concrete; `None` stands for what is not asked for.
 
     As it is, nobody updates: that of an adapter before `prepare`.
@@ -69,7 +69,7 @@ class Update:
     around_steps: Callable[[Any], Sequence[Any]] | None = None
     """The same for an optimizer that is stepped elsewhere: handles with `remove`."""
 
-    def by(self, owner: str, *, closure: bool = False) -> Update:
+    def by(self, owner: str, *, closure: bool = False) -> UpdateRule:
         """The same, done by another owner."""
         kind = {"model": ModelUpdate, "hook": HookUpdate}.get(owner, AdapterUpdate)
         if closure and owner == "adapter":
@@ -113,7 +113,7 @@ class Update:
         return {name: part for name, part in parts.items() if part is not None}
 
 
-class AdapterUpdate(Update):
+class AdapterUpdate(UpdateRule):
     """Forward, backward, clipping and the optimizer's step."""
 
     owner = "adapter"
@@ -238,7 +238,7 @@ class ClosureUpdate(AdapterUpdate):
         return evaluations[0]
 
 
-class HookUpdate(Update):
+class HookUpdate(UpdateRule):
     """A forward pass alone; its loss keeps its graph for a backward in the hook."""
 
     owner = "hook"
@@ -281,7 +281,7 @@ class EarlierRuns:
         self.skipped = 0
         """Updates that they left out."""
 
-    def take(self, update: Update, state: Mapping[str, Any]) -> None:
+    def take(self, update: UpdateRule, state: Mapping[str, Any]) -> None:
         """Give the parts of `update` their state; also at a rollback, amid counting."""
         self.state = dict(state)
         self.skipped = state.get("skipped_updates", 0) - update.skipped
@@ -289,7 +289,7 @@ class EarlierRuns:
             if state.get(name):
                 part.load_state_dict(dict(state[name]))
 
-    def continued(self, update: Update, *, decided: bool) -> dict[str, Any]:
+    def continued(self, update: UpdateRule, *, decided: bool) -> dict[str, Any]:
         """What a resumed run needs; `decided`: the owner of the updates is known."""
         state = dict(self.state)
         if update.owner is not None and decided:
@@ -331,7 +331,7 @@ def needs_closure(optimizer: Any) -> bool:
     return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
-def check_closure(update: Update) -> None:
+def check_closure(update: UpdateRule) -> None:
     """Refuse what cannot be done where the optimizer evaluates the loss itself.
 
     Raises:

@@ -1,53 +1,49 @@
 """Other packages' registries, models, data and configs; each imported when named.
 
-`attach` is what `devrun.scopes` asks for a scope. A package of OpenMMLab has one of two
-kinds: of MMCV 1.x, or of MMEngine; which one it is says the installed version.
+This is the one door to them, and it has two wings: `translated` says what a config
+means in devrun's words, before anything of it is built; `contract_of`, how a model that
+a run is given is trained. `devrun.scopes` asks for scopes with `attach`. A package of
+OpenMMLab has one of two kinds: of MMCV 1.x, or of MMEngine; which one it is says the
+installed version.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 import sys
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module, util
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from devrun.blame import cause_of
+from devrun.config.config import Config
+from devrun.config.engine import is_engine_style
 from devrun.config.tree import where
-from devrun.errors import ConfigError, DevrunError
-from devrun.interop.packages import FITS
+from devrun.errors import ConfigError
+from devrun.interop.packages import FITS, KINDS, SCOPES
+from devrun.models.step_module import ModelContract
 from devrun.registry import MODELS
-from devrun.scopes import SCOPES, Scope, within
+from devrun.scopes import Scope
 
 __all__ = [
+    "SCOPES",
+    "PlainForm",
     "attach",
-    "guest_of",
-    "init_weights",
+    "contract_of",
     "installed",
-    "module_loaders",
-    "move_augments",
-    "opened",
+    "read",
     "scope_of",
+    "translated",
     "whose",
 ]
 
-_KINDS = {
-    "openmmlab": ("mmcv", "mmcls", "mmseg", "mmdet"),
-    "mmengine": ("mmengine", "mmpretrain", "mmseg", "mmdet"),
-}
-"""Kind of scope (a folder here) -> scopes."""
-_BASES = ("mmcv.runner.base_module", "mmengine.model.base_module")
-"""Modules of `BaseModule`, whose first weights come by rules of its own."""
-_GUESTS = {
+_CONTRACTS = {
     "lightning.pytorch": "lightning",
     "pytorch_lightning": "lightning",
     "mmengine.model": "mmengine.step",
 }
-"""Package -> module here that runs models of its kind."""
+"""Package -> module here that makes the contracts of its models."""
 _KNOWN = {
     "ImageClassifier": ("mmcls", "mmpretrain"),
     **dict.fromkeys(("EncoderDecoder", "CascadeEncoderDecoder"), ("mmseg",)),
@@ -67,19 +63,49 @@ def attach(name: str) -> Scope:
         ConfigError: the package is missing, or its import fails.
     """
     kind = _kind_of(name)
-    scope: Scope = import_module(f"devrun.interop.{kind}.scope").attach(name)
+    scope: Scope = _home(f"{kind}.scope").attach(name)
     return scope
 
 
-@contextmanager
-def opened(cfg: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Inside, names of `cfg` are those of its scope; gives `cfg` in devrun's words."""
-    name = scope_of(cfg)
-    if name is None:
-        yield cfg
-        return
-    with within(name):
-        yield attach(name).adapted(cfg)
+def read(config: Any, split: str = "val") -> Any:
+    """`config` in devrun's sections, of whatever style it was.
+
+    Args:
+        split: `val` or `test`: whose evaluator an MMEngine-style config is read for.
+
+    Raises:
+        ConfigError: a value that devrun has no word for, with its file, line and key.
+    """
+    if not (isinstance(config, Config) and is_engine_style(config)):
+        return config
+    return _home("mmengine.translate").translated(config, split)
+
+
+class PlainForm(NamedTuple):
+    """What a config means in devrun's words."""
+
+    cfg: Mapping[str, Any]
+    scope: str | None
+    """Where its names without a scope are looked up first; see `devrun.scopes`."""
+    loaders: Callable[..., tuple[list[Any], Any]] | None
+    """Makes the loaders where no data sets are named, one for each phase of the
+    workflow and that of the evaluation: `loaders(workflow, only, validate)`."""
+
+
+def translated(cfg: Mapping[str, Any]) -> PlainForm:
+    """`cfg`, of whatever style; who builds of what this gives knows no other framework.
+
+    Raises:
+        ConfigError: no such scope, or a value that devrun has no word for.
+    """
+    cfg = read(cfg)
+    scope = scope_of(cfg)
+    if scope is not None and _kind_of(scope) == "openmmlab":
+        cfg = _home("openmmlab.config").adapted(cfg)
+    data, loaders = cfg.get("data"), None
+    if isinstance(data, Mapping) and "type" in data:
+        loaders = functools.partial(_home("lightning_data").module_loaders, data)
+    return PlainForm(cfg, scope, loaders)
 
 
 def scope_of(cfg: Mapping[str, Any]) -> str | None:
@@ -123,67 +149,20 @@ def _usable() -> Iterator[Scope]:
             yield attach(name)
 
 
-def init_weights(model: Any) -> None:
-    """The first weights by MMCV's or MMEngine's rules, for a model of their kind.
-
-    Their models are built with torch's own and get theirs in a second step, `init_cfg`
-    of each part, which may read files.
-
-    Raises:
-        ConfigError: a file that `init_cfg` names is missing or does not fit.
-    """
-    bases = [getattr(sys.modules.get(name), "BaseModule", ()) for name in _BASES]
-    if not any(isinstance(model, base) for base in bases):
-        return
-    quiet = logging.getLogger("mmcv")
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)  # a line for each parameter
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model.init_weights()
-    except DevrunError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"the first weights of {type(model).__name__} failed: {cause_of(error)}"
-        ) from error
-    finally:
-        quiet.setLevel(level)
-
-
-def module_loaders(
-    data: Mapping[str, Any], modes: Sequence[str], evaluated: str | None
-) -> tuple[list[Any], Any]:
-    """The loaders of a data module: one for each of `modes`, and that to evaluate on.
-
-    Raises:
-        ConfigError: no such module, or it makes no loader of one of `modes`.
-    """
-    home = import_module("devrun.interop.lightning_data")
-    found: tuple[list[Any], Any] = home.module_loaders(data, modes, evaluated)
-    return found
-
-
-def guest_of(model: Any) -> Any:
-    """What runs `model` where it is of another framework that leaves the step to it:
-    a LightningModule, or a `BaseModel` of MMEngine; else None."""
-    for package, home in _GUESTS.items():
+def contract_of(model: Any) -> ModelContract | None:
+    """How `model` is trained where it is of a framework that leaves the step to it: a
+    LightningModule, or a `BaseModel` of MMEngine; else None."""
+    for package, home in _CONTRACTS.items():
         if package in sys.modules:
-            guest = import_module(f"devrun.interop.{home}").guest_of(model)
-            if guest is not None:
-                return guest
+            contract: ModelContract | None = _home(home).contract_of(model)
+            if contract is not None:
+                return contract
     return None
 
 
-def move_augments(model: Any, loaders: Iterable[Any]) -> None:
-    """Take out of the model what a compiled graph would freeze: its mixup and cutmix.
-
-    It is done where the batches of `loaders`, DataLoaders of the training, are made.
-    """
-    if "mmcls" in sys.modules:
-        parts = import_module("devrun.interop.openmmlab.parts")
-        parts.move_augments(model, loaders)
+def _home(name: str) -> Any:
+    """A module here, which is imported when something of its framework is given."""
+    return import_module(f"devrun.interop.{name}")
 
 
 def installed() -> list[str]:
@@ -208,7 +187,7 @@ def _kind_of(name: str) -> str:
     Raises:
         ConfigError: the package is missing.
     """
-    kinds = [kind for kind, names in _KINDS.items() if name in names]
+    kinds = [kind for kind, names in KINDS.items() if name in names]
     if util.find_spec(name) is None:
         raise ConfigError(
             f"the scope {name!r} needs the package {name!r}, which is not installed: "

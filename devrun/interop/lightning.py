@@ -66,21 +66,22 @@ def lightning_class(name: str) -> tuple[type, ...]:
     return tuple(getattr(module, name) for module in loaded if hasattr(module, name))
 
 
-def guest_of(model: nn.Module) -> LightningHook | None:
-    """What runs `model` where it is a LightningModule, else None."""
+def contract_of(model: nn.Module) -> LightningHook | None:
+    """That of a LightningModule, else None."""
     kinds = lightning_class("LightningModule")
     return LightningHook(model) if isinstance(model, kinds) else None
 
 
 class LightningHook(Hook):
-    """Runs a LightningModule: its step, its hooks, its log, its optimizer.
+    """The contract of a LightningModule: its step, its hooks, its log, its optimizer.
 
     Raises:
         UnsupportedFeatureError: the model overrides what no device has a place for,
             or optimizes by itself.
     """
 
-    brings_optimizer = True  # so that a config needs none
+    brings_optimizer = True
+    stacked = None
 
     # Behind evaluation (LOW, 70), whose results on_train_epoch_end may read, and before
     # the loggers, which clear them (90).
@@ -96,7 +97,6 @@ class LightningHook(Hook):
         self.batch_idx = 0
         """Of the next step of the phase in progress."""
         self.batches: int | None = None
-        """Of an epoch of all processes, once the loader is known."""
         self._log = ModelLog()
         self._kept: dict[str, Any] = {}
         """Metrics of the training that an evaluation interrupts."""

@@ -27,20 +27,26 @@ DATA_MODULES = Registry("data module", expects=lambda: LightningDataModule)
 
 
 def module_loaders(
-    data: Mapping[str, Any], modes: Sequence[str], evaluated: str | None
+    data: Mapping[str, Any],
+    workflow: Sequence[tuple[str, int]],
+    only: str | None,
+    validate: bool,
 ) -> tuple[list[Any], Any]:
-    """Of the module in `data`: a loader for each of `modes`, and one to evaluate on.
+    """Of the module in `data`: a loader for each phase, and one to evaluate on.
 
     `prepare_data` is called on rank 0 alone, `setup` on each.
 
     Args:
-        modes: of train, val and test.
-        evaluated: the mode to evaluate; None, or one that the module has no loader
-            for, gives None.
+        workflow: each phase with its mode, train or val.
+        only: the split that is evaluated, where nothing else is read.
+        validate: whether there is an evaluation; of `val` without `only`. A split that
+            the module has no loader for has none.
 
     Raises:
-        ConfigError: no such module, or it makes no loader of one of `modes`.
+        ConfigError: no such module, or it makes no loader of one of the phases.
     """
+    modes = [only or ("val" if phase == "val" else "train") for phase, _ in workflow]
+    evaluated = (only or "val") if validate else None
     module = DATA_MODULES.build(data)
     on_main(module.prepare_data)
     module.setup("test" if evaluated == "test" else "fit")

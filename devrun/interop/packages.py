@@ -34,6 +34,13 @@ _WITH_INT = (
 )
 
 
+KINDS = {
+    "openmmlab": ("mmcv", "mmcls", "mmseg", "mmdet"),
+    "mmengine": ("mmengine", "mmpretrain", "mmseg", "mmdet"),
+}
+"""Kind of scope (a folder here) -> scopes."""
+SCOPES = tuple(sorted({name for names in KINDS.values() for name in names}))
+"""Names of scopes; a config that names one may import the package of that name."""
 FITS = {
     "openmmlab": "mmcv 1.7.2 with mmcls 0.25, mmseg 0.30 or mmdet 2.28",
     "mmengine": "mmengine 0.10 with mmcv 2.1, mmpretrain 1.2 or mmseg 1.2",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,10 +11,11 @@ import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
 
+from devrun.blame import cause_of
 from devrun.config.numbers import is_finite
 from devrun.config.origin import describe
 from devrun.construct import where
-from devrun.errors import ConfigError, ConfigTypeError
+from devrun.errors import ConfigError, ConfigTypeError, DevrunError
 from devrun.registry import LOSSES, MODELS
 
 for _name, _kind in vars(nn).items():
@@ -27,6 +30,33 @@ def build_model(cfg: Mapping[str, Any]) -> nn.Module:
         ConfigError: nothing has that name, or its constructor refused an argument.
     """
     return _module(MODELS.build(cfg), "model")
+
+
+def give_first_weights(model: nn.Module) -> None:
+    """Call `init_weights()` of a model with `init_cfg`, MMCV's word for how it begins.
+
+    Such a model is built with torch's own weights; its rules may read files.
+
+    Raises:
+        ConfigError: a file that `init_cfg` names is missing or does not fit.
+    """
+    if not hasattr(model, "init_cfg"):
+        return
+    begin: Any = model.init_weights
+    level = logging.root.manager.disable
+    logging.disable(max(level, logging.INFO))  # such rules tell of each parameter
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            begin()
+    except DevrunError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"the first weights of {type(model).__name__} failed: {cause_of(error)}"
+        ) from error
+    finally:
+        logging.disable(level)
 
 
 def build_loss(cfg: Mapping[str, Any] | str) -> nn.Module:

@@ -1,8 +1,8 @@
 """How a batch is passed to a model's `forward`, and how many targets its loss counts.
 
 A loss of class numbers is mostly a mean over those targets that are not ignored. Means
-of batches with padding must be weighed by how many that are, not by their samples:
-Hugging Face calls the count `num_items_in_batch`.
+of batches with padding must be weighed by how many that are, not by their samples: a
+model that makes its own loss may take the count as `num_items_in_batch`.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def is_classes(targets: Any) -> bool:
 def shifts_labels(model: nn.Module) -> bool:
     """Whether logits at t are compared with labels at t + 1.
 
-    Hugging Face's causal models say so by `loss_type`, older ones by their name.
+    A causal model that makes its own loss says so by `loss_type`, or by its name.
     """
     causal = getattr(model, "loss_type", None) == "ForCausalLM"
     return causal or type(model).__name__.endswith("LMHeadModel")

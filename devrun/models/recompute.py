@@ -23,7 +23,7 @@ from devrun.models.names import matching_modules
 KEY = "gradient_checkpointing"
 
 
-class Streams(Protocol):
+class DeviceRng(Protocol):
     """The random streams of a device, as an adapter has them."""
 
     def rng_state(self) -> dict[str, Any]: ...
@@ -31,7 +31,7 @@ class Streams(Protocol):
 
 
 def checkpoint_blocks(
-    model: nn.Module, which: Any, streams: Streams | None = None
+    model: nn.Module, which: Any, rng: DeviceRng | None = None
 ) -> str:
     """Keep of some modules only the inputs until the backward pass; says of which.
 
@@ -41,13 +41,13 @@ def checkpoint_blocks(
     Args:
         which: True for the model's blocks, by `gradient_checkpointing_enable` where it
             has that; or patterns of module names.
-        streams: of a device whose streams torch does not put back by itself.
+        rng: of a device whose streams torch does not put back by itself.
 
     Raises:
         ConfigError: there are no such modules.
     """
     switch = getattr(model, "supports_gradient_checkpointing", False)
-    if which is True and switch and streams is None:
+    if which is True and switch and rng is None:
         old = getattr(model, "gradient_checkpointing_enable", None)
         enable: Any = getattr(model, "activation_checkpointing_enable", old)
         enable({"use_reentrant": False})
@@ -63,7 +63,7 @@ def checkpoint_blocks(
     else:
         found = matching_modules(KEY, which, model)
     for _, module in found:
-        module.forward = _Recomputed(module, streams)
+        module.forward = _Recomputed(module, rng)
     names = [name for name, _ in found]
     more = f" to {names[-1]}" if len(names) > 1 else ""
     return f"{len(names)} modules, {names[0]}{more}"
@@ -72,11 +72,11 @@ def checkpoint_blocks(
 class _Recomputed:
     """The forward of `module`, whose activations are not kept."""
 
-    def __init__(self, module: nn.Module, streams: Streams | None) -> None:
-        self.module, self.streams = module, streams
+    def __init__(self, module: nn.Module, rng: DeviceRng | None) -> None:
+        self.module, self.rng = module, rng
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Recomputed:
-        return _Recomputed(copy.deepcopy(self.module, memo), self.streams)
+        return _Recomputed(copy.deepcopy(self.module, memo), self.rng)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -94,7 +94,7 @@ class _Recomputed:
         )
 
     def _contexts(self) -> tuple[Any, Any]:
-        state = self.streams.rng_state() if self.streams is not None else None
+        state = self.rng.rng_state() if self.rng is not None else None
         return contextlib.nullcontext(), self._second_time(state)
 
     @contextlib.contextmanager
@@ -105,14 +105,14 @@ class _Recomputed:
         for norm, buffers in kept:
             copies = {k: None if b is None else b.clone() for k, b in buffers.items()}
             norm._buffers.update(copies)
-        streams: Any = self.streams
-        now = None if streams is None else streams.rng_state()
+        rng: Any = self.rng
+        now = None if rng is None else rng.rng_state()
         try:
             if now is not None:
-                streams.set_rng_state(state)
+                rng.set_rng_state(state)
             yield
         finally:
             if now is not None:
-                streams.set_rng_state(now)
+                rng.set_rng_state(now)
             for norm, buffers in kept:
                 norm._buffers.update(buffers)

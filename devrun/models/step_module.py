@@ -3,8 +3,10 @@
 Which of the contracts a model keeps is found once, when it is wrapped:
 
     train_step(batch, optimizer) -> {loss, log_vars, num_samples}        MMCV's
-    forward(**batch) -> a dict or object with `loss`                     Hugging Face's
+    forward(**batch) -> a dict or object with `loss`                     its own loss
     forward(x) and a separate loss(output, target)                       plain PyTorch
+
+A model that keeps none of them comes with a `ModelContract` of its own.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from devrun.errors import ConfigError, ConfigTypeError
-from devrun.models.calls import shifts_labels
+from devrun.models.calls import Wrapped, shifts_labels
 from devrun.models.steps import (
     MODES,
     own_step,
@@ -27,6 +29,39 @@ from devrun.models.steps import (
     self_loss_step,
     separate_loss_step,
 )
+
+
+class ModelContract(Protocol):
+    """How a model is trained that keeps none of the plain contracts.
+
+    Whoever knows the model's kind makes it for that model; the runner, the session and
+    the step module know this alone.
+    """
+
+    brings_optimizer: bool
+    """Whether the model may make its optimizer, so that a config needs none."""
+    batches: int | None
+    """Of an epoch of all processes, once the loader is known; the session writes it."""
+    stacked: Callable[[Wrapped, Any, str], Any] | None
+    """Makes tensors of a batch, `stacked(step_module, batch, mode)`, for a device that
+    compiles a step; None where its batches are tensors."""
+
+    def join(self, run: Any, optimizer: Any, loss: Any) -> None:
+        """The model takes part in `run`, which was given `optimizer` and `loss`.
+
+        Raises:
+            ConfigError: one of the two contradicts the model.
+        """
+        ...
+
+    def optimizer(self) -> Any:
+        """The one that the model brings, or None; asked once, where none is given."""
+        ...
+
+    def step(self, step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
+        """One step: what `StepModule.forward` returns, but `log_vars` may lack the
+        loss."""
+        ...
 
 
 class StepModule(nn.Module):
@@ -41,15 +76,15 @@ class StepModule(nn.Module):
     - `num_items`, of token labels and when not training: how many targets the loss is
       the mean over, a 0-d tensor (`devrun.models.calls`);
     - `predictions`, `targets`, when not training and where they are known;
-    - whatever else the model returned (plain and Hugging Face models: only when not
+    - whatever else the model returned (without a `train_step`: only when not
       training, so that no activation outlives its step).
 
     Args:
         model: the user's module, kept as `.module`; its `state_dict` is canonical.
         loss: `loss(output, target)`, for models that compute none themselves.
         batch_processor: MMCV's `f(model, data, train_mode)`; deprecated.
-        guest: what runs a model of another framework: its `step` becomes `run`, and
-            its `stacked`, where it has one, what makes tensors of a batch.
+        contract: of a model that keeps none of the above: its `step` becomes `run`,
+            and its `stacked`, where it has one, what makes tensors of a batch.
 
     Raises:
         ConfigError: the parts contradict each other, or (from `forward`) the model
@@ -76,13 +111,13 @@ class StepModule(nn.Module):
         model: nn.Module,
         loss: Callable[..., Any] | None = None,
         batch_processor: Callable[..., Any] | None = None,
-        guest: Any = None,
+        contract: ModelContract | None = None,
     ) -> None:
         super().__init__()
         name = type(model).__name__
         if not isinstance(model, nn.Module):
             raise ConfigTypeError(f"a model must be a torch.nn.Module, got {name}")
-        own = guest is None and callable(getattr(model, "train_step", None))
+        own = contract is None and callable(getattr(model, "train_step", None))
         if loss is not None and (own or batch_processor is not None):
             source = "train_step" if own else "batch_processor"
             raise ConfigError(
@@ -91,7 +126,7 @@ class StepModule(nn.Module):
         if loss is not None and not callable(loss):
             raise ConfigTypeError(f"loss must be callable, got {type(loss).__name__}")
         self.module = model
-        self.guest = guest
+        self.contract = contract
         self.loss = loss
         # the same two, past nn.Module's slow lookup, as each step does it
         vars(self).update(model=model, call_loss=loss)
@@ -113,10 +148,10 @@ class StepModule(nn.Module):
         """How each layout of batch is passed to `forward`, found at its first use."""
         if batch_processor is not None:
             _check_batch_processor(model, batch_processor)
-        if guest is not None:
-            self.run = guest.step
-            if hasattr(guest, "stacked"):
-                self.stacked = functools.partial(guest.stacked, self)
+        if contract is not None:
+            self.run = contract.step
+            if contract.stacked is not None:
+                self.stacked = functools.partial(contract.stacked, self)
         elif batch_processor is not None:
             self.run = processor_step
         elif own:
@@ -124,7 +159,7 @@ class StepModule(nn.Module):
         else:
             self.run = self_loss_step if loss is None else separate_loss_step
         self.may_update = own or batch_processor is not None
-        self.counts_items = not self.may_update and guest is None
+        self.counts_items = not self.may_update and contract is None
 
     def train(self, mode: bool = True) -> StepModule:
         super().train(mode)

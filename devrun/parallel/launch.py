@@ -209,15 +209,15 @@ class _Machine:
             "TORCHELASTIC_ERROR_FILE": place / "error.json",
         }
         env = {**os.environ, **{key: str(value) for key, value in own.items()}}
-        # the first process of a machine speaks for all; what others say goes to files
+        # the first process of a machine writes for all; what others write goes to files
         with ExitStack() as files:
-            streams: dict[str, Any] = {
+            outputs: dict[str, Any] = {
                 name: files.enter_context((place / name).open("wb"))
                 for name in ("stdout", "stderr")
                 if number
             }
             return subprocess.Popen(
-                self._command, env=env, start_new_session=True, **streams
+                self._command, env=env, start_new_session=True, **outputs
             )
 
     def _place_of(self, number: int) -> Path:

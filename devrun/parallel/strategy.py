@@ -28,7 +28,7 @@ class Strategy:
         device: where the weights are, a `torch.device`.
         defaults: of DistributedDataParallel on this device.
         pins: whether copies to it from the host want pinned memory.
-        streams: gives and takes back the random state of the device.
+        rng: gives and takes back the random state of the device.
     """
 
     divided = False
@@ -45,13 +45,13 @@ class Strategy:
         defaults: Mapping[str, Any] | None = None,
         *,
         pins: bool = False,
-        streams: Any = None,
+        rng: Any = None,
     ) -> None:
         self.options = options or ParallelOptions()
         self.mesh = mesh or Mesh()
         self.device = device
         self.defaults = defaults or {}
-        self.pins, self.streams = pins, streams
+        self.pins, self.rng = pins, rng
 
     def check(self, policy: UpdatePolicy, model: Any, optimizer: Any) -> None:
         """Refuse what this cannot do, before anything is placed."""

@@ -59,13 +59,13 @@ class TensorParallel(FSDP):
         if self._begun:
             return
         self._begun = True
-        device = None if self.streams is None else self.streams.rng_state()
+        device = None if self.rng is None else self.rng.rng_state()
         all_states = gather_objects((torch.get_rng_state(), device))
         first = self.mesh.data_rank * self.mesh.tensor_size
         host, device = all_states[first]
         torch.set_rng_state(host)
         if device is not None:
-            self.streams.set_rng_state(device)
+            self.rng.set_rng_state(device)
 
     def micro_batches(self, model: Any, parts: Sequence[Any]) -> Iterator[Any]:
         self.begin()

@@ -84,7 +84,7 @@ def length(loader: Any, *, needed: bool) -> int | None:
             return None
         raise ConfigError(
             f"the data loader over {describe_loader(loader)} has no length, so its "
-            "epochs cannot be planned: give the data set a __len__, or use "
+            "epochs cannot be counted: give the data set a __len__, or use "
             "IterBasedRunner with max_iters"
         ) from error
 

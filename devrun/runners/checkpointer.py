@@ -231,7 +231,7 @@ class Checkpointer:
         if named:
             source = dist.on_main(lambda: checkpoint_at(checkpoint))
         else:
-            source = newest_checkpoint(self.places(), run.logger, like)
+            source = newest_checkpoint(self.folders(), run.logger, like)
         if source is None:
             return
         saved = SavedRun.read(source, allow_pickle=allow_pickle, like=like)
@@ -249,7 +249,7 @@ class Checkpointer:
         return {} if self._resumed is None else self._resumed.parts.get("adapter", {})
 
     def take_position(self, flow: Workflow) -> None:
-        """Take up, once, the saved place in the workflow and in the data."""
+        """Take up, once, the saved position in the workflow and in the data."""
         if self._positioned or self._resumed is None:
             return
         self._positioned = True
@@ -259,7 +259,7 @@ class Checkpointer:
         if take_position(position, run.state, flow, run.logger):
             self.last_saved_iter = run.state.iter
 
-    def take_hooks_and_streams(self) -> bool:
+    def take_hooks_and_random_state(self) -> bool:
         """Take up the rest, once the hooks are ready; whether there was any.
 
         The random streams come last: opening a loader draws from them.
@@ -280,33 +280,33 @@ class Checkpointer:
             for loader in self._run.workflow.loaders:
                 if getattr(loader, "done", 0):
                     loader.open()
-        streams = saved.random_state(self._run.rank)
-        if streams is not None:
-            self._run.session.set_random_state(streams)
+        random = saved.random_state(self._run.rank)
+        if random is not None:
+            self._run.session.set_random_state(random)
         return True
 
-    def return_to(self, source: Path, place: tuple[int, int]) -> None:
-        """Take up `source`, but for its place in the data: that is `place`.
+    def return_to(self, source: Path, position: tuple[int, int]) -> None:
+        """Take up `source`, but for its position in the data: that is `position`.
 
         Args:
-            place: epoch, and updates of it, where the run goes on.
+            position: epoch, and updates of it, where the run goes on.
         """
         rewound = self.rewound_to
         self._take_up(source, allow_changes=self._allows_changes)
         self.rewound_to, self._positioned = rewound, True
         self.rollbacks += 1
-        epoch, done = place
+        epoch, done = position
         self._run.state.seek(epoch, self._run.state.iter, done)
-        self.take_hooks_and_streams()
+        self.take_hooks_and_random_state()
 
-    def places(self) -> list[Path]:
+    def folders(self) -> list[Path]:
         """Where this run saves to."""
         work_dir, hooks = self._run.work_dir, self._run.table.hooks
         savers = [hook for hook in hooks if isinstance(hook, CheckpointHook)]
-        places = [Path(hook.directory(work_dir)) for hook in savers]
-        if work_dir is not None or not places:
-            places.insert(0, self.root())
-        return list(dict.fromkeys(places))
+        folders = [Path(hook.directory(work_dir)) for hook in savers]
+        if work_dir is not None or not folders:
+            folders.insert(0, self.root())
+        return list(dict.fromkeys(folders))
 
     def _load(self, saved: SavedRun, optimizer: bool) -> None:
         """Weights, optimizer and adapter take what was saved, or nothing does."""
@@ -406,7 +406,7 @@ class Checkpointer:
         run, waiting = self._run, self._resumed
         session, adapter = run.session, run.session.adapter
         hooks = None if waiting is None else dict(waiting.parts.get("hooks", {}))
-        streams = None if waiting is None else waiting.random_state(run.rank)
+        kept = None if waiting is None else waiting.random_state(run.rank)
         full = saves_full(run) is True
         tree: dict[str, Any] = {
             "model": adapter.model_state(session.wrapped, full=full),
@@ -425,7 +425,7 @@ class Checkpointer:
             tree["optimizer"] = adapter.optimizer_state(
                 session.wrapped, session.optimizer, full=full
             )
-        mine = session.random_state() if streams is None else streams
+        mine = session.random_state() if kept is None else kept
         for rank, state in enumerate(dist.gather_objects(mine)):
             tree[f"rng-rank{rank:05d}"] = state
         return tree

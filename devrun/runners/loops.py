@@ -13,13 +13,17 @@ A loop writes the `RunState` and asks the runner for the step, so that a `run_it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 
+from devrun import dist
+from devrun.checkpoint import find_latest
 from devrun.errors import (
     ConfigError,
     DataError,
@@ -27,6 +31,7 @@ from devrun.errors import (
     DivergedError,
     HangError,
     RollbackError,
+    StorageError,
     UnsupportedFeatureError,
 )
 from devrun.models.finite import not_finite
@@ -34,8 +39,7 @@ from devrun.peers import lost_peer
 from devrun.runners.agreement import check_data, check_run
 from devrun.runners.arguments import length
 from devrun.runners.checkpointer import WholeRun
-from devrun.runners.opening import opening
-from devrun.runners.rollback import roll_back
+from devrun.runners.helpers import get_host_info
 from devrun.runners.workflow import IterLoader, Workflow, check_phases
 
 FEW_UPDATES = 10
@@ -170,12 +174,12 @@ def run(
     Raises:
         ConfigError: loaders and workflow do not fit, or no limit was given.
     """
-    flow = _planned(run, data_loaders, workflow)
-    run.logger.info("%s", "\n".join(opening(run, flow.flow, flow.loaders)))
+    flow = _ready_workflow(run, data_loaders, workflow)
+    run.logger.info("%s", "\n".join(_first_lines(run, flow.flow, flow.loaders)))
     _run_phases(run, flow, data_loaders, kwargs)
 
 
-def _planned(
+def _ready_workflow(
     run: WholeRun, data_loaders: Sequence[Any], workflow: Sequence[Any]
 ) -> Workflow:
     """The phases with their loaders, ready to read."""
@@ -185,7 +189,7 @@ def _planned(
     flow = Workflow(workflow, data_loaders)
     check_phases(flow.flow, type(run))
     check_run(run, flow)
-    run.session.meet(flow.loaders, flow.flow)
+    run.session.count_batches(flow.loaders, flow.flow)
     _take_loaders(run, flow, data_loaders)
     return flow
 
@@ -231,7 +235,7 @@ def _run_phases(
         if run.session.seed != seed:
             _take_loaders(run, flow, data_loaders)
         run.checkpointer.take_position(flow)
-        resumed = run.checkpointer.take_hooks_and_streams()
+        resumed = run.checkpointer.take_hooks_and_random_state()
         run.table.refresh()  # hooks may narrow their stages in before_run
         if run.state.finished:
             run.logger.warning(
@@ -281,7 +285,7 @@ def _train(
     run.state.in_loop = True
     try:
         if not run.state.by_epoch:
-            with _streams_kept(run, resumed):
+            with _rng_kept(run, resumed):
                 run.call_hook("before_epoch")
         _train_on(run, flow, kwargs)
         if not run.state.by_epoch:
@@ -308,7 +312,7 @@ def _train_on(run: WholeRun, flow: Workflow, kwargs: dict[str, Any]) -> None:
         else:
             return
         failure.__traceback__ = None  # its frames hold the batch and the graph
-        roll_back(run, run.checkpointer, failure)
+        _roll_back(run, failure)
 
 
 def _open_epoch(run: WholeRun, loader: Any) -> Iterator[tuple[int, Any]]:
@@ -318,7 +322,7 @@ def _open_epoch(run: WholeRun, loader: Any) -> Iterator[tuple[int, Any]]:
     from the random streams is not drawn again.
     """
     start = run.state.done
-    with _streams_kept(run, start > 0):
+    with _rng_kept(run, start > 0):
         loader.set_epoch(run.state.epoch)
         run.call_hook("before_train_epoch")
         if start:
@@ -327,7 +331,7 @@ def _open_epoch(run: WholeRun, loader: Any) -> Iterator[tuple[int, Any]]:
         return enumerate(iter(loader), start)
 
 
-def _streams_kept(run: WholeRun, kept: bool) -> contextlib.AbstractContextManager[None]:
+def _rng_kept(run: WholeRun, kept: bool) -> contextlib.AbstractContextManager[None]:
     return run.session.keeping_random_state() if kept else contextlib.nullcontext()
 
 
@@ -340,3 +344,90 @@ def _explained(run: WholeRun, error: BaseException) -> BaseException | None:
     if isinstance(told, (DivergedError, DeviceMemoryError, DataError, HangError)):
         told.progress = f"epoch {run.epoch + 1}, iteration {run.iter + 1}"
     return known
+
+
+def _first_lines(runner: WholeRun, workflow: Iterable[Any], loaders: Any) -> list[str]:
+    """The lines a run begins with: device, model, schedule and one row for each hook.
+
+    `loaders` are the prepared ones, one for each phase of `workflow`.
+    """
+    flow = [tuple(phase) for phase in workflow]
+    trains = (
+        one for one, (mode, _) in zip(loaders, flow, strict=True) if mode != "val"
+    )
+    size = next((one.samples_per_update for one in trains), None)
+    kind = f"{runner.adapter.name}{' (emulated)' * runner.adapter.emulated}"
+    ranks = "" if runner.world_size == 1 else f" x {runner.world_size} processes"
+    return [
+        f"run: {type(runner).__name__} on {kind}{ranks}, host {get_host_info()}, "
+        f"work_dir: {runner.work_dir or 'none, nothing is written'}",
+        f"model: {runner.model_name}, {parameters_of(runner.model)}",
+        f"schedule: max_epochs {runner.max_epochs}, max_iters {runner.max_iters}, "
+        f"samples an update: {size}; workflow {flow}",
+        *runner.table.rows(),
+    ]
+
+
+def parameters_of(model: nn.Module) -> str:
+    """`1,234 parameters (1,000 trainable)`, each counted once."""
+    found = list(model.parameters())
+    if any(is_lazy(param) for param in found):
+        return "parameters that take their shape from the first batch"
+    count = sum(param.numel() for param in found)
+    trainable = sum(param.numel() for param in found if param.requires_grad)
+    return f"{count:,} parameters ({trainable:,} trainable)"
+
+
+def _roll_back(run: WholeRun, failure: RollbackError) -> None:
+    """Return to the newest whole checkpoint, but not to its position in the data.
+
+    The weights, the optimizer, the hooks and the random streams go back. What was
+    read since then, the update that failed included, is not read again; updates left
+    out are not made up for, so that `iter` ends short of `max_iters`. What is decided
+    is saved at once: a run that is killed afterwards does not meet the same data again.
+
+    Raises:
+        DivergedError: it went back `max_rollbacks` times already, or cannot.
+    """
+    state, checkpointer = run.state, run.checkpointer
+    limit = run.policy.max_rollbacks
+    state.reopen()
+    if checkpointer.rollbacks >= limit:
+        raise DivergedError(
+            f"{failure}; this run went back {checkpointer.rollbacks} times already, "
+            f"and max_rollbacks is {limit}"
+        ) from failure
+    # in the hooks behind an update it has been counted already
+    in_progress = state.update_in_progress
+    reached = max(state.updates, state.iter) + in_progress
+    position = state.epoch, state.done
+    if state.by_epoch:
+        if state.mode == "train":
+            position = state.epoch, min(state.done + in_progress, len(run.data_loader))
+        run.session.close_loaders()  # where updates count they are read on
+    try:
+        checkpointer.finish()
+    except StorageError as error:
+        run.logger.error("%s; an older checkpoint is looked for", error)
+    found = dist.on_main(lambda: find_latest(*checkpointer.folders()))
+    if found is None:
+        raise DivergedError(
+            f"{failure}; there is no checkpoint to go back to yet"
+        ) from failure
+    checkpointer.return_to(found, position)
+    run.log_buffer.clear()
+    run.logger.warning(
+        "%s: back to update %d (%s), and past the data read since then, %d "
+        "updates; rollback %d of at most %d",
+        failure,
+        state.iter,
+        found.name,
+        reached - state.iter,
+        checkpointer.rollbacks,
+        limit,
+    )
+    try:
+        checkpointer.save(found.parent)
+        checkpointer.finish()
+    except StorageError as error:
+        run.logger.error("the rollback is not saved: %s", error)

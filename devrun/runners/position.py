@@ -16,13 +16,13 @@ from devrun.runners.workflow import IterLoader, Workflow
 def position_of(state: RunState, flow: Workflow | None) -> dict[str, Any]:
     """What has been done, and once the run has begun, where in it and in the data.
 
-    All ranks must ask for it: the place in a stream is each process's own.
+    All ranks must ask for it: where it is in a stream is each process's own.
     """
     position: dict[str, Any] = {**state.position()}
     if flow is not None:
         position["workflow"] = flow.position(completed=state.phase_over)
         position["loaders"] = [
-            {**loader_facts(loader, mode), **_streams(loader)}
+            {**loader_facts(loader, mode), **_stream_positions(loader)}
             for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True)
         ]
     return position
@@ -33,7 +33,7 @@ def take_position(
 ) -> bool:
     """Seek to the saved position; returns whether updates are counted again from 0.
 
-    With another batch size they are: the place is that of the same global sample, and
+    With another batch size they are: it goes on at the same global sample, and
     `max_iters` counts updates of today's size.
     """
     if not flow.seek(position.get("workflow", (0, 0))):
@@ -43,16 +43,16 @@ def take_position(
             flow.flow,
         )
     sizes = None
-    places = zip(flow.loaders, position.get("loaders", []), strict=False)
-    for number, (loader, place) in enumerate(places):
-        place = _of_this_process(loader, place, logger)
-        before = place["samples_per_update"]
+    pairs = zip(flow.loaders, position.get("loaders", []), strict=False)
+    for number, (loader, saved) in enumerate(pairs):
+        saved = _of_this_process(loader, saved, logger)
+        before = saved["samples_per_update"]
         now = loader.samples_per_update
         if not before or not now:
             before = now = 1
-        if place["done"] is not None and isinstance(loader, IterLoader):
-            loader.set_epoch(place["epoch"])
-            done = place["done"] * before // now
+        if saved["done"] is not None and isinstance(loader, IterLoader):
+            loader.set_epoch(saved["epoch"])
+            done = saved["done"] * before // now
             if flow.flow[number][0] == "val":  # shares differ, and this is of rank 0
                 done = min(done, length(loader, needed=False) or done)
             loader.start_at(done)
@@ -73,7 +73,7 @@ def take_position(
     return True
 
 
-def _streams(loader: Any) -> dict[str, Any]:
+def _stream_positions(loader: Any) -> dict[str, Any]:
     """Where each process stands in a stream, of which the shares may differ."""
     stream: StreamPosition | None = getattr(loader, "stream", None)
     if stream is None:
@@ -85,24 +85,24 @@ def _streams(loader: Any) -> dict[str, Any]:
 
 
 def _of_this_process(
-    loader: Any, place: Mapping[str, Any], logger: logging.Logger
+    loader: Any, saved: Mapping[str, Any], logger: logging.Logger
 ) -> Mapping[str, Any]:
-    """`place` with what this process read of a stream, if it is one of as many."""
+    """`saved` with what this process read of a stream, if it is one of as many."""
     stream: StreamPosition | None = getattr(loader, "stream", None)
-    streams = place.get("streams")
-    if stream is None or not streams:
-        return place
+    of_each = saved.get("streams")
+    if stream is None or not of_each:
+        return saved
     rank, world = get_dist_info()
-    if len(streams) == world:
-        stream.go_on(streams[rank]["present"])
-        return {**place, **streams[rank]}
+    if len(of_each) == world:
+        stream.go_on(of_each[rank]["present"])
+        return {**saved, **of_each[rank]}
     logger.warning(
         "%d processes read this stream and %d do now: each leaves out as many batches "
         "of its new share, which are not the same samples",
-        len(streams),
+        len(of_each),
         world,
     )
-    return place
+    return saved
 
 
 def loader_facts(loader: Loader, mode: str) -> dict[str, Any]:

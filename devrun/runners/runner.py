@@ -129,8 +129,8 @@ class BaseRunner(ABC):
         self.on_grads: Callable[[], None] | None = None
         self.not_finite: str | None = None
         self.register_optimizer_hook(optimizer_config)
-        if self.session.guest is not None:
-            self.session.guest.join(self, optimizer, loss)
+        if self.session.contract is not None:
+            self.session.contract.join(self, optimizer, loss)
         if self.world_size > 1:
             self.register_hook(StopTogetherHook())
 
@@ -203,7 +203,7 @@ class BaseRunner(ABC):
     )
     stop_reason: str | None = _of("state.stop_reason", "What `request_stop` was given.")
     stop_wanted: str | None = _of(
-        "state.stop_wanted", "What it alone was given, before the others know."
+        "state.stop_wanted", "Why this process alone has to end, until all know."
     )
     counts_epochs: bool = _of(
         "state.by_epoch", "Whether intervals count epochs unless they say otherwise."

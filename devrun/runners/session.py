@@ -18,8 +18,8 @@ from devrun.devices.resolve import device_for, resolve_device
 from devrun.devices.seeding import seed_streams
 from devrun.dist import broadcast_object, get_dist_info
 from devrun.errors import ConfigError
-from devrun.interop import guest_of
-from devrun.models.step_module import StepModule, wrap_fp16_model
+from devrun.interop import contract_of
+from devrun.models.step_module import ModelContract, StepModule, wrap_fp16_model
 from devrun.parallel.options import ParallelOptions
 from devrun.parallel.strategy import optimizers_in
 from devrun.runners.arguments import describe_loader, length
@@ -96,8 +96,10 @@ class Session:
                 "runner.model before run(), or change its parts in place"
             )
         model = bare_module(model)  # the adapter wraps it as its device wants it
+        self.contract: ModelContract | None = contract_of(model)
+        """How the model is trained where it keeps none of the plain contracts."""
         self.step_module = StepModule(
-            model, self.loss, self.batch_processor, guest_of(model)
+            model, self.loss, self.batch_processor, self.contract
         )
         self.wrapped: Any = self.step_module
         """The step module as the adapter wrapped it: what a step is given."""
@@ -105,15 +107,10 @@ class Session:
         if vars(self).get("optimizer") is None:  # it may bring its own
             vars(self).pop("optimizer", None)
 
-    @property
-    def guest(self) -> Any:
-        """What runs a model of another framework, if it is one."""
-        return self.step_module.guest
-
     @cached_property
     def optimizer(self) -> Any:
         """The one that was given, else what the model brings, asked for once."""
-        return None if self.guest is None else self.guest.optimizer()
+        return None if self.contract is None else self.contract.optimizer()
 
     def prepare(self, adapter_state: Mapping[str, Any]) -> None:
         """Put model and optimizer on the device."""
@@ -143,11 +140,11 @@ class Session:
         if not self.keeps_seed:
             self.seed = seed
 
-    def meet(self, loaders: Sequence[Any], flow: Sequence[tuple[str, int]]) -> None:
-        """Tell a model of another framework of its data, before it is prepared."""
+    def count_batches(self, loaders: Sequence[Any], flow: Sequence[Any]) -> None:
+        """Tell a model how long an epoch is, which its optimizer may depend on."""
         for loader, (mode, _) in zip(loaders, flow, strict=True):
-            if self.guest is not None and mode != "val":
-                self.guest.batches = length(loader, needed=False)
+            if self.contract is not None and mode != "val":
+                self.contract.batches = length(loader, needed=False)
 
     def loader(self, data_loader: Any, *, training: bool) -> PreparedLoader:
         """`data_loader` as the device wants it; the same one each time for one seed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ from devrun.config.dump import to_plain
 from devrun.config.revisions import MODULE
 from devrun.config.schema import unused
 from devrun.config.tree import where
-from devrun.data.build import build_dataloader, build_loaders, loader_options
+from devrun.data.build import VAL_PHASE, build_dataloader, build_loaders, loader_options
+from devrun.data.collate import TransformedBatch
 from devrun.data.facts import check_labels
 from devrun.device_facts import FACTS
 from devrun.devices.base import DeviceAdapter
@@ -26,8 +27,8 @@ from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
 from devrun.errors import ConfigError, DevrunError
 from devrun.hooks.base import Priority
-from devrun.interop import init_weights, module_loaders, move_augments, opened
-from devrun.models.build import build_loss, build_model
+from devrun.interop import translated
+from devrun.models.build import build_loss, build_model, give_first_weights
 from devrun.optim import build_optimizer
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.agreement import check_config
@@ -41,7 +42,7 @@ from devrun.runners.device_section import (
 from devrun.runners.helpers import build_runner
 from devrun.runners.runner import BaseRunner
 from devrun.runners.tuning import check_targets, tune
-from devrun.scopes import VAL_PHASE
+from devrun.scopes import within
 from devrun.step import Capability
 from devrun.trust import built_from_config
 
@@ -117,7 +118,7 @@ def build_training(
     Args:
         cfg: a checked config; it is not changed.
         validate: register the evaluation hook where there is a val data set.
-        initialise: give a model of MMCV's or MMEngine's kind its first weights.
+        initialise: give a model with an `init_cfg` its first weights.
         dry_run: a few batches of each phase, one evaluation and one checkpoint, which
             are written to a temporary folder; `work_dir` is not touched.
         dry_batches: how many, in a dry run.
@@ -130,6 +131,7 @@ def build_training(
     Raises:
         DevrunError: one line for whatever in `cfg` cannot be used.
     """
+    cfg, scope, own_loaders = translated(cfg)
     _check_sections(cfg, "model", "data", "runner")
     if ignored := unused(cfg):
         logger.warning("not used by devrun: %s", ", ".join(ignored))
@@ -146,11 +148,12 @@ def build_training(
             scratch = tempfile.TemporaryDirectory(prefix="devrun-dry-")
             undo.callback(scratch.cleanup)
         limit = limit_batches if scratch is None else dry_batches
-        with opened(cfg) as own, built_from_config():
+        with within(scope), built_from_config():
             training = _built(
-                own,
+                cfg,
                 adapter,
                 limit,
+                own_loaders=own_loaders,
                 validate=validate,
                 initialise=initialise,
                 scratch=scratch,
@@ -170,6 +173,7 @@ def _built(
     adapter: DeviceAdapter,
     limit: int | None,
     *,
+    own_loaders: Callable[..., tuple[list[Any], Any]] | None,
     validate: bool,
     initialise: bool,
     scratch: tempfile.TemporaryDirectory[str] | None,
@@ -182,14 +186,15 @@ def _built(
     with building:
         model = build_model(cfg["model"])
         if initialise:
-            init_weights(model)
-    still = tune(model, cfg, adapter)
+            give_first_weights(model)
+    kept_in_eval = tune(model, cfg, adapter)
     loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
-    loaders, val_loader = _loaders(cfg, workflow, validate, only)
-    if Capability.HOST_WEIGHTS not in adapter.capabilities:
-        phases = zip(workflow, loaders, strict=True)
-        move_augments(model, {one for (mode, _), one in phases if mode != "val"})
+    if own_loaders is None:
+        loaders, val_loader = _loaders(cfg["data"], workflow, validate)
+    else:
+        loaders, val_loader = own_loaders(workflow, only, validate)
+    _take_transform(model, adapter, zip(workflow, loaders, strict=True))
     _check_data(cfg["model"], model, [*loaders, val_loader])
     check_targets(model, loss, loaders, cfg["data"])
     optimizer = cfg.get("optimizer") and build_optimizer(model, cfg["optimizer"])
@@ -208,14 +213,14 @@ def _built(
             "limit_batches": limit,
         },
     )
-    guest = runner.session.guest
-    if optimizer is None and not getattr(guest, "brings_optimizer", False):
+    contract = runner.session.contract
+    if optimizer is None and not (contract and contract.brings_optimizer):
         _check_sections(cfg, "optimizer")
-    runner.session.step_module.kept_in_eval = still
+    runner.session.step_module.kept_in_eval = kept_in_eval
     runner.session.keep_seed(cfg.get("seed") is not None)
     runner.checkpointer.keep_config(to_plain(cfg))
     _register_hooks(runner, cfg)
-    runner.session.meet(loaders, workflow)
+    runner.session.count_batches(loaders, workflow)
     _scale_lr(cfg, optimizer, loaders[0], runner)
     if val_loader is not None:
         _register_evaluation(runner, cfg, val_loader, dry_batches)
@@ -250,8 +255,8 @@ def _scale_lr(
             "for, and data whose batches have one size",
             place=where(cfg, "auto_scale_lr"),
         )
-    copies = runner.policy.accumulate * (device_spec(cfg).get("replicas") or 1)
-    samples = size * copies * runner.adapter.data_share[1]  # of an update
+    batches = runner.policy.accumulate * (device_spec(cfg).get("replicas") or 1)
+    samples = size * batches * runner.adapter.data_share[1]  # of an update
     optimizers = optimizer.values() if isinstance(optimizer, dict) else [optimizer]
     for group in (group for one in optimizers for group in one.param_groups):
         group["lr"] *= samples / base
@@ -385,20 +390,14 @@ def _load(
 
 
 def _loaders(
-    cfg: Mapping[str, Any],
-    workflow: list[tuple[str, int]],
-    validate: bool,
-    only: str | None,
+    data: Mapping[str, Any], workflow: list[tuple[str, int]], validate: bool
 ) -> tuple[list[Any], Any]:
     """One loader for each phase, and that of the evaluation or None.
 
     The evaluation has a loader of its own: a val phase may be in the middle of its,
     and have another data set.
     """
-    data, phase = cfg["data"], cfg.get(VAL_PHASE)
-    if "type" in data:
-        each = [only or ("val" if mode == "val" else "train") for mode, _ in workflow]
-        return module_loaders(data, each, (only or "val") if validate else None)
+    phase = data.get(VAL_PHASE)
     modes = {mode if mode == "val" else "train" for mode, _ in workflow}
     phases = data if phase is None else {**data, "val": phase}
     built = build_loaders(phases, sorted(modes))
@@ -416,6 +415,21 @@ def _loaders(
         )
     options = loader_options(data, "val")
     return loaders, build_dataloader(built["val"].dataset, **options)
+
+
+def _take_transform(model: Any, adapter: DeviceAdapter, phases: Iterable[Any]) -> None:
+    """Have loaders of the training do what the model does to whole batches.
+
+    A compiled graph would do it once and keep it, such as a mixup that draws and
+    chooses on the host. A model offers it by `take_batch_transform()`, after which it
+    no longer does it itself.
+    """
+    take = getattr(model, "take_batch_transform", None)
+    if take is None or Capability.HOST_WEIGHTS in adapter.capabilities:
+        return
+    transform = take()
+    for loader in {loader for (mode, _), loader in phases if mode != "val"}:
+        loader.collate_fn = TransformedBatch(loader.collate_fn, transform)
 
 
 def _check_data(cfg: Mapping[str, Any], model: Any, loaders: list[Any]) -> None:

@@ -12,7 +12,7 @@ from devrun.config.tree import where
 from devrun.data.collate import softens
 from devrun.device_facts import FACTS, DeviceFacts
 from devrun.devices.base import DeviceAdapter
-from devrun.devices.seeding import own_streams
+from devrun.devices.seeding import rng_of
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
 from devrun.models.names import freeze, frozen_norms
 from devrun.models.peft import adapt
@@ -31,21 +31,21 @@ def tune(
         ConfigError: a section does not fit the model.
         UnsupportedFeatureError: the device cannot do it.
     """
-    still: list[nn.Module] = []
+    kept_in_eval: list[nn.Module] = []
     key = ""
     try:
         if cfg.get(key := "peft"):
             adapt(model, cfg[key])
         if cfg.get(key := "freeze"):
-            still = freeze(model, cfg[key])
+            kept_in_eval = freeze(model, cfg[key])
         if cfg.get("peft") or cfg.get("freeze"):
-            still = [*still, *(n for n in frozen_norms(model) if n not in still)]
+            kept_in_eval = list(dict.fromkeys([*kept_in_eval, *frozen_norms(model)]))
             trained = [p for p in model.parameters() if p.requires_grad]
             logger.info(
                 "trained: %d of %d parameters; %d norms keep their statistics",
                 sum(parameter.numel() for parameter in trained),
                 sum(parameter.numel() for parameter in model.parameters()),
-                len(still),
+                len(kept_in_eval),
             )
         if cfg.get(key := "gradient_checkpointing"):
             if Capability.RECOMPUTATION not in adapter.capabilities:
@@ -55,12 +55,12 @@ def tune(
                     f"is not done on {adapter.name}, which plans the memory of a whole "
                     f"graph: leave it out{f', and take {instead}' if instead else ''}",
                 )
-            done = checkpoint_blocks(model, cfg[key], own_streams(adapter))
+            done = checkpoint_blocks(model, cfg[key], rng_of(adapter))
             logger.info("computed again: %s", done)
     except DevrunError as error:
         error.locate(where(cfg, key))
         raise
-    return still
+    return kept_in_eval
 
 
 def check_targets(
@@ -68,7 +68,7 @@ def check_targets(
 ) -> None:
     """Refuse mixed labels for a model that makes its own loss of them.
 
-    Hugging Face's, for one, would take them for several labels at once.
+    Such a loss may take them for several labels at once.
     """
     if loss is None and any(map(softens, loaders)):
         raise ConfigError.of(

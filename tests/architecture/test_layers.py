@@ -51,6 +51,14 @@ LAYERS = {
     "": 10,  # devrun/__init__.py, a table of names
     "__main__": 10,
 }
+CORE = ("runners", "models", "hooks", "data", "metrics", "optim", "registry", "scopes")
+FRAMEWORKS = (
+    "guest", "hugging", "lightning", "mmcls", "mmdet", "mmengine", "mmpretrain",
+    "mmseg", "openmmlab", "pytorch_lightning", "transformers",
+)  # fmt: skip
+"""What no name and no text of the core begins with."""
+ROWS = ("devrun.data", "devrun.data.datasets.huggingface")
+"""A data set that reads another's tables, as others read images."""
 VERSION_ONLY = ("devrun", "devrun.__version__")
 """The front is a table of names that loads nothing, so its version is for all."""
 OPEN_ADAPTER_DOORS = (
@@ -94,25 +102,52 @@ def test_no_room_imports_a_higher_one(devrun_modules):
     assert not wrong, "\n".join(wrong)
 
 
-def test_runners_know_other_frameworks_by_one_door(devrun_modules):
-    """What a front end is stays behind `devrun.interop`; models know none at all."""
-    behind = {m.name for m in devrun_modules if m.name.startswith("devrun.interop.")}
-    wrong = [
-        f"{m.path}:{i.line} imports {i.target}"
-        for m in devrun_modules
-        if m.room in ("runners", "models")
-        for i in m.imports
-        if behind & {i.target, i.target.rpartition(".")[0]}
+def test_the_core_knows_other_frameworks_by_one_door(devrun_modules):
+    """A config and a model are each given to it once; what comes of it is plain."""
+    core = [m for m in devrun_modules if m.room in CORE]
+    door = {
+        (m.path, i.target) for m in core for i in m.imports if "interop" in i.target
+    }
+    assert door == {
+        ("devrun/runners/training.py", "devrun.interop.translated"),
+        ("devrun/runners/session.py", "devrun.interop.contract_of"),
+    }
+    named = [
+        f"{m.path}:{node.lineno} names {text!r}"
+        for m in core
+        for node, text in words_of(m.tree)
+        if text.lower().startswith(FRAMEWORKS) and m.name not in ROWS
     ]
-    names = ("mmengine", "openmmlab", "lightning", "mmcls", "mmpretrain")
-    wrong += [
-        f"{m.path}:{node.lineno} names {node.value!r}"
+    assert not named, "\n".join(named)
+
+
+def test_a_config_is_translated_before_anything_of_it_is_built(devrun_modules):
+    owners = {
+        node.name: node
         for m in devrun_modules
-        if m.room in ("runners", "models")
+        if m.room == "runners"
         for node in ast.walk(m.tree)
-        if isinstance(node, ast.Constant) and str(node.value).startswith(names)
-    ]
-    assert not wrong, "\n".join(wrong)
+        if isinstance(node, ast.FunctionDef)
+        if {"translated", "contract_of"} & {text for _, text in words_of(node)}
+    }
+    assert owners.keys() == {"build_training", "model"}  # that of a session
+    begins = owners["build_training"].body[1]  # after the docstring
+    assert ast.unparse(begins).endswith(" = translated(cfg)")
+
+
+def words_of(tree):
+    """Names and texts of the code; of its documentation none."""
+    told = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in told:
+            yield node, str(node.value)
+        for name in ("id", "attr", "arg", "name", "module"):
+            if isinstance(text := getattr(node, name, None), str):
+                yield node, text
 
 
 def test_rooms_of_one_layer_do_not_import_each_other_in_a_circle(devrun_modules):

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from devrun import errors
-from devrun.devices.update import Update
+from devrun.devices.update import UpdateRule
 
 DEVICE_NAMES = {
     "cpu",
@@ -394,7 +394,7 @@ def test_21_shipped_code_has_no_hook_for_tests(modules):
 
 def test_22_an_update_is_made_once(devrun_modules):
     """The adapter makes the value; nobody edits it, and a step only runs it."""
-    assert Update.__dataclass_params__.frozen
+    assert UpdateRule.__dataclass_params__.frozen
     own = ("devrun/devices/eager.py", "devrun/devices/update.py")
     found = []
     for module in devrun_modules:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from devrun.cli.main import main
-from devrun.scopes import SCOPES
+from devrun.interop import SCOPES
 from tests.cli.conftest import CONFIG
 from tests.support.configs import changed
 

@@ -8,6 +8,7 @@ import pytest
 
 from devrun.config import Config, check_config, where
 from devrun.interop.mmengine.translate import translated
+from devrun.runners.training import build_training
 from tests.support.command import command
 
 WHOLE = """
@@ -289,6 +290,8 @@ def test_it_trains_and_so_does_what_convert_wrote(write, capsys):
         # every second epoch, and the last
         assert rows.count('"mode": "val"') == 2
     assert results[0] == results[1] != []
+    given = Config.fromfile(path)  # by a program, without the command
+    assert build_training(given, progress=False).runner.max_epochs == 3
 
 
 def test_leftovers_of_mmcv_are_named_and_not_read(write, capsys, caplog):

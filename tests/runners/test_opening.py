@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from devrun.runners import EpochBasedRunner
-from devrun.runners.opening import parameters_of
+from devrun.runners.loops import parameters_of
 from tests.support.points import loader as points
 from tests.support.points import make_runner
 

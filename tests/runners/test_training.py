@@ -241,6 +241,29 @@ def test_errors_name_the_line_of_the_config(tmp_path):
         build_training(Config.fromfile(path), progress=False)
 
 
+class Begins(torch.nn.Linear):
+    init_cfg = None
+
+    def init_weights(self):
+        torch.nn.init.constant_(self.weight, 0.5)
+
+
+@pytest.mark.parametrize("initialise", [True, False])
+def test_a_model_with_init_cfg_gives_itself_its_first_weights(initialise):
+    model = {"type": Begins, "in_features": 12, "out_features": 3}
+    runner = build_training(config(model=model), initialise=initialise).runner
+    assert bool((runner.model.weight == 0.5).all()) is initialise
+
+
+def test_val_phases_read_a_data_set_of_their_own():
+    data = {**CONFIG["data"], "val_phase": {**CONFIG["data"]["val"], "num_samples": 24}}
+    cfg = config(data=data, workflow=[("train", 1), ("val", 1)])
+    training = build_training(cfg, progress=False)
+    (hook,) = (h for h in training.runner.hooks if isinstance(h, EvalHook))
+    assert [len(one.dataset) for one in training.loaders] == [32, 24]
+    assert len(hook.dataset) == 16
+
+
 def test_keys_that_do_nothing_are_named(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("devrun"), "propagate", True)
     with caplog.at_level("WARNING", logger="devrun"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,13 +17,12 @@ from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.frozen import Finding
 from devrun.devices.hpu import environment, sdk
-from devrun.devices.hpu.divided import divide_linear_backward, sum_gradients
 from devrun.devices.hpu.fused import converted, fused_clip
 from devrun.devices.hpu.lazy import GraphedForward, Markers
 from devrun.devices.hpu.options import HPUOptions
 from devrun.devices.options import EagerOptions
 from devrun.devices.placement import compile_in_place, move_together
-from devrun.devices.update import Update
+from devrun.devices.update import UpdateRule
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 from devrun.step import Capability, StepOutput, UpdatePolicy
@@ -186,8 +186,8 @@ class HPUAdapter(EagerAdapter):
             return {k: converted(self.sdk, o, model) for k, o in optimizer.items()}
         return converted(self.sdk, optimizer, model)
 
-    def planned(self, policy: UpdatePolicy, model: StepModule) -> Update:
-        update = super().planned(policy, model)
+    def update_rule(self, policy: UpdatePolicy, model: StepModule) -> UpdateRule:
+        update = super().update_rule(policy, model)
         if update.clip is not None and self.options.fused:
             clip = fused_clip(self.sdk, policy)
             update = replace(update, clip=clip or update.clip)
@@ -254,3 +254,34 @@ class HPUAdapter(EagerAdapter):
 
 def _zero_in_place(optimizer: Any) -> None:
     optimizer.zero_grad(set_to_none=False)
+
+
+@functools.cache
+def divide_linear_backward() -> None:
+    """Say how `linear_backward` goes with divided operands; once a process.
+
+    The bridge has kernels for a linear layer and its backward. Other devices take both
+    apart, and torch has rules for the parts alone (2.13).
+    """
+    from torch.distributed.tensor import Partial, Replicate, Shard
+    from torch.distributed.tensor.experimental import register_sharding
+
+    @register_sharding(torch.ops.aten.linear_backward.default)
+    def rules(inputs: Any, grad: Any, weight: Any, mask: Any) -> Any:
+        """(gradients of inputs, weight, bias), (inputs, grad, weight, mask)."""
+        whole, some, last = Replicate(), Partial(), Shard(inputs.ndim - 1)
+        colwise = ([some, Shard(0), Shard(0)], [whole, last, Shard(0), None])
+        rowwise = ([last, Shard(1), whole], [last, whole, Shard(1), None])
+        found = [([whole] * 3, [whole] * 3 + [None]), colwise, rowwise]
+        for dim in map(Shard, range(inputs.ndim - 1)):  # samples, or positions
+            found.append(([dim, some, some], [dim, dim, whole, None]))
+        return found
+
+
+def sum_gradients(model: nn.Module) -> None:
+    """Let sharded gradients travel as sums, since HCCL has no averages."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)

@@ -16,7 +16,7 @@ from devrun.tensors import INSIDE, replaced
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Slot:
     """Stands for tensor number `index` in a template."""
 
     index: int
@@ -64,7 +64,7 @@ def flatten(batch: Any, half: bool = False) -> Flat:
             return INSIDE
         tensors.append(value)
         names.append(path)
-        return _Place(len(tensors) - 1)
+        return _Slot(len(tensors) - 1)
 
     template = replaced(placed, batch, "batch")
     if half:
@@ -75,7 +75,7 @@ def flatten(batch: Any, half: bool = False) -> Flat:
 def rebuild(template: Any, tensors: Sequence[Any]) -> Any:
     """The template with `tensors` in their places."""
     return replaced(
-        lambda value, _: tensors[value.index] if isinstance(value, _Place) else INSIDE,
+        lambda value, _: tensors[value.index] if isinstance(value, _Slot) else INSIDE,
         template,
     )
 
@@ -157,23 +157,22 @@ def _one_shape(different: Sequence[Difference]) -> dict[str, Any] | None:
     if any(len(dims) > 1 for dims in inner.values()):
         return None
     keys = {_key(name): dims[0] - 1 for name, dims in inner.items() if dims}
-    if len(set(keys.values())) > 1 or any("." in key for key in keys):
+    if len(set(keys.values())) > 1 or None in keys:
         return None  # buckets pad one dimension, of a sample's own tensors
-    pad: Any = {key: -100 if _is_target(key) else 0 for key in keys}
+    pad: Any = {key: -100 if key in _TARGETS else 0 for key in keys}
     dim = next(iter(keys.values()))
     spec = {"pad": pad.get("", pad), "num": 1, **({"dim": dim} if dim else {})}
     return {"data.buckets": spec}
 
 
-def _key(name: str) -> str:
-    """How `buckets` names a tensor: `a.0` for `batch['a'][0]`."""
-    parts = re.findall(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)", name)
-    return ".".join("".join(part) for part in parts)
+def _key(name: str) -> str | None:
+    """How `buckets` names a tensor: `a` for `batch['a']`; None for one further in."""
+    found = re.fullmatch(r"batch(?:\['([^']*)'\]|\[(\d+)\]|\.(\w+))?", name)
+    return None if found is None else "".join(filter(None, found.groups()))
 
 
-def _is_target(key: str) -> bool:
-    """Whether it is padded with what torch's cross entropy ignores."""
-    return key.rpartition(".")[2] in ("labels", "label", "target", "targets")
+_TARGETS = ("labels", "label", "target", "targets")
+"""What is padded with what torch's cross entropy ignores."""
 
 
 def whole(batch: Any) -> Any:

@@ -163,11 +163,11 @@ def training_options(
             "ipu: deterministic and Precision.enableStochasticRounding contradict each "
             "other: remove one"
         )
-    shares = given.get("availableMemoryProportion")
-    if ipus and isinstance(shares, (list, tuple)) and len(shares) != ipus:
+    parts = given.get("availableMemoryProportion")
+    if ipus and isinstance(parts, (list, tuple)) and len(parts) != ipus:
         raise _refused(
             "availableMemoryProportion",
-            f"has {len(shares)} values, but the model is on {ipus} IPUs: give one for "
+            f"has {len(parts)} values, but the model is on {ipus} IPUs: give one for "
             "each, or a single number",
         )
     with rng.preserved():  # randomSeed also seeds the host, which is seeded
@@ -309,9 +309,9 @@ def _check(own: Mapping[str, Any]) -> None:
     for name in ("train_split_edges", "train_ckpt_nodes"):
         if not isinstance(own.get(name, []), (list, tuple)):
             raise _refused(name, f"must be a list, got {own[name]!r}", ConfigTypeError)
-    place = own.get("evaluate_on", "device")
-    if place not in ("device", "host"):
-        raise _refused("evaluate_on", f"must be device or host, got {place!r}")
+    where = own.get("evaluate_on", "device")
+    if where not in ("device", "host"):
+        raise _refused("evaluate_on", f"must be device or host, got {where!r}")
     if own.get("num_ipus", 1) > 1 and not own.get("train_split_edges"):
         raise _refused(
             "num_ipus",
@@ -338,8 +338,8 @@ def _apply(sdk: Any, options: Any, given: Mapping[str, Any], ipus: int | None) -
         elif name == "executionStrategy":
             options.setExecutionStrategy(_strategy(sdk, value))
         elif name == "availableMemoryProportion":
-            shares = _proportions(value, ipus or MOST_IPUS)
-            _call(sdk, options, "setAvailableMemoryProportion", shares)
+            parts = _proportions(value, ipus or MOST_IPUS)
+            _call(sdk, options, "setAvailableMemoryProportion", parts)
         elif name in _SECTIONS:
             _apply_section(sdk, getattr(options, name), name, value)
         elif name in (known := names_of(options)):
@@ -400,18 +400,18 @@ def _argument(sdk: Any, name: str, value: Any) -> Any:
 
 def _proportions(value: Any, ipus: int) -> dict[str, Any]:
     if isinstance(value, Mapping):
-        shares = dict(value)
+        parts = dict(value)
     else:
         each = value if isinstance(value, (list, tuple)) else [value] * ipus
-        shares = {f"IPU{index}": share for index, share in enumerate(each)}
-    for key, share in shares.items():
-        number = isinstance(share, (int, float)) and not isinstance(share, bool)
-        if not number or not 0 < share <= 1:
+        parts = {f"IPU{index}": part for index, part in enumerate(each)}
+    for key, part in parts.items():
+        number = isinstance(part, (int, float)) and not isinstance(part, bool)
+        if not number or not 0 < part <= 1:
             raise _refused(
                 "availableMemoryProportion",
-                f"must be above 0 and at most 1 for each IPU, got {share!r} for {key}",
+                f"must be above 0 and at most 1 for each IPU, got {part!r} for {key}",
             )
-    return shares
+    return parts
 
 
 def _strategy(sdk: Any, value: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from devrun.devices.frozen import CaptureWatch, Finding
 from devrun.devices.ipu.batch import Flat, flatten, rebuild
-from devrun.devices.ipu.openmmlab import tensors_only
 from devrun.devices.ipu.split import all_begun
-from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 
 
@@ -116,22 +115,22 @@ def _new_tensors(
     flat = flatten(others)
     given = {id(tensor): index for index, tensor in enumerate(inputs)}
     new: list[Tensor] = []
-    places: list[Any] = []
+    sources: list[Any] = []
     for tensor in flat.tensors:
         if id(tensor) in given:
-            places.append(_Input(given[id(tensor)]))
+            sources.append(_Input(given[id(tensor)]))
         else:
-            places.append(len(new))
+            sources.append(len(new))
             new.append(tensor)
-    return new, (flat.template, places)
+    return new, (flat.template, sources)
 
 
 def others_of(call: Call, outputs: list[Tensor], inputs: tuple[Tensor, ...]) -> Any:
     """The other keys of a result, from the outputs beyond the log values."""
-    template, places = call.others
+    template, sources = call.others
     tensors = [
-        inputs[place.index] if isinstance(place, _Input) else outputs[place]
-        for place in places
+        inputs[source.index] if isinstance(source, _Input) else outputs[source]
+        for source in sources
     ]
     result: dict[str, Any] = rebuild(template, tensors)
     return result
@@ -151,3 +150,56 @@ def means(
         values = value.detach().reshape(-1)
         found[name] = (values if weights is None else values * weights).sum() / count
     return {**found, **call.fixed}
+
+
+@contextmanager
+def tensors_only(model: nn.Module) -> Iterator[None]:
+    """Have `model` keep losses and predictions as tensors that it turns into numbers.
+
+    A graph has no numbers. OpenMMLab's models have `_parse_losses`, and their heads a
+    `post_process` that makes lists of them. MMPose's have a `get_accuracy`, worked out
+    by numpy: nothing is logged of it. Only inside this context, and only of these.
+    """
+    if not callable(getattr(model, "_parse_losses", None)):
+        yield
+        return
+    changed: list[tuple[nn.Module, str]] = []
+    methods: list[tuple[nn.Module, str, Callable[..., Any]]]
+    methods = [(model, "_parse_losses", _parsed)]
+    for head in model.modules():
+        methods += [(head, "post_process", _kept), (head, "get_accuracy", _nothing)]
+    for owner, name, method in methods:
+        if callable(getattr(owner, name, None)) and name not in vars(owner):
+            vars(owner)[name] = method
+            changed.append((owner, name))
+    try:
+        yield
+    finally:
+        for owner, name in changed:
+            del vars(owner)[name]
+
+
+def _kept(predictions: Any) -> Any:
+    return predictions
+
+
+def _nothing(*_: Any, **__: Any) -> dict[str, Any]:
+    return {}
+
+
+def _parsed(losses: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The sum of all losses, and the mean of each of them, as OpenMMLab has them."""
+    log_vars: dict[str, Any] = {}
+    for name, value in losses.items():
+        if isinstance(value, Tensor):
+            log_vars[name] = value.mean()
+        elif isinstance(value, (list, tuple)):
+            log_vars[name] = sum(part.mean() for part in value)
+        elif isinstance(value, Mapping):
+            log_vars.update(value)
+        else:
+            raise ConfigTypeError(
+                f"loss {name!r} must be a tensor or a list of them, got {value!r}"
+            )
+    loss = sum(value for name, value in log_vars.items() if "loss" in name)
+    return loss, {**log_vars, "loss": loss}

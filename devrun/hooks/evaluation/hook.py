@@ -41,8 +41,8 @@ from devrun.run import Run
 from devrun.step import StepOutput
 
 Watch: TypeAlias = Callable[[str, Steps], Iterable[StepOutput]]
-"""Called with a set's name and its steps; gives their outputs on, one by one, when it
-has taken from each what it keeps, such as the predictions."""
+"""`watch(name, steps)` looks on at the evaluation of one set: it yields every output of
+`steps` unchanged, and may keep of it what it likes, such as the predictions."""
 
 
 @HOOKS.register_module()
@@ -261,7 +261,8 @@ class EvalHook(Hook):
         if type(self)._do_evaluate is EvalHook._do_evaluate:
             score = self._score(runner, watch)
         else:
-            score = _first([_evaluate_own(self, runner) for _ in self._each_set()])
+            scores = [_evaluate_own(self, runner) for _ in self._each_set()]
+            score = _first_score(scores)
         # None also when there were no results; a warning said so
         if save and self.save_best is not None and score is not None:
             self._save_ckpt(runner, score)
@@ -278,7 +279,8 @@ class EvalHook(Hook):
                 found[name], count = self._results(runner, watch)
                 batches += count
         runner.log_buffer.output["eval_iter_num"] = batches
-        return _first([self.evaluate(runner, found[name]) for name in self._each_set()])
+        scores = [self.evaluate(runner, found[name]) for name in self._each_set()]
+        return _first_score(scores)
 
     def _results(self, runner: Run, watch: Watch | None) -> tuple[Any, int]:
         """Of one pass over the set in turn, and its number of batches."""
@@ -393,7 +395,7 @@ def _keys(given: str | Sequence[str] | None, default: Sequence[str]) -> tuple[st
     return tuple(default if given is None else given)
 
 
-def _first(scores: list[Any]) -> Any:
+def _first_score(scores: list[Any]) -> Any:
     """The score of the set that `save_best` goes by, if any is there."""
     return next((score for score in scores if score is not None), None)
 

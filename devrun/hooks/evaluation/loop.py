@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from devrun.blame import cause_of
 from devrun.data.facts import data_facts
 from devrun.dist import gather_objects, get_dist_info, weighted_means
 from devrun.errors import (
@@ -25,7 +24,6 @@ from devrun.log.buffer import LogBuffer
 from devrun.metrics import BuiltMetric, MeanMetric, StatefulMetric, build_metrics
 from devrun.ranks import require_same
 from devrun.run import Run
-from devrun.scopes import SCOPES
 from devrun.step import StepOutput
 
 _METRIC = "\0metric\0"  # keeps a metric apart from a log value of the same name
@@ -249,25 +247,15 @@ def judged(
 ) -> Mapping[str, Any]:
     """The named results, by `dataset.evaluate` or as a `test_fn` gave them.
 
-    What a package's data set refuses of a config is in one line.
-
     Raises:
-        ConfigError: the options of the evaluation are not those of the data set.
+        ConfigError: a `test_fn` gave something else.
     """
-    if not judges(dataset):
-        if isinstance(results, Mapping):
-            return results
-        raise ConfigError(
-            f"test_fn gave {type(results).__name__}: return a dict of named "
-            f"results, or give {type(dataset).__name__} an `evaluate`"
-        )
-    try:
+    if judges(dataset):
         found: Mapping[str, Any] = dataset.evaluate(results, logger=logger, **options)
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
-        if type(dataset).__module__.partition(".")[0] not in SCOPES:
-            raise  # the user's own code, whose traceback tells more
-        raise ConfigError(
-            f"evaluate of {type(dataset).__name__} failed: {cause_of(error)}; the "
-            f"evaluation gives it {', '.join(options) or 'no arguments'}"
-        ) from error
-    return found
+        return found
+    if isinstance(results, Mapping):
+        return results
+    raise ConfigError(
+        f"test_fn gave {type(results).__name__}: return a dict of named "
+        f"results, or give {type(dataset).__name__} an `evaluate`"
+    )

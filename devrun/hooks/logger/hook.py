@@ -70,6 +70,9 @@ class LoggerHook(Hook, ABC):
     def log(self, runner: Run) -> Any:
         """Write what is in `runner.log_buffer.output`; called on rank 0 only."""
 
+    def close(self, runner: Run, *, failed: bool) -> None:
+        """Let go of what is written to, at the end of a run or when it fails."""
+
     @staticmethod
     def is_scalar(
         val: Any, include_np: bool = True, include_torch: bool = True
@@ -188,6 +191,10 @@ class LoggerHook(Hook, ABC):
     def after_run(self, runner: Run) -> None:
         if self._val_iters:
             self._log_val_phase(runner)
+        self.close(runner, failed=False)
+
+    def on_exception(self, runner: Run, exception: BaseException) -> None:
+        self.close(runner, failed=True)
 
     def log_now(
         self,
@@ -343,14 +350,7 @@ class TextLoggerHook(LoggerHook):
             self._json.write(record)
         return record
 
-    def after_run(self, runner: Run) -> None:
-        super().after_run(runner)
-        self._close()
-
-    def on_exception(self, runner: Run, exception: BaseException) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def close(self, runner: Run, *, failed: bool) -> None:
         if self._json is not None:
             self._json.close()
             self._json = None

@@ -74,14 +74,7 @@ class TensorboardLoggerHook(LoggerHook):
             else:
                 self.writer.add_scalar(tag, value, step)
 
-    def after_run(self, runner: Run) -> None:
-        super().after_run(runner)
-        self._close()
-
-    def on_exception(self, runner: Run, exception: BaseException) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def close(self, runner: Run, *, failed: bool) -> None:
         if self.writer is not None:
             self.writer.close()
             self.writer = None
@@ -142,16 +135,9 @@ class WandbLoggerHook(LoggerHook):
         else:
             self.run.log({**tags, "global_step": step}, commit=self.commit)
 
-    def after_run(self, runner: Run) -> None:
-        super().after_run(runner)
-        self._finish(0)
-
-    def on_exception(self, runner: Run, exception: BaseException) -> None:
-        self._finish(1)
-
-    def _finish(self, exit_code: int) -> None:
+    def close(self, runner: Run, *, failed: bool) -> None:
         if self.run is not None:
-            self.run.finish(exit_code=exit_code)
+            self.run.finish(exit_code=int(failed))
             self.run = None
 
 
@@ -208,22 +194,15 @@ class MlflowLoggerHook(LoggerHook):
         tags = self.get_loggable_tags(runner)
         self.mlflow.log_metrics(tags, step=self.get_iter(runner))
 
-    def after_run(self, runner: Run) -> None:
-        super().after_run(runner)
-        if self.log_model and runner.rank == 0:
+    def close(self, runner: Run, *, failed: bool) -> None:
+        """End the run, unless it was the user's before training."""
+        if self.log_model and runner.rank == 0 and not failed:
             needs = [f"torch=={torch.__version__}"]  # else mlflow looks for them
             self.mlflow.pytorch.log_model(
                 runner.model, "models", pip_requirements=needs
             )
-        self._end("FINISHED")
-
-    def on_exception(self, runner: Run, exception: BaseException) -> None:
-        self._end("FAILED")
-
-    def _end(self, status: str) -> None:
-        """End the run, unless it was the user's before training."""
         if self._started:
-            self.mlflow.end_run(status)
+            self.mlflow.end_run("FAILED" if failed else "FINISHED")
             self._started = False
 
 

@@ -24,7 +24,6 @@ from devrun.hooks.early_stopping import ResultHook
 from devrun.hooks.schedules.hook import optimizers_of, write
 from devrun.registry import HOOKS, LR_SCHEDULERS, build_from_cfg
 from devrun.run import Run
-from devrun.scopes import foreign
 
 Scheduler = lr_scheduler.LRScheduler
 COUNTS = ("num_bad_epochs", "cooldown_counter", "last_epoch")
@@ -71,7 +70,7 @@ def _hook(cfg: Any, section: str, suffix: str) -> Hook:
     policy = args.pop("policy")
     name = (policy.title() if policy.islower() else policy) + suffix
     # the package that the config was written for may have such a policy
-    if policy and (name in HOOKS or foreign(HOOKS.name, name) is not None):
+    if policy and (name in HOOKS or HOOKS.scoped(name) is not None):
         args["type"] = name
     elif suffix == LR and (policy in LR_SCHEDULERS or "." in policy):
         metric: Any = LR_SCHEDULERS.resolve(policy) is lr_scheduler.ReduceLROnPlateau

@@ -22,6 +22,7 @@ from devrun.interop.mmengine.hooks import (
 )
 from devrun.interop.mmengine.step import Stacked
 from devrun.interop.packages import (
+    SCOPES,
     explained,
     imported,
     in_dicts,
@@ -30,7 +31,6 @@ from devrun.interop.packages import (
     stand_in,
 )
 from devrun.metrics import StatefulMetric
-from devrun.scopes import SCOPES
 from devrun.trust import may_run_code
 
 _REGISTRIES = {

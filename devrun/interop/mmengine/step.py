@@ -18,10 +18,10 @@ from devrun.models.steps import check_gradient, detached
 from devrun.tensors import batch_size_of
 
 
-def guest_of(model: nn.Module) -> EngineGuest | None:
-    """What runs `model` where it is a `BaseModel` of MMEngine, which is imported."""
+def contract_of(model: nn.Module) -> EngineContract | None:
+    """That of a `BaseModel` of MMEngine, which is imported, else None."""
     base = getattr(sys.modules["mmengine.model"], "BaseModel", ())
-    return EngineGuest(model) if isinstance(model, base) else None
+    return EngineContract(model) if isinstance(model, base) else None
 
 
 class _Update:
@@ -183,9 +183,10 @@ def _count(batch: Any) -> int:
     return batch_size_of(batch)
 
 
-class EngineGuest:
-    """Runs a model of MMEngine's kind on devrun's runner."""
+class EngineContract:
+    """How a model of MMEngine's kind is trained on devrun's runner."""
 
+    brings_optimizer = False
     step = staticmethod(engine_step)
     stacked = staticmethod(stacked_batch)
 

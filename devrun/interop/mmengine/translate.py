@@ -21,7 +21,7 @@ from devrun.config.schema import KEYS, USUAL_HELPERS
 from devrun.config.tree import ConfigDict, origin_of, place
 from devrun.interop.mmengine import parts
 from devrun.interop.mmengine.section import Translation, refuse
-from devrun.scopes import SCOPES
+from devrun.interop.packages import SCOPES
 
 _SAME = (
     "auto_scale_lr",

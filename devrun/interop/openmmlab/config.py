@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from devrun.config.config import Config
 from devrun.config.tree import ConfigDict, where
 from devrun.optim import OPTIONS
-from devrun.scopes import VAL_PHASE
 
 logger = logging.getLogger("devrun")
 
@@ -20,7 +20,7 @@ def adapted(cfg: Mapping[str, Any]) -> Any:
     - data sets in a list are their ConcatDataset, which evaluates each by itself;
     - `data.val` and `data.test` are built with `test_mode`, as their tools do;
     - a `val` phase of the workflow takes `data.val` with the pipeline of training,
-      which has the labels that a loss needs;
+      which has the labels that a loss needs, as `data.val_phase`;
     - `sampler` at the top is that of the training loader;
     - options of `paramwise_cfg` that nothing reads are left out, with a warning.
     """
@@ -30,7 +30,8 @@ def adapted(cfg: Mapping[str, Any]) -> Any:
     data = tree.get("data")
     if isinstance(data, dict):
         if any(step[0] == "val" for step in tree.get("workflow") or ()):
-            tree[VAL_PHASE] = _with_pipeline(data.get("val"), _pipeline(data["train"]))
+            inner = _pipeline(data["train"])
+            data["val_phase"] = _with_pipeline(data.get("val"), inner)
         for mode in ("train", "val", "test"):
             if isinstance(data.get(mode), (list, tuple)):
                 data[mode] = {"type": "ConcatDataset", "datasets": data[mode]}
@@ -42,7 +43,7 @@ def adapted(cfg: Mapping[str, Any]) -> Any:
     optimizer = tree.get("optimizer")
     if isinstance(optimizer, dict) and "constructor" not in optimizer:
         _without_unread(optimizer.get("paramwise_cfg"))
-    return tree
+    return cfg._with(tree) if isinstance(cfg, Config) else tree
 
 
 def _pipeline(section: Any) -> Any:

@@ -8,13 +8,17 @@ and adapters see tensors, lists and dicts only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch.nn import functional
+
+from devrun.blame import cause_of
+from devrun.errors import ConfigError
+from devrun.interop.packages import SCOPES
 
 
 def keep_values_on_device(name: str) -> None:
@@ -64,33 +68,25 @@ def _accuracy(
     return [value * share for value in found] if several else found * share
 
 
-def move_augments(model: Any, loaders: Iterable[Any]) -> None:
-    """Have mixup and cutmix of the model done on the host, where batches are made.
+def offer_augments(model: Any) -> None:
+    """Let a device that compiles its steps take mixup and cutmix out of the model.
 
     They draw from Python's and numpy's streams and choose by what they drew, which a
     compiled graph would do once and keep. They see the whole batch of an update.
-
-    Args:
-        loaders: DataLoaders of the training.
     """
-    augments = getattr(model, "augments", None)
-    if not type(augments).__module__.startswith("mmcls."):
-        return
-    for loader in loaders:
-        loader.collate_fn = _Augmented(loader.collate_fn, augments)
-    model.augments = None
+    if type(getattr(model, "augments", None)).__module__.startswith("mmcls."):
+        vars(model)["take_batch_transform"] = partial(_take_augments, model)
 
 
-class _Augmented:
-    """A collate function followed by `augments(img, gt_label)`."""
+def _take_augments(model: Any) -> Any:
+    """The model's own, which it no longer has."""
+    augments, model.augments = model.augments, None
+    return partial(_augmented, augments)
 
-    def __init__(self, collate: Callable[[Any], Any], augments: Any) -> None:
-        self.collate, self.augments = collate, augments
 
-    def __call__(self, samples: list[Any]) -> Any:
-        batch = self.collate(samples)
-        img, label = self.augments(batch["img"], batch["gt_label"])
-        return {**batch, "img": img, "gt_label": label}
+def _augmented(augments: Any, batch: Any) -> Any:
+    img, label = augments(batch["img"], batch["gt_label"])
+    return {**batch, "img": img, "gt_label": label}
 
 
 def collate(samples: list[Any]) -> Any:
@@ -124,16 +120,28 @@ def ignore_others(dataset: Any) -> None:
         label_map.update({old: 255 for old, new in label_map.items() if new == -1})
 
 
-def packed_masks(dataset: Any) -> None:
-    """Have `evaluate` of MMDetection's sets get masks as run lengths, which their test
-    loop makes of them."""
+def explain_evaluate(dataset: Any) -> None:
+    """Have what `evaluate` of the data set refuses of a config said in one line.
+
+    MMDetection's gets masks as run lengths, which its test loop makes of them.
+    """
+    if callable(getattr(type(dataset), "evaluate", None)):
+        dataset.evaluate = partial(_evaluate, dataset)
+
+
+def _evaluate(dataset: Any, results: Any, **options: Any) -> Any:
     kind: Any = type(dataset)
-    if kind.__module__.startswith("mmdet.") and hasattr(kind, "evaluate"):
-        dataset.evaluate = partial(_evaluate_packed, kind.evaluate, dataset)
-
-
-def _evaluate_packed(evaluate: Any, dataset: Any, results: Any, **options: Any) -> Any:
-    if results and isinstance(results[0], tuple):
-        encode = import_module("mmdet.core").encode_mask_results
-        results = [(boxes, encode(masks)) for boxes, masks in results]
-    return evaluate(dataset, results, **options)
+    if kind.__module__.startswith("mmdet.") and results:
+        if isinstance(results[0], tuple):
+            encode = import_module("mmdet.core").encode_mask_results
+            results = [(boxes, encode(masks)) for boxes, masks in results]
+    try:
+        return kind.evaluate(dataset, results, **options)
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        if kind.__module__.partition(".")[0] not in SCOPES:
+            raise  # the user's own code, whose traceback tells more
+        given = [name for name in options if name != "logger"]
+        raise ConfigError(
+            f"evaluate of {kind.__name__} failed: {cause_of(error)}; the evaluation "
+            f"gives it {', '.join(given) or 'no arguments'}"
+        ) from error

@@ -11,12 +11,13 @@ from typing import Any
 
 from devrun.construct import Buildable, call, check_call
 from devrun.errors import DevrunError
-from devrun.interop.openmmlab import config, hooks
+from devrun.interop.openmmlab import hooks
 from devrun.interop.openmmlab.parts import (
     collate,
+    explain_evaluate,
     ignore_others,
     keep_values_on_device,
-    packed_masks,
+    offer_augments,
 )
 from devrun.interop.packages import (
     explained,
@@ -124,13 +125,11 @@ class MmcvScope:
             raise told from error.__cause__
         if kind == "dataset":
             ignore_others(made)
-            packed_masks(made)
+            explain_evaluate(made)
             if not hasattr(made, "collate_fn"):
                 made.collate_fn = collate
-        return made
-
-    def adapted(self, cfg: Mapping[str, Any]) -> Mapping[str, Any]:
-        made: Mapping[str, Any] = config.adapted(cfg)
+        elif kind == "model":
+            offer_augments(made)
         return made
 
     def _theirs(self, kind: str, name: str) -> Buildable | None:
