@@ -199,7 +199,7 @@ def _loaded(
     """
     named = argparse.Namespace(**{**vars(args), "config": config})
     cfg: Any = read_config(named)
-    changes: dict[str, Any] = {"resume_from": None}
+    changes: dict[str, Any] = {}
     given = args.seed if args.seed is not None else seed
     if given is not None or cfg.get("seed") is None:
         changes["seed"] = given or 0

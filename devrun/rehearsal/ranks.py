@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -39,7 +39,8 @@ from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.parent import refusal_of
 from devrun.rehearsal.check.request import Request
 from devrun.runners.session import Session
-from devrun.runners.training import Training, build_training
+from devrun.runners.training import Training
+from devrun.runners.trial import trial
 from devrun.tensors import batch_size_of, local_of, tensors_in
 
 MEMORY, WORK = "memory", "work"
@@ -89,9 +90,16 @@ def rehearse_ranks(
         DevrunError: the training, or its model without values, cannot be built or run.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    training, batch = _built(request.cfg, mode, note)
     found = {}
-    with closing(training.runner), note.stage("the simulation"):
+    with ExitStack() as whole:
+        with note.stage("the build"):
+            building = trial(
+                request.cfg, 0, device="cpu", building=mode, progress=False
+            )
+            with without_values():
+                training = whole.enter_context(building)
+            batch = _batch(training, mode)
+        whole.enter_context(note.stage("the simulation"))
         work = partial(_work, training.runner.session, batch, mode)
         note.fact(WORK, _aside(request, work, seconds))
         for rank in ranks:
@@ -125,24 +133,14 @@ def _aside(request: Request, work: Callable[[], Any], seconds: float) -> Any:
     return result
 
 
-def _built(cfg: Any, mode: FakeTensorMode, note: Notebook) -> tuple[Training, Any]:
-    """The training with a model without values, and a micro-batch of the same kind."""
-    for key in ("load_from", "resume_from", "auto_resume", "performance"):
-        cfg[key] = None
-    cfg.merge_from_dict({"work_dir": str(note.folder / "run"), "device": "cpu"})
-    cfg.merge_from_dict({"data.workers_per_gpu": 0})
-    with note.stage("the build"):
-        with without_values():
-            training = build_training(
-                cfg, progress=False, validate=False, building=mode
-            )
-        training.runner.table.prepare_dry_run()
-        runner = training.runner  # never prepared: weights without values stay so
-        runner.session.step_module.optimizer = runner.optimizer
-        loader = runner.adapter.prepare_dataloader(training.loaders[0], training=True)
-        batch = next(iter(loader))
+def _batch(training: Training, mode: FakeTensorMode) -> Any:
+    """A micro-batch without values, of the kind that the training reads."""
+    runner = training.runner  # never prepared: weights without values stay so
+    runner.session.step_module.optimizer = runner.optimizer
+    loader = runner.adapter.prepare_dataloader(training.loaders[0], training=True)
+    batch = next(iter(loader))
     with mode:
-        return training, resized(batch, batch_size_of(batch), fake=True)
+        return resized(batch, batch_size_of(batch), fake=True)
 
 
 def _tracker(session: Session, optimizer: Any, batch: Any) -> MemTracker:
