@@ -7,10 +7,10 @@ median over the rounds: the best of many is what a shared machine never gives ag
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
-import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -26,13 +26,13 @@ from devrun.dist import all_reduce_max
 from devrun.errors import UnsupportedFeatureError
 from devrun.files import replace_text, user_path
 from devrun.rehearsal.shares import finite
-from devrun.text import joined
+from devrun.text import joined, one_line
 
 SCHEMA = "devrun.peaks/1"
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32,
           "bf16": torch.bfloat16, "fp16": torch.float16}  # fmt: skip
-ROUND = 0.02
-"""Seconds that a case runs in one round, about."""
+ROUNDS = 5
+"""Turns that each case has."""
 SLOW = 0.25
 """Seconds; what takes longer by itself would take the time of all others."""
 _CONVOLUTIONS = (
@@ -96,12 +96,6 @@ class Peaks:
     left_out: list[str]
     schema: str = SCHEMA
 
-    def peak(self, dtype: str) -> float | None:
-        """The best matrix product of `dtype`, GFLOP/s; None if none was measured."""
-        wanted = "matmul", dtype
-        found = [m.median for m in self.measured if (m.kind, m.dtype) == wanted]
-        return max(found, default=None)
-
 
 def measure(adapter: DeviceAdapter, *, seconds: float = 20.0) -> Peaks:
     """Measure the device of `adapter`, set up, for about `seconds`.
@@ -109,7 +103,7 @@ def measure(adapter: DeviceAdapter, *, seconds: float = 20.0) -> Peaks:
     Args:
         adapter: one that computes operation by operation; an emulated one says
             nothing about speed.
-        seconds: of measuring; every case has three rounds at least.
+        seconds: of measuring; every case has five rounds of one run at least.
 
     Raises:
         UnsupportedFeatureError: an emulated device, or one that runs only whole graphs.
@@ -128,7 +122,7 @@ def measure(adapter: DeviceAdapter, *, seconds: float = 20.0) -> Peaks:
     dtypes = infos[device.index or 0].dtypes if infos else ()
     own = not getattr(adapter, "host_shared", False)
     found, left_out = cases(device, dtypes, own_memory=own)
-    rates, failed = _rounds(found, seconds)
+    rates, failed = _rates(found, seconds)
     return Peaks(
         device=str(device),
         description=describe(adapter, device),
@@ -184,9 +178,8 @@ def _random(*shape: int, device: torch.device, dtype: torch.dtype) -> torch.Tens
 
 def _products(
     device: torch.device, name: str, dtype: torch.dtype, large: bool, *, tf32: bool
-) -> list[Case]:
+) -> Iterator[Case]:
     """Square matrices for a GPU or for a CPU, an odd size, and many small ones."""
-    found = []
     sides = (1024, 4096, 8192) if large else (256, 1024)
     shapes = [(1, side, side, side) for side in sides]
     for batch, m, k, n in [*shapes, (1, 1000, 1001, 1000), (64, 128, 64, 128)]:
@@ -195,11 +188,10 @@ def _products(
         b = _random(batch, k, n, device=device, dtype=dtype)
         work = 2.0 * batch * m * k * n
         run = partial(torch.bmm, a, b)
-        found.append(Case("matmul", name, words, work, "GFLOP/s", run))
+        yield Case("matmul", name, words, work, "GFLOP/s", run)
         if tf32:
             quick = partial(_as_tf32, run)
-            found.append(Case("matmul", "tf32", words, work, "GFLOP/s", quick))
-    return found
+            yield Case("matmul", "tf32", words, work, "GFLOP/s", quick)
 
 
 def _as_tf32(run: Callable[[], Any]) -> Any:
@@ -211,8 +203,9 @@ def _as_tf32(run: Callable[[], Any]) -> Any:
         torch.set_float32_matmul_precision(before)
 
 
-def _convolutions(device: torch.device, name: str, dtype: torch.dtype) -> list[Case]:
-    found = []
+def _convolutions(
+    device: torch.device, name: str, dtype: torch.dtype
+) -> Iterator[Case]:
     for shape, weight in _CONVOLUTIONS:
         x = _random(*shape, device=device, dtype=dtype)
         w = _random(*weight, device=device, dtype=dtype)
@@ -224,8 +217,7 @@ def _convolutions(device: torch.device, name: str, dtype: torch.dtype) -> list[C
             given = x.to(memory_format=layout), w.to(memory_format=layout)
             run = partial(F.conv2d, *given, padding=size // 2)
             last = ", channels last" * (layout is torch.channels_last)
-            found.append(Case("conv", name, words + last, work, "GFLOP/s", run))
-    return found
+            yield Case("conv", name, words + last, work, "GFLOP/s", run)
 
 
 def _attention(device: torch.device, name: str, dtype: torch.dtype) -> Case:
@@ -282,62 +274,51 @@ def _reductions(device: torch.device) -> list[Case]:
     return found
 
 
-def _rounds(
-    found: Iterable[Case], seconds: float
-) -> tuple[list[tuple[Case, list[float]]], list[str]]:
-    """Each case's rates, the cases in turn, and what could not be run."""
+def _rates(
+    found: Sequence[Case], seconds: float
+) -> tuple[dict[Case, list[float]], list[str]]:
+    """The rate of each case in each round, and what could not be run, with the reason.
+
+    The cases take turns. Everything is decided by the time of the slowest process: all
+    are to run a collective as often.
+    """
     # here, as what reads a result that was kept need not wait 0.1 s for it
     from torch.utils.benchmark import Timer
 
-    ready: list[tuple[Case, Timer, int, list[float]]] = []
-    failed = []
+    threads = torch.get_num_threads()
+    rates: dict[Case, list[float]] = {}
+    timers, failed = {}, []
     for case in found:
-        threads = torch.get_num_threads()
         timer = Timer("run()", globals={"run": case.run}, num_threads=threads)
-        name = f"{case.kind} {case.dtype} {case.shape}"
+        why = f"over {SLOW} s each"
         try:
-            number = _calibrated(timer)
-        except (RuntimeError, NotImplementedError, TypeError) as error:
-            failed.append(f"{name}: {str(error).partition(chr(10))[0][:120]}")
-            continue
-        if number == 0:
-            failed.append(f"{name}: over {SLOW} s each")
-            continue
-        ready.append((case, timer, number, []))
-    began = time.perf_counter()
-    while ready:
-        for case, timer, number, rates in ready:
-            rates.append(case.work / timer.timeit(number).median)
-        done = len(ready[0][3])
-        spent = all_reduce_max(time.perf_counter() - began)
-        if done >= 3 and spent > seconds * done / (done + 1):
-            break
-    return [(case, rates) for case, _, _, rates in ready], failed
+            case.run()  # compiles, allocates and picks algorithms
+            once = timer.timeit(1).median
+        except (RuntimeError, TypeError) as error:
+            once, why = math.inf, one_line(error)[:120]
+        once = all_reduce_max(once)
+        if once > SLOW:
+            failed.append(f"{case.kind} {case.dtype} {case.shape}: {why}")
+        else:
+            share = seconds / ROUNDS / len(found)
+            timers[case] = timer, min(max(int(share / max(once, 1e-7)), 1), 1 << 16)
+    for _ in range(ROUNDS):
+        for case, (timer, number) in timers.items():
+            rate = case.work / timer.timeit(number).median
+            rates.setdefault(case, []).append(rate)
+    return rates, failed
 
 
-def _calibrated(timer: Any) -> int:
-    """Runs that make up a round; 0 of what takes so long that a smaller shape must do.
-
-    Seconds are those of the slowest process: all are to run a collective as often.
-    """
-
-    def taken(number: int) -> float:
-        return all_reduce_max(timer.timeit(number).median * number)
-
-    # the first run compiles, allocates and picks algorithms
-    if taken(1) > SLOW and taken(1) > SLOW:
-        return 0
-    return min(max(int(ROUND / max(taken(1), 1e-7)), 1), 1 << 16)
-
-
-def _judged(rates: Iterable[tuple[Case, list[float]]]) -> list[Measured]:
-    listed = [(case, *_quartiles(values)) for case, values in rates]
+def _judged(rates: Mapping[Case, list[float]]) -> list[Measured]:
     best: dict[tuple[str, str], float] = {}
-    for case, median, *_ in listed:
-        key = (case.kind, case.dtype)
+    rows = []
+    for case, values in rates.items():
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        key = case.kind, case.dtype
         best[key] = max(best.get(key, 0.0), median)
+        rows.append((case, median, low, high))
     measured = []
-    for case, median, low, high in listed:
+    for case, median, low, high in rows:
         share = median / best[case.kind, case.dtype]
         values = (median / 1e9, low / 1e9, high / 1e9)
         if case.unit == "us":  # a time, made of a rate
@@ -345,11 +326,6 @@ def _judged(rates: Iterable[tuple[Case, list[float]]]) -> list[Measured]:
         named = case.kind, case.dtype, case.shape
         measured.append(Measured(*named, *values, case.unit, share))
     return measured
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return statistics.median(values), low, high
 
 
 def save(peaks: Peaks) -> Path:

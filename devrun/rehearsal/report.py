@@ -29,8 +29,8 @@ from devrun.rehearsal.shares import ADVICE
 from devrun.rehearsal.thinning import thinned
 
 SCHEMA = "devrun.report/1"
-POINTS = 400_000
-"""Of all curves of a page together; each has its share of them, and 2,000 at least."""
+POINTS = 20_000
+"""Of a curve at most, about."""
 DEPTH = 100
 """Of mappings and lists in each other; what is deeper is left out."""
 _FACTS = {
@@ -62,7 +62,6 @@ def report_data(
         raise ConfigError(
             "these runs have no logged value in common; report on each by itself"
         )
-    share = POINTS // max(sum(len(run.curves) for run in runs), 1)
     names = _names(runs)
     return {
         "schema": SCHEMA,
@@ -76,7 +75,7 @@ def report_data(
                     "figures": asdict(
                         digest(run, watts=watts, price_per_hour=price_per_hour)
                     ),
-                    "curves": [_curve(c, run, max(share, 2000)) for c in run.curves],
+                    "curves": [_curve(curve, run) for curve in run.curves],
                     "checkpoints": [asdict(saved) for saved in run.checkpoints],
                     "warnings": [asdict(warned) for warned in run.warnings],
                     "problems": run.problems,
@@ -194,8 +193,8 @@ def _order(column: str, sign: int, row: Mapping[str, Any]) -> tuple[int, float, 
         return 1, 0.0, str(value)
 
 
-def _curve(curve: Curve, run: RecordedRun, points: int) -> dict[str, Any]:
-    steps, values, means = thinned(curve.steps, curve.values, points)
+def _curve(curve: Curve, run: RecordedRun) -> dict[str, Any]:
+    steps, values, means = thinned(curve.steps, curve.values, POINTS)
     at, until = run.train_seconds
     finite = curve.finite()
     return {
