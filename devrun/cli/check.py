@@ -12,7 +12,7 @@ from devrun.cli.flags import add_config_flags, read_config
 from devrun.cli.parser import LineParser, at_least, switch
 from devrun.config import check_config
 from devrun.errors import ConfigError
-from devrun.rehearsal.programs import is_program
+from devrun.rehearsal.kinds import is_program
 from devrun.text import aligned, escape, parsed_size
 
 FOUND = 11
