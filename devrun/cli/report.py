@@ -42,8 +42,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
         flag = "--sort" if args.sort else "--keys"
         raise ConfigError(f"{flag} is of the table; add --table or --csv")
     from devrun.rehearsal.recorded import read_run
-    from devrun.rehearsal.report import comparison, report_data
-    from devrun.rehearsal.report.html import page
+    from devrun.rehearsal.report import comparison, page, report_data
 
     runs = [read_run(work_dir) for work_dir in args.work_dirs]
     costs = {"watts": args.watts, "price_per_hour": args.price_per_hour}

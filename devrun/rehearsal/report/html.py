@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from devrun.rehearsal.report import PART, shown
+from devrun.rehearsal.report.data import PART, shown
 from devrun.rehearsal.shares import ADVICE
 
 _FACTS = {
