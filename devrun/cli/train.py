@@ -165,11 +165,11 @@ def _built(args: argparse.Namespace, plan: Plan) -> Iterator[Any]:
     from devrun.runners.training import build_training
     from devrun.runners.trial import trial
 
-    how = {"progress": args.progress, "allow_pickle": args.allow_pickle}
+    how: dict[str, Any] = {"progress": args.progress, "allow_pickle": args.allow_pickle}
     validate = not args.no_validate
     if args.dry_run:
-        tries = {"evaluate": int(validate), "save": True, "weights": True}
-        with trial(plan.cfg, DRY_UPDATES, **tries, **how) as training:
+        how |= {"evaluate": int(validate), "save": True, "weights": True}
+        with trial(plan.cfg, DRY_UPDATES, **how) as training:
             yield training
     else:
         training = build_training(plan.cfg, validate=validate, **how)

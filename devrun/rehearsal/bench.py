@@ -96,6 +96,12 @@ class Peaks:
     left_out: list[str]
     schema: str = SCHEMA
 
+    def peak(self, dtype: str) -> float | None:
+        """The best matrix product of `dtype`, GFLOP/s; None if none was measured."""
+        wanted = "matmul", dtype
+        found = [m.median for m in self.measured if (m.kind, m.dtype) == wanted]
+        return max(found, default=None)
+
 
 def measure(adapter: DeviceAdapter, *, seconds: float = 20.0) -> Peaks:
     """Measure the device of `adapter`, set up, for about `seconds`.
@@ -320,11 +326,11 @@ def _judged(rates: Mapping[Case, list[float]]) -> list[Measured]:
     measured = []
     for case, median, low, high in rows:
         share = median / best[case.kind, case.dtype]
-        values = (median / 1e9, low / 1e9, high / 1e9)
+        shown = (median / 1e9, low / 1e9, high / 1e9)
         if case.unit == "us":  # a time, made of a rate
-            values = (1e6 / median, 1e6 / high, 1e6 / low)
+            shown = (1e6 / median, 1e6 / high, 1e6 / low)
         named = case.kind, case.dtype, case.shape
-        measured.append(Measured(*named, *values, case.unit, share))
+        measured.append(Measured(*named, *shown, case.unit, share))
     return measured
 
 

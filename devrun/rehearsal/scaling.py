@@ -279,7 +279,8 @@ class _Clock(Hook):
         self.ends: list[float] = []
 
     def after_train_iter(self, runner: Run) -> None:
-        loss = (runner.outputs or {}).get("loss")
+        outputs: Any = runner.outputs or {}
+        loss = outputs.get("loss")
         if loss is not None:
             torch.as_tensor(loss).sum().item()  # waits for it
         self.ends.append(time.perf_counter())

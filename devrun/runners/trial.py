@@ -140,7 +140,7 @@ def shorten(
     return {} if samples is None else _reduce(cfg, samples, least or {})
 
 
-def build_short(cfg: Config, **how: Any) -> Training:
+def build_short(cfg: Any, **how: Any) -> Training:
     """Build a config that was shortened; hooks that send or keep something go."""
     training = build_training(cfg, **how)
     for hook in training.runner.table.prepare_dry_run():
