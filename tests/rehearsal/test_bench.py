@@ -46,6 +46,9 @@ def test_the_cpu_is_measured_and_the_result_kept(devices, cache):
     adapter.setup(0)
     kept = load(adapter)
     assert [asdict(entry) for entry in kept.measured] == data["measured"]
+    products = [row for row in data["measured"] if row["kind"] == "matmul"]
+    fp32 = [row["median"] for row in products if row["dtype"] == "fp32"]
+    assert kept.peak("fp32") == max(fp32) and kept.peak("fp8") is None
     (file,) = cache.rglob("*.json")
     file.write_text(file.read_text()[:100])
     assert load(adapter) is None  # damaged: as if nothing was measured
@@ -141,12 +144,14 @@ def uneven():
     time.sleep(0.001 * (1 + 9 * rank))
 
 runs = {"all_reduce": lambda: dist.all_reduce(values), "alone": alone, "slow": uneven}
-bench.cases = lambda *_, **__: (
-    [bench.Case(k, "fp32", "", 1e9, "GB/s", run) for k, run in runs.items()], []
-)
+rest = "fp32", "", 1e9, "GB/s"
+bench.cases = lambda *_, **__: [
+    bench.Case(kind, *rest, lambda run=run: run) for kind, run in runs.items()
+]
 peaks = bench.measure(adapter, seconds=0.2)
 assert [row.kind for row in peaks.measured] == ["all_reduce", "slow"], peaks
-assert len(peaks.left_out) == 1 and "alone" in peaks.left_out[0], peaks
+said = "not on this rank" if rank else "failed in another process"
+assert peaks.left_out[1:] == ["alone fp32 : " + said], peaks
 dist.all_reduce(values)
 print("whole", flush=True)
 dist.destroy_process_group()
