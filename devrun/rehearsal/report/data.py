@@ -14,8 +14,8 @@ from devrun.hooks.evaluation.best import infer_rule
 from devrun.log.jsonlines import json_number
 from devrun.redact import redact
 from devrun.rehearsal.digest import Digest, digest
-from devrun.rehearsal.recorded import Curve, RecordedRun
 from devrun.rehearsal.report.thinning import thinned
+from devrun.rehearsal.runs import Curve, RecordedRun
 
 SCHEMA = "devrun.report/1"
 POINTS = 20_000
