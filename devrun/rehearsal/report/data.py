@@ -13,7 +13,7 @@ from devrun.errors import ConfigError, nearest
 from devrun.hooks.evaluation.best import infer_rule
 from devrun.log.jsonlines import json_number
 from devrun.redact import redact
-from devrun.rehearsal.digest import Digest, digest
+from devrun.rehearsal.report.digest import Digest, digest
 from devrun.rehearsal.report.thinning import thinned
 from devrun.rehearsal.runs import Curve, RecordedRun
 
