@@ -12,7 +12,7 @@ from devrun.cli.flags import add_config_flags, read_config
 from devrun.cli.parser import LineParser, at_least, switch
 from devrun.config import check_config
 from devrun.errors import ConfigError
-from devrun.rehearsal.programs import is_program
+from devrun.rehearsal.kinds import is_program
 from devrun.text import aligned, escape, parsed_size
 
 FOUND = 11
@@ -112,7 +112,7 @@ def _scaling(args: argparse.Namespace) -> Any:
         grants,
         args.devices,
         memory=args.memory,
-        device=(args.device or ["auto"])[0],
+        device=(args.device or [None])[0],
         timeout=args.timeout,
     )
 
@@ -199,8 +199,10 @@ def _scaling_words(found: Any) -> str:
     lines += aligned(rows, numbers=True)
     lines += [f"{name}: left out: {why}" for name, why in found.left_out.items()]
     if any("not measured" in line for line in lines):
-        what = f"{found.precision} products, under torchrun also sending"
-        lines += ["", f"devrun devices --bench measures and keeps {what}"]
+        how = (
+            "--device D times updates on a device that is here; sending is measured by"
+        )
+        lines += ["", f"{how} devrun devices --bench under torchrun"]
     return "\n".join([*lines, "", f"do: {found.advice}"])
 
 

@@ -117,7 +117,7 @@ def _against(args: argparse.Namespace) -> Any:
     place = user_path(args.against)
     if os.path.isfile(place):
         return _against_file(args, str(place))
-    from devrun.rehearsal.recorded import read_run
+    from devrun.rehearsal.runs import read_run
 
     recorded = read_run(place)
     config = args.configs[0] if args.configs else str(place / "config.yaml")
@@ -199,7 +199,7 @@ def _loaded(
     """
     named = argparse.Namespace(**{**vars(args), "config": config})
     cfg: Any = read_config(named)
-    changes: dict[str, Any] = {"resume_from": None}
+    changes: dict[str, Any] = {}
     given = args.seed if args.seed is not None else seed
     if given is not None or cfg.get("seed") is None:
         changes["seed"] = given or 0

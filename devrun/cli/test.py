@@ -6,7 +6,7 @@ import argparse
 import copy
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,6 @@ from devrun.text import LINE, escape
 
 SPLITS = ("test", "val")
 WEIGHTS = ("evaluated", "trained")
-OF_TRAINING = ("save_best", "rule", "start", "interval", "out_dir")
-"""Arguments of an `evaluation` that say when to evaluate and what to keep."""
-NOT_EVALUATED = (
-    *("work_dir", "load_from", "resume_from", "auto_resume", "watchdog"),
-    *("checkpoint_config", "custom_hooks", "lr_config", "momentum_config"),
-)
-"""Sections of a config that an evaluation has no use for."""
 FORMATS = (".csv", ".jsonl")
 """Of predictions, by the end of the file's name."""
 ORDER = ("shuffle", "drop_last", "sampler", "sampler_cfg", "group_by_length")
@@ -158,16 +151,17 @@ def opened(
     from devrun.hooks.evaluation import EvalHook
     from devrun.interop.lightning_trainer import in_stage
     from devrun.log.logger import get_logger
-    from devrun.runners.training import build_training
+    from devrun.runners.trial import trial
 
     get_logger(log_level=cfg.get("log_level") or "INFO")
-    how = {"initialise": False, "progress": args.progress, "only": only}
+    how: dict[str, Any] = {"initialise": False, "progress": args.progress, "only": only}
     judged = "test" if args.split == "test" else "validate"
     with (
         trusted(args),
         in_stage(stage or judged),
-        closing(build_training(cfg, **how).runner) as runner,
+        trial(cfg, 0, evaluate=1, **how) as training,
     ):
+        runner = training.runner
         runner.load_checkpoint(
             checkpoint,
             strict=True,
@@ -248,13 +242,6 @@ def _reduce(cfg: Any, split: str) -> str | None:
         data["train_dataloader"] = {}
         data["val"] = copy.deepcopy(data[split])
         data["train"] = next(iter(named_sets(copy.deepcopy(data[split])).values()))
-    evaluation = cfg.get("evaluation") or {}
-    for name in OF_TRAINING:
-        evaluation.pop(name, None)
-    cfg["log_config"] = {"hooks": []}
-    cfg["workflow"] = [["train", 1]]
-    for name in NOT_EVALUATED:
-        cfg[name] = None
     return split if own else None
 
 

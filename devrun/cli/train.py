@@ -6,7 +6,8 @@ import argparse
 import os
 import shlex
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,9 @@ from devrun.lock import unlock_directory
 from devrun.log.logger import get_logger
 
 add_arguments = add_train_flags
+
+DRY_UPDATES = 2
+"""Of a dry run."""
 
 
 @dataclass
@@ -130,17 +134,9 @@ def _train(
     set_environment(fast=plan.cfg.get("performance") is not None)
     import_modules(args, plan.cfg)  # the command line may have changed the list
     from devrun.log.env import brief, env_text
-    from devrun.runners.training import build_training
 
-    training = build_training(
-        plan.cfg,
-        validate=not args.no_validate,
-        dry_run=args.dry_run,
-        progress=args.progress,
-        allow_pickle=args.allow_pickle,
-    )
-    runner = training.runner
-    with closing(runner):
+    with _built(args, plan) as training:
+        runner = training.runner
         runner.timestamp = plan.timestamp
         record.write(
             device={"name": runner.adapter.name, "emulated": runner.adapter.emulated},
@@ -161,6 +157,24 @@ def _train(
         if plan.main:
             say(summary(record.facts, plan.work_dir, dry_run=args.dry_run))
     return 0
+
+
+@contextmanager
+def _built(args: argparse.Namespace, plan: Plan) -> Iterator[Any]:
+    """The training, or a dry run of it; closed afterwards."""
+    from devrun.runners.training import build_training
+    from devrun.runners.trial import trial
+
+    how: dict[str, Any] = {"progress": args.progress, "allow_pickle": args.allow_pickle}
+    validate = not args.no_validate
+    if args.dry_run:
+        how |= {"evaluate": int(validate), "save": True, "weights": True}
+        with trial(plan.cfg, DRY_UPDATES, **how) as training:
+            yield training
+    else:
+        training = build_training(plan.cfg, validate=validate, **how)
+        with closing(training.runner):
+            yield training
 
 
 def _prepare_files(args: argparse.Namespace, plan: Plan, session: Session) -> None:

@@ -276,6 +276,13 @@ def where(cfg: Any, key: Any = None) -> Place:
     return Place(origin_of(node, key), path if key is None else (*path, key))
 
 
+def inside(cfg: Any, dotted: str) -> Any:
+    """The value of a dotted key, or None."""
+    for name in dotted.split("."):
+        cfg = cfg.get(name) if hasattr(cfg, "get") else None
+    return cfg
+
+
 def guard(node: ConfigDict | ConfigList, key: Any = None) -> None:
     """Refuse a change of a frozen tree."""
     if node._meta_.frozen:

@@ -22,8 +22,8 @@ from devrun.errors import ConfigError, DevrunError
 from devrun.hooks.base import Hook
 from devrun.hooks.logger.hook import THROUGHPUT, TIMES, LoggerHook
 from devrun.rehearsal.compare import Comparison, Side, compared
-from devrun.rehearsal.recorded import Curve, RecordedRun, flat, read_run
 from devrun.rehearsal.recording import Key, Recording, kept, move_weights, short
+from devrun.rehearsal.runs import Curve, RecordedRun, flat, read_run
 from devrun.run import Run
 
 LOGGED, FAR = 5, 100

@@ -7,11 +7,11 @@ median over the rounds: the best of many is what a shared machine never gives ag
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
-import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,13 @@ from devrun.dist import all_reduce_max
 from devrun.errors import UnsupportedFeatureError
 from devrun.files import replace_text, user_path
 from devrun.rehearsal.shares import finite
-from devrun.text import joined
+from devrun.text import one_line
 
 SCHEMA = "devrun.peaks/1"
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32,
           "bf16": torch.bfloat16, "fp16": torch.float16}  # fmt: skip
-ROUND = 0.02
-"""Seconds that a case runs in one round, about."""
+ROUNDS = 5
+"""Turns that each case has."""
 SLOW = 0.25
 """Seconds; what takes longer by itself would take the time of all others."""
 _CONVOLUTIONS = (
@@ -48,6 +48,7 @@ class Case:
     """One operation.
 
     `work` is what one run of it does, in FLOP or bytes; 1 where its time is asked for.
+    `make` draws its tensors and gives what runs it.
     """
 
     kind: str
@@ -55,7 +56,7 @@ class Case:
     shape: str
     work: float
     unit: str
-    run: Callable[[], Any]
+    make: Callable[[], Callable[[], Any]]
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def measure(adapter: DeviceAdapter, *, seconds: float = 20.0) -> Peaks:
     Args:
         adapter: one that computes operation by operation; an emulated one says
             nothing about speed.
-        seconds: of measuring; every case has three rounds at least.
+        seconds: of measuring; every case has five rounds of one run at least.
 
     Raises:
         UnsupportedFeatureError: an emulated device, or one that runs only whole graphs.
@@ -127,8 +128,11 @@ def measure(adapter: DeviceAdapter, *, seconds: float = 20.0) -> Peaks:
     infos = adapter.list_devices()
     dtypes = infos[device.index or 0].dtypes if infos else ()
     own = not getattr(adapter, "host_shared", False)
-    found, left_out = cases(device, dtypes, own_memory=own)
-    rates, failed = _rounds(found, seconds)
+    left_out = [] if own else ["copies: the device's memory is the host's"]
+    if not _several():
+        left_out.append("all_reduce: one process; start it with torchrun for more")
+    found = list(cases(device, "tf32" in dtypes, own_memory=own))
+    rates, failed = _rates(found, seconds)
     return Peaks(
         device=str(device),
         description=describe(adapter, device),
@@ -145,211 +149,169 @@ def describe(adapter: DeviceAdapter, device: torch.device) -> str:
     return infos[device.index or 0].name if infos else adapter.name
 
 
-def cases(
-    device: torch.device, dtypes: Collection[str], *, own_memory: bool
-) -> tuple[list[Case], list[str]]:
-    """What is measured on `device`, and what is not, with the reason.
+def cases(device: torch.device, tf32: bool, *, own_memory: bool) -> Iterator[Case]:
+    """What is measured on `device`.
 
     Args:
-        dtypes: what the device lists, of which `tf32` is looked at.
         own_memory: whether it has memory apart from the host's, and is fed larger work.
     """
-    found: list[Case] = []
-    left_out: list[str] = []
     for name, dtype in DTYPES.items():
-        try:
-            tf32 = name == "fp32" and "tf32" in dtypes
-            found += _products(device, name, dtype, own_memory, tf32=tf32)
-        except (TypeError, RuntimeError) as error:  # a type that the device lacks
-            left_out.append(f"{name}: {joined(error)}")
-            continue
+        yield from _products(device, name, dtype, own_memory)
+        if name == "fp32" and tf32:
+            for case in _products(device, name, dtype, own_memory, _as_tf32):
+                yield replace(case, dtype="tf32")
         if dtype is not torch.float64:
-            found += _convolutions(device, name, dtype)
-            found.append(_attention(device, name, dtype))
-    found += [_memory(device, own_memory), _launch(device)]
+            yield from _layers(device, name, dtype)
+    draw = partial(_drawn, device, torch.float32)
+    count = 1 << (28 if own_memory else 25)  # far more than the caches hold
+    words = f"triad over {count * 4 >> 20} MiB arrays"
+    arrays = partial(draw, _triad, *[(count,)] * 3)
+    yield Case("memory", "fp32", words, 12.0 * count, "GB/s", arrays)
+    one = partial(draw, torch.add, (1,), (1,))
+    yield Case("launch", "fp32", "one addition", 1.0, "us", one)
     if own_memory:
-        found += _copies(device)
-    else:
-        left_out.append("copies: the device's memory is the host's")
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        found += _reductions(device)
-    else:
-        left_out.append("all_reduce: one process; start it with torchrun for more")
-    return found, left_out
+        for words in ("pageable", "pinned"):
+            copy = partial(_copy, device, 1 << 26, words == "pinned")
+            work = 4.0 * (1 << 26)
+            yield Case("copy", "fp32", f"from {words} memory", work, "GB/s", copy)
+    for count in (1 << 18, 1 << 24) if _several() else ():
+        world = dist.get_world_size()
+        words = f"{count * 4 >> 20} MiB over {world} processes"
+        # bus bandwidth, as nccl-tests count it
+        work = 4.0 * count * 2 * (world - 1) / world
+        reduced = partial(draw, dist.all_reduce, (count,))
+        yield Case("all_reduce", "fp32", words, work, "GB/s", reduced)
 
 
-def _random(*shape: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(shape, device=device).to(dtype)  # zeros would draw less power
+def _several() -> bool:
+    started = dist.is_available() and dist.is_initialized()
+    return started and dist.get_world_size() > 1
+
+
+def _drawn(
+    device: torch.device,
+    dtype: torch.dtype,
+    call: Callable[..., Any],
+    *shapes: tuple[int, ...],
+    layout: torch.memory_format = torch.contiguous_format,
+) -> Callable[[], Any]:
+    """`call` of random tensors: zeros would draw less power."""
+    given = [torch.randn(shape, device=device).to(dtype) for shape in shapes]
+    return partial(call, *(one.to(memory_format=layout) for one in given))
 
 
 def _products(
-    device: torch.device, name: str, dtype: torch.dtype, large: bool, *, tf32: bool
-) -> list[Case]:
+    device: torch.device,
+    name: str,
+    dtype: torch.dtype,
+    large: bool,
+    call: Callable[..., Any] = torch.bmm,
+) -> Iterator[Case]:
     """Square matrices for a GPU or for a CPU, an odd size, and many small ones."""
-    found = []
     sides = (1024, 4096, 8192) if large else (256, 1024)
     shapes = [(1, side, side, side) for side in sides]
     for batch, m, k, n in [*shapes, (1, 1000, 1001, 1000), (64, 128, 64, 128)]:
         words = f"{m}x{k} by {k}x{n}" + f", {batch} of them" * (batch > 1)
-        a = _random(batch, m, k, device=device, dtype=dtype)
-        b = _random(batch, k, n, device=device, dtype=dtype)
-        work = 2.0 * batch * m * k * n
-        run = partial(torch.bmm, a, b)
-        found.append(Case("matmul", name, words, work, "GFLOP/s", run))
-        if tf32:
-            quick = partial(_as_tf32, run)
-            found.append(Case("matmul", "tf32", words, work, "GFLOP/s", quick))
-    return found
+        run = partial(_drawn, device, dtype, call, (batch, m, k), (batch, k, n))
+        yield Case("matmul", name, words, 2.0 * batch * m * k * n, "GFLOP/s", run)
 
 
-def _as_tf32(run: Callable[[], Any]) -> Any:
+def _as_tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        return run()
+        return torch.bmm(a, b)
     finally:
         torch.set_float32_matmul_precision(before)
 
 
-def _convolutions(device: torch.device, name: str, dtype: torch.dtype) -> list[Case]:
-    found = []
+def _layers(device: torch.device, name: str, dtype: torch.dtype) -> Iterator[Case]:
+    """Convolutions in both layouts, and causal attention."""
+    draw = partial(_drawn, device, dtype)
     for shape, weight in _CONVOLUTIONS:
-        x = _random(*shape, device=device, dtype=dtype)
-        w = _random(*weight, device=device, dtype=dtype)
         (batch, channels, height, width), size = shape, weight[2]
         words = f"{size}x{size}, {channels} to {weight[0]} channels, {height}x{width}"
         # of each output: a product and a sum for each weight of its channel
-        work = 2.0 * batch * height * width * w.numel()
+        work = 2.0 * batch * height * width * math.prod(weight)
+        call = partial(F.conv2d, padding=size // 2)
         for layout in (torch.contiguous_format, torch.channels_last):
-            given = x.to(memory_format=layout), w.to(memory_format=layout)
-            run = partial(F.conv2d, *given, padding=size // 2)
+            run = partial(draw, call, shape, weight, layout=layout)
             last = ", channels last" * (layout is torch.channels_last)
-            found.append(Case("conv", name, words + last, work, "GFLOP/s", run))
-    return found
-
-
-def _attention(device: torch.device, name: str, dtype: torch.dtype) -> Case:
-    batch, heads, length, width = 4, 8, 512, 64
-    shape = batch, heads, length, width
-    q, k, v = (_random(*shape, device=device, dtype=dtype) for _ in range(3))
+            yield Case("conv", name, words + last, work, "GFLOP/s", run)
+    batch, heads, length, width = shape = (4, 8, 512, 64)
     # two products, of which the mask leaves half
     work = 2.0 * batch * heads * length * length * width
-    run = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
+    call = partial(F.scaled_dot_product_attention, is_causal=True)
     words = f"causal, {heads} heads of {width}, {length} tokens, batch {batch}"
-    return Case("attention", name, words, work, "GFLOP/s", run)
+    run = partial(draw, call, shape, shape, shape)
+    yield Case("attention", name, words, work, "GFLOP/s", run)
 
 
-def _memory(device: torch.device, large: bool) -> Case:
-    """The STREAM triad, a = b + s c: bytes as STREAM counts them, 3 a value."""
-    count = 1 << (28 if large else 25)  # far more than the caches hold
-    a, b, c = (torch.rand(count, device=device) for _ in range(3))
-    run = partial(torch.add, b, c, alpha=3.0, out=a)
-    words = f"triad over {count * 4 >> 20} MiB arrays"
-    return Case("memory", "fp32", words, 12.0 * count, "GB/s", run)
+def _triad(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+    """STREAM's: three values of each are moved."""
+    torch.add(b, c, alpha=3.0, out=a)
 
 
-def _launch(device: torch.device) -> Case:
-    one = torch.ones(1, device=device)
-    run = partial(torch.add, one, one, out=torch.empty_like(one))
-    return Case("launch", "fp32", "one addition", 1.0, "us", run)
-
-
-def _copies(device: torch.device) -> list[Case]:
-    count = 1 << 26
+def _copy(device: torch.device, count: int, pinned: bool) -> Callable[[], Any]:
     there = torch.empty(count, device=device)
-    found = []
-    for kind, pinned in (("pageable", False), ("pinned", True)):
-        try:
-            here = torch.rand(count, pin_memory=pinned)
-        except RuntimeError:  # a device whose host memory cannot be pinned
-            continue
-        run = partial(there.copy_, here, non_blocking=pinned)
-        words = f"from {kind} memory"
-        found.append(Case("copy", "fp32", words, 4.0 * count, "GB/s", run))
-    return found
+    here = torch.rand(count, pin_memory=pinned)
+    return partial(there.copy_, here, non_blocking=pinned)
 
 
-def _reductions(device: torch.device) -> list[Case]:
-    """Bus bandwidth, as nccl-tests count it: bytes times 2 (n - 1) / n."""
-    world = dist.get_world_size()
-    found = []
-    for count in (1 << 18, 1 << 24):
-        values = torch.rand(count, device=device)
-        work = 4.0 * count * 2 * (world - 1) / world
-        words = f"{count * 4 >> 20} MiB over {world} processes"
-        run = partial(dist.all_reduce, values)
-        found.append(Case("all_reduce", "fp32", words, work, "GB/s", run))
-    return found
+def _rates(
+    found: Sequence[Case], seconds: float
+) -> tuple[dict[Case, list[float]], list[str]]:
+    """The rate of each case in each round, and what could not be run, with the reason.
 
-
-def _rounds(
-    found: Iterable[Case], seconds: float
-) -> tuple[list[tuple[Case, list[float]]], list[str]]:
-    """Each case's rates, the cases in turn, and what could not be run."""
+    The cases take turns. Everything is decided by the time of the slowest process: all
+    are to run a collective as often.
+    """
     # here, as what reads a result that was kept need not wait 0.1 s for it
     from torch.utils.benchmark import Timer
 
-    ready: list[tuple[Case, Timer, int, list[float]]] = []
-    failed = []
+    threads = torch.get_num_threads()
+    rates: dict[Case, list[float]] = {}
+    timers, failed = {}, []
     for case in found:
-        threads = torch.get_num_threads()
-        timer = Timer("run()", globals={"run": case.run}, num_threads=threads)
-        name = f"{case.kind} {case.dtype} {case.shape}"
+        why = "failed in another process"
         try:
-            number = _calibrated(timer)
-        except (RuntimeError, NotImplementedError, TypeError) as error:
-            failed.append(f"{name}: {str(error).partition(chr(10))[0][:120]}")
-            continue
-        if number == 0:
-            failed.append(f"{name}: over {SLOW} s each")
-            continue
-        ready.append((case, timer, number, []))
-    began = time.perf_counter()
-    while ready:
-        for case, timer, number, rates in ready:
-            rates.append(case.work / timer.timeit(number).median)
-        done = len(ready[0][3])
-        spent = all_reduce_max(time.perf_counter() - began)
-        if done >= 3 and spent > seconds * done / (done + 1):
-            break
-    return [(case, rates) for case, _, _, rates in ready], failed
+            run = case.make()
+            run()  # compiles, allocates and picks algorithms
+            timer = Timer("run()", globals={"run": run}, num_threads=threads)
+            once = timer.timeit(1).median
+        except (RuntimeError, TypeError) as error:
+            once, why = math.inf, one_line(error)[:120]
+        once = all_reduce_max(once)
+        if once > SLOW:
+            why = why if math.isinf(once) else f"over {SLOW} s each"
+            failed.append(f"{case.kind} {case.dtype} {case.shape}: {why}")
+        else:
+            share = seconds / ROUNDS / len(found)
+            timers[case] = timer, min(max(int(share / max(once, 1e-7)), 1), 1 << 16)
+    for _ in range(ROUNDS):
+        for case, (timer, number) in timers.items():
+            rate = case.work / timer.timeit(number).median
+            rates.setdefault(case, []).append(rate)
+    return rates, failed
 
 
-def _calibrated(timer: Any) -> int:
-    """Runs that make up a round; 0 of what takes so long that a smaller shape must do.
-
-    Seconds are those of the slowest process: all are to run a collective as often.
-    """
-
-    def taken(number: int) -> float:
-        return all_reduce_max(timer.timeit(number).median * number)
-
-    # the first run compiles, allocates and picks algorithms
-    if taken(1) > SLOW and taken(1) > SLOW:
-        return 0
-    return min(max(int(ROUND / max(taken(1), 1e-7)), 1), 1 << 16)
-
-
-def _judged(rates: Iterable[tuple[Case, list[float]]]) -> list[Measured]:
-    listed = [(case, *_quartiles(values)) for case, values in rates]
+def _judged(rates: Mapping[Case, list[float]]) -> list[Measured]:
     best: dict[tuple[str, str], float] = {}
-    for case, median, *_ in listed:
-        key = (case.kind, case.dtype)
+    rows = []
+    for case, values in rates.items():
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        key = case.kind, case.dtype
         best[key] = max(best.get(key, 0.0), median)
+        rows.append((case, median, low, high))
     measured = []
-    for case, median, low, high in listed:
+    for case, median, low, high in rows:
         share = median / best[case.kind, case.dtype]
-        values = (median / 1e9, low / 1e9, high / 1e9)
+        shown = (median / 1e9, low / 1e9, high / 1e9)
         if case.unit == "us":  # a time, made of a rate
-            values = (1e6 / median, 1e6 / high, 1e6 / low)
+            shown = (1e6 / median, 1e6 / high, 1e6 / low)
         named = case.kind, case.dtype, case.shape
-        measured.append(Measured(*named, *values, case.unit, share))
+        measured.append(Measured(*named, *shown, case.unit, share))
     return measured
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return statistics.median(values), low, high
 
 
 def save(peaks: Peaks) -> Path:

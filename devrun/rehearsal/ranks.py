@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
-from torch.distributed._tools.mem_tracker import MemTracker
-from torch.distributed.fsdp import FSDPModule
 from torch.utils.flop_counter import FlopCounterMode
 
 from devrun.blame import cause_of
@@ -34,30 +31,17 @@ from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
 from devrun.parallel.strategy import Strategy, optimizers_in, strategy_for
 from devrun.rehearsal.check.aside import aside
-from devrun.rehearsal.check.cuda.trial import as_on_gpu, resized
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.parent import refusal_of
 from devrun.rehearsal.check.request import Request
+from devrun.rehearsal.memory import as_on_gpu, resized, size_of, update_memory
 from devrun.runners.session import Session
-from devrun.runners.training import Training, build_training
-from devrun.tensors import batch_size_of, local_of, tensors_in
+from devrun.runners.training import Training
+from devrun.runners.trial import trial
+from devrun.tensors import batch_size_of, tensors_in
 
 MEMORY, WORK = "memory", "work"
 _NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
-_KINDS = {
-    "Parameter": "weights",
-    "Sharded Param": "weights",
-    "Buffer": "weights",
-    "Gradient": "gradients",
-    "Sharded Grad": "gradients",
-    "Optstate": "optimizer state",
-    "OptState": "optimizer state",
-    "Activation": "activations",
-    "Temp": "activations",
-    "Inputs": "batches",
-    "Other": "batches",
-}
-"""What torch's trackers call it; all else is of gathered blocks."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +73,16 @@ def rehearse_ranks(
         DevrunError: the training, or its model without values, cannot be built or run.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    training, batch = _built(request.cfg, mode, note)
     found = {}
-    with closing(training.runner), note.stage("the simulation"):
+    with ExitStack() as whole:
+        with note.stage("the build"):
+            building = trial(
+                request.cfg, 0, device="cpu", building=mode, progress=False
+            )
+            with without_values():
+                training = whole.enter_context(building)
+            batch = _batch(training, mode)
+        whole.enter_context(note.stage("the simulation"))
         work = partial(_work, training.runner.session, batch, mode)
         note.fact(WORK, _aside(request, work, seconds))
         for rank in ranks:
@@ -125,38 +116,14 @@ def _aside(request: Request, work: Callable[[], Any], seconds: float) -> Any:
     return result
 
 
-def _built(cfg: Any, mode: FakeTensorMode, note: Notebook) -> tuple[Training, Any]:
-    """The training with a model without values, and a micro-batch of the same kind."""
-    for key in ("load_from", "resume_from", "auto_resume", "performance"):
-        cfg[key] = None
-    cfg.merge_from_dict({"work_dir": str(note.folder / "run"), "device": "cpu"})
-    cfg.merge_from_dict({"data.workers_per_gpu": 0})
-    with note.stage("the build"):
-        with without_values():
-            training = build_training(
-                cfg, progress=False, validate=False, building=mode
-            )
-        training.runner.table.prepare_dry_run()
-        runner = training.runner  # never prepared: weights without values stay so
-        runner.session.step_module.optimizer = runner.optimizer
-        loader = runner.adapter.prepare_dataloader(training.loaders[0], training=True)
-        batch = next(iter(loader))
+def _batch(training: Training, mode: FakeTensorMode) -> Any:
+    """A micro-batch without values, of the kind that the training reads."""
+    runner = training.runner  # never prepared: weights without values stay so
+    runner.session.step_module.optimizer = runner.optimizer
+    loader = runner.adapter.prepare_dataloader(training.loaders[0], training=True)
+    batch = next(iter(loader))
     with mode:
-        return training, resized(batch, batch_size_of(batch), fake=True)
-
-
-def _tracker(session: Session, optimizer: Any, batch: Any) -> MemTracker:
-    """What sees the memory of a step of the model, as it is now."""
-    model = session.step_module
-    tensors = tuple(tensors_in(batch))
-    for root in (model, session.model):
-        if isinstance(root, FSDPModule):
-            sharded = FSDPMemTracker(root, optimizer)
-            sharded.track_inputs(tensors)
-            return sharded
-    tracker = MemTracker()
-    tracker.track_external(model, optimizer, *tensors)
-    return tracker
+        return resized(batch, batch_size_of(batch), fake=True)
 
 
 def _memory(
@@ -188,36 +155,20 @@ def _memory(
         for module in model.modules():
             if isinstance(module, nn.Linear):
                 module.training = False  # one divided would draw a seed, a value
-    tracker = _tracker(session, optimizer, batch)
-    kept: dict[str, int] = {}
-    largest = sorted((_bytes(unit.parameters()) for unit in units), reverse=True)
-    for _ in range(2):  # the optimizer has its state from the second on
-        with mode, tracker, without_values():
-            with autocast or nullcontext():
-                loss = model(batch, "train")["loss"]
-            loss.backward()
-            del loss
-            kept["gradients"] = _bytes(p.grad for p in model.parameters())
-            optimizer.step()
-            optimizer.zero_grad()
-            tracker.reset_mod_stats()
-    kept["weights"] = _bytes([*model.parameters(), *model.buffers()])
-    kept["optimizer state"] = _bytes(tensors_in(list(optimizer.state.values())))
-    found: Counter[str] = Counter()
-    for sizes in tracker.get_tracker_snapshot("peak").values():
-        for key, size in sizes.items():
-            name = getattr(key, "value", key)
-            found["peak" if name == "Total" else _KINDS.get(name, "gathered")] += size
+    largest = sorted((size_of(unit.parameters()) for unit in units), reverse=True)
+    with without_values():
+        use = update_memory(model, [optimizer], [batch], autocast=autocast, inside=mode)
+    found, kept, peak = Counter(use.bytes), use.kept, use.peak
     if shards > 1:
         found["gathered"] += sum(largest[:2])
-        found["peak"] += sum(largest[:2])
-        found["peak"] -= sum(found[kind] - -(-found[kind] // shards) for kind in kept)
+        peak += sum(largest[:2])
+        peak -= sum(found[kind] - -(-found[kind] // shards) for kind in kept)
         kept = {kind: -(-size // shards) for kind, size in kept.items()}
     views = session.adapter.parallel.gradient_as_bucket_view
     if rank.strategy == "ddp" and rank.devices > 1 and not views:
         found["buckets"] = kept["gradients"]  # which DDP reduces, beside gradients
-        found["peak"] += found["buckets"]
-    return {**found, **kept}
+        peak += found["buckets"]
+    return {**found, **kept, "peak": peak}
 
 
 def _strategy(rank: Rank, training: Training) -> Strategy:
@@ -264,11 +215,6 @@ def _needs_values(error: BaseException) -> UnsupportedFeatureError:
         f"one: {cause_of(error)}; take the value of no tensor, or check it without "
         "--devices"
     )
-
-
-def _bytes(tensors: Iterable[Any]) -> int:
-    """Of what this rank has of them."""
-    return sum(local_of(one).nbytes for one in tensors if isinstance(one, Tensor))
 
 
 def _work(session: Session, batch: Any, mode: FakeTensorMode) -> dict[str, Any]:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from copy import copy
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,7 +26,8 @@ from devrun.files import disk_errors, replace_file
 from devrun.hooks.base import Hook
 from devrun.rehearsal.bench import DTYPES
 from devrun.run import Run
-from devrun.runners.training import Training, build_training
+from devrun.runners.training import Training
+from devrun.runners.trial import trial
 from devrun.step import Capability
 from devrun.tensors import tensors_in
 from devrun.text import one_line
@@ -162,39 +161,9 @@ def weights(runner: Run) -> dict[str, Tensor]:
     }
 
 
-class _End(Hook):
-    """Ends the run in order after so many updates."""
-
-    priority = "LOWEST"
-
-    def __init__(self, updates: int) -> None:
-        self.updates = updates
-
-    def after_train_iter(self, runner: Run) -> None:
-        if runner.iter + 1 >= self.updates:
-            runner.request_stop(f"after {self.updates} updates")
-
-
-@contextmanager
-def short(cfg: Mapping[str, Any], steps: int) -> Iterator[Training]:
-    """The training of `cfg`, which ends after `steps` updates of its own schedule.
-
-    It begins anew, evaluates and saves nothing, and what its hooks insist on writing
-    goes to a folder that is removed.
-    """
-    changed: Any = copy(cfg)
-    phases = cfg.get("workflow") or [("train", 1)]
-    with tempfile.TemporaryDirectory(prefix="devrun-short-") as scratch:
-        changed["work_dir"] = scratch
-        changed["workflow"] = [tuple(phase) for phase in phases if phase[0] != "val"]
-        for key in ("resume_from", "auto_resume", "checkpoint_config"):
-            if key in cfg:
-                changed[key] = None
-        training = build_training(changed, validate=False, progress=False)
-        with closing(training.runner):
-            training.runner.table.prepare_dry_run()
-            training.runner.register_hook(_End(steps))
-            yield training
+def short(cfg: Mapping[str, Any], steps: int) -> AbstractContextManager[Training]:
+    """The training of `cfg`, which ends after `steps` updates of its own schedule."""
+    return trial(cfg, steps, progress=False)
 
 
 def shows_steps(training: Training) -> bool:

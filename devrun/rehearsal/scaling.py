@@ -1,33 +1,46 @@
 """What a training takes on more devices than are here: memory, bytes sent, seconds.
 
 The memory is that of one rank of many, built on tensors without values (`ranks`). The
-bytes are counted. Seconds are FLOPs and bytes over the rates that `devrun devices
---bench` measured and kept; where it kept none, there are no seconds.
+bytes are counted. Seconds are measured or not there: those of an update are of the
+training's own first ones, on a device that is here and was named; those of sending are
+the bytes over the rate that `devrun devices --bench` kept of it.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
+
+import torch
 
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.devices.resolve import resolve_device
 from devrun.errors import ConfigError, DevrunError
-from devrun.rehearsal.bench import Peaks, load
+from devrun.hooks.base import Hook
+from devrun.rehearsal.bench import load
 from devrun.rehearsal.check.child import as_asked
 from devrun.rehearsal.check.cuda.memory import needed
 from devrun.rehearsal.check.notebook import Notebook, Notes
 from devrun.rehearsal.check.parent import TIMEOUT, refusal_of, side_by_side
 from devrun.rehearsal.check.request import Grants, Request
 from devrun.rehearsal.ranks import MEMORY, WORK, Rank, rehearse_ranks
+from devrun.run import Run
+from devrun.runners.trial import trial
+from devrun.text import one_line
 
-SCHEMA = "devrun.scaling/2"
+SCHEMA = "devrun.scaling/3"
 MOST = 4096
 """Devices."""
+UPDATES = 6
+"""That are timed; the first, which compiles and allocates, does not count."""
+TIMED = "seconds of an update"
 MACHINE = 8
 """Devices of a machine, inside which `hybrid` shards and `tensor` divides matrices."""
 
@@ -110,7 +123,7 @@ class Forecast:
     tensor: int
     sent: float
     sending: float | None
-    """Seconds of an update at the measured rate; None where none was measured."""
+    """Seconds of that at the measured rate; None where none was measured."""
     weights: int
     gradients: int
     optimizer_state: int
@@ -124,7 +137,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The result of `scaling`; `left_out` says why a strategy is not there."""
+    """The result of `scaling`; `left_out` says why a strategy or time is not there."""
 
     config: str
     devices: int
@@ -135,7 +148,7 @@ class Scaling:
     flops: int
     """Of an update of one device: matrix products and convolutions."""
     computing: float | None
-    """Seconds of an update at the measured rate; None where none was measured."""
+    """Seconds of an update of one device, measured; None without one."""
     strategies: list[Forecast]
     advice: str
     left_out: dict[str, str] = field(default_factory=dict)
@@ -155,7 +168,7 @@ def scaling(
     devices: int,
     *,
     memory: int | None = None,
-    device: str = "auto",
+    device: str | None = None,
     timeout: float = TIMEOUT,
 ) -> Scaling:
     """Say what `cfg` takes on `devices`, each with the samples of one.
@@ -164,7 +177,7 @@ def scaling(
         cfg: a checked config; nothing in its work_dir is touched.
         grants: what it may import and call.
         memory: bytes of a device.
-        device: whose measured rates count, a device that is here.
+        device: one that is here, on which the first updates are timed; None times none.
         timeout: seconds for one process.
 
     Raises:
@@ -173,9 +186,9 @@ def scaling(
     """
     if not 1 <= devices <= MOST:
         raise ConfigError(f"--devices must be 1 to {MOST}, got {devices}")
-    peaks = _kept(device)
+    rate = None if device is None else _rate(device)
     ranks = _ranks(devices)
-    (notes,) = side_by_side([_Asked(cfg, grants, ranks)], timeout, in_child)
+    (notes,) = side_by_side([_Asked(cfg, grants, ranks, device)], timeout, in_child)
     facts, sums = _fact(notes, WORK), _fact(notes, MEMORY)
     work = Work(
         blocks=tuple(Weight(*one) for one in facts["blocks"]),
@@ -185,7 +198,6 @@ def scaling(
         gathered=1.0 if facts["precision"] == "fp32" else 0.5,
     )
     refused = {n: one["refused"] for n, one in sums.items() if "refused" in one}
-    rate = _rate(peaks)
     found = [
         _forecast(rank, sums[rank.strategy], sent(work, rank), rate, memory)
         for rank in ranks
@@ -193,16 +205,18 @@ def scaling(
     ]
     if not found:
         raise DevrunError(refused[ranks[0].strategy])
-    flops = facts["flops"] * work.micro_batches
-    peak = peaks and peaks.peak(facts["precision"])
+    timed = notes.facts.get(TIMED)
+    if device is not None and not isinstance(timed, float):
+        refused["computing"] = str(timed or "the process took too long, or was lost")
+        timed = None
     return Scaling(
         config=grants.file,
         devices=devices,
         samples=facts["samples"],
         micro_batches=work.micro_batches,
         precision=facts["precision"],
-        flops=flops,
-        computing=flops / peak / 1e9 if peak else None,
+        flops=facts["flops"] * work.micro_batches,
+        computing=timed,
         strategies=found,
         advice=_advice(found, memory),
         left_out=refused,
@@ -216,6 +230,7 @@ class _Asked:
     cfg: Any
     grants: Grants
     ranks: tuple[Rank, ...]
+    device: str | None
 
 
 def in_child(asked: _Asked, note: Notebook, seconds: float) -> None:
@@ -233,9 +248,42 @@ def in_child(asked: _Asked, note: Notebook, seconds: float) -> None:
             cfg = deepcopy(asked.cfg)
             request = Request(cfg, grants, "cpu", "cpu", seen_from_cpu=True)
             rehearse_ranks(request, asked.ranks, note, seconds)
+            if asked.device is not None:  # after all that forks
+                note.fact(TIMED, _timed(asked.cfg, asked.device))
             note.done()
         except DevrunError as error:
             note.refused(error)
+
+
+def _timed(cfg: Any, device: str) -> float | str:
+    """Seconds of an update of the training on `device`, or why there are none."""
+    cfg.merge_from_dict({"device": device})
+    clock = _Clock()
+    try:
+        with trial(cfg, UPDATES, progress=False) as training:
+            training.runner.register_hook(clock)
+            training.run()
+    except Exception as error:  # noqa: BLE001 - such as a batch that does not fit
+        return one_line(error)
+    ends = clock.ends
+    spans = [after - before for before, after in pairwise(ends)]
+    return statistics.median(spans) if spans else "it has a single update"
+
+
+class _Clock(Hook):
+    """When each update was over, on the device too."""
+
+    priority = "LOWEST"
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def after_train_iter(self, runner: Run) -> None:
+        outputs: Any = runner.outputs or {}
+        loss = outputs.get("loss")
+        if loss is not None:
+            torch.as_tensor(loss).sum().item()  # waits for it
+        self.ends.append(time.perf_counter())
 
 
 def _ranks(devices: int) -> tuple[Rank, ...]:
@@ -266,20 +314,16 @@ def _fact(notes: Notes, name: str) -> Any:
     return notes.facts[name]
 
 
-def _kept(device: str) -> Peaks | None:
+def _rate(device: str) -> float | None:
+    """Bytes a second that a rank was measured to send, in the worst all-reduce."""
     adapter = resolve_device(device)
     with ExitStack() as undo:
         undo.callback(adapter.teardown)
         adapter.setup(None)
-        return load(adapter)
-
-
-def _rate(peaks: Peaks | None) -> float | None:
-    """Bytes a second that a rank was measured to send in its best all-reduce."""
+        peaks = load(adapter)
     rows = [] if peaks is None else peaks.measured
     # what is kept counts 2 (n - 1)/n for each byte, which is what a ring sends
-    rates = [row.median * 1e9 for row in rows if row.kind == "all_reduce"]
-    return max(rates, default=None)
+    return min((r.median * 1e9 for r in rows if r.kind == "all_reduce"), default=None)
 
 
 def _forecast(

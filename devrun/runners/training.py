@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from devrun.checkpoint import find_latest
 from devrun.config.dump import to_plain
 from devrun.config.revisions import MODULE
 from devrun.config.schema import unused
@@ -32,7 +29,6 @@ from devrun.models.build import build_loss, build_model, give_first_weights
 from devrun.optim import build_optimizer
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.agreement import check_config
-from devrun.runners.checkpointer import CHECKPOINTS
 from devrun.runners.device_section import (
     adapter_of,
     device_sections,
@@ -52,9 +48,6 @@ _FP32 = ("OptimizerHook", "GradientCumulativeOptimizerHook")
 _FP16 = ("Fp16OptimizerHook", "GradientCumulativeFp16OptimizerHook")
 _FP16_OPTIONS = ("accum_type", "velocity_accum_type")
 
-DRY_BATCHES = 2
-"""Batches of each phase and of the evaluation in a dry run."""
-
 
 @dataclass(frozen=True)
 class Training:
@@ -64,17 +57,20 @@ class Training:
     loaders: list[Any]
     workflow: list[tuple[str, int]]
     cfg: Mapping[str, Any]
-    scratch: tempfile.TemporaryDirectory[str] | None = None
-    """Where a dry run writes what its hooks insist on writing."""
 
     def run(self) -> None:
         """Train to the end of the schedule."""
-        try:
+        with self.located():
+            self.runner.run(self.loaders, self.workflow)
+
+    def make_room(self) -> None:
+        """Divide the model among the ranks before a file is read.
+
+        Each then needs room for its share of the file alone.
+        """
+        if self.runner.adapter.parallel.divides(self.runner.world_size):
             with self.located():
-                self.runner.run(self.loaders, self.workflow)
-        finally:
-            if self.scratch is not None:
-                self.scratch.cleanup()
+                self.runner.prepare()
 
     @contextmanager
     def located(self) -> Iterator[None]:
@@ -105,9 +101,6 @@ def build_training(
     *,
     validate: bool = True,
     initialise: bool = True,
-    dry_run: bool = False,
-    dry_batches: int = DRY_BATCHES,
-    limit_batches: int | None = None,
     progress: bool | None = None,
     allow_pickle: str | None = None,
     only: str | None = None,
@@ -119,10 +112,6 @@ def build_training(
         cfg: a checked config; it is not changed.
         validate: register the evaluation hook where there is a val data set.
         initialise: give a model with an `init_cfg` its first weights.
-        dry_run: a few batches of each phase, one evaluation and one checkpoint, which
-            are written to a temporary folder; `work_dir` is not touched.
-        dry_batches: how many, in a dry run.
-        limit_batches: updates of an epoch and batches of an evaluation at the most.
         progress: show a progress bar; None decides by whether there is a terminal.
         allow_pickle: a file among `resume_from` and `load_from` whose code may run.
         only: the split of a data module that is evaluated, and nothing else read.
@@ -143,27 +132,20 @@ def build_training(
         undo.callback(adapter.teardown)
         adapter.setup(None)  # the ranks must be joined to agree on a seed
         check_config(cfg)
-        scratch = None
-        if dry_run:
-            scratch = tempfile.TemporaryDirectory(prefix="devrun-dry-")
-            undo.callback(scratch.cleanup)
-        limit = limit_batches if scratch is None else dry_batches
         with within(scope), built_from_config():
             training = _built(
                 cfg,
                 adapter,
-                limit,
                 own_loaders=own_loaders,
                 validate=validate,
                 initialise=initialise,
-                scratch=scratch,
                 only=only,
                 building=building or nullcontext(),
             )
         if progress is not False:
             bar = build_from_cfg({"type": "ProgressHook"}, HOOKS)
             training.runner.register_hook(bar, Priority.LOWEST)
-        _load(training, cfg, dry_run=dry_run, allow_pickle=allow_pickle)
+        _load(training, cfg, allow_pickle=allow_pickle)
         undo.pop_all()
     return training
 
@@ -171,16 +153,13 @@ def build_training(
 def _built(
     cfg: Mapping[str, Any],
     adapter: DeviceAdapter,
-    limit: int | None,
     *,
     own_loaders: Callable[..., tuple[list[Any], Any]] | None,
     validate: bool,
     initialise: bool,
-    scratch: tempfile.TemporaryDirectory[str] | None,
     only: str | None,
     building: AbstractContextManager[Any],
 ) -> Training:
-    dry_batches = None if scratch is None else limit
     seed = shared_seed(cfg.get("seed"))
     seed_streams(seed, 0)  # the same first weights on every rank
     with building:
@@ -198,19 +177,17 @@ def _built(
     _check_data(cfg["model"], model, [*loaders, val_loader])
     check_targets(model, loss, loaders, cfg["data"])
     optimizer = cfg.get("optimizer") and build_optimizer(model, cfg["optimizer"])
-    runner_cfg, workflow = _runner_section(cfg, workflow, dry_batches)
     runner = build_runner(
-        runner_cfg,
+        _runner_section(cfg),
         {
             "model": model,
             "loss": loss,
             "optimizer": optimizer,
-            "work_dir": cfg.get("work_dir") if scratch is None else scratch.name,
+            "work_dir": cfg.get("work_dir"),
             "meta": {"seed": seed},
             "device": adapter,
             **parallel_argument(cfg),
             "seed": seed,
-            "limit_batches": limit,
         },
     )
     contract = runner.session.contract
@@ -223,11 +200,8 @@ def _built(
     runner.session.count_batches(loaders, workflow)
     _scale_lr(cfg, optimizer, loaders[0], runner)
     if val_loader is not None:
-        _register_evaluation(runner, cfg, val_loader, dry_batches)
-    if dry_batches is not None:
-        for hook in runner.table.prepare_dry_run():
-            logger.info("%s takes no part in a dry run", type(hook).__name__)
-    return Training(runner, loaders, workflow, cfg, scratch)
+        _register_evaluation(runner, cfg, val_loader)
+    return Training(runner, loaders, workflow, cfg)
 
 
 def _scale_lr(
@@ -275,22 +249,13 @@ def _check_sections(cfg: Mapping[str, Any], *names: str) -> None:
             )
 
 
-def _runner_section(
-    cfg: Mapping[str, Any], workflow: list[tuple[str, int]], limit: int | None
-) -> tuple[dict[str, Any], list[tuple[str, int]]]:
-    """The section and the workflow; those of a dry run where there is a `limit`."""
-    section = copy(cfg["runner"])  # keeps where it was written
+def _runner_section(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The section without what other parts of a training read."""
+    section: dict[str, Any] = copy(cfg["runner"])  # keeps where it was written
     for key in ("fp16_cfg", *(k for f in FACTS.values() for k in f.runner_options)):
         section.pop(key, None)
     section.setdefault("type", "EpochBasedRunner")
-    if limit is None:
-        return section, workflow
-    if "max_iters" in section:
-        short = [(mode, min(times, 1) * limit) for mode, times in workflow]
-        dict.__setitem__(section, "max_iters", limit)  # its place stays
-        return section, short
-    section["max_epochs"] = 1
-    return section, [(mode, min(times, 1)) for mode, times in workflow]
+    return section
 
 
 def _register_hooks(runner: BaseRunner, cfg: Mapping[str, Any]) -> None:
@@ -338,43 +303,23 @@ def _optimizer_section(cfg: Mapping[str, Any], device: str) -> Mapping[str, Any]
 
 
 def _register_evaluation(
-    runner: BaseRunner,
-    cfg: Mapping[str, Any],
-    val_loader: Any,
-    dry_batches: int | None,
+    runner: BaseRunner, cfg: Mapping[str, Any], val_loader: Any
 ) -> None:
     section = copy(cfg.get("evaluation") or {})  # keeps where it was written
     section.setdefault("type", "EvalHook")
     section.setdefault("by_epoch", runner.counts_epochs)
-    if dry_batches is not None:  # once, at its end
-        by_epoch = runner.counts_epochs
-        interval = 1 if by_epoch else dry_batches
-        section.update(interval=interval, by_epoch=by_epoch, start=None)
     hook = build_from_cfg(section, HOOKS, {"dataloader": val_loader})
     runner.register_hook(hook, Priority.LOW)
 
 
 def _load(
-    training: Training,
-    cfg: Mapping[str, Any],
-    *,
-    dry_run: bool,
-    allow_pickle: str | None,
+    training: Training, cfg: Mapping[str, Any], *, allow_pickle: str | None
 ) -> None:
     runner = training.runner
     resume_from = cfg.get("resume_from") or ("auto" if cfg.get("auto_resume") else None)
-    divides = runner.adapter.parallel.divides(runner.world_size)
-    if (resume_from or cfg.get("load_from")) and divides:
-        with training.located():
-            runner.prepare()  # then it needs room for its share of the file alone
-    if resume_from and dry_run:
-        # its weights alone: at its position nothing might be left to try out
-        if resume_from == "auto":
-            resume_from = find_latest(Path(cfg["work_dir"]) / CHECKPOINTS)
-        if resume_from:
-            trusted = resume_from == allow_pickle
-            runner.load_checkpoint(resume_from, strict=True, allow_pickle=trusted)
-    elif resume_from:
+    if resume_from or cfg.get("load_from"):
+        training.make_room()
+    if resume_from:
         runner.resume(
             resume_from,
             allow_changes=bool(cfg.get("allow_changes")),

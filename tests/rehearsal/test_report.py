@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from devrun.cli.main import main
-from devrun.rehearsal.recorded import read_run
-from devrun.rehearsal.thinning import thinned
+from devrun.rehearsal.report.thinning import thinned
+from devrun.rehearsal.runs import read_run
 from tests.support.observe import records
 
 OTHER = {"type": "SGD", "lr": 0.05}

@@ -175,7 +175,7 @@ def test_the_json_has_the_documented_schema(check, folder):
     status, out, err = check("gpt.yaml", *words)
     assert (status, err) == (0, "")
     data = json.loads(out)
-    assert data["schema"] == SCHEMA == "devrun.scaling/2"
+    assert data["schema"] == SCHEMA == "devrun.scaling/3"
     assert data.keys() == names(Scaling)
     assert {frozenset(one) for one in data["strategies"]} == {
         frozenset(names(Forecast))
@@ -217,10 +217,10 @@ def test_the_words_are_a_table_and_an_advice(check):
     assert out.count("not measured") == 1 + sum("no" in row for row in rows)
 
 
-def test_seconds_are_those_of_the_measured_rates(check):
+def test_seconds_are_those_of_the_first_updates_and_of_the_measured_rate(check):
     adapter = resolve_device("cpu")
     adapter.setup(None)
-    rates = [("matmul", "64", 2.0), ("all_reduce", "64 MiB over 2 processes", 0.5)]
+    rates = [("matmul", "64", 2.0), ("all_reduce", "1 MiB", 0.5), ("all_reduce", "", 3)]
     save(
         Peaks(
             device="cpu",
@@ -234,16 +234,17 @@ def test_seconds_are_those_of_the_measured_rates(check):
             left_out=[],
         )
     )
-    status, out, err = check("small.yaml", "--devices", "2", "--json")
+    words = ["--devices", "2", "--device", "cpu"]
+    status, out, err = check("small.yaml", *words, "--json")
     assert status == 0, err
     data = json.loads(out)
     # two linear layers, forward, and all but the first input's gradient
     samples = data["samples"]
     assert data["flops"] == 2 * samples * (2 * 16 * 8 + 3 * 8 * 4)
-    assert data["computing"] == pytest.approx(data["flops"] / 2e9)
+    assert 0 < data["computing"] < 60 and "computing" not in data["left_out"]
     for one in data["strategies"]:
         assert one["sending"] == pytest.approx(one["sent"] / 5e8)
-    _, out, _ = check("small.yaml", "--devices", "2")
+    _, out, _ = check("small.yaml", *words)
     assert "not measured" not in out
     assert "do: parallel: {type: ddp}: the simplest" in out
 

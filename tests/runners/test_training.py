@@ -15,6 +15,7 @@ from devrun.errors import ConfigError, DeviceUnavailableError, DevrunError
 from devrun.hooks import EvalHook, Hook, LoggerHook
 from devrun.registry import HOOKS
 from devrun.runners.training import build_training
+from devrun.runners.trial import trial
 
 CONFIG = {
     "model": {"type": "MLP", "in_features": 12, "hidden": [8], "num_classes": 3},
@@ -139,8 +140,8 @@ def test_a_dry_run_tries_everything_evaluates_once_and_writes_nothing(
             {"type": "Watches", "priority": "LOWEST"},
         ],
     )  # fmt: skip
-    training = build_training(cfg, dry_run=True, progress=False)
-    training.run()
+    with trial(cfg, 2, evaluate=1, save=True, progress=False) as training:
+        training.run()
     seen, said = Watches.seen, capsys.readouterr().err
     assert seen["iterations"] == 2
     assert len(re.findall(r"(?:Epoch|Iter)\(val\).*loss", said)) == 2  # and the phase
@@ -181,7 +182,8 @@ def test_a_dry_run_finds_what_would_end_the_run(monkeypatch, what):
     monkeypatch.setitem(sys.modules, "wandb", None)
     changes, words = BROKEN[what]
     with pytest.raises(DevrunError, match=words) as caught:
-        build_training(config(**changes), dry_run=True, progress=False).run()
+        with trial(config(**changes), 2, evaluate=1, save=True) as training:
+            training.run()
     assert "\n" not in str(caught.value)
 
 
@@ -277,8 +279,13 @@ def test_a_dry_run_of_a_finished_run_tries_its_weights_out(tmp_path, newest):
     cfg = config(work_dir=str(tmp_path), checkpoint_config={"interval": 1})
     build_training(cfg).run()
     path = newest if newest == "auto" else str(tmp_path / newest)
-    dry = build_training({**cfg, "resume_from": path}, dry_run=True)
-    dry.run()
+    resumes = {**cfg, "resume_from": path}
+    with trial(resumes, 2, evaluate=1, save=True, weights=True) as dry:
+        trained = build_training(cfg).runner
+        trained.load_checkpoint(str(tmp_path / "checkpoints/step-00000008"))
+        for name, weight in trained.model.state_dict().items():
+            assert torch.equal(dry.runner.model.state_dict()[name], weight)
+        dry.run()
     assert (dry.runner.epoch, dry.runner.iter) == (1, 2)
 
 

@@ -8,9 +8,10 @@ from time import perf_counter
 from typing import Any
 
 from devrun.checkpoint import host_rng_state, set_host_rng_state
+from devrun.config.tree import inside
 from devrun.devices.ipu.batch import Flat, ShapesError, differing, flatten
 from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.keys import inside, line_of, pasted
+from devrun.rehearsal.check.keys import line_of, pasted
 from devrun.rehearsal.check.probe import Probe
 from devrun.rehearsal.check.sites import maker_of
 from devrun.runners.training import Training

@@ -7,10 +7,7 @@ from typing import Any
 
 import yaml
 
-from devrun.config.tree import where
-
-BATCHES = ("samples_per_gpu", "batch_size", "imgs_per_gpu")
-"""Keys of the samples of a batch, in `data` or in the section of a loader."""
+from devrun.config.tree import inside, where
 
 
 def line_of(cfg: Any, *keys: str) -> str | None:
@@ -38,10 +35,3 @@ def pasted(changes: Mapping[str, Any]) -> str:
 def _flow(value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...").strip()
-
-
-def inside(cfg: Any, dotted: str) -> Any:
-    """The value of a dotted key, or None."""
-    for name in dotted.split("."):
-        cfg = cfg.get(name) if hasattr(cfg, "get") else None
-    return cfg

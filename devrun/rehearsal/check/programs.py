@@ -15,16 +15,16 @@ from devrun.blame import cause_of
 from devrun.device_facts import FACTS
 from devrun.errors import ConfigError
 from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.hpu.program import LazyProgram
-from devrun.rehearsal.check.ipu.program import IPUProgram
+from devrun.rehearsal.check.hpu.script import HPUProgram
+from devrun.rehearsal.check.ipu.script import IPUProgram
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import safely
 from devrun.rehearsal.check.sites import of_error
-from devrun.rehearsal.programs import devices_of
+from devrun.rehearsal.kinds import devices_of
 
 _WATCHES: dict[str, Callable[[Notebook, int | None], Any]] = {
     "ipu": IPUProgram,
-    "hpu": LazyProgram,
+    "hpu": HPUProgram,
 }
 """Device -> what looks on: `found()` notes what was seen so far."""
 

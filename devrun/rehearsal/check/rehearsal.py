@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from copy import deepcopy
 from dataclasses import replace
@@ -16,9 +17,9 @@ from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe, probes, safely
 from devrun.rehearsal.check.request import Grants, Request
 from devrun.rehearsal.check.resume import Updates, differences
-from devrun.rehearsal.check.sizes import rehearsed, smaller
 from devrun.rehearsal.check.workarounds import apply, refusal
-from devrun.runners.training import Training, build_training
+from devrun.runners.training import Training
+from devrun.runners.trial import build_short, shorten
 
 MOST = 12
 """Things that break and are got past, one after another."""
@@ -36,8 +37,7 @@ def rehearse(request: Request, note: Notebook) -> None:
         for probe in probing:
             safely(note, probe.before, cfg)
         folder = whole.enter_context(tempfile.TemporaryDirectory(dir=note.folder))
-        _reduce(cfg, request, note, probing)
-        _change(cfg, rehearsed(cfg, request, folder))
+        _shorten(cfg, request, note, probing, folder)
         for probe in probing:
             _change(cfg, safely(note, probe.changes, cfg) or {})
         first = _trained(cfg, request, note, probing)
@@ -54,16 +54,33 @@ def _change(cfg: Any, changes: dict[str, Any]) -> None:
         cfg.merge_from_dict({key: value}, origin=origin)
 
 
-def _reduce(cfg: Any, request: Request, note: Notebook, probing: list[Probe]) -> None:
-    """Make smaller what would take too long, but not below what a probe needs."""
+def _shorten(
+    cfg: Any, request: Request, note: Notebook, probing: list[Probe], folder: str
+) -> None:
+    """Two rounds of `steps` updates; a run that resumes between them has the second.
+
+    What would take too long is made smaller, but not below what a probe needs.
+    """
     least: dict[str, int] = {}
     for probe in probing:
         least.update(safely(note, probe.least, cfg) or {})
-    for key, size, most in smaller(cfg, request):
-        less = min(size, max(most, least.get(key, 1)))
-        if less < size:
-            cfg.merge_from_dict({key: less})
-            note.reduced(key, less, size)
+    reduced = shorten(
+        cfg,
+        request.steps * 2,
+        evaluate=2,
+        save=True,
+        samples=request.samples,
+        least=least,
+        device=request.section,
+        work_dir=folder,
+    )
+    for key, (less, size) in reduced.items():
+        note.reduced(key, less, size)
+    if cfg.get("seed") is None:
+        _change(cfg, {"seed": 0})
+    own = cfg.get(request.device)
+    if request.mode and isinstance(own, Mapping) and "mode" in own:
+        _change(cfg, {f"{request.device}.mode": request.mode})
 
 
 def import_modules(cfg: Any, grants: Grants, note: Notebook) -> None:
@@ -149,11 +166,7 @@ def _around(
 
 def _built(cfg: Any, request: Request) -> Training:
     trust = cfg.get("load_from") if request.grants.everything else None
-    training = build_training(
-        cfg, limit_batches=request.steps, progress=False, allow_pickle=trust
-    )
-    training.runner.table.prepare_dry_run()
-    return training
+    return build_short(cfg, progress=False, allow_pickle=trust)
 
 
 def _resume(

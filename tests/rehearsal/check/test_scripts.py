@@ -8,7 +8,7 @@ import pytest
 
 from devrun.cli.main import main
 from devrun.rehearsal.check import check_program
-from devrun.rehearsal.programs import devices_of, is_program
+from devrun.rehearsal.kinds import devices_of, is_program
 
 POPTORCH = """
 import argparse

@@ -11,11 +11,11 @@ from devrun.hooks.base import Priority
 from devrun.parallel.strategy import optimizers_in
 from devrun.rehearsal.check.aside import aside
 from devrun.rehearsal.check.cuda.options import BatchSize
-from devrun.rehearsal.check.cuda.trial import Use, use_of
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe
 from devrun.rehearsal.check.request import Request
+from devrun.rehearsal.memory import Use, memory_of
 from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.step import MicroBatches
@@ -104,7 +104,7 @@ class Memory(Probe):
         def use(count: int, fake: bool) -> Use:
             found: Use = aside(
                 self.request,
-                lambda: use_of(
+                lambda: memory_of(
                     training,
                     self.batch,
                     count,

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from devrun.rehearsal.check.keys import BATCHES, inside, line_of
+from devrun.config.tree import inside
+from devrun.rehearsal.check.keys import line_of
+from devrun.runners.trial import BATCHES
 
 _SIZES = [f"{at}.{n}" for at in ("data.train_dataloader", "data") for n in BATCHES]
 

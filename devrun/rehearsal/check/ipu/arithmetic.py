@@ -11,11 +11,12 @@ from devrun.data.build import loader_options
 from devrun.devices.ipu.options import MOST_IPUS, IPUSettings
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.ipu.options import key_of, settings_of
-from devrun.rehearsal.check.keys import BATCHES, given, line_of, pasted
+from devrun.rehearsal.check.keys import given, line_of, pasted
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe
 from devrun.rehearsal.check.request import Request
 from devrun.runners.training import Training
+from devrun.runners.trial import BATCHES
 
 _MICRO = (
     *(f"data.train_dataloader.{name}" for name in BATCHES),

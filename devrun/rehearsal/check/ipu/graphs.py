@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from devrun.config.tree import inside
 from devrun.hooks.base import Priority
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.ipu.arithmetic import Sizes
 from devrun.rehearsal.check.ipu.memory import Divided, Memory, divided
 from devrun.rehearsal.check.ipu.options import key_of, settings_of
 from devrun.rehearsal.check.ipu.splits import micro_batch, proposed, unbalanced
-from devrun.rehearsal.check.keys import inside, line_of, pasted
+from devrun.rehearsal.check.keys import line_of, pasted
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe, safely
 from devrun.rehearsal.check.request import Request

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from devrun.config.loader import DELETE
+from devrun.config.tree import inside
 from devrun.devices.ipu.options import IPUSettings, parse_settings
 from devrun.errors import ConfigError
-from devrun.rehearsal.check.keys import inside
 from devrun.rehearsal.check.request import Request
 from devrun.runners.device_section import device_spec
 

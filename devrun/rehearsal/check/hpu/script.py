@@ -24,7 +24,7 @@ _NO_MARK = "maximal graph size"
 """The cause of a flush that the user did not bring about."""
 
 
-class LazyProgram:
+class HPUProgram:
     """Counts the updates of any optimizer, and what waits in the lazy graph at each.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which files are programs for an accelerator, and for which, by their syntax alone."""
+"""Whether a file is a program or a config, and for which accelerator, by its syntax."""
 
 from __future__ import annotations
 
