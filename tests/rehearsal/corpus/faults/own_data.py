@@ -11,15 +11,15 @@ from devrun.registry import DATASETS, MODELS
 @DATASETS.register_module()
 class Own(Dataset):
     def __init__(self):
-        self.draws = np.random.default_rng(0)
+        self.draws = np.random.default_rng(0)  # fault[cpu,cuda]: resume
+        # remedy: self.draws = np.random
 
     def __len__(self):
         return 24
 
     def __getitem__(self, index):
         seed = torch.Generator().manual_seed(index)
-        noise = self.draws.random()  # fault[cpu,cuda]: resume
-        # remedy: noise = np.random.random()
+        noise = self.draws.random()
         row = torch.randn(16, generator=seed)
         return row + float(noise), index % 4
 
