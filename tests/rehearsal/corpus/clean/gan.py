@@ -33,5 +33,5 @@ class Planted(nn.Module):
         optimizer["gen"].zero_grad()
         loss_g.backward()
         optimizer["gen"].step()
-            logs = {"loss_d": loss_d.detach()}
+        logs = {"loss_d": loss_d.detach()}
         return {"loss": loss_g, "log_vars": logs, "num_samples": len(real)}
