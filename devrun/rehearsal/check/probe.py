@@ -23,6 +23,7 @@ _PROBES: dict[str, tuple[str, ...]] = {
         f"{_HERE}.training:HooksProbe",
         f"{_HERE}.training:GradientsProbe",
         f"{_HERE}.training:SavingProbe",
+        f"{_HERE}.last_batch:LastBatch",
     ),
     "cuda": (
         f"{_HERE}.cuda.steps:Steps",
