@@ -128,6 +128,10 @@ def tag_attributes(model: nn.Module, origins: Origins) -> None:
                 site, line = assigned(kind, name)
                 what = f"{kind.__name__}.{name}"
                 tag(tensor, Host(what, site, _as_buffer(line, name)))
+            for tensor in _hidden(value):
+                site, _ = assigned(kind, name)
+                remedy = f"self.{name} = nn.ModuleList(...), which is moved with it"
+                tag(tensor, Host(f"{kind.__name__}.{name}", site, remedy))
         for name, value in vars(kind).items():
             for tensor in _plain(value):
                 remedy = f'self.register_buffer("{name}", ..., persistent=False)'
@@ -145,6 +149,15 @@ def _plain(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     return list(tensors_in(value)) if type(value) in (list, tuple, dict) else []
+
+
+def _hidden(value: Any) -> list[Tensor]:
+    """Of modules in a plain list, or in a dict, which no module knows of."""
+    parts = value.values() if type(value) is dict else value
+    if type(value) not in (list, tuple, dict):
+        return []
+    modules = [part for part in parts if isinstance(part, nn.Module)]
+    return [one for each in modules for one in (*each.parameters(), *each.buffers())]
 
 
 def _as_buffer(line: str, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -29,6 +29,9 @@ from devrun.run import Run
 from devrun.runners.device_section import option_place
 from devrun.runners.training import Training
 from devrun.tensors import map_tensors
+
+_ENGINE = "_engine_run_backward"
+"""What torch runs a backward pass by; not every version has it."""
 
 
 class Steps(Probe):
@@ -79,12 +82,17 @@ class Steps(Probe):
     @contextmanager
     def watching(self) -> Iterator[None]:
         calls = Calls(self.origins, self.judges)
-        with (
-            patch.object(torch, "save", calls.through(torch.save)),
-            patch.object(torch, "from_numpy", calls.through(torch.from_numpy)),
-            Operators(self.origins, calls, self.judges),
-            calls,
-        ):
+        with ExitStack() as stack:
+            for name in ("save", "from_numpy"):
+                given = getattr(torch, name)
+                stack.enter_context(patch.object(torch, name, calls.through(given)))
+            engine = getattr(torch.autograd, _ENGINE, None)
+            if engine is not None:  # what the user's functions do in a backward pass
+                stack.enter_context(
+                    patch.object(torch.autograd, _ENGINE, calls.again(engine))
+                )
+            stack.enter_context(Operators(self.origins, calls, self.judges))
+            stack.enter_context(calls)
             yield
 
     def after(self, _: Any) -> Iterator[Finding]:

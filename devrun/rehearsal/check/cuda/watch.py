@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from devrun.tensors import tensors_in
 _SHOWN = ("__repr__", "__str__", "__format__")
 _LEAVE = ("cpu", "numpy", "__array__", "tolist", *_SHOWN)
 """Calls that read a whole tensor, of which no operator of the CPU's tells."""
-_MOVES = ("to", "cuda")
+_MOVES = ("to", "cuda", "type")
 """Methods whose result is where they were asked to put it."""
 _COPIES = ("to", "cpu")
 """Those of `_LEAVE` whose result is a tensor on the host."""
@@ -103,9 +104,6 @@ class Calls(TorchFunctionMode):
             if name == "save":
                 self._saved(first)
                 return func(*args, **kwargs)
-            if func is Tensor.backward:
-                with self:  # what the user's functions do in the backward pass
-                    return _backward(*args, **kwargs)
             made = func(*args, **kwargs)
         finally:
             self.name, self.quiet, self.autocast = before
@@ -127,6 +125,15 @@ class Calls(TorchFunctionMode):
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return self.__torch_function__(func, (), args, kwargs)
+
+        return call
+
+    def again(self, func: Any) -> Callable[..., Any]:
+        """`func`, within which other calls are seen than the one in progress."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self if self.name else nullcontext():
+                return func(*args, **kwargs)
 
         return call
 
@@ -165,16 +172,10 @@ class Calls(TorchFunctionMode):
         given = [*args[1:], *kwargs.values()]
         if any(self._origins.on_device(one) for one in given):
             self._origins.tag(made, DEVICE)
-        elif any(isinstance(one, (str, torch.device, int)) for one in given) or (
+        elif any(isinstance(one, (str, torch.device, int, type)) for one in given) or (
             len(args) == 1 and not kwargs
         ):
             self._origins.forget(made)
-
-
-def _backward(
-    tensor: Tensor, gradient: Any = None, *args: Any, inputs: Any = None, **kwargs: Any
-) -> None:
-    torch.autograd.backward(tensor, gradient, *args[:2], inputs=inputs, **kwargs)
 
 
 def _to_host(args: Any, kwargs: Any) -> bool:
