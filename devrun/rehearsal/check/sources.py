@@ -21,7 +21,7 @@ def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
     is_module = isinstance(owner, ModuleType)
     start = r"" if is_module else r"\s*(self\.)?"
     wanted = re.compile(rf"{start}{re.escape(name)}\s*(:|=[^=])")
-    for one in (owner,) if is_module else owner.__mro__:  # type: ignore[union-attr]
+    for one in (owner,) if is_module else owner.__mro__:
         try:
             lines, first = inspect.getsourcelines(one)
             file = str(inspect.getfile(one))
