@@ -29,6 +29,7 @@ _REMEDIES = {
 }
 _FACTORY = "device=x.device, of a tensor x beside it"
 _TYPE = "torch.tensor(...), torch.zeros(...) and so on with device=x.device"
+_GENERATOR = "torch.Generator(x.device), of a tensor x beside it"
 _MODULE = "leave it out, or guard it: if torch.cuda.is_available()"
 _NOTHING: dict[str, Any] = {
     **dict.fromkeys(("synchronize", "set_device", "reset_peak_memory_stats")),
@@ -109,6 +110,7 @@ class Substitutes(TorchFunctionMode):
         for name in _TYPES:
             kind = f"{name}Tensor"
             replace(torch.cuda, kind, self._typed(kind))
+        replace(torch, "Generator", self._generator())
         if self._available:
             replace(torch.cuda, "is_available", self._asked(True))
             replace(torch.cuda, "device_count", self._asked(1))
@@ -181,7 +183,18 @@ class Substitutes(TorchFunctionMode):
             self._tell(f"torch.cuda.{kind}", _TYPE)
             return self._placed(plain(*args, **kwargs).to(self._device))
 
-        return type(kind, (), {"__new__": make, "plain": plain})
+        return _Stand(kind, (), {"__new__": make, "plain": plain})
+
+    def _generator(self) -> type:
+        plain = torch.Generator
+
+        def make(_: type, device: Any = "cpu") -> Any:
+            if _is_cuda(device):
+                self._tell("torch.Generator('cuda')", _GENERATOR)
+                device = self._device
+            return plain(device)
+
+        return _Stand("Generator", (), {"__new__": make, "plain": plain})
 
     def _begun(self, init: Any, name: str) -> Callable[..., None]:
         def begin(self_: Any, *args: Any, **kwargs: Any) -> None:
@@ -204,6 +217,15 @@ def _plain_type(given: Any) -> tuple[str, Any] | None:
         if plain := getattr(kind, "plain", None):
             return f"torch.cuda.{kind.__name__}", plain
     return None
+
+
+class _Stand(type):
+    """A class in place of `plain`, whose instances are its."""
+
+    plain: Any
+
+    def __instancecheck__(cls, one: Any) -> bool:
+        return isinstance(one, cls.plain)
 
 
 class _Idle:

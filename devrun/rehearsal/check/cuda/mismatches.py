@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from devrun.rehearsal.check.cuda.frames import line_asking
 from devrun.rehearsal.check.cuda.origins import (
-    DEVICE,
-    PLACED,
     Host,
     Origins,
     storage_of,
@@ -114,9 +112,7 @@ def tag_attributes(model: nn.Module, origins: Origins) -> None:
     mine = {id(storage_of(one)) for one in moved}
 
     def tag(tensor: Tensor, host: Host) -> None:
-        if PLACED.on_device(tensor):
-            origins.tag(tensor, DEVICE)
-        elif id(storage_of(tensor)) not in mine:
+        if not origins.on_device(tensor) and id(storage_of(tensor)) not in mine:
             origins.tag(tensor, host)
 
     for module in model.modules():

@@ -15,7 +15,7 @@ from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
 from devrun.rehearsal.check.cuda.mismatches import Mismatches, tag_attributes
 from devrun.rehearsal.check.cuda.options import asked_of
-from devrun.rehearsal.check.cuda.origins import DEVICE, Origins
+from devrun.rehearsal.check.cuda.origins import DEVICE, PLACED
 from devrun.rehearsal.check.cuda.precision import Precision
 from devrun.rehearsal.check.cuda.syncs import Syncs, clipping
 from devrun.rehearsal.check.cuda.watch import Calls, Judge, Operators
@@ -41,7 +41,7 @@ class Steps(Probe):
 
     def __init__(self, request: Request, note: Notebook) -> None:
         super().__init__(request, note)
-        self.origins = Origins()
+        self.origins = PLACED
         self.syncs = Syncs(self.origins, self.updating)
 
         self.precision = Precision()

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devrun.rehearsal.check.cuda.births import birth_of
+from devrun.rehearsal.check.cuda.births import birth_of, built_on_host
 from devrun.rehearsal.check.cuda.origins import DEVICE, Host, Origins, flat_tensors
 from devrun.rehearsal.check.findings import Finding
 from devrun.tensors import tensors_in
@@ -220,6 +220,10 @@ class Operators(TorchDispatchMode):
             first = func._schema.name in _FIRST
             results = made[:1] if first else (made,)
             self._tag(results, hosts, on_device, len(inputs))
+        elif not self._calls.name and isinstance(made, Tensor):
+            born = built_on_host()
+            if born is not None and not self._origins.on_device(made):
+                self._origins.tag(made, born)
         return made
 
     def _tag(
