@@ -29,6 +29,8 @@ _INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
 _HOST = "cpu"
 _FOLLOWS = ("type_as", "new_tensor")
 """Calls whose result is where a tensor is that they were given."""
+_FRESH = "aten::lift_fresh"
+"""The operator by which `torch.Tensor([1.0])` hands over what it made."""
 _FIRST = ("aten::_pack_padded_sequence", "aten::_pad_packed_sequence")
 """Operators of which only the first result is on the device; lengths are not."""
 
@@ -216,15 +218,21 @@ class Operators(TorchDispatchMode):
             for judge in self._judges:
                 judge.operator(op)
         made = func(*args, **kwargs)
-        if inputs:
+        fresh = not inputs or func._schema.name == _FRESH
+        if fresh and not self._calls.name:
+            self._born(made)
+        elif inputs:
             first = func._schema.name in _FIRST
             results = made[:1] if first else (made,)
             self._tag(results, hosts, on_device, len(inputs))
-        elif not self._calls.name and isinstance(made, Tensor):
-            born = built_on_host()
-            if born is not None and not self._origins.on_device(made):
-                self._origins.tag(made, born)
         return made
+
+    def _born(self, made: Any) -> None:
+        """`made` came of no tensor, and of no call that is seen."""
+        if isinstance(made, Tensor) and self._origins.of(made) is None:
+            born = built_on_host()
+            if born is not None:
+                self._origins.tag(made, born)
 
     def _tag(
         self, made: Any, hosts: list[tuple[Tensor, Host]], on_device: bool, count: int
