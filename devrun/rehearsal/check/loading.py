@@ -6,7 +6,6 @@ import cProfile
 import inspect
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -116,8 +115,10 @@ def _sample_time(dataset: Any) -> tuple[float, dict[str, float]]:
     try:
         profile.enable()
         for index in range(0, len(dataset), stride):
-            with suppress(Exception):  # which the run tells of
+            try:
                 dataset[index]
+            except Exception:  # noqa: BLE001 - the run tells of it
+                continue
             count += 1
             if count == _SAMPLES or perf_counter() - start > _SECONDS:
                 break
