@@ -117,7 +117,7 @@ def _sample_time(dataset: Any) -> tuple[float, dict[str, float]]:
         for index in range(0, len(dataset), stride):
             try:
                 dataset[index]
-            except Exception:  # noqa: BLE001 - the run tells of it
+            except Exception:  # noqa: BLE001, S112 - the run tells of it
                 continue
             count += 1
             if count == _SAMPLES or perf_counter() - start > _SECONDS:
