@@ -40,6 +40,6 @@ class VAutograd(nn.Module):
         # remedy[ipu]: h = self.mid(h)
         h.register_hook(lambda grad: grad * 2)  # fault[ipu]: cannot be compiled
         # remedy[ipu]: -
-        log.debug(f"features {h}")  # fault[hpu,ipu]: host waits|cannot be compiled
+        log.debug(f"features {h}")  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: -
         return self.head(h)

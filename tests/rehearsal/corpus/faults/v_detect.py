@@ -46,11 +46,11 @@ class VDetect(nn.Module):
         loss = 0.0 * scores.sum()
         for score, delta, box, label in zip(scores, deltas, boxes, labels):
             overlap, match = iou(self.anchors, box).max(1)
-            hits = torch.nonzero(overlap > 0.3).flatten()  # fault[hpu,ipu]: host waits|cannot be compiled
+            hits = torch.nonzero(overlap > 0.3).flatten()  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
             # remedy: hits = overlap.topk(4).indices
             target = box[match[hits]]
             loss = loss + F.smooth_l1_loss(delta[hits], target)
-            if len(label[label > 0]) == 0:  # fault[hpu,ipu]: host waits|cannot be compiled
+            if len(label[label > 0]) == 0:  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
                 # remedy: if len(label) == 0:
                 continue
             wanted = label[match]
@@ -58,10 +58,10 @@ class VDetect(nn.Module):
             # remedy: wanted = wanted * (overlap >= 0.1)
             loss = loss + F.cross_entropy(score, wanted)
             best = score.max(1).values
-            order = best.tolist()  # fault[hpu,ipu]: host waits|cannot be compiled
+            order = best.tolist()  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
             # remedy: order = [0.0]
             loss = loss + 0 * max(order)
-        rows, cols = torch.where(scores[0] > 0)  # fault[hpu,ipu]: host waits|cannot be compiled
+        rows, cols = torch.where(scores[0] > 0)  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: rows, cols = torch.ones_like(scores[0]), torch.ones_like(scores[0])
         loss = loss + 0 * (rows.sum() + cols.sum())
         return {"loss": loss, "log_vars": {"loss": loss}, "num_samples": len(images)}

@@ -63,9 +63,9 @@ class VBert(nn.Module):
 
     def forward(self, input_ids, attention_mask=None, labels=None):
         h = self.embed(input_ids)
-        h = h + self.position(self.places)  # fault[hpu,ipu]: two devices|constant
+        h = h + self.position(self.places)  # fault[hpu]: two devices; fault[ipu]: cannot be compiled
         # remedy: h = h + self.position(torch.arange(10, device=h.device))
-        if attention_mask.all():  # fault[hpu,ipu]: host waits|cannot be compiled
+        if attention_mask.all():  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
             # remedy: if attention_mask is None:
             attention_mask = torch.ones_like(attention_mask)
         for layer in self.layers:
@@ -74,7 +74,7 @@ class VBert(nn.Module):
                 continue
             h = self.norm(h + layer(h, attention_mask))
         lengths = attention_mask.sum(1)
-        h = torch.stack([row[: int(n)].mean(0) for row, n in zip(h, lengths)])  # fault[hpu,ipu]: host waits|cannot be compiled
+        h = torch.stack([row[: int(n)].mean(0) for row, n in zip(h, lengths)])  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: h = (h * attention_mask[..., None]).sum(1) / lengths[:, None]
         logits = self.out(h)
         loss = None if labels is None else F.cross_entropy(logits, labels)

@@ -31,7 +31,7 @@ class VLoop(nn.Module):
             h = h + torch.randn_like(h)
         h[:, ::2] = 0  # fault[ipu]: cannot be compiled
         # remedy: h = h * 0.5
-        noise = torch.distributions.Gamma(torch.ones(16, device=h.device), 1.0).sample()  # fault[hpu,ipu]: on the host|cannot be compiled
+        noise = torch.distributions.Gamma(torch.ones(16, device=h.device), 1.0).sample()  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: noise = torch.zeros(16, device=h.device)
         h = torch.relu(h - self.center) + 0 * noise
         return self.head(h)

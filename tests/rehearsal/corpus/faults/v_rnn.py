@@ -29,19 +29,19 @@ class VRnn(nn.Module):
         state = torch.zeros(len(x), 8)  # fault[hpu]: two devices
         # remedy: state = x.new_zeros(len(x), 8)
         states, turn = [], 0
-        while state.abs().sum() < 1e6 and turn < 6:  # fault[hpu,ipu]: host waits|cannot be compiled
+        while state.abs().sum() < 1e6 and turn < 6:  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
             # remedy: while turn < 6:
             state = self.cell(x[:, turn], state)
             states.append(state)
             turn += 1
         h = torch.stack(states, 1)
         lengths = (x[:, :, 0] > -9).sum(1)
-        packed = pack_padded_sequence(h, lengths, batch_first=True)  # fault[hpu,ipu]: raises|host waits|refused|cannot be compiled
+        packed = pack_padded_sequence(h, lengths, batch_first=True)  # fault[hpu]: raises; fault[ipu]: cannot be compiled
         # remedy: packed = None
         out, _ = self.top(h) if packed is None else self.top(packed)
         if packed is not None:
             out, _ = pad_packed_sequence(out, batch_first=True)
         best = out.norm(dim=2).argmax(1)
-        last = torch.stack([row[i] for row, i in zip(out, best.tolist())])  # fault[hpu,ipu]: host waits|cannot be compiled
+        last = torch.stack([row[i] for row, i in zip(out, best.tolist())])  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: last = out.mean(1)
         return self.head(last)

@@ -30,7 +30,7 @@ class VText(nn.Module):
 
     def train_step(self, data, optimizer):
         ids, tags = data["ids"], data["tags"]
-        longest = int(data["length"].max())  # fault[hpu,ipu]: host waits|cannot be compiled
+        longest = int(data["length"].max())  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: longest = ids.shape[1]
         ids, tags = ids[:, :longest], tags[:, :longest]
         places = torch.arange(longest)  # fault[hpu]: two devices
@@ -40,15 +40,15 @@ class VText(nn.Module):
         x, _ = self.rnn(x)  # fault[ipu]: cannot be compiled
         # remedy: x = torch.cat([x, x], -1)
         logits = self.out(x)
-        one_hot = F.one_hot(tags)  # fault[hpu,ipu]: host waits|cannot be compiled
+        one_hot = F.one_hot(tags)  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: one_hot = F.one_hot(tags, num_classes=5)
         soft = 0.9 * one_hot[..., :5] + 0.02
         losses = -(soft * logits.log_softmax(-1)).sum(-1)
-        loss = torch.masked_select(losses, mask).mean()  # fault[hpu,ipu]: host waits|cannot be compiled
+        loss = torch.masked_select(losses, mask).mean()  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: loss = (losses * mask).sum() / mask.sum()
-        counts = torch.bincount(tags.flatten())  # fault[hpu,ipu]: host waits|cannot be compiled
+        counts = torch.bincount(tags.flatten())  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: counts = torch.bincount(tags.flatten(), minlength=5)
-        used = torch.unique(ids).numel()  # fault[hpu,ipu]: host waits|cannot be compiled
+        used = torch.unique(ids).numel()  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: used = 1
         loss = loss + 0 * counts.float().sum() * used
         return {"loss": loss, "log_vars": {"loss": loss}, "num_samples": len(ids)}

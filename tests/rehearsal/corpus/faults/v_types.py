@@ -37,7 +37,7 @@ class VTypes(nn.Module):
         # remedy: ids = torch.arange(8, device=h.device)
         h = h.double().float()  # fault[hpu]: float64
         # remedy: h = h.float()
-        if torch.allclose(h, torch.zeros_like(h)):  # fault[hpu,ipu]: host waits|cannot be compiled
+        if torch.allclose(h, torch.zeros_like(h)):  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
             # remedy: if False:
             h = h + 1
         return self.head(h).squeeze(1) + 0 * (ids % 7).sum()

@@ -19,23 +19,23 @@ class VVision(nn.Module):
         self.calls = 0
 
     def forward(self, x):
-        x = x - self.mean  # fault[hpu,ipu]: two devices|constant
+        x = x - self.mean  # fault[hpu]: two devices; fault[ipu]: cannot be compiled
         # remedy: x = x - 0.5
-        x = x / self.std  # fault[hpu,ipu]: two devices|constant
+        x = x / self.std  # fault[hpu]: two devices; fault[ipu]: cannot be compiled
         # remedy: x = x / 0.2
         self.calls += 1  # fault[ipu]: once
         # remedy: pass
         h = torch.relu(self.norm(self.conv(x)))
-        if h.max() > 1e6:  # fault[hpu,ipu]: host waits|cannot be compiled
+        if h.max() > 1e6:  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
             # remedy: if False:
             h = h / 2
-        print(f"largest {h.max().item():.2f}")  # fault[hpu,ipu]: host waits|cannot be compiled
+        print(f"largest {h.max().item():.2f}")  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: -
         h = h * float(np.random.rand() > 0.1)  # fault[ipu]: once
         # remedy: h = nn.functional.dropout(h, 0.1, self.training)
-        bright = h[h > 0.5].mean()  # fault[hpu,ipu]: host waits|cannot be compiled
+        bright = h[h > 0.5].mean()  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: bright = (h * (h > 0.5)).mean()
-        rank = torch.linalg.matrix_rank(self.head.weight).float()  # fault[hpu,ipu]: on the host|host waits|cannot be compiled
+        rank = torch.linalg.matrix_rank(self.head.weight).float()  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: rank = 0.0
         pooled = h.mean((2, 3)).cpu()  # fault[hpu]: host waits
         # remedy: pooled = h.mean((2, 3))
