@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -16,6 +18,7 @@ from devrun.rehearsal.check import sites
 from devrun.rehearsal.check.cuda.origins import DEVICE, PLACED
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.hpu.watch import is_foreign, is_own
+from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe
 
 _CUDA = "cuda"
@@ -30,6 +33,7 @@ _REMEDIES = {
 _FACTORY = "device=x.device, of a tensor x beside it"
 _TYPE = "torch.tensor(...), torch.zeros(...) and so on with device=x.device"
 _MODULE = "leave it out, or guard it: if torch.cuda.is_available()"
+_AVAILABLE = "ask for the device that is meant: torch.device('hpu')"
 _NOTHING: dict[str, Any] = {
     **dict.fromkeys(("synchronize", "set_device", "reset_peak_memory_stats")),
     **dict.fromkeys(("init", "set_rng_state", "get_device_properties")),
@@ -39,6 +43,7 @@ _NOTHING: dict[str, Any] = {
     "mem_get_info": (0, 0),
 }
 """Functions of torch.cuda that fail elsewhere -> what stands for their result."""
+_LITERAL = re.compile("""["']cuda(:\\d+)?["']""")
 _RANGES = ("mark", "range_push", "range_pop")
 _TYPES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Byte", "Bool")
 
@@ -57,26 +62,44 @@ class HardWired(Probe):
             yield
             return
         device = _TORCH_NAMES.get(self.request.device, "cpu")
-        with Substitutes(device, self._nothing if here else self._found, here):
+        tell = _ignore if here else telling(self.note, self.request.device)
+        with Substitutes(device, tell, here):
             yield
 
-    def _nothing(self, what: str, remedy: str) -> None:
-        pass
 
-    def _found(self, what: str, remedy: str) -> None:
+def _ignore(what: str, remedy: str) -> None:
+    pass
+
+
+def telling(note: Notebook, device: str) -> Callable[[str, str], None]:
+    """What notes a call that names CUDA, at the line of the user's that names it."""
+
+    def tell(what: str, remedy: str) -> None:
         site = sites.here(2)
         if site is None:
             return
-        self.note.found(
+        note.found(
             Finding(
                 severity="breaks",
                 kind="hard-wired cuda",
                 what=what,
-                why=f"it raises on {self.request.device}, where there is no CUDA",
+                why=f"there is no CUDA on {device}",
                 remedy=remedy,
-                site=site,
+                site=_named_at(site),
             )
         )
+
+    return tell
+
+
+def _named_at(site: str) -> str:
+    """`site`, or the line of its file that gave a name to the device used there."""
+    file, _, line = site.rpartition(":")
+    if _CUDA in linecache.getline(file, int(line)).lower():
+        return site
+    lines = enumerate(linecache.getlines(file), 1)
+    named = (n for n, text in lines if _LITERAL.search(text))
+    return f"{file}:{next(named, line)}"
 
 
 class Substitutes(TorchFunctionMode):
@@ -166,7 +189,10 @@ class Substitutes(TorchFunctionMode):
     def _asked(self, value: Any) -> Callable[..., Any]:
         def call() -> Any:
             before: Any = call.before  # type: ignore[attr-defined]
-            return value if _of_the_user(sys._getframe(1)) else before()
+            if not _of_the_user(sys._getframe(1)):
+                return before()
+            self._tell("torch.cuda.is_available()", _AVAILABLE)
+            return value
 
         return call
 

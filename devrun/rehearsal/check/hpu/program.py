@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from torch.optim import optimizer as optimizers
@@ -10,6 +14,8 @@ from torch.optim import optimizer as optimizers
 from devrun.devices.emulation import use_emulators
 from devrun.devices.hpu.sdk import emulator
 from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.hard_wired import Substitutes, telling
+from devrun.rehearsal.check.hosted import Hosted
 from devrun.rehearsal.check.hpu.remedies import MARK, UNUSED, WHY, remedy_for
 from devrun.rehearsal.check.hpu.report import KINDS, RECOMPILATION, SYNC
 from devrun.rehearsal.check.notebook import Notebook
@@ -28,16 +34,28 @@ class LazyProgram:
     """Counts the updates of any optimizer, and what waits in the lazy graph at each.
 
     Args:
+        script: the program's file.
         memory: bytes of the device; None for those of the emulator.
     """
 
-    def __init__(self, note: Notebook, memory: int | None) -> None:
-        self._note, self._memory = note, memory
+    def __init__(self, note: Notebook, script: str, memory: int | None) -> None:
+        self._note, self._script, self._memory = note, script, memory
         self._updates = self._flushes = self._unmarked = 0
         self._longest = 0
         self._site: str | None = None
         use_emulators()
         self._handle = optimizers.register_optimizer_step_post_hook(self._stepped)
+
+    @contextmanager
+    def getting_past(self) -> Iterator[None]:
+        """Within, what breaks is repaired: tensors elsewhere, and what names CUDA."""
+        # a program that never saw a Gaudi is led along its path for CUDA
+        ported = "habana_frameworks" in Path(self._script).read_text("utf-8", "replace")
+        if not ported:
+            import_module("habana_frameworks.torch.core")
+        tell = telling(self._note, "hpu")
+        with Substitutes("hpu", tell, not ported), Hosted("hpu", self._note):
+            yield
 
     def found(self) -> None:
         """Note what the emulator counted so far."""
