@@ -6,13 +6,13 @@ a fault ends in `# fault[cuda,hpu]: kind`, with the devices where it is one and 
 of the finding, or a word of its kind or subject; several are parted by `; `, as in
 `# fault[cuda]: host sync; fault[ipu]: refused`. Lines of the YAML are marked likewise.
 
-The lines below may hold the remedy: `# remedy: LINE` (or `# remedy[cuda]: LINE`, on some
-of the devices) replaces the line with the fault, `# remedy: -` takes it out, each
+The lines below may hold the remedy: `# remedy: LINE`, or `# remedy[cuda]: LINE` on some
+of the devices, replaces the line with the fault, `# remedy: -` takes it out, each
 `# remedy+: LINE` is one more line; all with the indentation of the line with the fault.
 `# remedy: --cfg-options KEY=VALUE` changes the config.
 
 `# check: WORDS` gives words to the command, and `# words: WORDS` to a script.
-`clean/NAME.py` has no fault; `# devices: hpu` says where it is tried, if not everywhere.
+`clean/NAME.py` has none; `# devices: hpu` says where it is tried, if not everywhere.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Score:
             rows.append((device, *counts, share, self.alarms[device], *mended))
         widths = [max(len(str(row[i])) for row in rows) for i in range(len(head))]
         lines = (
-            "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths))
+            "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True))
             for row in rows
         )
         return "\n".join([*(line.rstrip() for line in lines), *self.told])
