@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
@@ -25,15 +25,13 @@ _CUDA = "cuda"
 _TORCH_NAMES = {"hpu": "hpu"}
 """Device -> its name in torch, where a rehearsal's tensors are not on the CPU."""
 _REMEDIES = {
+    "device": "device=x.device, of a tensor x beside it",
+    "module": "leave it out, or guard it: if torch.cuda.is_available()",
     "cuda": "x.to(y.device) of a tensor y beside it; a module, a buffer or a batch "
     "needs none: devrun moves them",
     "autocast": "leave it out, and optimizer_config: {precision: bf16} in the config",
     "GradScaler": "leave it out, and optimizer_config: {precision: fp16} in the config",
 }
-_FACTORY = "device=x.device, of a tensor x beside it"
-_TYPE = "torch.tensor(...), torch.zeros(...) and so on with device=x.device"
-_MODULE = "leave it out, or guard it: if torch.cuda.is_available()"
-_AVAILABLE = "ask for the device that is meant: torch.device('hpu')"
 _NOTHING: dict[str, Any] = {
     **dict.fromkeys(("synchronize", "set_device", "reset_peak_memory_stats")),
     **dict.fromkeys(("init", "set_rng_state", "get_device_properties")),
@@ -67,14 +65,21 @@ class HardWired(Probe):
             yield
 
 
-def _ignore(what: str, remedy: str) -> None:
+def _ignore(what: str, name: str) -> None:
     pass
 
 
-def telling(note: Notebook, device: str) -> Callable[[str, str], None]:
-    """What notes a call that names CUDA, at the line of the user's that names it."""
+def telling(
+    note: Notebook, device: str, instead: Mapping[str, str] = _REMEDIES
+) -> Callable[[str, str], None]:
+    """What notes a call that names CUDA, at the line of the user's that names it.
 
-    def tell(what: str, remedy: str) -> None:
+    Args:
+        instead: what to write, by what names CUDA; that of `device` for the rest.
+    """
+
+    def tell(what: str, name: str) -> None:
+        remedy = instead.get(name) or instead["device"]
         site = sites.here(2)
         if site is None:
             return
@@ -107,7 +112,7 @@ class Substitutes(TorchFunctionMode):
 
     Args:
         device: as torch names it, on which a rehearsal's tensors are.
-        note: given the call, such as `.cuda()`, and the remedy.
+        note: given the call, such as `.cuda()`, and what names CUDA in it.
         available: whether the user's code is told that CUDA is there.
     """
 
@@ -150,13 +155,13 @@ class Substitutes(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == _CUDA and getattr(func, "__objclass__", None) is not None:
-            self._tell(".cuda()", _REMEDIES["cuda"])
+            self._tell(".cuda()", "cuda")
             return self._placed(args[0].to(self._device))
         if _is_cuda(kwargs.get("device")):
-            self._tell(f"{name}(device='cuda')", _REMEDIES.get(name, _FACTORY))
+            self._tell(f"{name}(device='cuda')", name)
             kwargs = {**kwargs, "device": self._device}
         elif name == "to" and len(args) > 1 and _is_cuda(args[1]):
-            self._tell(".to('cuda')", _REMEDIES["cuda"])
+            self._tell(".to('cuda')", "cuda")
             args = (args[0], self._device, *args[2:])
         else:
             return func(*args, **kwargs)
@@ -181,7 +186,7 @@ class Substitutes(TorchFunctionMode):
             before: Any = getattr(call, "before", None)
             if before is not None and not _of_the_user(sys._getframe(1)):
                 return before(*args, **kwargs)
-            self._tell(name, _MODULE)
+            self._tell(name, "module")
             return value
 
         return call
@@ -191,7 +196,7 @@ class Substitutes(TorchFunctionMode):
             before: Any = call.before  # type: ignore[attr-defined]
             if not _of_the_user(sys._getframe(1)):
                 return before()
-            self._tell("torch.cuda.is_available()", _AVAILABLE)
+            self._tell("torch.cuda.is_available()", "device")
             return value
 
         return call
@@ -203,7 +208,7 @@ class Substitutes(TorchFunctionMode):
             return plain
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._tell(f"torch.cuda.{kind}", _TYPE)
+            self._tell(f"torch.cuda.{kind}", "device")
             return plain(*args, **kwargs).to(self._device)
 
         return call
@@ -213,8 +218,10 @@ class Substitutes(TorchFunctionMode):
             key = "device" if name == "GradScaler" else "device_type"
             given = args[0] if args else kwargs.get(key, _CUDA)
             if _is_cuda(given):
-                self._tell(f"{name}('cuda')", _REMEDIES[name])
+                self._tell(f"{name}('cuda')", name)
                 kwargs.pop(key, None)
+                if name == "GradScaler":
+                    kwargs["enabled"] = False  # CUDA's own operators update it
                 args = (self._device, *args[1:])
             init(self_, *args, **kwargs)
 

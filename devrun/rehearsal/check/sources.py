@@ -8,6 +8,15 @@ import linecache
 
 def assigned(kind: type, name: str) -> tuple[str | None, str]:
     """`file:line` and text of the assignment of `self.name` in the class."""
+    kinds = ("buffer", "parameter")
+    begins = (
+        *(f"self.{name} =", f"self.{name}:"),
+        *(
+            f"self.register_{kind}({quote}{name}{quote}"
+            for kind in kinds
+            for quote in "'\""
+        ),
+    )
     for owner in kind.__mro__:
         try:
             lines, start = inspect.getsourcelines(owner)
@@ -15,7 +24,7 @@ def assigned(kind: type, name: str) -> tuple[str | None, str]:
         except (OSError, TypeError):
             continue
         for offset, line in enumerate(lines):
-            if line.strip().startswith((f"self.{name} =", f"self.{name}:")):
+            if line.strip().startswith(begins):
                 number = max(start, 1) + offset
                 return f"{file}:{number}", linecache.getline(file, number).strip()
     return None, ""

@@ -15,6 +15,7 @@ CPU_FALLBACK = "cpu_fallback"
 DYNAMIC_OP = "dynamic_op"
 COMPILATION = "compilation"
 FLOAT64 = "float64"
+INT64 = "int64"
 GRAPH_SKIPPED = "graph_skipped"
 
 

@@ -13,6 +13,7 @@ from torch.optim import optimizer as optimizers
 
 from devrun.devices.emulation import use_emulators
 from devrun.devices.hpu.sdk import emulator
+from devrun.rehearsal.check.dense import dense_buffers
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.hard_wired import Substitutes, telling
 from devrun.rehearsal.check.hosted import Hosted
@@ -26,6 +27,18 @@ _OFTEN = 0.5
 _SETTLED = 4
 """Graphs compiled at one line that a loop with fixed shapes does not exceed."""
 _UNMARKED = 3
+_INSTEAD = {
+    "cuda": 'x.to("hpu")',
+    "autocast": 'torch.autocast("hpu", dtype=torch.bfloat16)',
+    "GradScaler": "leave it out: bf16 needs no loss scaling",
+    "device": 'device="hpu"',
+}
+"""What stands for CUDA in a program of one's own."""
+_IMPORT = (
+    "habana_frameworks",
+    "torch knows no device hpu before it is imported",
+    "import habana_frameworks.torch.core as htcore",
+)
 _NO_MARK = "maximal graph size"
 """The cause of a flush that the user did not bring about."""
 
@@ -51,11 +64,16 @@ class LazyProgram:
         """Within, what breaks is repaired: tensors elsewhere, and what names CUDA."""
         # a program that never saw a Gaudi is led along its path for CUDA
         ported = "habana_frameworks" in Path(self._script).read_text("utf-8", "replace")
-        if not ported:
-            import_module("habana_frameworks.torch.core")
-        tell = telling(self._note, "hpu")
-        with Substitutes("hpu", tell, not ported), Hosted("hpu", self._note):
+        import_module("habana_frameworks.torch.core")
+        tell = telling(self._note, "hpu", _INSTEAD)
+        with (
+            Substitutes("hpu", tell, not ported),
+            Hosted("hpu", self._note),
+            dense_buffers(self._note, "hpu"),
+        ):
             yield
+        if not ported:
+            self._note.found(Finding("breaks", "not imported", *_IMPORT))
 
     def found(self) -> None:
         """Note what the emulator counted so far."""

@@ -38,8 +38,9 @@ class VAutograd(nn.Module):
         # remedy[ipu]: h = torch.round(h * 16) / 16
         h = checkpoint(self.mid, h, use_reentrant=False)  # fault[ipu]: cannot be compiled
         # remedy[ipu]: h = self.mid(h)
-        h.register_hook(lambda grad: grad * 2)  # fault[ipu]: cannot be compiled
-        # remedy[ipu]: -
+        if h.requires_grad:
+            h.register_hook(lambda grad: grad * 2)  # fault[ipu]: cannot be compiled
+            # remedy[ipu]: -
         log.debug(f"features {h}")  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: -
         return self.head(h)

@@ -17,12 +17,13 @@ class VBreaks(nn.Module):
 
     def forward(self, x):
         h = self.conv(x).mean((2, 3))
-        h = h.view(-1).resize_(len(x), 8)
+        h = h.view(-1).resize_(len(x), 8)  # fault[hpu,ipu]: raises
+        # remedy: h = h.view(len(x), 8)
         h = self.norm(h)
         h = h + torch.zeros(8).numpy().sum() * torch.from_numpy(h.detach().numpy()).sum()  # fault[hpu]: refused; fault[ipu]: cannot be compiled
         # remedy: h = h
-        h = h + torch.ones(len(x), 8)  # fault[hpu]: two devices; fault[ipu]: cannot be compiled
-        # remedy: h = h + torch.ones(len(x), 8, device=h.device)
+        h = h + torch.ones(8)  # fault[hpu]: two devices; fault[ipu]: cannot be compiled
+        # remedy: h = h + torch.ones(8, device=h.device)
         spread = torch.linalg.svdvals(self.head.weight)[0]  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: spread = self.head.weight.norm()
         return self.head(h) / spread

@@ -30,7 +30,7 @@ class VOps(nn.Module):
         power = torch.fft.rfft(h).abs().mean()  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: power = h.square().mean().sqrt()
         gram = h.t() @ h + torch.eye(16, device=h.device)
-        whiten = torch.linalg.cholesky(gram)  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
+        whiten = torch.linalg.cholesky(gram)  # fault[ipu]: cannot be compiled
         # remedy: whiten = gram / gram.norm()
         inverse = torch.linalg.inv(gram)  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: inverse = gram
@@ -38,7 +38,7 @@ class VOps(nn.Module):
         # remedy: seen = h.detach()
         wide = F.interpolate(h[:, None], size=32, mode="linear")  # fault[ipu]: cannot be compiled
         # remedy: wide = F.interpolate(h[:, None], size=32, mode="nearest")
-        middle = h.kthvalue(8, dim=1).values  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
+        middle = h.kthvalue(8, dim=1).values  # fault[ipu]: cannot be compiled
         # remedy: middle = h.mean(1)
         places = torch.searchsorted(torch.linspace(-1, 1, 8, device=h.device), h.detach())  # fault[ipu]: cannot be compiled
         # remedy: places = h.detach()

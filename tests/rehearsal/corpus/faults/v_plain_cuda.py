@@ -1,6 +1,7 @@
 """A training script for one GPU."""
 
-import torch
+import torch  # fault[hpu]: not imported
+# remedy: import torch, habana_frameworks.torch.core
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -30,5 +31,3 @@ for epoch in range(2):
         scaler.update()
         print(loss.item())  # fault[hpu]: host waits
         # remedy: -
-    torch.cuda.empty_cache()  # fault[hpu]: hard-wired cuda
-    # remedy: -

@@ -1,6 +1,7 @@
 """A script that falls back to the CPU where it sees no GPU."""
 
-import torch
+import torch  # fault[hpu]: not imported
+# remedy: import torch, habana_frameworks.torch.core
 from torch import nn
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # fault[hpu]: hard-wired cuda

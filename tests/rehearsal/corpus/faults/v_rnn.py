@@ -26,17 +26,17 @@ class VRnn(nn.Module):
         self.head = nn.Linear(8, 3)
 
     def forward(self, x):
-        state = torch.zeros(len(x), 8)  # fault[hpu]: two devices
-        # remedy: state = x.new_zeros(len(x), 8)
+        state = torch.zeros(len(x), 8)
         states, turn = [], 0
         while state.abs().sum() < 1e6 and turn < 6:  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
             # remedy: while turn < 6:
-            state = self.cell(x[:, turn], state)
+            state = self.cell(x[:, turn], state)  # fault[hpu]: two devices; fault[ipu]: cannot
+            # remedy: state = self.cell(x[:, turn], state.to(x.device))
             states.append(state)
             turn += 1
         h = torch.stack(states, 1)
         lengths = (x[:, :, 0] > -9).sum(1)
-        packed = pack_padded_sequence(h, lengths, batch_first=True)  # fault[hpu]: raises; fault[ipu]: cannot be compiled
+        packed = pack_padded_sequence(h, lengths, batch_first=True)  # fault[hpu]: refused; fault[ipu]: cannot be compiled
         # remedy: packed = None
         out, _ = self.top(h) if packed is None else self.top(packed)
         if packed is not None:

@@ -33,9 +33,9 @@ class VText(nn.Module):
         longest = int(data["length"].max())  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: longest = ids.shape[1]
         ids, tags = ids[:, :longest], tags[:, :longest]
-        places = torch.arange(longest)  # fault[hpu]: two devices
-        # remedy: places = torch.arange(longest, device=ids.device)
-        mask = places[None] < data["length"][:, None]
+        places = torch.arange(longest)
+        mask = places[None] < data["length"][:, None]  # fault[hpu]: two devices; fault[ipu]: cannot
+        # remedy: mask = places[None].to(ids.device) < data["length"][:, None]
         x = self.embed(ids)
         x, _ = self.rnn(x)  # fault[ipu]: cannot be compiled
         # remedy: x = torch.cat([x, x], -1)
@@ -47,7 +47,7 @@ class VText(nn.Module):
         loss = torch.masked_select(losses, mask).mean()  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: loss = (losses * mask).sum() / mask.sum()
         counts = torch.bincount(tags.flatten())  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
-        # remedy: counts = torch.bincount(tags.flatten(), minlength=5)
+        # remedy: counts = (tags.flatten()[:, None] == torch.arange(5, device=ids.device)).sum(0)
         used = torch.unique(ids).numel()  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: used = 1
         loss = loss + 0 * counts.float().sum() * used

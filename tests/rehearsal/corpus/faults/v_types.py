@@ -32,7 +32,7 @@ class VTypes(nn.Module):
 
     def forward(self, x):
         h = self.body(x.float()) * self.scale.float()
-        h = h @ self.links if not self.links.is_sparse else torch.sparse.mm(self.links, h.t()).t()
+        h = (self.links @ h.t()).t()
         ids = torch.arange(8, device=h.device) * 3_000_000_000  # fault[hpu,ipu]: int64
         # remedy: ids = torch.arange(8, device=h.device)
         h = h.double().float()  # fault[hpu]: float64
