@@ -160,6 +160,9 @@ class Substitutes(TorchFunctionMode):
         if _is_cuda(kwargs.get("device")):
             self._tell(f"{name}(device='cuda')", name)
             kwargs = {**kwargs, "device": self._device}
+        elif name == "type" and (plain := _plain_type(args[1:])):
+            self._tell(f".type({plain[0]})", "cuda")
+            args = (args[0].to(self._device), plain[1])
         elif name == "to" and len(args) > 1 and _is_cuda(args[1]):
             self._tell(".to('cuda')", "cuda")
             args = (args[0], self._device, *args[2:])
@@ -201,17 +204,15 @@ class Substitutes(TorchFunctionMode):
 
         return call
 
-    def _typed(self, kind: str) -> Any:
-        """`torch.FloatTensor` for `torch.cuda.FloatTensor`."""
+    def _typed(self, kind: str) -> type:
+        """`torch.FloatTensor` for `torch.cuda.FloatTensor`: a class."""
         plain = getattr(torch, kind)
-        if self._available:
-            return plain
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def make(_: type, *args: Any, **kwargs: Any) -> Any:
             self._tell(f"torch.cuda.{kind}", "device")
-            return plain(*args, **kwargs).to(self._device)
+            return self._placed(plain(*args, **kwargs).to(self._device))
 
-        return call
+        return type(kind, (), {"__new__": make, "plain": plain})
 
     def _begun(self, init: Any, name: str) -> Callable[..., None]:
         def begin(self_: Any, *args: Any, **kwargs: Any) -> None:
@@ -226,6 +227,16 @@ class Substitutes(TorchFunctionMode):
             init(self_, *args, **kwargs)
 
         return begin
+
+
+def _plain_type(given: Any) -> tuple[str, Any] | None:
+    """Name and plain type of the type of CUDA's tensors that `.type` is given."""
+    for kind in given:
+        if isinstance(kind, str) and kind.startswith("torch.cuda."):
+            return kind, kind.replace(".cuda", "")
+        if plain := getattr(kind, "plain", None):
+            return f"torch.cuda.{kind.__name__}", plain
+    return None
 
 
 class _Idle:

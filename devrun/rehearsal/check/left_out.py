@@ -1,4 +1,4 @@
-"""Gets past a statement that raises: it is left out, and what it was in begins again."""
+"""Leaves out statements that raise, so that what they are in can be run again."""
 
 from __future__ import annotations
 
@@ -10,28 +10,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from devrun.errors import DevrunError, is_out_of_memory
-from devrun.rehearsal.check.probe import Probe
 from devrun.rehearsal.check.sites import is_library, user_line
-from devrun.rehearsal.check.workarounds import refusal
-
-
-class LeftOut(Probe):
-    """Leaves out statements of the user's functions, where nothing else helps."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._sources = Sources()
-
-    def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
-        if isinstance(error, DevrunError) or is_out_of_memory(error):
-            return None
-        left = self._sources.leave_out(error)
-        if left is None:
-            return None
-        if not left.follows:
-            self.note.found(refusal(error))
-        return {}
 
 
 class Left:
@@ -121,7 +100,7 @@ def run_script(
             part = ast.Module([*future, statement], [])
             ast.fix_missing_locations(part)
             try:
-                exec(compile(part, script, "exec", dont_inherit=True), names)
+                exec(compile(part, script, "exec", dont_inherit=True), names)  # noqa: S102
                 break
             except Exception as error:  # noqa: BLE001 - the user's own
                 left = sources.leave_out(error)

@@ -17,14 +17,13 @@ from devrun.runners.training import Training
 _HERE = __package__
 _ALWAYS = (f"{_HERE}.hard_wired:HardWired",)
 """`module:Class` of probes without which a rehearsal may not get far."""
-_LAST = (f"{_HERE}.left_out:LeftOut",)
-"""What gets past that which no other gets past."""
 _PROBES: dict[str, tuple[str, ...]] = {
     "": (
         f"{_HERE}.loading:LoadingProbe",
         f"{_HERE}.training:HooksProbe",
         f"{_HERE}.training:GradientsProbe",
         f"{_HERE}.training:SavingProbe",
+        f"{_HERE}.last_batch:LastBatch",
     ),
     "cuda": (
         f"{_HERE}.cuda.steps:Steps",
@@ -106,7 +105,7 @@ def probes(request: Request, note: Notebook) -> list[Probe]:
     names = _PROBES.get(request.device, ())
     if request.first:
         names = (*_PROBES[""], *names)
-    return [_load(name)(request, note) for name in (*_ALWAYS, *names, *_LAST)]
+    return [_load(name)(request, note) for name in (*_ALWAYS, *names)]
 
 
 def _load(name: str) -> type[Probe]:

@@ -182,7 +182,9 @@ class Score:
             rows.append((device, *counts, share, self.alarms[device], *mended))
         widths = [max(len(str(row[i])) for row in rows) for i in range(len(head))]
         lines = (
-            "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True))
+            "  ".join(
+                str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)
+            )
             for row in rows
         )
         return "\n".join([*(line.rstrip() for line in lines), *self.told])
@@ -195,7 +197,7 @@ def programs(*names):
     return [one for one in every if not names or one.name in names]
 
 
-def score(chosen, devices=DEVICES, at_once=2):
+def score(chosen, devices=DEVICES, at_once=3):
     """Check each program where something is said of it, and count what was found."""
     total = Score()
     tasks = [

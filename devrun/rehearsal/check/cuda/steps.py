@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
+import torch
 from torch import Tensor
 
 from devrun.devices.options import IndexedOptions, parse_options
@@ -41,7 +43,7 @@ class Steps(Probe):
 
         self.precision = Precision()
         self.judges: list[Judge] = [
-            self.syncs, Mismatches(self.updating), self.precision
+            self.syncs, Mismatches(self.origins, self.updating), self.precision
         ]  # fmt: skip
         self.updates = 0
         self.active = False
@@ -77,10 +79,15 @@ class Steps(Probe):
     @contextmanager
     def watching(self) -> Iterator[None]:
         calls = Calls(self.origins, self.judges)
-        with Operators(self.origins, calls, self.judges), calls:
+        with (
+            patch.object(torch, "save", calls.through(torch.save)),
+            patch.object(torch, "from_numpy", calls.through(torch.from_numpy)),
+            Operators(self.origins, calls, self.judges),
+            calls,
+        ):
             yield
 
-    def after(self, training: Training) -> Iterator[Finding]:
+    def after(self, _: Any) -> Iterator[Finding]:
         for judge in self.judges if self.updates else ():
             yield from judge.findings(self.updates)
 
@@ -118,3 +125,6 @@ class _Ends(Hook):
 
     def after_train_iter(self, runner: Run) -> None:
         self._steps.active = False
+        if self._steps.updates > 1:  # what waits once only is none
+            for finding in self._steps.after(runner):
+                self._steps.note.found(finding)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from devrun.rehearsal.check.cuda.births import birth_of
 from devrun.rehearsal.check.cuda.origins import DEVICE, Host, Origins, flat_tensors
 from devrun.rehearsal.check.findings import Finding
+from devrun.tensors import tensors_in
 
 _SHOWN = ("__repr__", "__str__", "__format__")
 _LEAVE = ("cpu", "numpy", "__array__", "tolist", *_SHOWN)
@@ -99,6 +100,12 @@ class Calls(TorchFunctionMode):
                 self._stacked(first)
             if name == "one_hot" and (args[1:] or "num_classes" in kwargs):
                 self.quiet = True  # the range is checked on a CPU only
+            if name == "save":
+                self._saved(first)
+                return func(*args, **kwargs)
+            if func is Tensor.backward:
+                with self:  # what the user's functions do in the backward pass
+                    return _backward(*args, **kwargs)
             made = func(*args, **kwargs)
         finally:
             self.name, self.quiet, self.autocast = before
@@ -114,6 +121,21 @@ class Calls(TorchFunctionMode):
             if birth is not None and isinstance(made, Tensor):
                 self._origins.tag(made, birth)
         return made
+
+    def through(self, func: Any) -> Callable[..., Any]:
+        """`func`, of which torch tells its modes nothing."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.__torch_function__(func, (), args, kwargs)
+
+        return call
+
+    def _saved(self, value: Any) -> None:
+        """All of `value` is read."""
+        if any(map(self._origins.on_device, tensors_in(value))):
+            for judge in self._judges:
+                judge.leaves("save")
+        self.quiet = True
 
     def _stacked(self, parts: Sequence[Any]) -> None:
         """A tensor is made of a list, whose tensors are read one by one."""
@@ -147,6 +169,12 @@ class Calls(TorchFunctionMode):
             len(args) == 1 and not kwargs
         ):
             self._origins.forget(made)
+
+
+def _backward(
+    tensor: Tensor, gradient: Any = None, *args: Any, inputs: Any = None, **kwargs: Any
+) -> None:
+    torch.autograd.backward(tensor, gradient, *args[:2], inputs=inputs, **kwargs)
 
 
 def _to_host(args: Any, kwargs: Any) -> bool:

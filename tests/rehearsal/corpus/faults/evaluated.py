@@ -17,6 +17,7 @@ class Planted(nn.Module):
             return self.net(x)
         shift = torch.zeros(4)  # fault[cuda]: device mismatch
         # remedy: shift = torch.zeros(4, device=x.device)
+        out = self.net(x) + shift
         self.classes = ["a", "b"][len(x)]  # fault[cpu,cuda]: raises
         # remedy: -
-        return self.net(x) + shift
+        return out

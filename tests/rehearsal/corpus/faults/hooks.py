@@ -12,7 +12,7 @@ class Planted(nn.Module):
     def __init__(self):
         super().__init__()
         self.net = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
-        self.idle = nn.Linear(4, 4)  # fault[cpu,cuda]: no gradient
+        self.idle = nn.Linear(4, 4)  # fault[cpu]: no gradient
         # remedy: self.idle = nn.Linear(4, 4).requires_grad_(False)
 
     def forward(self, x):

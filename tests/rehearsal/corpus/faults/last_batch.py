@@ -14,6 +14,6 @@ class Planted(nn.Module):
         self.last = nn.Linear(8, 4)
 
     def forward(self, x):
-        h = self.norm(self.first(x))  # fault[cpu,cuda]: raises
+        h = self.norm(self.first(x))  # fault[cpu]: last batch
         # remedy: --cfg-options data.train_dataloader.drop_last=true
         return self.last(torch.relu(h))

@@ -29,7 +29,7 @@ class Planted(nn.Module):
     def __init__(self):
         super().__init__()
         self.net = nn.Linear(16, 4)
-        self.other = torch.nn.Parameter(torch.ones(4))  # fault[cpu,cuda]: no gradient
+        self.other = torch.nn.Parameter(torch.ones(4))  # fault[cpu]: no gradient
         # remedy: --cfg-options freeze=[other]
 
     def forward(self, x):
