@@ -34,8 +34,8 @@ class _AsBefore(Exception):
 class GoesOn:
     """Notes what an update, a hook or a sample raises, and puts another in its place.
 
-    The statement that raises is left out. Where it is needed, in place of an update comes one with a loss of zero, in place of a sample the one
-    before, and of a hook's stage nothing; so that the rest is still seen.
+    The statement that raises is left out. Where it is needed, in place of an update
+    comes one with a loss of zero, in place of a sample the one before, and of a hook's stage nothing; so that the rest is still seen.
 
     Args:
         seconds: those of the whole rehearsal.
@@ -87,10 +87,11 @@ class GoesOn:
                 if of_error(error) is None:
                     raise
                 left = self._sources.leave_out(error)
-                follows = left is not None and left.follows
-                if not (follows or self._replaced and isinstance(error, KeyError)):
+                if not (
+                    left.follows or (self._replaced and isinstance(error, KeyError))
+                ):
                     self._note.found(refusal(error))
-                if left is not None:
+                if left.gone:
                     return kept(*args)
             return instead(*args)
 

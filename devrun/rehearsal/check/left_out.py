@@ -8,20 +8,18 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from devrun.rehearsal.check.sites import is_library, user_line
 
 
-class Left:
-    """A statement that was left out.
+class Left(NamedTuple):
+    """What came of a statement that raised."""
 
-    Args:
-        follows: whether it may have raised for want of what was left out before it.
-    """
-
-    def __init__(self, follows: bool) -> None:
-        self.follows = follows
+    gone: bool
+    """Whether it was left out."""
+    follows: bool
+    """Whether it may have raised for want of what was left out before it."""
 
 
 class Sources:
@@ -38,7 +36,7 @@ class Sources:
             self._trees[file] = ast.parse(Path(file).read_bytes(), file)
         return self._trees[file]
 
-    def leave_out(self, error: BaseException) -> Left | None:
+    def leave_out(self, error: BaseException) -> Left:
         """Leave out the innermost statement that led to `error` and can be spared.
 
         A function of a module goes on without it; a script must be run again.
@@ -60,8 +58,9 @@ class Sources:
             stored, loaded = _names(gone, ast.Store), _names(gone, ast.Load)
             follows = bool(lost & loaded)
             lost |= stored if follows else stored - loaded
-            return Left(follows)
-        return None
+            return Left(True, follows)
+        name = getattr(error, "name", None)  # of a NameError or AttributeError
+        return Left(False, any(name in lost for lost in self._lost.values()))
 
     def _body(self, code: CodeType) -> Any:
         tree = self.tree(code.co_filename)
@@ -76,10 +75,10 @@ class Sources:
         made = next((one for one in _codes(whole) if _same(one, code)), None)
         if made is None or made.co_freevars != code.co_freevars:
             return False
-        for owner in gc.get_referrers(code):
-            if isinstance(owner, FunctionType):
-                owner.__code__ = made
-        return True
+        owners = [f for f in gc.get_referrers(code) if isinstance(f, FunctionType)]
+        for owner in owners:
+            owner.__code__ = made
+        return bool(owners)
 
 
 def run_script(
@@ -104,9 +103,9 @@ def run_script(
                 break
             except Exception as error:  # noqa: BLE001 - the user's own
                 left = sources.leave_out(error)
-                if left is None or not left.follows:
+                if not left.follows:
                     broke(error)
-                if left is None:
+                if not left.gone:
                     break
 
 
@@ -158,7 +157,7 @@ def _without(owner: Any, line: int) -> ast.AST | None:
             inner = getattr(one, "body", None)
             if inner and line >= inner[0].lineno:
                 return _without(one, line)
-            if isinstance(one, (ast.Return, ast.Import, ast.ImportFrom)):
+            if isinstance(one, (ast.Pass, ast.Return, ast.Import, ast.ImportFrom)):
                 return None
             statements[index] = ast.copy_location(_less(one), one)
             return one

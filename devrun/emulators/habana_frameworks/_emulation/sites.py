@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
-from habana_frameworks._emulation.torch_private import generated_lines
+from habana_frameworks._emulation.torch_private import forward_stack, generated_lines
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_AUTOGRAD = f"{_TORCH}autograd{os.sep}"
+"""What runs a backward pass: no line of the user's between it and an operator."""
 _PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
 _PACKAGES = tuple(
     _PYTHON + name + os.sep for name in ("site-packages", "dist-packages")
@@ -64,6 +66,8 @@ def user_place() -> Place | None:
         if not _is_inside(name) and frame.f_code.co_name not in _MODES:
             return name, _line_of(frame)
         place = _traced.get(name, {}).get(frame.f_lineno)
+        if place is None and name.startswith(_AUTOGRAD):
+            place = _place_of(forward_stack())
         if place is not None:
             return place
         frame = frame.f_back

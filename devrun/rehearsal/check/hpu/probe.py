@@ -83,7 +83,7 @@ class HPUProbe(Probe):
 
     def getting_past(self) -> AbstractContextManager[Any]:
         if self.request.mode in _OUTSIDE_GRAPHS:
-            return Hosted("hpu", self.note)
+            return placed(Hosted("hpu", self.note))
         return super().getting_past()
 
     def after(self, training: Training) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +17,12 @@ from devrun.devices.hpu.sdk import emulator
 from devrun.rehearsal.check.dense import dense_buffers
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.hard_wired import Substitutes, telling
-from devrun.rehearsal.check.hosted import Hosted
+from devrun.rehearsal.check.hosted import Hosted, placed
 from devrun.rehearsal.check.hpu.remedies import MARK, UNUSED, WHY, remedy_for
-from devrun.rehearsal.check.hpu.report import KINDS, RECOMPILATION, SYNC
+from devrun.rehearsal.check.hpu.report import KINDS, RECOMPILATION, SYNC, WIDE
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.sites import here
+from devrun.rehearsal.programs import devices_of
 
 _OFTEN = 0.5
 """Times an update from which a wait of the host is in the loop."""
@@ -63,17 +65,27 @@ class LazyProgram:
     def getting_past(self) -> Iterator[None]:
         """Within, what breaks is repaired: tensors elsewhere, and what names CUDA."""
         # a program that never saw a Gaudi is led along its path for CUDA
-        ported = "habana_frameworks" in Path(self._script).read_text("utf-8", "replace")
+        ported = "hpu" in devices_of(self._script)
         import_module("habana_frameworks.torch.core")
         tell = telling(self._note, "hpu", _INSTEAD)
         with (
             Substitutes("hpu", tell, not ported),
-            Hosted("hpu", self._note),
+            placed(Hosted("hpu", self._note)),
             dense_buffers(self._note, "hpu"),
         ):
             yield
         if not ported:
-            self._note.found(Finding("breaks", "not imported", *_IMPORT))
+            self._note.found(self._not_imported())
+
+    def _not_imported(self) -> Finding:
+        lines = enumerate(
+            Path(self._script).read_text("utf-8", "replace").split("\n"), 1
+        )
+        first = (
+            n for n, text in lines if text.startswith(("import torch", "from torch"))
+        )
+        site = f"{self._script}:{next(first, 1)}"
+        return Finding("breaks", "not imported", *_IMPORT, site)
 
     def found(self) -> None:
         """Note what the emulator counted so far."""
@@ -92,6 +104,10 @@ class LazyProgram:
         for one in _by_line(report.findings):
             kind = KINDS[one.kind]
             often = one.count / updates
+            if kind == WIDE and "backward" in linecache.getline(
+                one.site.file, one.site.line
+            ):
+                continue  # of what the forward pass makes, where it is said
             if kind == SYNC and (often < _OFTEN or one.count < 2):
                 continue  # once in a while, as at log points
             self._note.found(

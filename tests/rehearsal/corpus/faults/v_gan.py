@@ -13,7 +13,7 @@ class VGan(nn.Module):
         self.generator = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 64))
         self.critic = nn.Sequential(nn.Linear(64, 32), nn.LeakyReLU(), nn.Linear(32, 1))
 
-    def train_step(self, data, optimizer):  # fault[ipu]: the model updates itself
+    def train_step(self, data, optimizer):
         images = data[0].flatten(1)
         noise = torch.randn(len(images), 8).cuda()  # fault[hpu]: hard-wired cuda
         # remedy: noise = torch.randn(len(images), 8, device=images.device)

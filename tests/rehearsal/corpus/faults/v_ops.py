@@ -30,7 +30,7 @@ class VOps(nn.Module):
         power = torch.fft.rfft(h).abs().mean()  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: power = h.square().mean().sqrt()
         gram = h.t() @ h + torch.eye(16, device=h.device)
-        whiten = torch.linalg.cholesky(gram)  # fault[ipu]: cannot be compiled
+        whiten = torch.linalg.cholesky(gram)  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: whiten = gram / gram.norm()
         inverse = torch.linalg.inv(gram)  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: inverse = gram
@@ -46,7 +46,7 @@ class VOps(nn.Module):
         # remedy: rolled = h.amax(1, keepdim=True)
         turned = torch.polar(h.abs(), h).real  # fault[ipu]: cannot be compiled
         # remedy: turned = h.abs() * h.cos()
-        gamma = torch.special.gammaln(h.abs() + 1)  # fault[ipu]: cannot be compiled
+        gamma = torch.special.gammaln(h.abs() + 1)  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: gamma = h.abs()
         parts = (power, whiten, inverse, seen, wide, middle, places, rolled, turned, gamma)
         return self.head(h) + 0 * sum(part.float().sum() for part in parts)

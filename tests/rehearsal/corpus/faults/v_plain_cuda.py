@@ -30,4 +30,4 @@ for epoch in range(2):
         scaler.step(optimizer)
         scaler.update()
         print(loss.item())  # fault[hpu]: host waits
-        # remedy: -
+        # remedy: habana_frameworks.torch.core.mark_step()

@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.data import Dataset
 
 from devrun import DATASETS, MODELS
@@ -30,17 +30,16 @@ class VRnn(nn.Module):
         states, turn = [], 0
         while state.abs().sum() < 1e6 and turn < 6:  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
             # remedy: while turn < 6:
-            state = self.cell(x[:, turn], state)  # fault[hpu]: two devices; fault[ipu]: cannot
+            state = self.cell(x[:, turn], state)  # fault[hpu]: two devices
             # remedy: state = self.cell(x[:, turn], state.to(x.device))
             states.append(state)
             turn += 1
         h = torch.stack(states, 1)
         lengths = (x[:, :, 0] > -9).sum(1)
-        packed = pack_padded_sequence(h, lengths, batch_first=True)  # fault[hpu]: refused; fault[ipu]: cannot be compiled
-        # remedy: packed = None
-        out, _ = self.top(h) if packed is None else self.top(packed)
-        if packed is not None:
-            out, _ = pad_packed_sequence(out, batch_first=True)
+        out, _ = self.top(h)
+        packed = pack_padded_sequence(h, lengths, batch_first=True)  # fault[hpu]: lengths; fault[ipu]: raises
+        # remedy: packed = h
+        out = out + 0 * packed[0].sum()
         best = out.norm(dim=2).argmax(1)
         last = torch.stack([row[i] for row, i in zip(out, best.tolist())])  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: last = out.mean(1)

@@ -34,7 +34,7 @@ class VText(nn.Module):
         # remedy: longest = ids.shape[1]
         ids, tags = ids[:, :longest], tags[:, :longest]
         places = torch.arange(longest)
-        mask = places[None] < data["length"][:, None]  # fault[hpu]: two devices; fault[ipu]: cannot
+        mask = places[None] < data["length"][:, None]  # fault[hpu]: two devices
         # remedy: mask = places[None].to(ids.device) < data["length"][:, None]
         x = self.embed(ids)
         x, _ = self.rnn(x)  # fault[ipu]: cannot be compiled
