@@ -25,7 +25,7 @@ _PACKAGES = tuple(
     _PYTHON + name + os.sep for name in ("site-packages", "dist-packages")
 )
 _MODES = ("__torch_dispatch__", "__torch_function__")
-_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+_LINE = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
 _inside: dict[str, bool] = {}
 Place = tuple[str, int]
 _traced: dict[str, Mapping[int, Place]] = {}
@@ -109,8 +109,8 @@ def know_graph(graph_module: Any) -> None:
 
 def _place_of(stack: str) -> Place | None:
     """The innermost user's line of a stack in text, the outermost call first."""
-    for file, line in reversed(_LINE.findall(stack)):
-        if not _is_inside(file):
+    for file, line, name in reversed(_LINE.findall(stack)):
+        if not _is_inside(file) and name not in _MODES:
             return file, int(line)
     return None
 

@@ -11,7 +11,7 @@ import torch
 
 from devrun.devices.hpu.sdk import SDK
 from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.hosted import Hosted
+from devrun.rehearsal.check.hosted import Hosted, placed
 from devrun.rehearsal.check.hpu.report import (
     FALLBACK,
     FROZEN,
