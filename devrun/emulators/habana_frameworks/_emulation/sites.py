@@ -57,8 +57,11 @@ def _is_inside(filename: str) -> bool:
     return found
 
 
-def user_place() -> Place | None:
-    """The user's file and line, the innermost one."""
+def user_place(forward: bool = False) -> Place | None:
+    """The user's file and line, the innermost one.
+
+    `forward`: of a backward pass, the line of the forward pass, where it is kept.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -66,7 +69,7 @@ def user_place() -> Place | None:
         if not _is_inside(name) and frame.f_code.co_name not in _MODES:
             return name, _line_of(frame)
         place = _traced.get(name, {}).get(frame.f_lineno)
-        if place is None and name.startswith(_AUTOGRAD):
+        if place is None and forward and name.startswith(_AUTOGRAD):
             place = _place_of(forward_stack())
         if place is not None:
             return place
@@ -115,7 +118,7 @@ def _place_of(stack: str) -> Place | None:
     return None
 
 
-def user_site() -> Site:
+def user_site(forward: bool = False) -> Site:
     """The same as a site."""
-    place = user_place()
+    place = user_place(forward)
     return NOWHERE if place is None else Site(*place)
