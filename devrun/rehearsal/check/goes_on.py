@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from devrun.errors import DevrunError, is_out_of_memory
 from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.left_out import Sources
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import is_ours
 from devrun.rehearsal.check.sites import defined, of_error
@@ -33,8 +34,9 @@ class _StoppedError(Exception):
 class GoesOn:
     """Notes what an update, a hook or a sample raises, and puts another in its place.
 
-    In place of an update comes one with a loss of zero, in place of a sample the one
-    before, and of a hook's stage nothing; so that the rest is still seen.
+    The statement that raises is left out. Where it is needed, in place of an update
+    comes one with a loss of zero, in place of a sample the one before, and of a hook's
+    stage nothing; so that the rest is still seen.
 
     Args:
         seconds: those of the whole rehearsal.
@@ -43,6 +45,7 @@ class GoesOn:
     def __init__(self, note: Notebook, seconds: float) -> None:
         self._note, self._seconds = note, seconds / _PARTS
         self._hung = False
+        self._sources = Sources()
         self._replaced = False
         """Whether there was an update without the names that the model gives."""
 
@@ -84,8 +87,13 @@ class GoesOn:
                     raise
                 if of_error(error) is None:
                     raise
-                if not (self._replaced and isinstance(error, KeyError)):
+                left = self._sources.leave_out(error)
+                if not (
+                    left.follows or (self._replaced and isinstance(error, KeyError))
+                ):
                     self._note.found(refusal(error))
+                if left.gone:
+                    return kept(*args)
             return instead(*args)
 
         return kept

@@ -180,5 +180,6 @@ def _resume(
     except Exception as error:  # noqa: BLE001 - the user's own too: a finding
         note.found(replace(refusal(error), kind="resume", fix=None))
         return
-    for finding in differences(first, second, training):
-        note.found(finding)
+    if not {"once", "frozen"} & {key[1] for key in note.seen}:  # it follows from those
+        for finding in differences(first, second, training):
+            note.found(finding)

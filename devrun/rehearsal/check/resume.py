@@ -101,7 +101,8 @@ def _plain(runner: Run) -> dict[tuple[type, str], Any]:
 def _digest(value: Any) -> str:
     found = hashlib.sha256()
     for tensor in tensors_in(value):
-        host = tensor.detach().to("cpu").contiguous()
+        host = tensor.detach().to("cpu")
+        host = (host if host.layout is torch.strided else host.to_dense()).contiguous()
         found.update(str((tuple(host.shape), host.dtype)).encode())
         found.update(host.reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

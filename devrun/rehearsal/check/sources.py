@@ -19,8 +19,9 @@ def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
         owner: the class, or the module, that it is an attribute of.
     """
     is_module = isinstance(owner, ModuleType)
-    start = r"" if is_module else r"\s*(self\.)?"
-    wanted = re.compile(rf"{start}{re.escape(name)}\s*(:|=[^=])")
+    start, word = r"" if is_module else r"\s*(self\.)?", re.escape(name)
+    registers = rf"\s*self\.register_\w+\([\"']{word}[\"']"
+    wanted = re.compile(rf"{start}{word}\s*(:|=[^=])|{registers}")
     for one in (owner,) if is_module else owner.__mro__:
         try:
             lines, first = inspect.getsourcelines(one)
