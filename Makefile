@@ -14,7 +14,7 @@ MMCV1 := $(INTEROP)/mmcv1
 PACKAGES := $(INTEROP)/packages
 
 .NOTPARALLEL: # two targets may set up the same environment
-.PHONY: train test test-interop test-slow test-faults test-gpu outside openmmlab lint types
+.PHONY: train test test-interop test-slow test-faults test-corpus test-gpu outside openmmlab lint types
 .PHONY: docs bench bench-gpu clean
 
 train: $(DEMO)
@@ -34,6 +34,10 @@ test-slow: $(DEV)
 
 test-faults: $(DEV)
 	$(BIN)/python -m pytest tests/faults -m "faults or not faults" $(ARGS)
+
+# What `devrun check` finds of planted faults, as a table.
+test-corpus: $(DEV)
+	$(BIN)/python -m pytest -m slow tests/rehearsal/corpus $(ARGS)
 
 test-gpu: $(DEV)
 	$(BIN)/python -m pytest -m "cuda or multi_cuda" $(ARGS)

@@ -195,6 +195,8 @@ class Recorder(TorchFunctionMode):
                 result = example() if example else function(*args, **kwargs)
             _rules.check_results(name, pytree.tree_leaves(result))
             check_operators(name, seen.names)
+            if error := _rules.check_numbers(name, (args, kwargs), result):
+                self.detour.note(error, tape=self.tape)
         except Error as error:
             self.detour.refuse(error, name, self.tape)
             captured = map(self._captured, leaves)

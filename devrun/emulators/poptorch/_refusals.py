@@ -31,6 +31,8 @@ _OWN = str(Path(__file__).parent)
 _DEEP = 60
 _TURNS = 200
 """Refusals at one line, after which it is a loop that only values would end."""
+NUMBERS = "numbers"
+"""The operation of what is not refused but loses its value."""
 _collecting: list[Refusals] = []
 
 
@@ -158,6 +160,11 @@ class Detour:
             raise error
         self._count += 1
         refuse(error, operation, self._training)
+
+    def note(self, error: Error, tape: Tape) -> None:
+        """Write `error` down, which is not refused but computed otherwise."""
+        if collecting() is not None and tape is self._tape:
+            refuse(error, NUMBERS, self._training)
 
     def place(self, slot: int) -> None:
         """The loss in `slot` is made now."""

@@ -70,6 +70,12 @@ _INDEX_AT = {
 }
 """Arguments that CPU torch wants in 64 bits and the device takes in 32."""
 
+_LARGEST = (
+    (torch.float16, 65504, "number in half precision"),
+    (torch.int64, 2**31 - 1, "whole number"),
+    (torch.int32, 2**31 - 1, "whole number"),
+)
+"""Type -> the largest number that a tensor of it has on the device."""
 _RECURRENT = {"lstm": 4, "gru": 4, "rnn_tanh": 4, "rnn_relu": 4}
 
 UNSUPPORTED = frozenset({"backward", "register_hook", "retain_grad"})
@@ -134,6 +140,20 @@ def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         )
 
 
+def check_numbers(name: str, args: Any, result: Any) -> Error | None:
+    """What a number loses that the type of its tensor cannot hold."""
+    kinds = {v.dtype for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor)}
+    numbers = [v for v in pytree.tree_leaves(args) if type(v) in (int, float)]
+    for dtype, limit, kind in _LARGEST:
+        large = [v for v in numbers if limit < abs(v) < float("inf")]
+        if dtype in kinds and large:
+            return Error(
+                f"{name}: {large[0]} is beyond {limit:g}, the largest {kind} that the "
+                "IPU has here"
+            )
+    return None
+
+
 def check_results(name: str, results: Sequence[Any]) -> None:
     """Refuse complex numbers, for which PopTorch has no operators.
 
@@ -187,6 +207,18 @@ class _ActivationType:
         return self._function(activation, *args, **kwargs)
 
 
+class _Filled:
+    """Fills with infinity in place of a number that half precision has not."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, tensor: Any, mask: Any, value: Any) -> Any:
+        if tensor.dtype is torch.float16 and type(value) in (int, float):
+            value = torch.tensor(value).half().item()
+        return self._function(tensor, mask, value)
+
+
 class _LongIndex:
     """Calls a function with one integer argument in 64 bits."""
 
@@ -226,6 +258,8 @@ def adapted(
     """The function, or one with the device's rules for types around it."""
     if name == "bincount" and _argument(args, kwargs, 2, "minlength"):
         return _bincount
+    if name in ("masked_fill", "masked_fill_"):
+        return _Filled(function)
     if name == "new" and all(isinstance(a, (tuple, int)) for a in args[1:]):
         return _new
     if name in _PRODUCTS:

@@ -76,9 +76,9 @@ def as_asked(grants: Grants) -> Iterator[None]:
         yield
 
 
-def rehearse_config(request: Request, note: Notebook, _: float) -> None:
+def rehearse_config(request: Request, note: Notebook, seconds: float) -> None:
     """The work on a config."""
     with as_asked(request.grants):
         from devrun.rehearsal.check.rehearsal import rehearse
 
-        rehearse(request, note)
+        rehearse(request, note, seconds)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
@@ -16,20 +18,20 @@ from devrun.rehearsal.check import sites
 from devrun.rehearsal.check.cuda.origins import DEVICE, PLACED
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.hpu.watch import is_foreign, is_own
+from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe
 
 _CUDA = "cuda"
 _TORCH_NAMES = {"hpu": "hpu"}
 """Device -> its name in torch, where a rehearsal's tensors are not on the CPU."""
 _REMEDIES = {
+    "device": "device=x.device, of a tensor x beside it",
+    "module": "leave it out, or guard it: if torch.cuda.is_available()",
     "cuda": "x.to(y.device) of a tensor y beside it; a module, a buffer or a batch "
     "needs none: devrun moves them",
     "autocast": "leave it out, and optimizer_config: {precision: bf16} in the config",
     "GradScaler": "leave it out, and optimizer_config: {precision: fp16} in the config",
 }
-_FACTORY = "device=x.device, of a tensor x beside it"
-_TYPE = "torch.tensor(...), torch.zeros(...) and so on with device=x.device"
-_MODULE = "leave it out, or guard it: if torch.cuda.is_available()"
 _NOTHING: dict[str, Any] = {
     **dict.fromkeys(("synchronize", "set_device", "reset_peak_memory_stats")),
     **dict.fromkeys(("init", "set_rng_state", "get_device_properties")),
@@ -39,6 +41,7 @@ _NOTHING: dict[str, Any] = {
     "mem_get_info": (0, 0),
 }
 """Functions of torch.cuda that fail elsewhere -> what stands for their result."""
+_LITERAL = re.compile("""["']cuda(:\\d+)?["']""")
 _RANGES = ("mark", "range_push", "range_pop")
 _TYPES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Byte", "Bool")
 
@@ -57,26 +60,51 @@ class HardWired(Probe):
             yield
             return
         device = _TORCH_NAMES.get(self.request.device, "cpu")
-        with Substitutes(device, self._nothing if here else self._found, here):
+        tell = _ignore if here else telling(self.note, self.request.device)
+        with Substitutes(device, tell, here):
             yield
 
-    def _nothing(self, what: str, remedy: str) -> None:
-        pass
 
-    def _found(self, what: str, remedy: str) -> None:
+def _ignore(what: str, name: str) -> None:
+    pass
+
+
+def telling(
+    note: Notebook, device: str, instead: Mapping[str, str] = _REMEDIES
+) -> Callable[[str, str], None]:
+    """What notes a call that names CUDA, at the line of the user's that names it.
+
+    Args:
+        instead: what to write, by what names CUDA; that of `device` for the rest.
+    """
+
+    def tell(what: str, name: str) -> None:
+        remedy = instead.get(name) or instead["device"]
         site = sites.here(2)
         if site is None:
             return
-        self.note.found(
+        note.found(
             Finding(
                 severity="breaks",
                 kind="hard-wired cuda",
                 what=what,
-                why=f"it raises on {self.request.device}, where there is no CUDA",
+                why=f"there is no CUDA on {device}",
                 remedy=remedy,
-                site=site,
+                site=_named_at(site),
             )
         )
+
+    return tell
+
+
+def _named_at(site: str) -> str:
+    """`site`, or the line of its file that gave a name to the device used there."""
+    file, _, line = site.rpartition(":")
+    if _CUDA in linecache.getline(file, int(line)).lower():
+        return site
+    lines = enumerate(linecache.getlines(file), 1)
+    named = (n for n, text in lines if _LITERAL.search(text))
+    return f"{file}:{next(named, line)}"
 
 
 class Substitutes(TorchFunctionMode):
@@ -84,7 +112,7 @@ class Substitutes(TorchFunctionMode):
 
     Args:
         device: as torch names it, on which a rehearsal's tensors are.
-        note: given the call, such as `.cuda()`, and the remedy.
+        note: given the call, such as `.cuda()`, and what names CUDA in it.
         available: whether the user's code is told that CUDA is there.
     """
 
@@ -109,6 +137,7 @@ class Substitutes(TorchFunctionMode):
         for name in _TYPES:
             kind = f"{name}Tensor"
             replace(torch.cuda, kind, self._typed(kind))
+        replace(torch, "Generator", self._generator())
         if self._available:
             replace(torch.cuda, "is_available", self._asked(True))
             replace(torch.cuda, "device_count", self._asked(1))
@@ -127,13 +156,16 @@ class Substitutes(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == _CUDA and getattr(func, "__objclass__", None) is not None:
-            self._tell(".cuda()", _REMEDIES["cuda"])
+            self._tell(".cuda()", "cuda")
             return self._placed(args[0].to(self._device))
         if _is_cuda(kwargs.get("device")):
-            self._tell(f"{name}(device='cuda')", _REMEDIES.get(name, _FACTORY))
+            self._tell(f"{name}(device='cuda')", name)
             kwargs = {**kwargs, "device": self._device}
+        elif name == "type" and (plain := _plain_type(args[1:])):
+            self._tell(f".type({plain[0]})", "cuda")
+            args = (args[0].to(self._device), plain[1])
         elif name == "to" and len(args) > 1 and _is_cuda(args[1]):
-            self._tell(".to('cuda')", _REMEDIES["cuda"])
+            self._tell(".to('cuda')", "cuda")
             args = (args[0], self._device, *args[2:])
         else:
             return func(*args, **kwargs)
@@ -158,7 +190,7 @@ class Substitutes(TorchFunctionMode):
             before: Any = getattr(call, "before", None)
             if before is not None and not _of_the_user(sys._getframe(1)):
                 return before(*args, **kwargs)
-            self._tell(name, _MODULE)
+            self._tell(name, "module")
             return value
 
         return call
@@ -166,33 +198,66 @@ class Substitutes(TorchFunctionMode):
     def _asked(self, value: Any) -> Callable[..., Any]:
         def call() -> Any:
             before: Any = call.before  # type: ignore[attr-defined]
-            return value if _of_the_user(sys._getframe(1)) else before()
+            if not _of_the_user(sys._getframe(1)):
+                return before()
+            self._tell("torch.cuda.is_available()", "device")
+            return value
 
         return call
 
-    def _typed(self, kind: str) -> Any:
-        """`torch.FloatTensor` for `torch.cuda.FloatTensor`."""
+    def _typed(self, kind: str) -> type:
+        """`torch.FloatTensor` for `torch.cuda.FloatTensor`: a class."""
         plain = getattr(torch, kind)
-        if self._available:
-            return plain
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._tell(f"torch.cuda.{kind}", _TYPE)
-            return plain(*args, **kwargs).to(self._device)
+        def make(_: type, *args: Any, **kwargs: Any) -> Any:
+            self._tell(f"torch.cuda.{kind}", "device")
+            return self._placed(plain(*args, **kwargs).to(self._device))
 
-        return call
+        return _Stand(kind, (), {"__new__": make, "plain": plain})
+
+    def _generator(self) -> type:
+        plain = torch.Generator
+
+        def make(_: type, device: Any = "cpu") -> Any:
+            if _is_cuda(device):
+                self._tell("torch.Generator('cuda')", "device")
+                device = self._device
+            return plain(device)
+
+        return _Stand("Generator", (), {"__new__": make, "plain": plain})
 
     def _begun(self, init: Any, name: str) -> Callable[..., None]:
         def begin(self_: Any, *args: Any, **kwargs: Any) -> None:
             key = "device" if name == "GradScaler" else "device_type"
             given = args[0] if args else kwargs.get(key, _CUDA)
             if _is_cuda(given):
-                self._tell(f"{name}('cuda')", _REMEDIES[name])
+                self._tell(f"{name}('cuda')", name)
                 kwargs.pop(key, None)
+                if name == "GradScaler":
+                    kwargs["enabled"] = False  # CUDA's own operators update it
                 args = (self._device, *args[1:])
             init(self_, *args, **kwargs)
 
         return begin
+
+
+def _plain_type(given: Any) -> tuple[str, Any] | None:
+    """Name and plain type of the type of CUDA's tensors that `.type` is given."""
+    for kind in given:
+        if isinstance(kind, str) and kind.startswith("torch.cuda."):
+            return kind, kind.replace(".cuda", "")
+        if plain := getattr(kind, "plain", None):
+            return f"torch.cuda.{kind.__name__}", plain
+    return None
+
+
+class _Stand(type):
+    """A class in place of `plain`, whose instances are its."""
+
+    plain: Any
+
+    def __instancecheck__(cls, one: Any) -> bool:
+        return isinstance(one, cls.plain)
 
 
 class _Idle:

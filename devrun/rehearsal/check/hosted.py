@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -15,11 +17,16 @@ from devrun.tensors import map_tensors, tensors_in
 from devrun.text import joined
 
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
+_PACK = "_pack_padded_sequence"
 MEANS = {
     "two devices": (
         "a tensor of the host meets one of the device",
-        "make it there: device=x.device where it is made, or register_buffer for one "
-        "that the module keeps",
+        "y.to(x.device) here, device=x.device where it is made, or register_buffer for "
+        "one that the module keeps",
+    ),
+    "lengths": (
+        "torch takes the lengths of sequences from the host alone",
+        "keep the lengths on the host, or lengths.cpu(), for which the host waits",
     ),
     "refused": (
         "the device refuses it",
@@ -83,12 +90,18 @@ class Hosted(TorchFunctionMode):
             raise
 
     def _ways(self, func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+        if _name(func) == _PACK:
+            yield "lengths", self._packed
         places = {tensor.device.type for tensor in tensors_in((args, kwargs))}
         if self._device in places and len(places) > 1:
             yield "two devices", self._moved
         # what changes its operand would change a copy of it
         if self._device in places and not _name(func).endswith("_"):
             yield "refused", self._on_host
+
+    def _packed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        padded, lengths, *rest = args
+        return func(padded, lengths.cpu(), *rest)
 
     def _moved(self, func: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = _to(self._device, (args, kwargs))
@@ -110,6 +123,15 @@ class Hosted(TorchFunctionMode):
                 site=sites.here(3),
             )
         )
+
+
+@contextmanager
+def placed(within: AbstractContextManager[Any]) -> Iterator[None]:
+    """`within`, and what a backward pass does has the line of its forward pass."""
+    with warnings.catch_warnings(), within:
+        warnings.filterwarnings("ignore", "Anomaly Detection")
+        with torch.autograd.set_detect_anomaly(True, check_nan=False):
+            yield
 
 
 def _to(device: str, value: Any) -> Any:

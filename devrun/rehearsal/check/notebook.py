@@ -21,13 +21,13 @@ class Notebook:
         self.folder = path.parent
         """What is left there goes with it, also when the process is lost."""
         self._file = path.open("a", encoding="utf-8", buffering=1)
-        self.seen: set[Any] = set()
-        """Keys of what was found."""
+        self.seen: dict[Any, Finding] = {}
+        """What was found, by its key."""
 
     def found(self, finding: Finding) -> None:
-        """Write `finding` down, once."""
-        if finding.key not in self.seen:
-            self.seen.add(finding.key)
+        """Write `finding` down; the last of those with one key counts."""
+        if self.seen.get(finding.key) != finding:
+            self.seen[finding.key] = finding
             self._write("finding", asdict(finding))
 
     def fact(self, name: str, value: Any) -> None:
@@ -81,7 +81,7 @@ class Notes:
 
 def read(path: Path) -> Notes:
     """The notes in the file, as far as they are whole."""
-    notes = Notes()
+    notes, found = Notes(), dict[Any, Finding]()
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     for line in lines:
         try:
@@ -90,7 +90,8 @@ def read(path: Path) -> Notes:
             continue
         if kind == "finding":
             lists = {name: tuple(value[name]) for name in ("modes", "stack")}
-            notes.findings.append(Finding(**{**value, **lists}))
+            finding = Finding(**{**value, **lists})
+            found[finding.key] = finding
         elif kind == "fact":
             notes.facts[value[0]] = value[1]
         elif kind == "reduced":
@@ -101,4 +102,5 @@ def read(path: Path) -> Notes:
             notes.refused = (value[0], value[1])
         else:
             notes.stage = value
+    notes.findings += found.values()
     return notes

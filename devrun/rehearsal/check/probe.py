@@ -23,14 +23,20 @@ _PROBES: dict[str, tuple[str, ...]] = {
         f"{_HERE}.training:HooksProbe",
         f"{_HERE}.training:GradientsProbe",
         f"{_HERE}.training:SavingProbe",
+        f"{_HERE}.last_batch:LastBatch",
     ),
     "cuda": (
         f"{_HERE}.cuda.steps:Steps",
         f"{_HERE}.cuda.memory:Memory",
         f"{_HERE}.cuda.compiles:Compiles",
     ),
-    "hpu": (f"{_HERE}.hpu.probe:HPUProbe", f"{_HERE}.batches:BatchShapes"),
+    "hpu": (
+        f"{_HERE}.dense:DenseBuffers",
+        f"{_HERE}.hpu.probe:HPUProbe",
+        f"{_HERE}.batches:BatchShapes",
+    ),
     "ipu": (
+        f"{_HERE}.dense:DenseBuffers",
         f"{_HERE}.ipu.compiling:Compiling",
         f"{_HERE}.ipu.arithmetic:Arithmetic",
         f"{_HERE}.ipu.shapes:Shapes",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import runpy
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from devrun.blame import cause_of
@@ -17,12 +17,13 @@ from devrun.errors import ConfigError
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.hpu.script import HPUProgram
 from devrun.rehearsal.check.ipu.script import IPUProgram
+from devrun.rehearsal.check.left_out import run_script
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import safely
 from devrun.rehearsal.check.sites import of_error
 from devrun.rehearsal.kinds import devices_of
 
-_WATCHES: dict[str, Callable[[Notebook, int | None], Any]] = {
+_WATCHES: dict[str, Callable[[Notebook, str, int | None], Any]] = {
     "ipu": IPUProgram,
     "hpu": HPUProgram,
 }
@@ -69,7 +70,7 @@ def programs(
 
 def run(program: Program, note: Notebook, seconds: float) -> None:
     """Run it to its end, or for `seconds`, and write down what is seen."""
-    watch = _WATCHES[program.device](note, program.memory)
+    watch = _WATCHES[program.device](note, program.script, program.memory)
     timer = threading.Timer(seconds, _end, (note, watch))
     timer.daemon = True
     sys.argv[:] = [program.script, *program.words]
@@ -77,7 +78,12 @@ def run(program: Program, note: Notebook, seconds: float) -> None:
     with note.stage("the program"):
         timer.start()
         try:
-            runpy.run_path(program.script, run_name="__main__")
+            with watch.getting_past():
+                run_script(
+                    program.script,
+                    _main(program.script),
+                    lambda error: _broke(note, error, cause_of(error)),
+                )
         except SystemExit as stop:
             if stop.code:
                 _broke(note, stop, f"exit status {stop.code}")
@@ -86,6 +92,14 @@ def run(program: Program, note: Notebook, seconds: float) -> None:
         timer.cancel()
         safely(note, watch.found)
     note.done()
+
+
+def _main(script: str) -> dict[str, Any]:
+    """The variables of the program, which other modules find as `__main__`."""
+    module = ModuleType("__main__")
+    module.__file__ = script
+    sys.modules["__main__"] = module
+    return vars(module)
 
 
 def _broke(note: Notebook, error: BaseException, why: str) -> None:

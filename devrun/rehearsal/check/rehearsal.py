@@ -13,6 +13,7 @@ from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.tree import where
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
 from devrun.place import COMMAND_LINE
+from devrun.rehearsal.check.goes_on import GoesOn
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe, probes, safely
 from devrun.rehearsal.check.request import Grants, Request
@@ -25,10 +26,10 @@ MOST = 12
 """Things that break and are got past, one after another."""
 
 
-def rehearse(request: Request, note: Notebook) -> None:
-    """Run it, and write into `note` what is found."""
+def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
+    """Run it, in so many seconds, and write into `note` what is found."""
     cfg = request.cfg  # of this process alone
-    probing = probes(request, note)
+    probing, going = probes(request, note), GoesOn(note, seconds)
     with ExitStack() as whole:
         for probe in probing:
             whole.enter_context(probe.throughout())
@@ -40,10 +41,10 @@ def rehearse(request: Request, note: Notebook) -> None:
         _shorten(cfg, request, note, probing, folder)
         for probe in probing:
             _change(cfg, safely(note, probe.changes, cfg) or {})
-        first = _trained(cfg, request, note, probing)
+        first = _trained(cfg, request, note, probing, going)
         if first is not None and first.saved is not None:
             with note.stage("the resume"):
-                _resume(cfg, request, note, probing, first)
+                _resume(cfg, request, note, probing, going, first)
     note.done()
 
 
@@ -115,7 +116,7 @@ def import_modules(cfg: Any, grants: Grants, note: Notebook) -> None:
 
 
 def _trained(
-    cfg: Any, request: Request, note: Notebook, probing: list[Probe]
+    cfg: Any, request: Request, note: Notebook, probing: list[Probe], going: GoesOn
 ) -> Updates | None:
     """The updates of a whole run; what breaks is left out and it begins again."""
     for _ in range(MOST):
@@ -132,6 +133,7 @@ def _trained(
                     for probe in probing:
                         watches.enter_context(probe.getting_past())
                         watches.enter_context(probe.watching())
+                    watches.enter_context(going.around(training))
                     training.run()
                 for probe in probing:
                     safely(note, probe.finish, training)
@@ -170,7 +172,12 @@ def _built(cfg: Any, request: Request) -> Training:
 
 
 def _resume(
-    cfg: Any, request: Request, note: Notebook, probing: list[Probe], first: Updates
+    cfg: Any,
+    request: Request,
+    note: Notebook,
+    probing: list[Probe],
+    going: GoesOn,
+    first: Updates,
 ) -> None:
     """Go on from the middle of the first run, and lay the updates over its own."""
     cfg.merge_from_dict({"resume_from": first.saved})
@@ -181,9 +188,11 @@ def _resume(
             training.runner.register_hook(second)
             for probe in probing:
                 watches.enter_context(probe.getting_past())
+            watches.enter_context(going.around(training))
             training.run()
     except Exception as error:  # noqa: BLE001 - the user's own too: a finding
         note.found(replace(refusal(error), kind="resume", fix=None))
         return
-    for finding in differences(first, second, training):
-        note.found(finding)
+    if not {"once", "frozen"} & {key[1] for key in note.seen}:  # it follows from those
+        for finding in differences(first, second, training):
+            note.found(finding)

@@ -12,10 +12,15 @@ import torch
 
 from devrun.hooks.base import Hook, Priority
 from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.probe import is_ours
 from devrun.rehearsal.check.sites import defined
+from devrun.rehearsal.check.sources import assigned
 from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.tensors import tensors_in
+
+_SOURCES = ("Generator", "Random", "RandomState")
+"""Names of classes of torch's, numpy's and Python's that draw random numbers."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,13 @@ class Updates(Hook):
         self.saved: str | None = None
         """The checkpoint that was taken in the middle."""
         self._weights = self._batch = ""
+        self._first: dict[tuple[type, str], Any] | None = None
+        self.changed: list[tuple[type, str]] = []
+        """Class and name of attributes that were changed until the save."""
 
     def before_train_iter(self, runner: Run) -> None:
+        if self._first is None:
+            self._first = _plain(runner)
         runner.adapter.sync_to_host(runner.model)
         self._weights = _digest(runner.model.state_dict())
         self._batch = _digest(runner.data_batch)
@@ -59,15 +69,40 @@ class Updates(Hook):
             self._save(runner)
 
     def _save(self, runner: Run) -> None:
+        now, before = _plain(runner), self._first or {}
+        self.changed = [
+            key
+            for key, value in now.items()
+            if value is None or before.get(key, value) != value
+        ]
         start = perf_counter()
         self.saved = runner.save_checkpoint(name="middle")
         self.saving = perf_counter() - start
 
 
+def _plain(runner: Run) -> dict[tuple[type, str], Any]:
+    """Numbers that are attributes of the model, of hooks and of the data set.
+
+    By class and name; None in place of a source of random numbers.
+    """
+    loader: Any = runner.data_loader
+    dataset = getattr(loader, "dataset", None)
+    hooks = [one for one in runner.hooks if not is_ours(one)]
+    found: dict[tuple[type, str], Any] = {}
+    for owner in (*runner.model.modules(), *hooks, dataset):
+        for name, value in getattr(owner, "__dict__", {}).items():
+            if type(value).__name__ in _SOURCES:
+                found[type(owner), name] = None
+            elif isinstance(value, (int, float)):
+                found[type(owner), name] = value
+    return found
+
+
 def _digest(value: Any) -> str:
     found = hashlib.sha256()
     for tensor in tensors_in(value):
-        host = tensor.detach().to("cpu").contiguous()
+        host = tensor.detach().to("cpu")
+        host = (host if host.layout is torch.strided else host.to_dense()).contiguous()
         found.update(str((tuple(host.shape), host.dtype)).encode())
         found.update(host.reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
@@ -81,11 +116,17 @@ def differences(
         one = first.by_number.get(number)
         if one is None or one == two:
             continue
-        yield _finding(number + 1, one, two, training)
+        yield _finding(number + 1, one, two, training, first.changed)
         return
 
 
-def _finding(number: int, one: Update, two: Update, training: Training) -> Finding:
+def _finding(
+    number: int,
+    one: Update,
+    two: Update,
+    training: Training,
+    changed: list[tuple[type, str]],
+) -> Finding:
     if one.batch != two.batch:
         what = "data"
         why = (
@@ -116,5 +157,9 @@ def _finding(number: int, one: Update, two: Update, training: Training) -> Findi
             "load_state_dict of the hook"
         )
         owner, method = training.runner.model, "forward"
-    site = defined(getattr(type(owner), method, None))
+    data = type(getattr(training.loaders[0], "dataset", None))
+    mine = [each for each in changed if (each[0] is data) is (what == "data")]
+    lines = (assigned(kind, name)[0] for kind, name in mine if what != "weights")
+    site = next(filter(None, lines), None)
+    site = site or defined(getattr(type(owner), method, None))
     return Finding("differs", "resume", what, why, remedy, site)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
 import sysconfig
+import textwrap
 import traceback
 from collections.abc import Iterable, Iterator
 from types import FrameType
@@ -68,10 +70,21 @@ def defined(made: Any) -> str | None:
 
 
 def maker_of(loader: Any) -> str | None:
-    """The user's code that makes batches: the collate function, or the data set."""
+    """Where the user's code returns batches: the collate function, or the data set."""
     data = type(getattr(loader, "dataset", None))
-    collate = defined(getattr(loader, "collate_fn", None))
-    return collate or defined(getattr(data, "__getitem__", None))
+    makers = (getattr(loader, "collate_fn", None), getattr(data, "__getitem__", None))
+    return next(filter(None, map(_returned, makers)), None)
+
+
+def _returned(made: Any) -> str | None:
+    """`file:line` of the last `return` of a function of the user's."""
+    site = defined(made)
+    if site is None:
+        return None
+    file, _, first = site.rpartition(":")
+    tree = ast.parse(textwrap.dedent(inspect.getsource(made)))
+    lines = [one.lineno for one in ast.walk(tree) if isinstance(one, ast.Return)]
+    return f"{file}:{int(first) + max(lines, default=1) - 1}"
 
 
 def _places(calls: Iterable[tuple[FrameType, int]]) -> Iterator[tuple[str, int]]:

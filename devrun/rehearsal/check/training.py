@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter
+
+from torch import Tensor, nn
 
 from devrun.hooks.base import Hook, Priority
 from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.probe import Probe, is_ours
 from devrun.rehearsal.check.sites import defined
+from devrun.rehearsal.check.sources import assigned
 from devrun.run import Run
 from devrun.runners.checkpointer import CHECKPOINTS
 from devrun.runners.training import Training
@@ -85,14 +89,13 @@ class GradientsProbe(Probe):
 
     def built(self, training: Training) -> None:
         self._seen: set[str] = set()
-        self._looked = False
         if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
-            training.runner.register_hook(self)
+            for name, parameter in training.runner.model.named_parameters():
+                if parameter.requires_grad:
+                    parameter.register_hook(partial(self._saw, name))
 
-    def after_backward(self, runner: Run) -> None:
-        self._looked = True
-        named = runner.model.named_parameters()
-        self._seen.update(name for name, one in named if one.grad is not None)
+    def _saw(self, name: str, _: Tensor) -> None:
+        self._seen.add(name)
 
     def after(self, training: Training) -> Iterator[Finding]:
         idle = [
@@ -100,7 +103,7 @@ class GradientsProbe(Probe):
             for name, parameter in training.runner.model.named_parameters()
             if parameter.requires_grad and name not in self._seen
         ]
-        if not (idle and self._looked):
+        if not (idle and self._seen):
             return
         more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
         names = ", ".join(idle[:_NAMED]) + more
@@ -112,8 +115,18 @@ class GradientsProbe(Probe):
             remedy=f"freeze: [{', '.join(idle[:_NAMED])}]"
             if not more
             else "freeze them (freeze: [pattern]), or use them in forward",
+            site=_assigned(training.runner.model, idle[0]),
             fix={"freeze": idle},
         )
+
+
+def _assigned(model: nn.Module, name: str) -> str | None:
+    """The user's line that makes the parameter, or the module that it is in."""
+    site, owner = None, model
+    for part in name.split("."):
+        site = assigned(type(owner), part)[0] or site
+        owner = getattr(owner, part)
+    return site
 
 
 class SavingProbe(Probe):

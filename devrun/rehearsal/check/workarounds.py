@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from devrun.config.loader import DELETE
-from devrun.errors import DevrunError, is_out_of_memory
+from devrun.errors import DevrunError, UnsupportedFeatureError, is_out_of_memory
 from devrun.place import KeyPath, dotted
 from devrun.rehearsal.check import sites
 from devrun.rehearsal.check.findings import Finding
@@ -21,6 +21,11 @@ _DECIDES = ("type", "policy")
 _OPTIMIZER = {"type": "SGD", "lr": 0.001, DELETE: True}
 _MIXED = re.compile(
     r"Expected all tensors to be on the same device.*?\(operator aten::(\w+).*?\)"
+)
+_OWN_UPDATE = re.compile("several optimizers|cannot update the weights")
+_ONE_UPDATE = (
+    "train it on another device; here the one optimizer of the config makes the "
+    "update, in the graph: return a single loss from train_step"
 )
 _LESS = (
     "a smaller data.samples_per_gpu with optimizer_config.cumulative_iters to keep the "
@@ -54,6 +59,8 @@ def refusal(error: Exception, seen: Collection[Any] = ()) -> Finding:
         meaning, remedy = MEANS[kind]
         why = f"{meaning}: {mixed[0]}"
     changes = around(place.path) if place else None
+    if isinstance(error, UnsupportedFeatureError) and _OWN_UPDATE.search(why):
+        changes, kind, remedy = None, "own update", _ONE_UPDATE
     if changes and ("breaks", kind, what, site) in seen:
         top = str(place.path[0]) if place else ""
         changes = None if top in _NEEDED else {top: None}
@@ -62,7 +69,7 @@ def refusal(error: Exception, seen: Collection[Any] = ()) -> Finding:
         kind=kind,
         what=what,
         why=why,
-        remedy=remedy or _remedy(changes, why, isinstance(error, DevrunError)),
+        remedy=remedy or _remedy(changes, why, isinstance(error, DevrunError), site),
         site=site,
         fix=changes,
     )
@@ -115,7 +122,11 @@ def _depth(path: KeyPath) -> int:
     return min(len(path), 2)
 
 
-def _remedy(changes: dict[str, Any] | None, why: str, refused: bool) -> str:
+def _remedy(
+    changes: dict[str, Any] | None, why: str, refused: bool, site: str | None
+) -> str:
+    if changes is None and site is None and not refused:
+        return "no line of yours is on the stack: devrun train --dry-run logs all of it"
     if changes is None:
         return why if refused else "mend the line that is named"
     (key, value), *_ = changes.items()

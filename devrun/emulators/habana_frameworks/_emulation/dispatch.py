@@ -27,6 +27,7 @@ from habana_frameworks._emulation.recorder import (
     DYNAMIC_OP,
     FLOAT64,
     HOST_SYNC,
+    INT64,
     RECORDER,
 )
 from habana_frameworks._emulation.regions import (
@@ -47,6 +48,7 @@ from habana_frameworks._emulation.tensor import (
 )
 
 LAZY = SETTINGS.lazy
+SHORT = torch.iinfo(torch.int32)
 NUMBERS = frozenset((float, int, bool, type(None)))
 
 
@@ -138,6 +140,8 @@ def run(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = plan.op(*host, **kwargs)
     else:
         out = plan.op(*host)
+    if type(out) is Tensor and out.dtype is torch.int64 and shape is not VIEW:
+        _note_int64(plan, out)
     if shape is SEVERAL:
         return _several(plan, operands, scalars, out)
     if shape is IN_PLACE:
@@ -220,6 +224,15 @@ def _note_float64(plan: Plan, call: Call, results: list[HpuTensor]) -> None:
             if all(each.dtype is not torch.float64 for each in call.operands):
                 RECORDER.note(FLOAT64, plan.full_name, tensor._host.nbytes)
             return
+
+
+def _note_int64(plan: Plan, out: Tensor) -> None:
+    """Where whole numbers leave the 32 bits that the device keeps of them."""
+    if SETTINGS.int64_native or not SETTINGS.check_range or not out.numel():
+        return
+    low, high = out.aminmax()
+    if int(low) < SHORT.min or int(high) > SHORT.max:
+        RECORDER.note(INT64, plan.full_name)
 
 
 def account(

@@ -9,7 +9,13 @@ from torch import Tensor
 
 from habana_frameworks._emulation import torch_private as private
 from habana_frameworks._emulation.capture import CAPTURE
-from habana_frameworks._emulation.dispatch import LAZY, execute, sync
+from habana_frameworks._emulation.dispatch import (
+    LAZY,
+    Call,
+    account,
+    execute,
+    sync,
+)
 from habana_frameworks._emulation.lazy import GRAPH
 from habana_frameworks._emulation.plans import Plan, handles, plan_of
 from habana_frameworks._emulation.recorder import FLOAT64, HOST_SYNC, RECORDER
@@ -109,17 +115,41 @@ def _item(plan: Plan, args: Any, kwargs: Any) -> Any:
     return plan.op(args[0]._host)
 
 
-@handles("equal")
+@handles("equal", "allclose")
 def _equal(plan: Plan, args: Any, kwargs: Any) -> bool:
-    for tensor in args:
+    for tensor in args[:2]:
         if type(tensor) is not HpuTensor:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least "
-                "two devices, hpu:0 and cpu! (operator aten::equal)"
+                f"two devices, hpu:0 and cpu! (operator {plan.full_name})"
             )
     if not is_traced(args[0]):
-        sync("equal")
-    return bool(plan.op(args[0]._host, args[1]._host))
+        sync(plan.base)
+    return bool(plan.op(args[0]._host, args[1]._host, *args[2:], **kwargs))
+
+
+@handles("_pack_padded_sequence")
+def _pack(plan: Plan, args: Any, kwargs: Any) -> Any:
+    """Lengths, and sizes of batches, are of the host on every device."""
+    padded, lengths, *rest = args
+    if type(lengths) is HpuTensor:
+        raise RuntimeError(
+            "'lengths' argument should be a 1D CPU int64 tensor, but got 1D hpu:0 "
+            "Long tensor"
+        )
+    call = Call()
+    packed, sizes = plan.op(call.host(padded), lengths, *rest)
+    made = wrap(packed)
+    account(plan, call, [made])
+    return made, sizes
+
+
+@handles("_pack_padded_sequence_backward")
+def _pack_backward(plan: Plan, args: Any, kwargs: Any) -> Any:
+    call = Call()
+    made = wrap(plan.op(call.host(args[0]), *args[1:]))
+    account(plan, call, [made])
+    return made
 
 
 def _has_mask(indices: Any) -> bool:

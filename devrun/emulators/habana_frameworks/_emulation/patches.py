@@ -98,6 +98,23 @@ def _loader(original: Any) -> Any:
     return load
 
 
+def _filler(original: Any) -> Any:
+    """`load_state_dict`, which is to fill tensors and not to put others in their place.
+
+    Torch refuses that where somebody has weak references, as recurrent layers do.
+    """
+
+    @functools.wraps(original)
+    def load_state_dict(*args: Any, **kwargs: Any) -> Any:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(True)
+
+    return load_state_dict
+
+
 def _compiler(original: Any) -> Any:
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:
@@ -118,6 +135,7 @@ def install() -> None:
     # Parameters stay the objects they were when a module moves, for optimizers' sake.
     torch.__future__.set_swap_module_params_on_conversion(True)
     replace(Tensor, "data", property(_data.__get__, _set_data))
+    replace(nn.Module, "load_state_dict", _filler(nn.Module.load_state_dict))
     replace(torch, "save", _saver(torch.save))
     replace(torch, "load", _loader(torch.load))
     replace(torch, "compile", _compiler(torch.compile))

@@ -15,6 +15,7 @@ CPU_FALLBACK = "cpu_fallback"
 DYNAMIC_OP = "dynamic_op"
 COMPILATION = "compilation"
 FLOAT64 = "float64"
+INT64 = "int64"
 GRAPH_SKIPPED = "graph_skipped"
 
 
@@ -50,7 +51,7 @@ class Recorder:
         """Count one event at `site`, or at the user's line that is running."""
         if is_traced():
             return  # a compiler tries out the program, on constants of it
-        site = site or user_site()
+        site = site or user_site(kind == CPU_FALLBACK)
         key = (kind, what, site)
         finding = self.findings.get(key)
         if finding is None:

@@ -14,16 +14,18 @@ from typing import Any
 
 import torch
 
-from habana_frameworks._emulation.torch_private import generated_lines
+from habana_frameworks._emulation.torch_private import forward_stack, generated_lines
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_AUTOGRAD = f"{_TORCH}autograd{os.sep}"
+"""What runs a backward pass: no line of the user's between it and an operator."""
 _PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
 _PACKAGES = tuple(
     _PYTHON + name + os.sep for name in ("site-packages", "dist-packages")
 )
 _MODES = ("__torch_dispatch__", "__torch_function__")
-_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+_LINE = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
 _inside: dict[str, bool] = {}
 Place = tuple[str, int]
 _traced: dict[str, Mapping[int, Place]] = {}
@@ -55,8 +57,11 @@ def _is_inside(filename: str) -> bool:
     return found
 
 
-def user_place() -> Place | None:
-    """The user's file and line, the innermost one."""
+def user_place(forward: bool = False) -> Place | None:
+    """The user's file and line, the innermost one.
+
+    `forward`: of a backward pass, the line of the forward pass, where it is kept.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -64,6 +69,8 @@ def user_place() -> Place | None:
         if not _is_inside(name) and frame.f_code.co_name not in _MODES:
             return name, _line_of(frame)
         place = _traced.get(name, {}).get(frame.f_lineno)
+        if place is None and forward and name.startswith(_AUTOGRAD):
+            place = _place_of(forward_stack())
         if place is not None:
             return place
         frame = frame.f_back
@@ -105,13 +112,13 @@ def know_graph(graph_module: Any) -> None:
 
 def _place_of(stack: str) -> Place | None:
     """The innermost user's line of a stack in text, the outermost call first."""
-    for file, line in reversed(_LINE.findall(stack)):
-        if not _is_inside(file):
+    for file, line, name in reversed(_LINE.findall(stack)):
+        if not _is_inside(file) and name not in _MODES:
             return file, int(line)
     return None
 
 
-def user_site() -> Site:
+def user_site(forward: bool = False) -> Site:
     """The same as a site."""
-    place = user_place()
+    place = user_place(forward)
     return NOWHERE if place is None else Site(*place)

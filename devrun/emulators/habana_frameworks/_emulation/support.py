@@ -19,6 +19,7 @@ DATA_DEPENDENT = frozenset(
         "nonzero",
         "masked_select",
         "unique_dim",
+        "bincount",
         "nms",
         "repeat_interleave",
         *private.UNIQUE,

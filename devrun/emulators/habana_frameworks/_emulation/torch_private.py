@@ -125,6 +125,15 @@ def sequence_of(node: Any) -> int:
     return int(node._sequence_nr())
 
 
+def forward_stack() -> str:
+    """The calls that made the node that runs, as text; empty where nobody keeps them.
+
+    Torch keeps them within `torch.autograd.detect_anomaly`, for its error messages.
+    """
+    node = current_node()
+    return "" if node is None else "".join(node.metadata.get("traceback_", ()))
+
+
 # -- compilers -------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,8 +14,6 @@ from torch import Tensor, nn
 
 from devrun.rehearsal.check.cuda.frames import line_asking
 from devrun.rehearsal.check.cuda.origins import (
-    DEVICE,
-    PLACED,
     Host,
     Origins,
     storage_of,
@@ -37,13 +36,16 @@ _MIXED = frozenset(
 class Mismatches(Judge):
     """Notes each tensor of the host that an operator on the device is given."""
 
-    def __init__(self, updating: Callable[[], bool]) -> None:
-        self._updating = updating
+    def __init__(self, origins: Origins, updating: Callable[[], bool]) -> None:
+        self._origins, self._updating = origins, updating
+        self._lengths: Counter[str] = Counter()
         self._met: dict[Host, tuple[str, str]] = {}
         self._numpy: Counter[tuple[str, str]] = Counter()
         self._counts: Counter[Host] = Counter()
 
     def operator(self, op: Op) -> None:
+        if op.name == "_pack_padded_sequence" and self._origins.on_device(op.args[1]):
+            self._lengths[line_asking() or ""] += self._updating()
         if not op.hosts or op.name in _MIXED or op.name.startswith(("_foreach", "_fu")):
             return
         indexes = op.indexes
@@ -71,6 +73,16 @@ class Mismatches(Judge):
                 remedy=host.remedy or "keep it on the device: leave the copy out",
                 site=host.site or site,
                 per_step=self._counts[host] / updates or None,
+            )
+        for site, count in self._lengths.items():
+            yield Finding(
+                severity="breaks",
+                kind="device mismatch",
+                what="lengths of pack_padded_sequence",
+                why="they are on the device, and it reads them on the host",
+                remedy="lengths.cpu(), or lengths that no batch takes to the device",
+                site=site or None,
+                per_step=count / updates or None,
             )
         for (what, site), count in self._numpy.items():
             yield Finding(
@@ -100,9 +112,7 @@ def tag_attributes(model: nn.Module, origins: Origins) -> None:
     mine = {id(storage_of(one)) for one in moved}
 
     def tag(tensor: Tensor, host: Host) -> None:
-        if PLACED.on_device(tensor):
-            origins.tag(tensor, DEVICE)
-        elif id(storage_of(tensor)) not in mine:
+        if not origins.on_device(tensor) and id(storage_of(tensor)) not in mine:
             origins.tag(tensor, host)
 
     for module in model.modules():
@@ -114,20 +124,36 @@ def tag_attributes(model: nn.Module, origins: Origins) -> None:
                 site, line = assigned(kind, name)
                 what = f"{kind.__name__}.{name}"
                 tag(tensor, Host(what, site, _as_buffer(line, name)))
+            for tensor in _hidden(value):
+                site, _ = assigned(kind, name)
+                remedy = f"self.{name} = nn.ModuleList(...), which is moved with it"
+                tag(tensor, Host(f"{kind.__name__}.{name}", site, remedy))
         for name, value in vars(kind).items():
             for tensor in _plain(value):
                 remedy = f'self.register_buffer("{name}", ..., persistent=False)'
-                tag(tensor, Host(f"{kind.__name__}.{name}", None, remedy))
-        for name, value in vars(sys.modules.get(kind.__module__, object)).items():
+                site, _ = assigned(kind, name)
+                tag(tensor, Host(f"{kind.__name__}.{name}", site, remedy))
+        around = sys.modules.get(kind.__module__, types)
+        for name, value in vars(around).items():
             for tensor in _plain(value):
+                site, _ = assigned(around, name)
                 remedy = f"{name}.to(x.device) where it is used, or a buffer of it"
-                tag(tensor, Host(f"the global {name}", None, remedy))
+                tag(tensor, Host(f"the global {name}", site, remedy))
 
 
 def _plain(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     return list(tensors_in(value)) if type(value) in (list, tuple, dict) else []
+
+
+def _hidden(value: Any) -> list[Tensor]:
+    """Of modules in a plain list, or in a dict, which no module knows of."""
+    parts = value.values() if type(value) is dict else value
+    if type(value) not in (list, tuple, dict):
+        return []
+    modules = [part for part in parts if isinstance(part, nn.Module)]
+    return [one for each in modules for one in (*each.parameters(), *each.buffers())]
 
 
 def _as_buffer(line: str, name: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
+import torch
 from torch import Tensor
 
 from devrun.devices.options import IndexedOptions, parse_options
@@ -13,7 +15,7 @@ from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
 from devrun.rehearsal.check.cuda.mismatches import Mismatches, tag_attributes
 from devrun.rehearsal.check.cuda.options import asked_of
-from devrun.rehearsal.check.cuda.origins import DEVICE, Origins
+from devrun.rehearsal.check.cuda.origins import DEVICE, PLACED
 from devrun.rehearsal.check.cuda.precision import Precision
 from devrun.rehearsal.check.cuda.syncs import Syncs, clipping
 from devrun.rehearsal.check.cuda.watch import Calls, Judge, Operators
@@ -28,6 +30,9 @@ from devrun.runners.device_section import option_place
 from devrun.runners.training import Training
 from devrun.tensors import map_tensors
 
+_ENGINE = "_engine_run_backward"
+"""What torch runs a backward pass by; not every version has it."""
+
 
 class Steps(Probe):
     """What each operator of an update would meet on CUDA, as the judges see it."""
@@ -36,12 +41,12 @@ class Steps(Probe):
 
     def __init__(self, request: Request, note: Notebook) -> None:
         super().__init__(request, note)
-        self.origins = Origins()
+        self.origins = PLACED
         self.syncs = Syncs(self.origins, self.updating)
 
         self.precision = Precision()
         self.judges: list[Judge] = [
-            self.syncs, Mismatches(self.updating), self.precision
+            self.syncs, Mismatches(self.origins, self.updating), self.precision
         ]  # fmt: skip
         self.updates = 0
         self.active = False
@@ -77,10 +82,20 @@ class Steps(Probe):
     @contextmanager
     def watching(self) -> Iterator[None]:
         calls = Calls(self.origins, self.judges)
-        with Operators(self.origins, calls, self.judges), calls:
+        with ExitStack() as stack:
+            for name in ("save", "from_numpy"):
+                given = getattr(torch, name)
+                stack.enter_context(patch.object(torch, name, calls.through(given)))
+            engine = getattr(torch.autograd, _ENGINE, None)
+            if engine is not None:  # what the user's functions do in a backward pass
+                stack.enter_context(
+                    patch.object(torch.autograd, _ENGINE, calls.again(engine))
+                )
+            stack.enter_context(Operators(self.origins, calls, self.judges))
+            stack.enter_context(calls)
             yield
 
-    def after(self, training: Training) -> Iterator[Finding]:
+    def after(self, _: Any) -> Iterator[Finding]:
         for judge in self.judges if self.updates else ():
             yield from judge.findings(self.updates)
 
@@ -118,3 +133,6 @@ class _Ends(Hook):
 
     def after_train_iter(self, runner: Run) -> None:
         self._steps.active = False
+        if self._steps.updates > 1:  # what waits once only is none
+            for finding in self._steps.after(runner):
+                self._steps.note.found(finding)

@@ -30,13 +30,13 @@ _LABELS = {
     "__int__": ("int()", _READ),
     "__index__": ("a tensor as index or size", _SIZES),
     "__getitem__": ("x[:n] of a tensor n", _SIZES),
-    "backward": ("if, float() or .item() in backward", _BRANCH),
     "__bool__": ("if or bool()", _BRANCH),
     "is_nonzero": ("if or bool()", _BRANCH),
     "__repr__": ("print", _READ),
     "__str__": ("print", _READ),
     "__format__": ("format or f-string", _READ),
     "one_hot": ("one_hot", "torch.nn.functional.one_hot(x, num_classes=N)"),
+    "save": ("torch.save", "if self.every_n_iters(runner, 500): before it"),
     "tensor": ("torch.tensor of tensors", "torch.stack(list)"),
 }
 """Call -> its name for a reader, and what to do."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +13,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devrun.rehearsal.check.cuda.births import birth_of
+from devrun.rehearsal.check.cuda.births import birth_of, built_on_host
 from devrun.rehearsal.check.cuda.origins import DEVICE, Host, Origins, flat_tensors
 from devrun.rehearsal.check.findings import Finding
+from devrun.tensors import tensors_in
 
 _SHOWN = ("__repr__", "__str__", "__format__")
 _LEAVE = ("cpu", "numpy", "__array__", "tolist", *_SHOWN)
 """Calls that read a whole tensor, of which no operator of the CPU's tells."""
-_MOVES = ("to", "cuda")
+_MOVES = ("to", "cuda", "type")
 """Methods whose result is where they were asked to put it."""
 _COPIES = ("to", "cpu")
 """Those of `_LEAVE` whose result is a tensor on the host."""
@@ -27,6 +29,8 @@ _INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
 _HOST = "cpu"
 _FOLLOWS = ("type_as", "new_tensor")
 """Calls whose result is where a tensor is that they were given."""
+_FRESH = "aten::lift_fresh"
+"""The operator by which `torch.Tensor([1.0])` hands over what it made."""
 _FIRST = ("aten::_pack_padded_sequence", "aten::_pad_packed_sequence")
 """Operators of which only the first result is on the device; lengths are not."""
 
@@ -99,6 +103,9 @@ class Calls(TorchFunctionMode):
                 self._stacked(first)
             if name == "one_hot" and (args[1:] or "num_classes" in kwargs):
                 self.quiet = True  # the range is checked on a CPU only
+            if name == "save":
+                self._saved(first)
+                return func(*args, **kwargs)
             made = func(*args, **kwargs)
         finally:
             self.name, self.quiet, self.autocast = before
@@ -114,6 +121,30 @@ class Calls(TorchFunctionMode):
             if birth is not None and isinstance(made, Tensor):
                 self._origins.tag(made, birth)
         return made
+
+    def through(self, func: Any) -> Callable[..., Any]:
+        """`func`, of which torch tells its modes nothing."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.__torch_function__(func, (), args, kwargs)
+
+        return call
+
+    def again(self, func: Any) -> Callable[..., Any]:
+        """`func`, within which other calls are seen than the one in progress."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self if self.name else nullcontext():
+                return func(*args, **kwargs)
+
+        return call
+
+    def _saved(self, value: Any) -> None:
+        """All of `value` is read."""
+        if any(map(self._origins.on_device, tensors_in(value))):
+            for judge in self._judges:
+                judge.leaves("save")
+        self.quiet = True
 
     def _stacked(self, parts: Sequence[Any]) -> None:
         """A tensor is made of a list, whose tensors are read one by one."""
@@ -143,7 +174,7 @@ class Calls(TorchFunctionMode):
         given = [*args[1:], *kwargs.values()]
         if any(self._origins.on_device(one) for one in given):
             self._origins.tag(made, DEVICE)
-        elif any(isinstance(one, (str, torch.device, int)) for one in given) or (
+        elif any(isinstance(one, (str, torch.device, int, type)) for one in given) or (
             len(args) == 1 and not kwargs
         ):
             self._origins.forget(made)
@@ -187,11 +218,21 @@ class Operators(TorchDispatchMode):
             for judge in self._judges:
                 judge.operator(op)
         made = func(*args, **kwargs)
-        if inputs:
+        fresh = not inputs or func._schema.name == _FRESH
+        if fresh and not self._calls.name:
+            self._born(made)
+        elif inputs:
             first = func._schema.name in _FIRST
             results = made[:1] if first else (made,)
             self._tag(results, hosts, on_device, len(inputs))
         return made
+
+    def _born(self, made: Any) -> None:
+        """`made` came of no tensor, and of no call that is seen."""
+        if isinstance(made, Tensor) and self._origins.of(made) is None:
+            born = built_on_host()
+            if born is not None:
+                self._origins.tag(made, born)
 
     def _tag(
         self, made: Any, hosts: list[tuple[Tensor, Host]], on_device: bool, count: int

@@ -11,11 +11,12 @@ import torch
 
 from devrun.devices.hpu.sdk import SDK
 from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.hosted import Hosted
+from devrun.rehearsal.check.hosted import Hosted, placed
 from devrun.rehearsal.check.hpu.report import (
     FALLBACK,
     FROZEN,
     GRAPH_BREAK,
+    LONG,
     RECOMPILATION,
     SYNC,
     WIDE,
@@ -24,7 +25,7 @@ from devrun.rehearsal.check.hpu.report import (
 )
 from devrun.rehearsal.check.hpu.watch import LOADER
 from devrun.rehearsal.check.probe import Probe
-from devrun.rehearsal.check.sites import is_library
+from devrun.rehearsal.check.sites import is_library, maker_of
 from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.tensors import tensors_in
@@ -35,6 +36,10 @@ _MEANS = {
     RECOMPILATION: ("slow", "a graph is compiled again for each new shape or number"),
     GRAPH_BREAK: ("slow", "torch.compile leaves the graph here and goes on in Python"),
     WIDE: ("differs", "a Gaudi has no float64: the numbers are those of float32"),
+    LONG: (
+        "differs",
+        "a Gaudi keeps 32 bits of whole numbers: larger ones wrap around",
+    ),
     FROZEN: ("differs", "Python code in a graph runs once, while it is captured"),
 }
 _OUTSIDE_GRAPHS = ("lazy", "eager")
@@ -78,7 +83,7 @@ class HPUProbe(Probe):
 
     def getting_past(self) -> AbstractContextManager[Any]:
         if self.request.mode in _OUTSIDE_GRAPHS:
-            return Hosted("hpu", self.note)
+            return placed(Hosted("hpu", self.note))
         return super().getting_past()
 
     def after(self, training: Training) -> Iterator[Finding]:
@@ -86,7 +91,8 @@ class HPUProbe(Probe):
         report = self._hook.report
         if report is None or not report.updates:
             return
-        yield from _findings(report, self._evaluated)
+        maker = maker_of(training.loaders[0])
+        yield from _findings(report, self._evaluated, maker)
         self.note.fact("graphs compiled", report.compilations)
         self.note.fact("launches an update", report.launches)
         stats = runner.adapter.stats()
@@ -99,8 +105,14 @@ def _counts(sdk: SDK) -> Counter[Any]:
     )
 
 
-def _findings(report: Report, evaluated: Mapping[Any, int]) -> Iterator[Finding]:
-    """The report's rows; `evaluated` has how often each was in an evaluation."""
+def _findings(
+    report: Report, evaluated: Mapping[Any, int], maker: str | None
+) -> Iterator[Finding]:
+    """The report's rows; `evaluated` has how often each was in an evaluation.
+
+    Args:
+        maker: the line that makes the samples.
+    """
     for row in report.rows():
         if (row.kind, row.site) == (RECOMPILATION, LOADER):
             continue  # BatchShapes looks at more batches
@@ -117,6 +129,10 @@ def _findings(report: Report, evaluated: Mapping[Any, int]) -> Iterator[Finding]
             what=row.what,
             why=why,
             remedy=row.remedy,
-            site=str(row.site) if row.site.line else None,
+            site=maker
+            if row.site == LOADER
+            else str(row.site)
+            if row.site.line
+            else None,
             per_step=round(times / report.updates, 2) if often else None,
         )

@@ -16,9 +16,11 @@ _BY_NAME: Mapping[str, str] = {
     r"nonzero(_static)?": "use the mask itself, or torch.where with three arguments",
     r"(_?unique|mode|nanmedian|segment_reduce).*": "do it on the host, in the data set "
     "or its collate_fn",
+    r"bincount": "(x[:, None] == torch.arange(N, device=x.device)).sum(0), N being the "
+    "number of classes",
     r"repeat_interleave": "give it output_size",
     r"item|_local_scalar_dense|tolist|numpy|print|pickle|save|copy.*": _KEEP,
-    r"equal": "compare with (a == b).all() and keep the result on the device",
+    r"equal|allclose": "compare with (a == b).all() and keep the result on the device",
     r"synchronize": "leave it out: reading a value waits by itself",
     r"tri[ul]_indices": "compare two torch.arange, row >= column",
     r"_(functional_)?assert_async": "take the assert out of forward: nonfinite: stop "
@@ -63,6 +65,7 @@ GENERAL: Mapping[str, str] = {
     "host waits": _KEEP,
     "float64": "a Gaudi computes it in float32: make it float32 where it begins "
     "(np.float32, dtype=torch.float32, .float())",
+    "int64": "stay below 2**31, or compute it in the data set",
     "graph break": "write it so that it can be traced: no prints, no branches on "
     "values; or take it out of the compiled module",
     "compiled again": "keep shapes the same from update to update, and numbers that "
@@ -74,6 +77,7 @@ WHY: Mapping[str, str] = {
     "on the host": "a Gaudi has no kernel for it: the tensors go to the host and back",
     "host waits": "the host waits until everything before it has run",
     "float64": "a Gaudi has no float64, and makes it float32",
+    "int64": "a Gaudi keeps 32 bits of whole numbers: larger ones wrap around",
 }
 """By kind of finding, what happens there."""
 _CORE = "import habana_frameworks.torch.core as htcore"
@@ -90,7 +94,10 @@ UNUSED = (
 def remedy_for(kind: str, what: str) -> str:
     """One line of advice for an operator or a cause."""
     name = what.split("::")[-1].split(".")[0]
-    if kind in ("compiled again", "graph break", "float64") and name != "batch":
+    if (
+        kind in ("compiled again", "graph break", "float64", "int64")
+        and name != "batch"
+    ):
         return GENERAL[kind]
     for pattern, remedy in _BY_NAME.items():
         # an operator in place does the same as the one without the underscore

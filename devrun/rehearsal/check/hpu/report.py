@@ -31,19 +31,22 @@ from devrun.rehearsal.check.hpu.watch import (
     calls_model,
     is_own,
 )
+from devrun.rehearsal.check.sources import assigned
 from devrun.run import Run
 
 logger = logging.getLogger("devrun")
 
 FALLBACK, SYNC = "on the host", "host waits"
 RECOMPILATION, GRAPH_BREAK = "compiled again", "graph break"
-WIDE, FROZEN = "float64", "frozen"
+WIDE, LONG, FROZEN = "float64", "int64", "frozen"
 KINDS = {
     "cpu_fallback": FALLBACK,
     "host_sync": SYNC,
     "dynamic_op": SYNC,
     "float64": WIDE,
+    "int64": LONG,
 }
+_FLOAT = "make it float32: dtype=torch.float32, or model.float()"
 STEADY = 0.1
 """Share of the later updates that may compile without being worth a row."""
 
@@ -141,13 +144,16 @@ class Report:
         """What the module itself holds in float64."""
         if self._module is None:
             return []
-        held = [*self._module.named_parameters(), *self._module.named_buffers()]
-        wide = [name for name, tensor in held if tensor.dtype is torch.float64]
-        if not wide:
-            return []
-        what = ", ".join(wide[:3]) + (", ..." if wide[3:] else "")
-        remedy = "train the model in float32: model.float()"
-        return [Row(WIDE, what, Site("the model", 0), len(wide), remedy)]
+        rows: dict[Site, Row] = {}
+        for owner in self._module.modules():
+            for name, tensor in (*owner._parameters.items(), *owner._buffers.items()):
+                if tensor is not None and tensor.dtype is torch.float64:
+                    file, _, line = (assigned(type(owner), name)[0] or "").rpartition(
+                        ":"
+                    )
+                    site = Site(file, int(line)) if file else Site("the model", 0)
+                    rows.setdefault(site, Row(WIDE, name, site, 1, _FLOAT))
+        return list(rows.values())
 
     def _facts(self) -> Iterable[tuple[str, Any, int]]:
         """(kind, (what, site), times) as an SDK that counts them has counted."""

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import linecache
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from torch.optim import optimizer as optimizers
 
 from devrun.devices.emulation import use_emulators
 from devrun.devices.hpu.sdk import emulator
+from devrun.rehearsal.check.dense import dense_buffers
 from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.hard_wired import Substitutes, telling
+from devrun.rehearsal.check.hosted import Hosted, placed
 from devrun.rehearsal.check.hpu.remedies import MARK, UNUSED, WHY, remedy_for
-from devrun.rehearsal.check.hpu.report import KINDS, RECOMPILATION, SYNC
+from devrun.rehearsal.check.hpu.report import KINDS, RECOMPILATION, SYNC, WIDE
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.sites import here
+from devrun.rehearsal.programs import devices_of
 
 _OFTEN = 0.5
 """Times an update from which a wait of the host is in the loop."""
 _SETTLED = 4
 """Graphs compiled at one line that a loop with fixed shapes does not exceed."""
 _UNMARKED = 3
+_INSTEAD = {
+    "cuda": 'x.to("hpu")',
+    "autocast": 'torch.autocast("hpu", dtype=torch.bfloat16)',
+    "GradScaler": "leave it out: bf16 needs no loss scaling",
+    "device": 'device="hpu"',
+}
+"""What stands for CUDA in a program of one's own."""
+_IMPORT = (
+    "habana_frameworks",
+    "torch knows no device hpu before it is imported",
+    "import habana_frameworks.torch.core as htcore",
+)
 _NO_MARK = "maximal graph size"
 """The cause of a flush that the user did not bring about."""
 
@@ -28,16 +49,43 @@ class HPUProgram:
     """Counts the updates of any optimizer, and what waits in the lazy graph at each.
 
     Args:
+        script: the program's file.
         memory: bytes of the device; None for those of the emulator.
     """
 
-    def __init__(self, note: Notebook, memory: int | None) -> None:
-        self._note, self._memory = note, memory
+    def __init__(self, note: Notebook, script: str, memory: int | None) -> None:
+        self._note, self._script, self._memory = note, script, memory
         self._updates = self._flushes = self._unmarked = 0
         self._longest = 0
         self._site: str | None = None
         use_emulators()
         self._handle = optimizers.register_optimizer_step_post_hook(self._stepped)
+
+    @contextmanager
+    def getting_past(self) -> Iterator[None]:
+        """Within, what breaks is repaired: tensors elsewhere, and what names CUDA."""
+        # a program that never saw a Gaudi is led along its path for CUDA
+        ported = "hpu" in devices_of(self._script)
+        import_module("habana_frameworks.torch.core")
+        tell = telling(self._note, "hpu", _INSTEAD)
+        with (
+            Substitutes("hpu", tell, not ported),
+            placed(Hosted("hpu", self._note)),
+            dense_buffers(self._note, "hpu"),
+        ):
+            yield
+        if not ported:
+            self._note.found(self._not_imported())
+
+    def _not_imported(self) -> Finding:
+        lines = enumerate(
+            Path(self._script).read_text("utf-8", "replace").split("\n"), 1
+        )
+        first = (
+            n for n, text in lines if text.startswith(("import torch", "from torch"))
+        )
+        site = f"{self._script}:{next(first, 1)}"
+        return Finding("breaks", "not imported", *_IMPORT, site)
 
     def found(self) -> None:
         """Note what the emulator counted so far."""
@@ -56,6 +104,10 @@ class HPUProgram:
         for one in _by_line(report.findings):
             kind = KINDS[one.kind]
             often = one.count / updates
+            if kind == WIDE and "backward" in linecache.getline(
+                one.site.file, one.site.line
+            ):
+                continue  # of what the forward pass makes, where it is said
             if kind == SYNC and (often < _OFTEN or one.count < 2):
                 continue  # once in a while, as at log points
             self._note.found(

@@ -61,6 +61,8 @@ def finding_of(refusal: Any, *, fix: dict[str, Any] | None = None) -> Finding:
         fix: keys of a config with which it need not be compiled.
     """
     operation = refusal.operation
+    if operation == "numbers":
+        return _of_numbers(refusal)
     where = "" if refusal.training else " for the evaluation"
     text = first_sentences(refusal.message).replace(_WRAPPED, "")
     remedy = _remedy(operation, text)
@@ -72,6 +74,21 @@ def finding_of(refusal: Any, *, fix: dict[str, Any] | None = None) -> Finding:
         remedy=f"{remedy}; or {pasted(fix)}" if fix else remedy,
         site=user_line(refusal.stack),
         fix=fix,
+    )
+
+
+def _of_numbers(refusal: Any) -> Finding:
+    """A number that its type cannot hold on an IPU."""
+    half = "half" in refusal.message
+    return Finding(
+        severity="differs",
+        kind="half" if half else "int64",
+        what=refusal.message.partition(":")[0].strip("_"),
+        why=first_sentences(refusal.message),
+        remedy="a number within 65504, such as -1e4, or torch.finfo(x.dtype).min"
+        if half
+        else "stay below 2**31, or compute it in the data set",
+        site=user_line(refusal.stack),
     )
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from typing import Any
+
 from devrun.devices.ipu.sdk import load
 from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.hard_wired import Substitutes, telling
 from devrun.rehearsal.check.ipu.refused import finding_of
 from devrun.rehearsal.check.notebook import Notebook
 
@@ -22,12 +26,16 @@ class IPUProgram:
         memory: bytes of an IPU, above which a graph is refused; None sets no limit.
     """
 
-    def __init__(self, note: Notebook, memory: int | None) -> None:
+    def __init__(self, note: Notebook, script: str, memory: int | None) -> None:
         self._note = note
         self._emulation = load(True).emulation
         self._emulation.set_memory_limit(memory)
         self._refusals = self._emulation.refusals()
         self._found = self._refusals.__enter__()
+
+    def getting_past(self) -> AbstractContextManager[Any]:
+        """Within, what names CUDA is done on the host."""
+        return Substitutes("cpu", telling(self._note, "ipu"), available=False)
 
     def found(self) -> None:
         """Note what was refused so far."""

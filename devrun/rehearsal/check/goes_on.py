@@ -1,0 +1,178 @@
+"""Gets past what the user's own code raises, and past what never ends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from devrun.errors import DevrunError, is_out_of_memory
+from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.left_out import Sources
+from devrun.rehearsal.check.notebook import Notebook
+from devrun.rehearsal.check.probe import is_ours
+from devrun.rehearsal.check.sites import defined, of_error
+from devrun.rehearsal.check.workarounds import refusal
+from devrun.runners.training import Training
+from devrun.step import StepOutput
+from devrun.tensors import batch_size_of
+
+_PARTS = 8
+"""Of the time of a rehearsal, one update or one stage of a hook may take a part."""
+
+
+class _NeverEnds(BaseException):
+    """Raised where the user's code is when its time is over; it catches `Exception`."""
+
+
+class _StoppedError(Exception):
+    """What never ended is not done again."""
+
+
+class GoesOn:
+    """Notes what an update, a hook or a sample raises, and puts another in its place.
+
+    The statement that raises is left out. Where it is needed, in place of an update
+    comes one with a loss of zero, in place of a sample the one before, and of a hook's
+    stage nothing; so that the rest is still seen.
+
+    Args:
+        seconds: those of the whole rehearsal.
+    """
+
+    def __init__(self, note: Notebook, seconds: float) -> None:
+        self._note, self._seconds = note, seconds / _PARTS
+        self._hung = False
+        self._sources = Sources()
+        self._replaced = False
+        """Whether there was an update without the names that the model gives."""
+
+    @contextmanager
+    def around(self, training: Training) -> Iterator[None]:
+        """Around one run."""
+        runner, hung = training.runner, self._hung
+        if hung:
+            self._stop(training)
+        step = self._kept(runner.adapter.train_step, self._update, training)
+        runner.adapter.train_step = step  # type: ignore[method-assign]
+        for hook in runner.hooks:
+            for stage in set() if is_ours(hook) else set(hook.get_triggered_stages()):
+                if stage not in ("on_exception", "after_backward"):
+                    call = getattr(hook, stage)
+                    setattr(hook, stage, self._kept(call, lambda *_: None, training))
+        with ExitStack() as patched:
+            for kind in _kinds(training):
+                patched.enter_context(
+                    patch.object(kind, "__getitem__", self._read(kind))
+                )
+            yield
+
+    def _kept(
+        self, call: Callable[..., Any], instead: Callable[..., Any], training: Training
+    ) -> Callable[..., Any]:
+        """`call`, or what is `instead` of it where the user's code breaks in it."""
+
+        def kept(*args: Any) -> Any:
+            try:
+                with self._timed():
+                    return call(*args)
+            except _NeverEnds as error:
+                self._hangs(error, training)
+            except _StoppedError:
+                pass
+            except Exception as error:
+                if isinstance(error, DevrunError) or is_out_of_memory(error):
+                    raise
+                if of_error(error) is None:
+                    raise
+                left = self._sources.leave_out(error)
+                if not (
+                    left.follows or (self._replaced and isinstance(error, KeyError))
+                ):
+                    self._note.found(refusal(error))
+                if left.gone:
+                    return kept(*args)
+            return instead(*args)
+
+        return kept
+
+    def _update(self, model: Any, batch: Any, *_: Any) -> StepOutput:
+        self._replaced = True
+        loss = next(model.parameters()).detach().sum() * 0  # where the weights are
+        return StepOutput(
+            loss=loss, log_vars={"loss": loss}, num_samples=batch_size_of(batch) or 1
+        )
+
+    def _read(self, kind: type) -> Callable[[Any, Any], Any]:
+        """`__getitem__` of a data set: a sample that can be read."""
+        given: Any = vars(kind)["__getitem__"]
+
+        def read(dataset: Any, index: Any) -> Any:
+            try:
+                found = given(dataset, index)
+            except Exception as error:
+                if isinstance(error, IndexError) or not hasattr(read, "last"):
+                    raise
+                self._note.found(refusal(error))
+                return read.last
+            read.last = found  # type: ignore[attr-defined]
+            return found
+
+        return read
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        if signal.getitimer(signal.ITIMER_REAL)[0]:  # it is inside another
+            yield
+            return
+
+        def over(*_: Any) -> None:
+            raise _NeverEnds
+
+        before = signal.signal(signal.SIGALRM, over)
+        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _hangs(self, error: BaseException, training: Training) -> None:
+        site = of_error(error)
+        self._note.found(
+            Finding(
+                severity="breaks",
+                kind="hangs",
+                what=site or "an update",
+                why=f"it did not get on within {self._seconds:.0f} s",
+                remedy="end the loop after a number of turns; --timeout gives it more "
+                "seconds",
+                site=site,
+            )
+        )
+        self._hung = True
+        self._stop(training)
+
+    def _stop(self, training: Training) -> None:
+        """Nobody calls the model again, here or in a forked process."""
+
+        def stop(*_: Any, **__: Any) -> Any:
+            raise _StoppedError("it did not end")
+
+        for name in ("forward", "train_step", "val_step"):
+            if hasattr(training.runner.model, name):
+                setattr(training.runner.model, name, stop)
+
+
+def _kinds(training: Training) -> list[type]:
+    """The classes of the user's that give the samples."""
+    found: dict[type, None] = {}
+    for loader in training.loaders:
+        one = loader
+        while (one := getattr(one, "dataset", None)) is not None:
+            own = vars(type(one)).get("__getitem__")
+            if own is not None and defined(own) is not None:
+                found[type(one)] = None
+    return list(found)

@@ -1,0 +1,185 @@
+"""Leaves out statements that raise, so that what they are in can be run again."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple
+
+from devrun.rehearsal.check.sites import is_library, user_line
+
+
+class Left(NamedTuple):
+    """What came of a statement that raised."""
+
+    gone: bool
+    """Whether it was left out."""
+    follows: bool
+    """Whether it may have raised for want of what was left out before it."""
+
+
+class Sources:
+    """The files of the user, without the statements that were left out of them."""
+
+    def __init__(self) -> None:
+        self._trees: dict[str, ast.Module] = {}
+        self._lost: dict[tuple[str, int], set[str]] = {}
+        """Function -> names that are not, or not as they should be."""
+
+    def tree(self, file: str) -> ast.Module:
+        """What is left of `file`."""
+        if file not in self._trees:
+            self._trees[file] = ast.parse(Path(file).read_bytes(), file)
+        return self._trees[file]
+
+    def leave_out(self, error: BaseException) -> Left:
+        """Leave out the innermost statement that led to `error` and can be spared.
+
+        A function of a module goes on without it; a script must be run again.
+        """
+        for frame, line in reversed(list(_calls(error))):
+            code = frame.f_code
+            file = code.co_filename
+            if code.co_name.startswith("<") and code.co_name != "<module>":
+                continue  # a part of the statement around it
+            if user_line([(file, line)]) is None or is_library(file):
+                continue
+            try:
+                gone = _without(self._body(code), line)
+            except (OSError, SyntaxError):
+                continue
+            if gone is None or not self._replaced(code):
+                continue
+            lost = self._lost.setdefault((file, code.co_firstlineno), set())
+            stored, loaded = _names(gone, ast.Store), _names(gone, ast.Load)
+            follows = bool(lost & loaded)
+            lost |= stored if follows else stored - loaded
+            return Left(True, follows)
+        name = getattr(error, "name", None)  # of a NameError or AttributeError
+        return Left(False, any(name in lost for lost in self._lost.values()))
+
+    def _body(self, code: CodeType) -> Any:
+        tree = self.tree(code.co_filename)
+        return tree if code.co_name == "<module>" else _function(tree, code)
+
+    def _replaced(self, code: CodeType) -> bool:
+        """Give the functions that have `code` what is left of it."""
+        if code.co_name == "<module>":
+            return True
+        tree = ast.fix_missing_locations(self.tree(code.co_filename))
+        whole = compile(tree, code.co_filename, "exec", dont_inherit=True)
+        made = next((one for one in _codes(whole) if _same(one, code)), None)
+        if made is None or made.co_freevars != code.co_freevars:
+            return False
+        owners = [f for f in gc.get_referrers(code) if isinstance(f, FunctionType)]
+        for owner in owners:
+            owner.__code__ = made
+        return bool(owners)
+
+
+def run_script(
+    script: str, names: dict[str, Any], broke: Callable[[BaseException], None]
+) -> None:
+    """Run each statement of `script`; `broke` is told what raises.
+
+    A statement that raises is run again without the part of it that does.
+
+    Raises:
+        SystemExit: as the script does.
+    """
+    sources = Sources()
+    body = sources.tree(script).body
+    future = [one for one in body if _is_future(one)]
+    for statement in list(body):
+        while statement in body:
+            part = ast.Module([*future, statement], [])
+            ast.fix_missing_locations(part)
+            try:
+                exec(compile(part, script, "exec", dont_inherit=True), names)  # noqa: S102
+                break
+            except Exception as error:  # noqa: BLE001 - the user's own
+                left = sources.leave_out(error)
+                if not left.follows:
+                    broke(error)
+                if not left.gone:
+                    break
+
+
+def _calls(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """The calls that led to `error`, or to what caused it, the outermost first."""
+    first: BaseException = error
+    while (cause := first.__cause__ or first.__context__) is not None:
+        first = cause
+    for one in dict.fromkeys((error, first)):
+        yield from traceback.walk_tb(one.__traceback__)
+
+
+def _is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+def _function(tree: ast.Module, code: CodeType) -> Any:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            begins = [node.lineno, *(one.lineno for one in node.decorator_list)]
+            if node.name == code.co_name and code.co_firstlineno in begins:
+                return node
+    raise SyntaxError(f"no {code.co_name} in {code.co_filename}")
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield one
+            yield from _codes(one)
+
+
+def _same(one: CodeType, other: CodeType) -> bool:
+    return (one.co_name, one.co_firstlineno) == (other.co_name, other.co_firstlineno)
+
+
+def _without(owner: Any, line: int) -> ast.AST | None:
+    """Take the innermost statement at `line` out of `owner`; None: it is needed.
+
+    Of a statement around others only its own line goes.
+    """
+    for field in ("body", "orelse", "finalbody", "handlers"):
+        statements = getattr(owner, field, None) or []
+        for index, one in enumerate(statements):
+            if not one.lineno <= line <= (one.end_lineno or one.lineno):
+                continue
+            if isinstance(one, (ast.FunctionDef, ast.ClassDef, ast.Try)):
+                return _without(one, line)
+            inner = getattr(one, "body", None)
+            if inner and line >= inner[0].lineno:
+                return _without(one, line)
+            if isinstance(one, (ast.Pass, ast.Return, ast.Import, ast.ImportFrom)):
+                return None
+            statements[index] = ast.copy_location(_less(one), one)
+            found: ast.AST = one
+            return found
+    return None
+
+
+def _less(one: Any) -> ast.stmt:
+    """What stands for a statement that is left out."""
+    if isinstance(one, (ast.If, ast.While)):
+        return type(one)(ast.Constant(False), one.body, one.orelse)
+    if isinstance(one, ast.With):
+        return ast.If(ast.Constant(True), one.body, [])
+    return ast.Pass()
+
+
+def _names(statement: ast.AST, use: type) -> set[str]:
+    """Variables and attributes of `self` that a statement sets, or reads."""
+    found = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, use):
+            found.add(node.id)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, use):
+            found.add(node.attr)
+    return found
