@@ -35,7 +35,8 @@ class GoesOn:
     """Notes what an update, a hook or a sample raises, and puts another in its place.
 
     The statement that raises is left out. Where it is needed, in place of an update
-    comes one with a loss of zero, in place of a sample the one before, and of a hook's stage nothing; so that the rest is still seen.
+    comes one with a loss of zero, in place of a sample the one before, and of a hook's
+    stage nothing; so that the rest is still seen.
 
     Args:
         seconds: those of the whole rehearsal.

@@ -24,8 +24,8 @@ _MIXED = re.compile(
 )
 _OWN_UPDATE = re.compile("several optimizers|cannot update the weights")
 _ONE_UPDATE = (
-    "train it on another device; here the one optimizer of the config makes the update, "
-    "in the graph: return a single loss from train_step"
+    "train it on another device; here the one optimizer of the config makes the "
+    "update, in the graph: return a single loss from train_step"
 )
 _LESS = (
     "a smaller data.samples_per_gpu with optimizer_config.cumulative_iters to keep the "

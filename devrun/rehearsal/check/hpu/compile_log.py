@@ -13,7 +13,9 @@ USUAL = 3
 """Recompilations that every run has: another batch size, evaluation, its last batch."""
 LONGEST = 80
 """Characters of a condition that are shown."""
-_ARTEFACT = re.compile(rf"{re.escape(EMULATORS)}|`<unknown module>\.TensorBase\.|_pack_padded|_pad_packed")
+_ARTEFACT = re.compile(
+    rf"{re.escape(EMULATORS)}|`<unknown module>\.TensorBase\.|pack_padded|pad_packed"
+)
 """In the reason of a break that the emulation brings about, or torch at all times."""
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
