@@ -27,7 +27,7 @@ class _NeverEnds(BaseException):
     """Raised where the user's code is when its time is over; it catches `Exception`."""
 
 
-class _AsBefore(Exception):
+class _StoppedError(Exception):
     """What never ended is not done again."""
 
 
@@ -80,7 +80,7 @@ class GoesOn:
                     return call(*args)
             except _NeverEnds as error:
                 self._hangs(error, training)
-            except _AsBefore:
+            except _StoppedError:
                 pass
             except Exception as error:
                 if isinstance(error, DevrunError) or is_out_of_memory(error):
@@ -159,7 +159,7 @@ class GoesOn:
         """Nobody calls the model again, here or in a forked process."""
 
         def stop(*_: Any, **__: Any) -> Any:
-            raise _AsBefore("it did not end")
+            raise _StoppedError("it did not end")
 
         for name in ("forward", "train_step", "val_step"):
             if hasattr(training.runner.model, name):

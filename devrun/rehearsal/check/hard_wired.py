@@ -137,6 +137,7 @@ class Substitutes(TorchFunctionMode):
         for name in _TYPES:
             kind = f"{name}Tensor"
             replace(torch.cuda, kind, self._typed(kind))
+        replace(torch, "Generator", self._generator())
         if self._available:
             replace(torch.cuda, "is_available", self._asked(True))
             replace(torch.cuda, "device_count", self._asked(1))
@@ -212,7 +213,18 @@ class Substitutes(TorchFunctionMode):
             self._tell(f"torch.cuda.{kind}", "device")
             return self._placed(plain(*args, **kwargs).to(self._device))
 
-        return type(kind, (), {"__new__": make, "plain": plain})
+        return _Stand(kind, (), {"__new__": make, "plain": plain})
+
+    def _generator(self) -> type:
+        plain = torch.Generator
+
+        def make(_: type, device: Any = "cpu") -> Any:
+            if _is_cuda(device):
+                self._tell("torch.Generator('cuda')", "device")
+                device = self._device
+            return plain(device)
+
+        return _Stand("Generator", (), {"__new__": make, "plain": plain})
 
     def _begun(self, init: Any, name: str) -> Callable[..., None]:
         def begin(self_: Any, *args: Any, **kwargs: Any) -> None:
@@ -237,6 +249,15 @@ def _plain_type(given: Any) -> tuple[str, Any] | None:
         if plain := getattr(kind, "plain", None):
             return f"torch.cuda.{kind.__name__}", plain
     return None
+
+
+class _Stand(type):
+    """A class in place of `plain`, whose instances are its."""
+
+    plain: Any
+
+    def __instancecheck__(cls, one: Any) -> bool:
+        return isinstance(one, cls.plain)
 
 
 class _Idle:

@@ -39,7 +39,7 @@ class LastBatch(Probe):
         self._batch = given[0] if isinstance(given, MicroBatches) else given
 
     def after(self, training: Training) -> Iterator[Finding]:
-        dataset = getattr(training.loaders[0], "dataset", None)
+        dataset: Any = getattr(training.loaders[0], "dataset", None)
         adapter, session = training.runner.adapter, training.runner.session
         if self._size is None or self._drops or not hasattr(dataset, "__len__"):
             return

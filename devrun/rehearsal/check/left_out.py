@@ -160,7 +160,8 @@ def _without(owner: Any, line: int) -> ast.AST | None:
             if isinstance(one, (ast.Pass, ast.Return, ast.Import, ast.ImportFrom)):
                 return None
             statements[index] = ast.copy_location(_less(one), one)
-            return one
+            found: ast.AST = one
+            return found
     return None
 
 

@@ -22,7 +22,7 @@ def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
     start, word = r"" if is_module else r"\s*(self\.)?", re.escape(name)
     registers = rf"\s*self\.register_\w+\([\"']{word}[\"']"
     wanted = re.compile(rf"{start}{word}\s*(:|=[^=])|{registers}")
-    for one in (owner,) if is_module else owner.__mro__:  # type: ignore[union-attr]
+    for one in (owner,) if is_module else owner.__mro__:
         try:
             lines, first = inspect.getsourcelines(one)
             file = str(inspect.getfile(one))

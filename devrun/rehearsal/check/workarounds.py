@@ -69,7 +69,7 @@ def refusal(error: Exception, seen: Collection[Any] = ()) -> Finding:
         kind=kind,
         what=what,
         why=why,
-        remedy=remedy or _remedy(changes, why, isinstance(error, DevrunError)),
+        remedy=remedy or _remedy(changes, why, isinstance(error, DevrunError), site),
         site=site,
         fix=changes,
     )
@@ -122,7 +122,11 @@ def _depth(path: KeyPath) -> int:
     return min(len(path), 2)
 
 
-def _remedy(changes: dict[str, Any] | None, why: str, refused: bool) -> str:
+def _remedy(
+    changes: dict[str, Any] | None, why: str, refused: bool, site: str | None
+) -> str:
+    if changes is None and site is None and not refused:
+        return "no line of yours is on the stack: devrun train --dry-run logs all of it"
     if changes is None:
         return why if refused else "mend the line that is named"
     (key, value), *_ = changes.items()

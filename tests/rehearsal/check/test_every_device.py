@@ -27,40 +27,6 @@ FAULTS = {
         },
         {"custom_hooks": [{"type": "Own"}]},
     ),
-    "a parameter that no loss depends on": (
-        {"init": "self.idle = nn.Linear(2, 2)"},
-        {},
-        ("advice", "no gradient", "idle.weight, idle.bias"),
-        {"init": "self.idle = nn.Linear(2, 2).requires_grad_(False)"},
-        {},
-    ),
-    "a module that cannot be imported": (
-        {},
-        {"custom_imports": {"imports": ["no_such_module_here"]}},
-        ("breaks", "import", "no_such_module_here"),
-        {},
-        {"custom_imports": {"imports": []}},
-    ),
-    "a stream of random numbers of the data set's own": (
-        {
-            "dataset_init": "self.draws = np.random.default_rng(0)",
-            "getitem": "row = row + float(self.draws.random())",
-        },
-        {},
-        ("differs", "resume", "data"),
-        {"getitem": "row = row + np.random.random()"},
-        {},
-    ),
-    "a count that no checkpoint has": (
-        {"init": "self.n = 0", "forward": "self.n += 1\nh = h * (1 + 0.01 * self.n)"},
-        {},
-        ("differs", "resume", "update"),
-        {
-            "init": "self.register_buffer('n', torch.zeros(()))",
-            "forward": "self.n += 1\nh = h * (1 + 0.01 * self.n)",
-        },
-        {},
-    ),
     "weights that every construction scales": (
         {
             "init": "self.register_buffer('scale', torch.rand(8), persistent=False)",
@@ -73,27 +39,6 @@ FAULTS = {
             "forward": SCALED,
         },
         {},
-    ),
-    "a metric that is not there": (
-        {},
-        {"evaluation": {"metric": "no_such_metric"}},
-        ("breaks", "config", "evaluation.metric"),
-        {},
-        {},
-    ),
-    "a schedule with a wrong key": (
-        {},
-        {"lr_config": {"policy": "step", "step": [2], "gama": 0.1}},
-        ("breaks", "config", "lr_config.gama"),
-        {},
-        {"lr_config": {"policy": "step", "step": [2], "gamma": 0.1}},
-    ),
-    "a hook with a misspelt stage": (
-        {"hook": "def after_train_iteration(self, runner):\n    pass"},
-        {"custom_hooks": [{"type": "Own"}]},
-        ("breaks", "config", "custom_hooks.0"),
-        {"hook": "def after_train_iter(self, runner):\n    pass"},
-        {"custom_hooks": [{"type": "Own"}]},
     ),
 }
 

@@ -44,6 +44,14 @@ def birth_of(name: str, args: Any, kwargs: Any, origins: Origins) -> Host | None
     return Host(f"torch.{name}", sites.here(2), remedy)
 
 
+def built_on_host() -> Host | None:
+    """Where a tensor was made by its class, `torch.Tensor([1.0])`, on the host."""
+    if _device.CURRENT_DEVICE is not None or asking() is None:
+        return None
+    remedy = "torch.tensor(..., device=x.device), of a tensor x beside it"
+    return Host("torch.Tensor", sites.here(2), remedy)
+
+
 def with_argument(line: str, name: str, value: str) -> str | None:
     """`line` with `device=value` in its call of `name`; None if it is not whole."""
     try:

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from devrun.rehearsal.check.cuda.frames import line_asking
 from devrun.rehearsal.check.cuda.origins import (
-    DEVICE,
-    PLACED,
     Host,
     Origins,
     storage_of,
@@ -114,9 +112,7 @@ def tag_attributes(model: nn.Module, origins: Origins) -> None:
     mine = {id(storage_of(one)) for one in moved}
 
     def tag(tensor: Tensor, host: Host) -> None:
-        if PLACED.on_device(tensor):
-            origins.tag(tensor, DEVICE)
-        elif id(storage_of(tensor)) not in mine:
+        if not origins.on_device(tensor) and id(storage_of(tensor)) not in mine:
             origins.tag(tensor, host)
 
     for module in model.modules():
@@ -128,6 +124,10 @@ def tag_attributes(model: nn.Module, origins: Origins) -> None:
                 site, line = assigned(kind, name)
                 what = f"{kind.__name__}.{name}"
                 tag(tensor, Host(what, site, _as_buffer(line, name)))
+            for tensor in _hidden(value):
+                site, _ = assigned(kind, name)
+                remedy = f"self.{name} = nn.ModuleList(...), which is moved with it"
+                tag(tensor, Host(f"{kind.__name__}.{name}", site, remedy))
         for name, value in vars(kind).items():
             for tensor in _plain(value):
                 remedy = f'self.register_buffer("{name}", ..., persistent=False)'
@@ -145,6 +145,15 @@ def _plain(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     return list(tensors_in(value)) if type(value) in (list, tuple, dict) else []
+
+
+def _hidden(value: Any) -> list[Tensor]:
+    """Of modules in a plain list, or in a dict, which no module knows of."""
+    parts = value.values() if type(value) is dict else value
+    if type(value) not in (list, tuple, dict):
+        return []
+    modules = [part for part in parts if isinstance(part, nn.Module)]
+    return [one for each in modules for one in (*each.parameters(), *each.buffers())]
 
 
 def _as_buffer(line: str, name: str) -> str:

@@ -73,7 +73,7 @@ class Origins:
 
 
 PLACED = Origins()
-"""What the user's code put on CUDA by its name, where a CPU stands for it."""
+"""Of the rehearsal in this process; also of what code puts on CUDA by its name."""
 
 
 def flat_tensors(values: Any) -> Iterator[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -15,7 +15,7 @@ from devrun.errors import ConfigError
 from devrun.hooks.base import Hook, Priority
 from devrun.rehearsal.check.cuda.mismatches import Mismatches, tag_attributes
 from devrun.rehearsal.check.cuda.options import asked_of
-from devrun.rehearsal.check.cuda.origins import DEVICE, Origins
+from devrun.rehearsal.check.cuda.origins import DEVICE, PLACED
 from devrun.rehearsal.check.cuda.precision import Precision
 from devrun.rehearsal.check.cuda.syncs import Syncs, clipping
 from devrun.rehearsal.check.cuda.watch import Calls, Judge, Operators
@@ -30,6 +30,9 @@ from devrun.runners.device_section import option_place
 from devrun.runners.training import Training
 from devrun.tensors import map_tensors
 
+_ENGINE = "_engine_run_backward"
+"""What torch runs a backward pass by; not every version has it."""
+
 
 class Steps(Probe):
     """What each operator of an update would meet on CUDA, as the judges see it."""
@@ -38,7 +41,7 @@ class Steps(Probe):
 
     def __init__(self, request: Request, note: Notebook) -> None:
         super().__init__(request, note)
-        self.origins = Origins()
+        self.origins = PLACED
         self.syncs = Syncs(self.origins, self.updating)
 
         self.precision = Precision()
@@ -79,12 +82,17 @@ class Steps(Probe):
     @contextmanager
     def watching(self) -> Iterator[None]:
         calls = Calls(self.origins, self.judges)
-        with (
-            patch.object(torch, "save", calls.through(torch.save)),
-            patch.object(torch, "from_numpy", calls.through(torch.from_numpy)),
-            Operators(self.origins, calls, self.judges),
-            calls,
-        ):
+        with ExitStack() as stack:
+            for name in ("save", "from_numpy"):
+                given = getattr(torch, name)
+                stack.enter_context(patch.object(torch, name, calls.through(given)))
+            engine = getattr(torch.autograd, _ENGINE, None)
+            if engine is not None:  # what the user's functions do in a backward pass
+                stack.enter_context(
+                    patch.object(torch.autograd, _ENGINE, calls.again(engine))
+                )
+            stack.enter_context(Operators(self.origins, calls, self.judges))
+            stack.enter_context(calls)
             yield
 
     def after(self, _: Any) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devrun.rehearsal.check.cuda.births import birth_of
+from devrun.rehearsal.check.cuda.births import birth_of, built_on_host
 from devrun.rehearsal.check.cuda.origins import DEVICE, Host, Origins, flat_tensors
 from devrun.rehearsal.check.findings import Finding
 from devrun.tensors import tensors_in
@@ -20,7 +21,7 @@ from devrun.tensors import tensors_in
 _SHOWN = ("__repr__", "__str__", "__format__")
 _LEAVE = ("cpu", "numpy", "__array__", "tolist", *_SHOWN)
 """Calls that read a whole tensor, of which no operator of the CPU's tells."""
-_MOVES = ("to", "cuda")
+_MOVES = ("to", "cuda", "type")
 """Methods whose result is where they were asked to put it."""
 _COPIES = ("to", "cpu")
 """Those of `_LEAVE` whose result is a tensor on the host."""
@@ -28,6 +29,8 @@ _INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
 _HOST = "cpu"
 _FOLLOWS = ("type_as", "new_tensor")
 """Calls whose result is where a tensor is that they were given."""
+_FRESH = "aten::lift_fresh"
+"""The operator by which `torch.Tensor([1.0])` hands over what it made."""
 _FIRST = ("aten::_pack_padded_sequence", "aten::_pad_packed_sequence")
 """Operators of which only the first result is on the device; lengths are not."""
 
@@ -103,9 +106,6 @@ class Calls(TorchFunctionMode):
             if name == "save":
                 self._saved(first)
                 return func(*args, **kwargs)
-            if func is Tensor.backward:
-                with self:  # what the user's functions do in the backward pass
-                    return _backward(*args, **kwargs)
             made = func(*args, **kwargs)
         finally:
             self.name, self.quiet, self.autocast = before
@@ -127,6 +127,15 @@ class Calls(TorchFunctionMode):
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return self.__torch_function__(func, (), args, kwargs)
+
+        return call
+
+    def again(self, func: Any) -> Callable[..., Any]:
+        """`func`, within which other calls are seen than the one in progress."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self if self.name else nullcontext():
+                return func(*args, **kwargs)
 
         return call
 
@@ -165,16 +174,10 @@ class Calls(TorchFunctionMode):
         given = [*args[1:], *kwargs.values()]
         if any(self._origins.on_device(one) for one in given):
             self._origins.tag(made, DEVICE)
-        elif any(isinstance(one, (str, torch.device, int)) for one in given) or (
+        elif any(isinstance(one, (str, torch.device, int, type)) for one in given) or (
             len(args) == 1 and not kwargs
         ):
             self._origins.forget(made)
-
-
-def _backward(
-    tensor: Tensor, gradient: Any = None, *args: Any, inputs: Any = None, **kwargs: Any
-) -> None:
-    torch.autograd.backward(tensor, gradient, *args[:2], inputs=inputs, **kwargs)
 
 
 def _to_host(args: Any, kwargs: Any) -> bool:
@@ -215,11 +218,21 @@ class Operators(TorchDispatchMode):
             for judge in self._judges:
                 judge.operator(op)
         made = func(*args, **kwargs)
-        if inputs:
+        fresh = not inputs or func._schema.name == _FRESH
+        if fresh and not self._calls.name:
+            self._born(made)
+        elif inputs:
             first = func._schema.name in _FIRST
             results = made[:1] if first else (made,)
             self._tag(results, hosts, on_device, len(inputs))
         return made
+
+    def _born(self, made: Any) -> None:
+        """`made` came of no tensor, and of no call that is seen."""
+        if isinstance(made, Tensor) and self._origins.of(made) is None:
+            born = built_on_host()
+            if born is not None:
+                self._origins.tag(made, born)
 
     def _tag(
         self, made: Any, hosts: list[tuple[Tensor, Host]], on_device: bool, count: int

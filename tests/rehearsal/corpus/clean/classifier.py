@@ -18,6 +18,7 @@ class Planted(nn.Module):
         )
         self.lstm = nn.LSTM(1, 4, batch_first=True)
         self.lengths = torch.arange(16, 8, -1)
+        self.step = torch.tensor(0)
         self.rates = [rate.item() for rate in torch.linspace(0, 0.1, 4)]
 
     def forward(self, x):
@@ -28,6 +29,10 @@ class Planted(nn.Module):
         words = pack(x[:, :, None], self.lengths[: len(x)], batch_first=True)
         words, lengths = nn.utils.rnn.pad_packed_sequence(self.lstm(words)[0], True)
         longest = lengths.max().item()
+        self.step += 1
+        count = count + self.step.item() + torch.arange(3)[-1].item()
+        x[:, 0] = 0.0
+        x[x > 1e9] = 0.0
         x = x[torch.randperm(len(x))]
         x = x * torch.ones(16).type_as(x) + x.new_tensor([1.0]) * torch.tensor(2.0)
         x = torch.where(x > 5, x, torch.zeros_like(x)) + torch.zeros(16).to(x)

@@ -10,6 +10,10 @@ torch.ones(1).cuda()  # fault[cpu]: .cuda()
 # remedy: -
 
 
+def wait(stream: torch.cuda.Stream = None, device: torch.cuda.device = None):
+    pass
+
+
 @MODELS.register_module()
 class Planted(nn.Module):
     def __init__(self):
@@ -34,6 +38,8 @@ class Planted(nn.Module):
         # remedy: -
         ones = torch.cuda.FloatTensor(4)  # fault[cpu]: torch.cuda.FloatTensor
         # remedy: ones = torch.empty(4, device=x.device)
+        scaler = torch.amp.GradScaler("cuda")  # fault[cpu]: GradScaler('cuda')
+        # remedy: -
         torch.cuda.empty_cache()
         print(torch.cuda.memory_allocated() // 2**20)
         used = torch.cuda.get_device_properties(0).total_memory  # fault[cpu]: get_device_properties

@@ -19,9 +19,9 @@ class Planted(nn.Module):
         h = self.net(x)
         norm = h.norm().item()  # fault[cuda]: .item()
         # remedy: norm = 1.0
-        while norm > -1:
-            norm = norm * 0.5  # fault[cpu,cuda]: hangs
-            # remedy: norm = -2.0
+        while norm > -1:  # fault[cpu,cuda]: hangs
+            # remedy: while norm > 99:
+            norm = norm * 0.5
         return h
 
 
