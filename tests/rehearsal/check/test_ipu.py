@@ -12,8 +12,6 @@ from tests.rehearsal.check.conftest import ROOT, SCRIPT
 from tests.support import zygote
 
 SOURCE = """
-import random
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -24,72 +22,14 @@ from devrun.registry import COLLATE_FUNCTIONS, DATASETS, MODELS
 
 
 @MODELS.register_module()
-class Refused(nn.Module):
-    def __init__(self, mended=False):
-        super().__init__()
-        self.mended = mended
-        self.body = nn.Linear(16, 8)
-        self.rnn = nn.LSTM(8, 8, num_layers=1 if mended else 2)
-        self.head = nn.Linear(8, 4)
-        self.register_buffer("mean", torch.zeros(8))
-        self.scale = torch.ones(8)
-        if mended:
-            self.register_buffer("scales", torch.ones(8))
-
-    def train_step(self, data, optimizer):
-        x, y = data
-        loss, size = (self.mend if self.mended else self.plant)(self.body(x), y)
-        return {"loss": loss, "log_vars": {"size": size}, "num_samples": len(y)}
-
-    def plant(self, x, y):
-        if x.mean() > 0:  # branch
-            x = x * 2
-        size = x.abs().max().item()  # item
-        x = x * self.scale  # constant
-        kept = x[x > 0]  # mask
-        where = torch.nonzero(y)  # nonzero
-        self.mean = 0.9 * self.mean + x.detach().mean(0)  # assignment
-        hot = F.one_hot(y)  # one_hot
-        counts = torch.bincount(y)  # bincount
-        x = torch.tanh(self.rnn(x)[0])  # lstm
-        x = (x * 1).view(-1, 8)
-        x[:, ::2] = 0  # step
-        loss = F.cross_entropy(self.head(x), y, weight=torch.ones(4))  # weight
-        aside = F.mse_loss(x, torch.zeros_like(x))  # aside
-        rest = kept.mean() + where.sum() + hot.sum() + counts.sum()
-        return loss + 0 * rest + 0 * size, aside
-
-    def mend(self, x, y):
-        x = torch.where(x.mean() > 0, x * 2, x)
-        size = x.abs().max()
-        x = x * self.scales
-        kept = torch.where(x > 0, x, 0).sum() / (x > 0).sum()
-        self.mean.copy_(0.9 * self.mean + x.detach().mean(0))
-        hot = F.one_hot(y, num_classes=4)
-        counts = torch.bincount(y, minlength=4)
-        x = torch.tanh(self.rnn(x)[0])
-        x = torch.stack([torch.zeros_like(x[:, 1::2]), x[:, 1::2]], 2).flatten(1)
-        weight = torch.ones(4, device=x.device)[y]
-        each = F.cross_entropy(self.head(x), y, reduction="none")
-        loss = (each * weight).sum() / weight.sum()
-        return loss + 0 * (kept + hot.sum() + counts.sum()), size
-
-
-@MODELS.register_module()
 class Net(nn.Module):
     def __init__(self, plant="", wide=16):
         super().__init__()
         self.plant = plant
         self.a, self.b = nn.Linear(16, wide), nn.Linear(wide, wide)
         self.c, self.d = nn.Linear(wide, wide), nn.Linear(wide, 4)
-        self.calls = 0
-        self.register_buffer("count", torch.zeros(()))
 
     def forward(self, x):
-        if self.plant == "counts":
-            self.calls += 1  # counts
-        if self.plant == "buffer":
-            self.count += 1
         if self.plant == "evaluation" and not self.training and x.sum() > 0:  # eval
             x = x + 0
         return self.d(self.c(self.b(self.a(x).relu()).relu()).relu())
@@ -194,42 +134,6 @@ def rehearse(tmp_path):
     return run
 
 
-REFUSED = {
-    "branch on a value": "# branch",
-    "item": "# item",
-    "mul": "# constant",
-    "boolean index": "# mask",
-    "nonzero": "# nonzero",
-    "assignment": "# assignment",
-    "one_hot": "# one_hot",
-    "bincount": "# bincount",
-    "lstm": "# lstm",
-    "assignment to a slice": "# step",
-    "cross_entropy": "# weight",
-    "loss": "# aside",
-}
-
-
-def test_all_that_cannot_be_compiled_is_found_in_one_run(rehearse):
-    found = rehearse(model={"type": "Refused"}, loss=None)
-    assert found.stage is None
-    lines = {f["what"]: f["site"] for f in found.all}
-    assert lines == {what: found.line(mark) for what, mark in REFUSED.items()}
-    assert {(f["severity"], f["kind"]) for f in found.all} == {
-        ("breaks", "cannot be compiled")
-    }
-    assert "num_classes=N" in found.one("one_hot")["remedy"]
-    assert found.one("assignment")["remedy"] == "self.mean.copy_(value), in place"
-    assert "register_buffer" in found.one("mul")["remedy"]
-    assert "times 0" in found.one("loss")["remedy"]
-
-
-def test_what_the_remedies_say_compiles(rehearse):
-    found = rehearse(model={"type": "Refused", "mended": True}, loss=None)
-    assert found.brief() == []
-    assert found.stage is None
-
-
 def test_an_evaluation_that_cannot_be_compiled_is_left_to_the_host(rehearse):
     model = {"type": "Net", "plant": "evaluation"}
     data = {**DATA, "val": VAL}
@@ -239,22 +143,6 @@ def test_an_evaluation_that_cannot_be_compiled_is_left_to_the_host(rehearse):
     assert one["site"] == found.line("# eval")
     assert one["fix"] == {"ipu.evaluate_on": "host"}
     assert rehearse(model=model, data=data, fix=one["fix"]).brief() == []
-
-
-def test_what_forward_does_once(rehearse):
-    found = rehearse(
-        model={"type": "Net", "plant": "counts"}, data={**DATA, "val": VAL}
-    )
-    (one,) = found.all
-    assert (one["severity"], one["kind"]) == ("differs", "once")
-    assert one["site"] == found.line("# counts")
-    assert "register_buffer" in one["remedy"]
-    assert rehearse(model={"type": "Net", "plant": "buffer"}).brief() == []
-
-
-EDGES = [{"layer_to_call": "a", "ipu_id": 0}, {"layer_to_call": "d", "ipu_id": 1}]
-PIPELINE = {"num_ipus": 2, "train_split_edges": EDGES}
-UPDATE = {"cumulative_iters": 3}
 
 
 def test_an_unbalanced_split_gets_a_better_one(rehearse):

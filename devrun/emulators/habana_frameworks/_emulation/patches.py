@@ -138,6 +138,8 @@ def install() -> None:
     replace(nn.Module, "load_state_dict", _filler(nn.Module.load_state_dict))
     replace(torch, "save", _saver(torch.save))
     replace(torch, "load", _loader(torch.load))
+    # Torch has it for its own devices and for one of another name than Gaudi's.
+    torch.backends.mha.set_fastpath_enabled(False)
     replace(torch, "compile", _compiler(torch.compile))
     pinning.install(replace)
     fork = torch.random.fork_rng

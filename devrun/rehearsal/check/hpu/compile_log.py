@@ -7,12 +7,16 @@ import sys
 from collections import Counter
 from typing import Any
 
-from devrun.rehearsal.check.hpu.watch import LAYERS, Site, is_foreign, is_own
+from devrun.rehearsal.check.hpu.watch import EMULATORS, LAYERS, Site, is_foreign, is_own
 
 USUAL = 3
 """Recompilations that every run has: another batch size, evaluation, its last batch."""
 LONGEST = 80
 """Characters of a condition that are shown."""
+_ARTEFACT = re.compile(
+    rf"{re.escape(EMULATORS)}|`<unknown module>\.TensorBase\.|pack_padded|pad_packed"
+)
+"""In the reason of a break that the emulation brings about, or torch at all times."""
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -27,6 +31,8 @@ class CompileLog:
         """(why, line) of each place at which a graph ends, and how often."""
         found: Counter[tuple[str, Site]] = Counter()
         for reason in _reasons()[self._breaks :]:
+            if _ARTEFACT.search(reason.reason):
+                continue
             why = (reason.reason.strip().splitlines() or ["unknown"])[0]
             frames = reason.user_stack or ()
             site = _users([Site(f.filename, f.lineno or 0) for f in frames])

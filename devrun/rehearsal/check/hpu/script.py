@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -57,6 +57,9 @@ class HPUProgram:
         self._note, self._script, self._memory = note, script, memory
         self._updates = self._flushes = self._unmarked = 0
         self._longest = 0
+        self._counts: dict[Any, int] = {}
+        self._seen: Counter[Any] = Counter()
+        """In how many updates each finding of the emulator's was counted."""
         self._site: str | None = None
         use_emulators()
         self._handle = optimizers.register_optimizer_step_post_hook(self._stepped)
@@ -101,14 +104,16 @@ class HPUProgram:
         self._note.fact("launches an update", round(launches / updates, 1))
         if report.mode == "lazy" and self._longest >= _UNMARKED:
             self._note.found(self._no_mark())
+        self._count(report.findings)
         for one in _by_line(report.findings):
             kind = KINDS[one.kind]
             often = one.count / updates
+            times = self._seen[one.kind, one.what, one.site]
             if kind == WIDE and "backward" in linecache.getline(
                 one.site.file, one.site.line
             ):
                 continue  # of what the forward pass makes, where it is said
-            if kind == SYNC and (often < _OFTEN or one.count < 2):
+            if kind == SYNC and (times / updates < _OFTEN or times < 2):
                 continue  # once in a while, as at log points
             self._note.found(
                 Finding(
@@ -146,11 +151,18 @@ class HPUProgram:
                 )
             )
 
+    def _count(self, findings: Any) -> None:
+        for one in findings:
+            key = one.kind, one.what, one.site
+            self._seen[key] += one.count > self._counts.get(key, 0)
+            self._counts[key] = one.count
+
     def _stepped(self, *_: Any) -> None:
         self._updates += 1
         sdk = emulator()
         if sdk is None:
             return
+        self._count(sdk.report().findings)
         totals = sdk.report().totals
         flushes = totals.get("flush", 0) - totals.get(f"flush by {_NO_MARK}", 0)
         self._unmarked = 0 if flushes > self._flushes else self._unmarked + 1

@@ -29,7 +29,7 @@ _CHECK = f"{_MODELS}/finite.py"
 _CALLERS = tuple(f"{_MODELS}/{name}.py" for name in ("calls", "step_module", "steps"))
 _PYTHON = sysconfig.get_paths()["stdlib"]
 _PACKAGES = tuple(f"{_PYTHON}/{name}" for name in ("site-packages", "dist-packages"))
-_EMULATORS = str(_PACKAGE / "emulators")
+EMULATORS = str(_PACKAGE / "emulators")
 
 _MODES = ("__torch_dispatch__", "__torch_function__")
 """Methods of torch's modes, which hand on what some line below them asks for."""
@@ -77,7 +77,7 @@ def is_foreign(file: str) -> bool:
     """Whether it is torch's, an emulator's, Python's own, or no file at all."""
     if file.startswith(_PYTHON) and not file.startswith(_PACKAGES):
         return True
-    return file.startswith((str(_TORCH), _EMULATORS, __file__, "<"))
+    return file.startswith((str(_TORCH), EMULATORS, __file__, "<"))
 
 
 class OpWatch(TorchDispatchMode):

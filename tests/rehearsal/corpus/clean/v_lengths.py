@@ -18,9 +18,11 @@ class Planted(nn.Module):
         self.last = nn.Linear(8, 4)
 
     def forward(self, x):
-        lengths = torch.tensor([16 - i % 4 for i in range(len(x))])
+        lengths = torch.tensor([16 - i // 4 for i in range(len(x))])
         packed = pack_padded_sequence(
-            self.inner(x[..., None]), lengths, batch_first=True, enforce_sorted=False
+            self.inner(x[..., None]),
+            lengths,
+            batch_first=True,
         )
         out, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True)
         return self.last(out.mean(1))
