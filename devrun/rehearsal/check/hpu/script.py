@@ -22,7 +22,7 @@ from devrun.rehearsal.check.hpu.remedies import MARK, UNUSED, WHY, remedy_for
 from devrun.rehearsal.check.hpu.report import KINDS, RECOMPILATION, SYNC, WIDE
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.sites import here
-from devrun.rehearsal.programs import devices_of
+from devrun.rehearsal.kinds import devices_of
 
 _OFTEN = 0.5
 """Times an update from which a wait of the host is in the loop."""
