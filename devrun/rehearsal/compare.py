@@ -20,7 +20,6 @@ from devrun.errors import ConfigError
 from devrun.rehearsal.operators import Operator, first_parting, recorded_operators
 from devrun.rehearsal.recording import record
 from devrun.rehearsal.records import (
-    FEWEST_ULPS,
     KINDS,
     MOVES,
     SLACK,
@@ -30,7 +29,7 @@ from devrun.rehearsal.records import (
 )
 
 SCHEMA = "devrun.compare/2"
-IN_BOTH = ("dropout", "gradient", "update", "buffer")
+IN_BOTH = ("dropout", "batch", "gradient", "update", "buffer")
 """Kinds of which one training alone may have no record, if its device shows them."""
 SETTLED = ("dropout", "batch", "gradient", "update", "buffer")
 """Kinds whose records no module computes."""
@@ -95,7 +94,7 @@ class Comparison:
 CAUSES = {
     "dropout": "another rate of dropout, or a dropout that only one of them has",
     "batch": "other data, another order, or an augmentation that draws otherwise",
-    "input": "another formula in the code of this module, around those that it calls",
+    "input": "another formula in the code of this module, before it calls",
     "activation": "another formula or setting of this module: a mask, a precision of "
     "its own, a different mode (train or eval), or weights that were not loaded",
     "loss": "the loss is computed otherwise: its reduction, its scale, or the targets",
@@ -139,8 +138,7 @@ def compare(
     """Run both, lay them over each other, and say where they part.
 
     Args:
-        first, second: of the same model and data; one at least can be trained, or
-            brings the noise that it measured.
+        first, second: of the same model and data; a recording has measured its noise.
         steps: updates.
 
     Raises:
@@ -155,8 +153,7 @@ def compare(
         if recording.astray is not None:
             return _astray(found, recording, side, *recording.astray)
     # only the coarser has its own noise: what cancels exactly in fp32 does not in bf16
-    known = [i for i in (0, 1) if found[i].noise or isinstance(sides[i], Trained)]
-    at = max(known, key=lambda i: found[i].epsilon)
+    at = max((0, 1), key=lambda i: found[i].epsilon)
     side = sides[at]
     if isinstance(side, Trained):
         side.measure(found[at])
@@ -168,7 +165,7 @@ def compare(
     where = (part.step, "" if part.kind == "loss" else part.name)
     one, two = (s.operators(*where) for s in (first, second))
     moved = side.operators(*where, found[at].epsilon)
-    operator = first_parting(one, two, (one, two)[at], moved, found[at].epsilon)
+    operator = first_parting(one, two, (one, two)[at], moved, found[at].least)
     return replace(result, parting=replace(part, operator=operator))
 
 
@@ -186,7 +183,7 @@ def _astray(
     if isinstance(side, Trained) and key.kind not in SETTLED:
         name = "" if key.kind == "loss" else part.name
         once, again = (side.operators(key.step, name) for _ in range(2))
-        operator = first_parting(once, again, once, [], recording.epsilon)
+        operator = first_parting(once, again, once, [], recording.least)
     part = replace(part, alone=recording.label, operator=operator)
     return _result(found[0], found[1], 0.0, 0.0, part)
 
@@ -208,7 +205,7 @@ def _laid_over(one: Recording, two: Recording, coarser: Recording) -> Comparison
         a, b = one.records[key], two.records[key]
         apart = distance(a, b)
         rounding = SLACK * coarser.noise.get(key, 0.0)
-        tolerance = max(FEWEST_ULPS * coarser.epsilon, rounding)
+        tolerance = max(coarser.least, rounding)
         if coarser.is_nothing(key, a, b):
             nothing.add((key.step, key.name))
         elif key.kind == "update" and (key.step, key.name) in nothing:
@@ -241,7 +238,9 @@ def _parting(
     worst: float,
     cause: str | None = None,
 ) -> Parting:
-    name = key.caller if key.kind == "input" else key.name
+    name, called = key.name, ""
+    if key.kind == "input":
+        name, called = key.caller, f" {key.name or 'the model'}"
     places = []
     if key.kind not in SETTLED:
         known = [side.places.get(name) for side in found]
@@ -253,7 +252,7 @@ def _parting(
         difference=apart,
         tolerance=tolerance,
         worst=worst,
-        cause=cause or CAUSES[key.kind],
+        cause=cause or f"{CAUSES[key.kind]}{called}",
         alone=None,
         places=places,
         operator=None,

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from devrun.hooks.base import Hook
 from devrun.rehearsal.recording import prepared, shows_steps
-from devrun.rehearsal.records import FEWEST_ULPS, SLACK, distance, kept
+from devrun.rehearsal.records import SLACK, distance, kept
 from devrun.run import Run
 from devrun.tensors import tensors_in
 
@@ -121,19 +121,19 @@ def first_parting(
     two: Sequence[Operator],
     base: Sequence[Operator],
     moved: Sequence[Operator],
-    epsilon: float,
+    least: float,
 ) -> str | None:
     """The operator whose inputs agree and whose output does not, in words.
 
     Where the two run other operators, whose results part: the first of these.
 
     Args:
-        base, moved: those of the side of the coarser precision, `epsilon`, and from
-            moved weights.
+        base, moved: those of the side of the coarser precision, and from moved weights.
+        least: the relative difference that is always allowed.
     """
 
     def parts(index: int, a: Sequence[Tensor], b: Sequence[Tensor], what: str) -> bool:
-        carried, least = 0.0, FEWEST_ULPS * epsilon
+        carried = 0.0
         if index < min(len(base), len(moved)) and base[index].name == moved[index].name:
             carried = _apart(getattr(base[index], what), getattr(moved[index], what))
         return not _apart(a, b) <= max(least, SLACK * carried)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
 from devrun.hooks.base import Hook
-from devrun.rehearsal.records import KEPT, OF_INPUTS, Key, Recording, kept
+from devrun.rehearsal.records import KEPT, OF_INPUTS, SLACK, Key, Recording, kept
 from devrun.run import Run
 from devrun.runners.training import Training, build_training
 from devrun.step import Capability
@@ -35,10 +35,12 @@ class Recorder(Hook):
         self._calls: dict[tuple[str, str], int] = {}
         self._running: list[str] = []
         self._weights: dict[str, Tensor] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
         self._handles: list[Any] = []
 
     def before_run(self, runner: Run) -> None:
         self._weights = _weights(runner)
+        self._dtypes = {n: p.dtype for n, p in runner.model.named_parameters()}
         places = self.recording.places
         for name, part in runner.model.named_modules():
             if place := _place(part):
@@ -121,21 +123,29 @@ class Recorder(Hook):
             self._note_updates(now, set())
 
     def _note_updates(self, weights: Mapping[str, Tensor], seen: set[str]) -> None:
-        """What was added to `weights`; to those of `seen`, where something was."""
+        """What was added to `weights`; to those of `seen`, where something was.
+
+        One rounding of the sum, as large as the weight, is in the difference.
+        """
         for name, weight in weights.items():
             before, self._weights[name] = self._weights.get(name), weight
             added = None if before is None else weight - before
             if added is not None and (name not in seen or added.any()):
-                self._note("update", name, added)
+                key = self._note("update", name, added)
+                grain = torch.finfo(self._dtypes[name]).eps * weight.norm()
+                if key is not None and added.any():
+                    self.recording.noise[key] = float(grain / added.norm()) / SLACK
 
     def _note(
         self, kind: str, name: str, tensor: Tensor, caller: str = "", most: int = KEPT
-    ) -> None:
-        if tensor.numel():
-            call = self._calls.get((kind, name), 0)
-            self._calls[kind, name] = call + 1
-            key = Key(self._step, kind, name, call, caller)
-            self._now[key] = kept(tensor, most)
+    ) -> Key | None:
+        if not tensor.numel():
+            return None
+        call = self._calls.get((kind, name), 0)
+        self._calls[kind, name] = call + 1
+        key = Key(self._step, kind, name, call, caller)
+        self._now[key] = kept(tensor, most)
+        return key
 
 
 def _own_parameters(runner: Run, optimizer: Any) -> dict[str, nn.Parameter]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,9 @@ MOVES = 3
 SLACK = 4.0
 """Times the measured effect of one rounding that is still rounding: a step rounds once
 an operation, the measurement once a weight."""
-FEWEST_ULPS = 4.0
-"""Roundings that are always allowed, for records which that one did not reach."""
+FEWEST = {"fp64": 16, "fp32": 16, "bf16": 4, "fp16": 4}
+"""Roundings that are always allowed, for records which that one did not reach. Fewer in
+half precision, whose sums are formed in fp32 and rounded once."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +89,23 @@ class Recording:
         """The relative distance of two neighbouring numbers of its precision."""
         return torch.finfo(DTYPES.get(self.precision, torch.float32)).eps
 
+    @property
+    def least(self) -> float:
+        """The smallest relative difference that counts."""
+        return FEWEST.get(self.precision, 16) * self.epsilon
+
     def measure(self, moved: Recording) -> None:
-        """Take what `moved`, the same from moved weights, says of the noise."""
+        """Take what `moved`, the same from moved weights, says of the noise.
+
+        What it was in one update, it may be in the next.
+        """
+        largest: dict[Key, float] = {}
         for key, record in self.records.items():
             if key in moved.records:
                 carried = distance(record, moved.records[key])
-                self.noise[key] = max(self.noise.get(key, 0.0), carried)
+                always = replace(key, step=0)
+                largest[always] = max(largest.get(always, 0.0), carried)
+                self.noise[key] = max(self.noise.get(key, 0.0), largest[always])
 
     def check_repeated(self, again: Recording) -> None:
         """Find what `again`, the same once more, has otherwise than by rounding.
@@ -119,7 +131,7 @@ class Recording:
         """
         if key.kind != "gradient" or a.shape != b.shape:
             return False
-        least = SLACK * FEWEST_ULPS * self.epsilon * self._largest_gradient(key.step)
+        least = SLACK * self.least * self._largest_gradient(key.step)
         zero = not (a.any() and b.any())
         return (zero or self.noise.get(key, 1.0) > 0.1) and max(
             _rms(a), _rms(b)
