@@ -18,7 +18,7 @@ from devrun.hooks.base import Hook
 from devrun.rehearsal.records import KEPT, OF_INPUTS, SLACK, Key, Recording, kept
 from devrun.run import Run
 from devrun.runners.training import Training, build_training
-from devrun.step import Capability
+from devrun.step import Capability, MicroBatches
 from devrun.tensors import named_tensors, tensors_in
 
 
@@ -65,7 +65,7 @@ class Recorder(Hook):
         self._now, self._before = {}, []
         self._calls.clear()
         self._running.clear()  # a forward pass may have ended by an exception
-        for name, tensor in named_tensors(runner.data_batch):
+        for name, tensor in _whole(runner.data_batch):
             self._note("batch", name or "batch", tensor)
 
     def after_train_iter(self, runner: Run) -> None:
@@ -146,6 +146,14 @@ class Recorder(Hook):
         key = Key(self._step, kind, name, call, caller)
         self._now[key] = kept(tensor, most)
         return key
+
+
+def _whole(batch: Any) -> Iterator[tuple[str, Tensor]]:
+    """Its tensors; those of micro-batches, which a device may stack, in one."""
+    parts = batch if isinstance(batch, MicroBatches) else [batch]
+    named = [dict(named_tensors(part)) for part in parts]
+    for name in named[0]:
+        yield name, torch.cat([one[name].reshape(-1) for one in named if name in one])
 
 
 def _own_parameters(runner: Run, optimizer: Any) -> dict[str, nn.Parameter]:

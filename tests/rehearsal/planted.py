@@ -1,17 +1,16 @@
-"""A program for `devrun compare` in which faults can be planted, as a module's text."""
+"""A program for `devrun compare` in which faults can be planted; see pairs.yaml."""
 
-SOURCE = '''
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from devrun.registry import DATASETS, HOOKS, MODELS
 from devrun.hooks import Hook, OptimizerHook
+from devrun.registry import DATASETS, HOOKS, MODELS
 
 
 def here(x, plant, name):
     """Whether fault `name` is planted: everywhere, or on the second device alone."""
-    if plant == "half precision: " + name:
+    if plant == "bf16: " + name:
         return torch.is_autocast_enabled("cpu")
     if plant == "hpu: " + name:
         return x.device.type == "hpu"
@@ -94,10 +93,10 @@ class Block(nn.Module):
 
 @MODELS.register_module()
 class Planted(nn.Module):
-    def __init__(self, plant="", norm=None, drop=0.3, path=0.2, flagged=True):
+    def __init__(self, plant="", norm=None, drop=0.3, path=0.2, drops=True):
         super().__init__()
         self.attention = Attention(plant)
-        self.drop = nn.Dropout(drop) if flagged else nn.Identity()
+        self.drop = nn.Dropout(drop) if drops else nn.Identity()
         self.path = DropPath(path)
         self.block = Block(plant)
         self.norm = nn.BatchNorm1d(8, **(norm or {}))
@@ -126,11 +125,11 @@ class Planted(nn.Module):
 class Convolved(nn.Module):
     """Biases before normalisations: their gradients are zero but for rounding."""
 
-    def __init__(self, eval=False):
+    def __init__(self, still=False):
         super().__init__()
         self.stem, self.first = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4)
         self.body, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
-        self.head, self.still = nn.Linear(4, 4), eval
+        self.head, self.still = nn.Linear(4, 4), still
 
     def forward(self, x):
         if self.still:
@@ -218,4 +217,40 @@ class Shrink(Hook):
     def after_train_iter(self, runner):
         with torch.no_grad():
             runner.model.head.weight.mul_(self.factor)
-'''
+
+
+class RoundsOtherwise(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name.partition("::")[2]
+        if name not in ROUNDED or func._schema.is_mutable:
+            return func(*args, **(kwargs or {}))
+        args, kwargs = cast((args, kwargs or {}), torch.float32, torch.float64)
+        return cast(func(*args, **kwargs), torch.float64, torch.float32)
+
+
+ROUNDED = (
+    *("addmm", "mm", "bmm", "convolution", "convolution_backward", "_softmax"),
+    *("_log_softmax", "tanh", "sum", "mean", "mul", "div", "add", "nll_loss_forward"),
+)
+
+
+def cast(tree, old, new):
+    from torch.utils._pytree import tree_map
+
+    def one(value):
+        given = isinstance(value, torch.Tensor) and value.dtype == old
+        return value.to(new) if given else value
+
+    return tree_map(one, tree)
+
+
+@HOOKS.register_module()
+class AnotherDevice(Hook):
+    """The training runs as on one that rounds each operation otherwise."""
+
+    def before_run(self, runner):
+        self.mode = RoundsOtherwise()
+        self.mode.__enter__()
+
+    def after_run(self, runner):
+        self.mode.__exit__(None, None, None)
