@@ -159,12 +159,13 @@ def compare(
         side.measure(found[at])
     result = _laid_over(found[0], found[1], found[at])
     part = result.parting
-    trained = isinstance(first, Trained) and isinstance(second, Trained)
-    if part is None or part.kind in SETTLED or not trained:
+    if part is None or part.kind in SETTLED:
         return result
     where = (part.step, "" if part.kind == "loss" else part.name)
-    one, two = (s.operators(*where) for s in (first, second))
-    moved = side.operators(*where, found[at].epsilon)
+    if isinstance(first, Recording) or isinstance(second, Recording):
+        return result
+    one, two = first.operators(*where), second.operators(*where)
+    moved = (first, second)[at].operators(*where, found[at].epsilon)
     operator = first_parting(one, two, (one, two)[at], moved, found[at].least)
     return replace(result, parting=replace(part, operator=operator))
 

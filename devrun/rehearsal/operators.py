@@ -140,8 +140,8 @@ def first_parting(
 
     if not one or not two:
         return None
-    names = [[operator.name for operator in side] for side in (one, two)]
-    blocks = SequenceMatcher(None, *names, autojunk=False).get_opcodes()
+    ours, theirs = ([operator.name for operator in side] for side in (one, two))
+    blocks = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
     other = None  # the last place where they run different operators
     for tag, start, end, begin, until in blocks:
         if tag != "equal":
