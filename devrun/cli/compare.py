@@ -139,8 +139,6 @@ def _words(found: Any) -> str:
     kinds = ", ".join(_PLURALS.get(kind, f"{kind}s") for kind in found.kinds)
     what = f"{found.steps} updates, {found.records} records: {kinds}"
     lines = [f"{found.first} and {found.second}: {what}"]
-    if found.missing:
-        lines.append(f"only in one of them: {'; '.join(found.missing)}")
     part = found.parting
     if part is None:
         lines.append(

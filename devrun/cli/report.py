@@ -41,8 +41,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if (args.sort or args.keys) and not table:
         flag = "--sort" if args.sort else "--keys"
         raise ConfigError(f"{flag} is of the table; add --table or --csv")
-    from devrun.rehearsal.recorded import read_run
     from devrun.rehearsal.report import comparison, page, report_data
+    from devrun.rehearsal.runs import read_run
 
     runs = [read_run(work_dir) for work_dir in args.work_dirs]
     costs = {"watts": args.watts, "price_per_hour": args.price_per_hour}

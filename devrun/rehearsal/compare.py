@@ -30,9 +30,8 @@ from devrun.rehearsal.records import (
 
 SCHEMA = "devrun.compare/2"
 IN_BOTH = ("dropout", "batch", "gradient", "update", "buffer")
-"""Kinds of which one training alone may have no record, if its device shows them."""
-SETTLED = ("dropout", "batch", "gradient", "update", "buffer")
-"""Kinds whose records no module computes."""
+"""Kinds of records that no module computes: of these, one that only one training has is
+a difference, if the devices of both show them."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Parting:
         kind: `dropout` (a rate), `batch`, `input` (what a module hands to one that it
             calls), `activation`, `loss`, `gradient`, `update` of a weight, `buffer`.
         name: the module, parameter or buffer; "" for the model's own step.
-        difference: relative, the norm of the difference over that of the first.
+        difference: relative, the norm of the difference over the larger norm.
         tolerance: the same, that rounding may cause.
         worst: the largest difference of a value, over the largest value.
         cause: what usually makes this kind of record part first.
@@ -83,8 +82,6 @@ class Comparison:
     unseen: float
     """The largest relative difference of a loss that rounding explains."""
     parting: Parting | None
-    missing: list[str]
-    """Records of these kinds that only one of them has, the first few."""
     schema: str = SCHEMA
 
     def as_dict(self) -> dict[str, Any]:
@@ -142,7 +139,7 @@ def compare(
         steps: updates.
 
     Raises:
-        ConfigError: `steps` is below 1, or the trainings have no record in common.
+        ConfigError: `steps` is below 1.
         DevrunError: one of them cannot be built or run.
     """
     if steps < 1:
@@ -159,7 +156,7 @@ def compare(
         side.measure(found[at])
     result = _laid_over(found[0], found[1], found[at])
     part = result.parting
-    if part is None or part.kind in SETTLED:
+    if part is None or part.kind in IN_BOTH:
         return result
     where = (part.step, "" if part.kind == "loss" else part.name)
     if isinstance(first, Recording) or isinstance(second, Recording):
@@ -181,7 +178,7 @@ def _astray(
     tolerance = recording.epsilon**0.5
     part = _parting(key, found, apart, tolerance, 0.0, UNSEEDED)
     operator = None
-    if isinstance(side, Trained) and key.kind not in SETTLED:
+    if isinstance(side, Trained) and key.kind not in IN_BOTH:
         name = "" if key.kind == "loss" else part.name
         once, again = (side.operators(key.step, name) for _ in range(2))
         operator = first_parting(once, again, once, [], recording.least)
@@ -243,7 +240,7 @@ def _parting(
     if key.kind == "input":
         name, called = key.caller, f" {key.name or 'the model'}"
     places = []
-    if key.kind not in SETTLED:
+    if key.kind not in IN_BOTH:
         known = [side.places.get(name) for side in found]
         places = list(dict.fromkeys(place for place in known if place))
     return Parting(
@@ -267,28 +264,14 @@ def _result(
     unseen: float,
     parting: Parting | None,
 ) -> Comparison:
-    shared = [key for key in one.records if key in two.records]
-    if not shared:
-        raise ConfigError(
-            f"{one.label} and {two.label} have no record in common: their models have "
-            "other names for everything"
-        )
     kinds = [kind for kind in KINDS if kind in one.kinds & two.kinds]
-    odd = one.records.keys() ^ two.records.keys()
-    last = min(one.steps, two.steps)
-    missing = [
-        f"{key.kind} {key.name} of step {key.step}"
-        for key in (*one.records, *two.records)
-        if key in odd and key.kind in kinds and key.step <= last
-    ]
     return Comparison(
         first=one.label,
         second=two.label,
-        steps=last,
-        records=len(shared),
+        steps=min(one.steps, two.steps),
+        records=len(one.records.keys() & two.records.keys()),
         kinds=kinds,
         closest=closest,
         unseen=unseen,
         parting=parting,
-        missing=missing[:5],
     )

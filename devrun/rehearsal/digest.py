@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from devrun.rehearsal.recorded import RecordedRun
+from devrun.rehearsal.runs import RecordedRun
 from devrun.rehearsal.shares import bound_of, finite, shares_of
 
 HOUR = 3600.0

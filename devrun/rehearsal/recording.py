@@ -71,7 +71,7 @@ class Recorder(Hook):
     def after_train_iter(self, runner: Run) -> None:
         noted, self._now = list(self._now.items()), {}
         outputs: Mapping[str, Any] = runner.outputs or {}
-        losses = {k: v for k, v in outputs["log_vars"].items() if "loss" in k}
+        losses = {k: v for k, v in outputs.get("log_vars", {}).items() if "loss" in k}
         for name, loss in (losses or {"loss": outputs.get("loss")}).items():
             if loss is not None:
                 self._note("loss", name, torch.as_tensor(loss, dtype=torch.float32))
@@ -132,7 +132,10 @@ class Recorder(Hook):
             added = None if before is None else weight - before
             if added is not None and (name not in seen or added.any()):
                 key = self._note("update", name, added)
-                grain = torch.finfo(self._dtypes[name]).eps * weight.norm()
+                grain = (
+                    torch.finfo(self._dtypes.get(name, torch.float32)).eps
+                    * weight.norm()
+                )
                 if key is not None and added.any():
                     self.recording.noise[key] = float(grain / added.norm()) / SLACK
 

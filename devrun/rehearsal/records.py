@@ -27,8 +27,8 @@ KINDS = ("dropout", "batch", "input", "activation", "loss", "gradient", "update"
 KEPT, OF_INPUTS = 1 << 18, 1 << 14
 """Values of a tensor that are compared at most, spread over it evenly; the same of what
 a module is given, which is mostly what another one put out."""
-LARGEST, MOST = 1 << 32, 1 << 20
-"""Bytes of a file that is read, and records in it."""
+LARGEST = 1 << 32
+"""Bytes of a file that is read."""
 MOVES = 3
 """Measurements of what one rounding does; the largest effect counts."""
 SLACK = 4.0
@@ -110,18 +110,20 @@ class Recording:
     def check_repeated(self, again: Recording) -> None:
         """Find what `again`, the same once more, has otherwise than by rounding.
 
-        Weights and buffers are left out: what rounding makes of a gradient that is
-        zero but for rounding, an optimizer may blow up to a whole update.
+        Once a device has rounded otherwise, weights and buffers do not count: of a
+        gradient that is zero but for rounding, an optimizer may make a whole update.
         """
-        allowed = self.epsilon**0.5
+        allowed, exact = self.epsilon**0.5, True
         for key, record in self.records.items():
-            if key.kind in ("update", "buffer") or key not in again.records:
+            counts = exact or key.kind not in ("update", "buffer")
+            if key not in again.records or not counts:
                 continue
             other = again.records[key]
             apart = distance(record, other)
             if not apart <= allowed and not self.is_nothing(key, record, other):
                 self.astray = key, apart
                 return
+            exact = exact and apart == 0
 
     def is_nothing(self, key: Key, a: Tensor, b: Tensor) -> bool:
         """Whether a gradient is zero in exact arithmetic: in both, all rounding.

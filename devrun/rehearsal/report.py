@@ -24,7 +24,7 @@ from devrun.hooks.evaluation.best import infer_rule
 from devrun.log.jsonlines import json_number
 from devrun.redact import redact
 from devrun.rehearsal.digest import Digest, digest
-from devrun.rehearsal.recorded import Curve, RecordedRun
+from devrun.rehearsal.runs import Curve, RecordedRun
 from devrun.rehearsal.shares import ADVICE
 from devrun.rehearsal.thinning import thinned
 

@@ -1,5 +1,7 @@
 """A program for `devrun compare` in which faults can be planted; see pairs.yaml."""
 
+import random
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -216,7 +218,7 @@ class Shrink(Hook):
 
     def after_train_iter(self, runner):
         with torch.no_grad():
-            runner.model.head.weight.mul_(self.factor)
+            runner.model.head.weight.mul_(self.factor or random.SystemRandom().random())
 
 
 class RoundsOtherwise(torch.utils._python_dispatch.TorchDispatchMode):

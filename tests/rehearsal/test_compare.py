@@ -87,7 +87,7 @@ def compare(capsys, tmp_path, monkeypatch):
 def test_what_was_found_is_said_in_words(compare):
     status, out, _ = compare("first.yaml", "other.yaml", "--steps", "1")
     assert status == 10 and "they part at update 1: " in out
-    assert "only in one of them: " in out and "usual cause: " in out
+    assert "usual cause: " in out
     status, out, _ = compare("first.yaml", "first.yaml", "--steps", "1")
     assert status == 2
     words = ("--precisions", "fp32,bf16", "--steps", "2", "--device", "cpu")

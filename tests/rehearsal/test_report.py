@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from devrun.cli.main import main
-from devrun.rehearsal.recorded import read_run
+from devrun.rehearsal.runs import read_run
 from devrun.rehearsal.thinning import thinned
 from tests.support.observe import records
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from devrun.cli.main import main
-from devrun.rehearsal.recorded import read_run
+from devrun.rehearsal.runs import read_run
 from devrun.rehearsal.shares import REST, bound_of, shares_of
 from tests.cli.conftest import CONFIG
 
