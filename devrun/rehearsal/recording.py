@@ -35,12 +35,13 @@ class Recorder(Hook):
         self._calls: dict[tuple[str, str], int] = {}
         self._running: list[str] = []
         self._weights: dict[str, Tensor] = {}
-        self._dtypes: dict[str, torch.dtype] = {}
+        self._grain: dict[str, float] = {}
         self._handles: list[Any] = []
 
     def before_run(self, runner: Run) -> None:
         self._weights = _weights(runner)
-        self._dtypes = {n: p.dtype for n, p in runner.model.named_parameters()}
+        for name, parameter in runner.model.named_parameters():
+            self._grain[name] = torch.finfo(parameter.dtype).eps
         places = self.recording.places
         for name, part in runner.model.named_modules():
             if place := _place(part):
@@ -79,7 +80,8 @@ class Recorder(Hook):
         at = self._before[0] if len(self._before) == 1 else len(noted)
         records = self.recording.records
         records.update([*noted[:at], *self._now.items(), *noted[at:]])
-        self._note_updates(_weights(runner), {key.name for key, _ in noted[at:]})
+        updated = {key.name for key, _ in noted if key.kind == "update"}
+        self._note_updates(_weights(runner), updated)
         for name, buffer in runner.model.named_buffers():
             self._note("buffer", name, buffer)
         records.update(self._now)
@@ -132,12 +134,9 @@ class Recorder(Hook):
             added = None if before is None else weight - before
             if added is not None and (name not in seen or added.any()):
                 key = self._note("update", name, added)
-                grain = (
-                    torch.finfo(self._dtypes.get(name, torch.float32)).eps
-                    * weight.norm()
-                )
+                grain = self._grain.get(name, 0.0) * weight.norm() / added.norm()
                 if key is not None and added.any():
-                    self.recording.noise[key] = float(grain / added.norm()) / SLACK
+                    self.recording.noise[key] = float(grain) / SLACK
 
     def _note(
         self, kind: str, name: str, tensor: Tensor, caller: str = "", most: int = KEPT
