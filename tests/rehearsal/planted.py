@@ -24,6 +24,13 @@ def here(x, plant, name):
     return plant == name
 
 
+def fresh():
+    """A generator that no seed reaches."""
+    generator = torch.Generator()
+    generator.seed()
+    return generator
+
+
 class Faulty(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -74,9 +81,7 @@ class Hidden(nn.Module):
         if here(x, self.plant, "faint"):
             weight = weight * (1 + 2e-5)
         if here(x, self.plant, "unseeded"):
-            fresh = torch.Generator()
-            fresh.seed()
-            x = x + 0.3 * torch.randn(x.shape, generator=fresh).to(x)
+            x = x + 0.3 * torch.randn(x.shape, generator=fresh()).to(x)
         return torch.tanh(F.linear(x, weight, self.linear.bias))
 
 
@@ -143,13 +148,9 @@ class Convolved(nn.Module):
 
 
 @MODELS.register_module()
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.lstm, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 4)
-
+class Recurrent(nn.LSTM):
     def forward(self, x):
-        return self.head(self.lstm(x.unflatten(1, (-1, 8)))[0][:, -1])
+        return super().forward(x.unflatten(1, (-1, 8)))[0][:, -1]
 
 
 @MODELS.register_module()
@@ -165,8 +166,8 @@ class Adversarial(nn.Module):
         real, label = data
         fake = self.generator(F.one_hot(label, 4).to(real))
         optimizer["critic"].zero_grad()
-        shown = fake if self.plant == "attached" else fake.detach()
-        wrong = F.softplus(-self.critic(real)) + F.softplus(self.critic(shown))
+        shown = self.critic(fake.detach())
+        wrong = F.softplus(-self.critic(real)) + F.softplus(shown)
         wrong.mean().backward(retain_graph=True)
         optimizer["critic"].step()
         if self.plant == "clamped":
@@ -182,27 +183,25 @@ class Adversarial(nn.Module):
 
 @DATASETS.register_module()
 class Drawn(torch.utils.data.Dataset):
-    def __init__(self, draws="", length=64):
-        self.draws, self.length, self.labels = draws, length, list(range(4))
+    def __init__(self, draws=""):
+        self.draws = draws
 
     def __len__(self):
-        return self.length
+        return 64
 
     def __getitem__(self, index):
         fixed = torch.Generator().manual_seed(index)
         x = torch.randn(32, generator=fixed) + index % 4
         if self.draws:
-            fresh = torch.Generator()
-            fresh.seed()
-            own = fresh if self.draws == "unseeded" else None
+            own = fresh() if self.draws == "unseeded" else None
             x = x + 0.2 * torch.randn(32, generator=own)
         return x, index % 4
 
 
 @HOOKS.register_module()
 class OwnUpdate(OptimizerHook):
-    def __init__(self, factor=1.0, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(self, factor=1.0):
+        super().__init__()
         self.factor = factor
 
     def after_train_iter(self, runner):
