@@ -1,9 +1,8 @@
-"""`devrun compare`: where two devices, precisions, configs or runs part."""
+"""`devrun compare`: where two devices, precisions, configs or commits part."""
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +19,7 @@ from devrun.files import user_path
 PARTED = 10
 """Exit status of trainings that part."""
 STEPS = 5
-_PLURALS = {"loss": "loss", "logged": "logged values"}
+_PLURALS = {"dropout": "rates of dropout", "batch": "batches", "loss": "losses"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,11 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--devices", metavar="A,B", help="compare these devices, such as cpu,hpu")
     add("--device", help="for both, where two others are compared (auto)")
     add("--precisions", metavar="P,Q", help="compare these, such as fp32,bf16")
-    add("--against", metavar="RUN", help="a run's work_dir, or the file of --record")
     add("--record", metavar="FILE", help="write the one training, for --against")
-    add("--steps", type=int, help=f"updates ({STEPS}; of a run some logged values)")
+    add("--against", metavar="FILE", help="of --record, elsewhere or at another commit")
+    add("--steps", type=int, help=f"updates ({STEPS}, or those of FILE)")
     switch(parser, "--emulate", "hpu and ipu by their emulators")
-    add("--seed", type=int, help="of both (that of the run or the config, or 0)")
+    add("--seed", type=int, help="of both (that of the config, or 0)")
     switch(parser, "--json", "the result as JSON")
     add_config_flags(parser)
 
@@ -57,9 +56,9 @@ def _chosen(args: argparse.Namespace) -> str:
     two = len(args.configs) == 2
     given = [n for n in ("against", "record") if getattr(args, n)]
     pairs = [n for n in ("devices", "precisions") if getattr(args, n) is not None]
+    if not args.configs:
+        raise ConfigError("nothing to compare: give the CONFIG to train")
     if not given:
-        if not args.configs:
-            raise ConfigError("nothing to compare: give a CONFIG, or --against RUN")
         return ""
     if two or pairs or len(given) > 1:
         others = [
@@ -69,8 +68,6 @@ def _chosen(args: argparse.Namespace) -> str:
         raise ConfigError(
             f"--{given[0]} and {others[0]} clash: one thing is compared at a time"
         )
-    if not args.configs and given[0] != "against":
-        raise ConfigError(f"--{given[0]} needs the CONFIG to train")
     return given[0]
 
 
@@ -87,59 +84,39 @@ def _both(args: argparse.Namespace) -> Any:
     if labels[0] == labels[1]:
         raise ConfigError(
             "nothing to compare: give two CONFIGs, --devices A,B, --precisions P,Q, "
-            "or --against RUN"
+            "or --against FILE"
         )
     first, second = zip(
         (args.configs[0], args.configs[-1]), devices, precisions, strict=True
     )
     with _loaded(args, *first) as one, _loaded(args, *second) as other:
-        from devrun.rehearsal.compare import compare
+        from devrun.rehearsal.compare import Trained, compare
 
-        steps = args.steps or STEPS
-        return compare(one, other, (labels[0], labels[1]), steps=steps)
+        sides = Trained(one, labels[0]), Trained(other, labels[1])
+        return compare(*sides, steps=args.steps or STEPS)
 
 
 def _record(args: argparse.Namespace) -> int:
     label = f"{args.configs[0]} {args.device or ''}".strip()
     with _loaded(args, args.configs[0], args.device) as cfg:
         from devrun.rehearsal.compare import Trained
-        from devrun.rehearsal.recording import write
+        from devrun.rehearsal.records import write
 
         trained = Trained(cfg, label)
-        found = trained.record(args.steps or STEPS)
-        trained.measure(found, args.steps or STEPS)
+        found = trained.recorded(args.steps or STEPS)
+        trained.measure(found)
         write(found, user_path(args.record))
     say(f"{args.record}: {len(found.records)} records; see --against")
     return 0
 
 
 def _against(args: argparse.Namespace) -> Any:
-    place = user_path(args.against)
-    if os.path.isfile(place):
-        return _against_file(args, str(place))
-    from devrun.rehearsal.runs import read_run
+    from devrun.rehearsal.compare import Trained, compare
+    from devrun.rehearsal.records import read
 
-    recorded = read_run(place)
-    config = args.configs[0] if args.configs else str(place / "config.yaml")
-    found = recorded.facts.get("seed")
-    seed = found if type(found) is int else None
-    with _loaded(args, config, args.device, seed=seed) as cfg:
-        from devrun.cli.record import git_revision, versions
-        from devrun.rehearsal.against import against
-
-        facts = {"versions": versions(), "git": git_revision(), "seed": cfg["seed"]}
-        return against(cfg, recorded, steps=args.steps, facts=facts)
-
-
-def _against_file(args: argparse.Namespace, file: str) -> Any:
-    from devrun.rehearsal.compare import Kept, Trained, compared
-    from devrun.rehearsal.recording import read
-
-    kept = Kept(read(file))
-    if not args.configs:
-        raise ConfigError(f"--against {args.against}: give the CONFIG to compare with")
+    kept = read(user_path(args.against))
     with _loaded(args, args.configs[0], args.device) as cfg:
-        return compared(kept, Trained(cfg, "now"), steps=args.steps or kept.steps)
+        return compare(kept, Trained(cfg, "now"), steps=args.steps or kept.steps)
 
 
 def _pair(flag: str, text: str | None) -> tuple[Any, Any]:
@@ -162,23 +139,26 @@ def _words(found: Any) -> str:
     kinds = ", ".join(_PLURALS.get(kind, f"{kind}s") for kind in found.kinds)
     what = f"{found.steps} updates, {found.records} records: {kinds}"
     lines = [f"{found.first} and {found.second}: {what}"]
-    lines += [
-        f"  {key}: {old!r} and now {new!r}"
-        for key, (old, new) in found.differences.items()
-    ]
-    if found.missing:
-        lines.append(f"only in one of them: {'; '.join(found.missing)}")
     part = found.parting
     if part is None:
-        share = f"{found.closest:.0%} of what rounding may cause, at most"
-        return "\n".join([*lines, f"they agree: {share}"])
-    lines.append(f"they part at update {part.step}: {part.kind} of {part.name}")
+        lines.append(
+            f"they agree: {found.closest:.0%} of what rounding may cause, at most"
+        )
+        lines.append(f"  a difference of the loss up to {found.unseen:.2g} is rounding")
+        return "\n".join(lines)
+    who = "they part"
+    if part.alone is not None:
+        who = f"{part.alone} parts from itself, run twice with one seed,"
+    lines.append(
+        f"{who} at update {part.step}: {part.kind} of {part.name or 'the model'}"
+    )
+    if part.places:
+        lines.append(f"  code: {' and '.join(part.places)}")
     if part.operator is not None:
         lines.append(f"  first operator: {part.operator}")
     lines.append(
         f"  difference {part.difference:.3g} of its norm, rounding explains "
-        f"{part.tolerance:.3g}; {part.ulps:.3g} ulps in the median, "
-        f"{part.worst:.3g} of the largest value at most"
+        f"{part.tolerance:.3g}; {part.worst:.3g} of the largest value at most"
     )
     lines.append(f"  usual cause: {part.cause}")
     return "\n".join(lines)
@@ -190,19 +170,13 @@ def _loaded(
     config: str,
     device: str | None = None,
     precision: str | None = None,
-    seed: int | None = None,
 ) -> Iterator[Any]:
-    """The checked config of one side; within, what it is made of may be built.
-
-    Args:
-        seed: takes the place of that of the config, unless the flags have one.
-    """
+    """The checked config of one side; within, what it is made of may be built."""
     named = argparse.Namespace(**{**vars(args), "config": config})
     cfg: Any = read_config(named)
     changes: dict[str, Any] = {}
-    given = args.seed if args.seed is not None else seed
-    if given is not None or cfg.get("seed") is None:
-        changes["seed"] = given or 0
+    if args.seed is not None or cfg.get("seed") is None:
+        changes["seed"] = args.seed or 0
     if device is not None:
         changes["device"] = _device(device, args.emulate)
     if precision is not None:

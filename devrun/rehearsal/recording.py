@@ -1,161 +1,172 @@
-"""What the first updates of a training do, recorded: outputs, loss, gradients, weights.
-
-A recording can be written to a file, so that trainings of two machines
-can be laid over each other. The file is one of safetensors: reading it runs
-nothing.
-"""
+"""Trains the first updates of a config and notes what they do, for `devrun compare`."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import astuple, dataclass, field
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import optimizer as optimizers
 
-from devrun.checkpoint import fileops, strict_json, tensorfile
-from devrun.errors import ConfigError
-from devrun.files import disk_errors, replace_file
 from devrun.hooks.base import Hook
-from devrun.rehearsal.bench import DTYPES
+from devrun.rehearsal.records import KEPT, OF_INPUTS, SLACK, Key, Recording, kept
 from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.runners.trial import trial
-from devrun.step import Capability
-from devrun.tensors import tensors_in
-from devrun.text import one_line
-
-SCHEMA = "devrun.recording/1"
-KEPT = 1 << 18
-"""Values of a tensor that are compared at most, spread over it evenly."""
-MOVES = 3
-"""Measurements of what one rounding does; the largest effect counts."""
+from devrun.step import Capability, MicroBatches
+from devrun.tensors import named_tensors, tensors_in
 
 
-@dataclass(frozen=True)
-class Key:
-    """What a record is of: `call` counts a module's runs within the step."""
-
-    step: int
-    kind: str
-    name: str
-    call: int = 0
-
-
-@dataclass
-class Recording:
-    """A training's records in the order in which they came.
-
-    Attributes:
-        noise: how far one rounding of the first weights carries a record, relative to
-            its norm; empty until it is measured.
-        blur: the relative error with which a record was written down; 0 where it is
-            not here.
-    """
-
-    label: str
-    precision: str
-    records: dict[Key, Tensor] = field(default_factory=dict)
-    noise: dict[Key, float] = field(default_factory=dict)
-    blur: dict[Key, float] = field(default_factory=dict)
-
-    @property
-    def kinds(self) -> set[str]:
-        """Kinds of records that the device could give."""
-        return {key.kind for key in self.records}
-
-    @property
-    def epsilon(self) -> float:
-        """The relative distance of two neighbouring numbers of its precision."""
-        return torch.finfo(DTYPES.get(self.precision, torch.float32)).eps
-
-
-class UpdateRecorder(Hook):
-    """Notes the loss and the change of the weights by each step, on the host."""
+class Recorder(Hook):
+    """Notes what each update does; its inner steps where the device shows them."""
 
     priority = "LOWEST"
 
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
-        self._step = 0
+    def __init__(self, recording: Recording, *, shows_steps: bool) -> None:
+        self.recording, self.shows_steps = recording, shows_steps
+        self._step = self._depth = 0
+        self._now: dict[Key, Tensor] = {}
+        self._before: list[int] = []  # records before each optimizer's step
+        self._calls: dict[tuple[str, str], int] = {}
+        self._running: list[str] = []
         self._weights: dict[str, Tensor] = {}
-
-    def before_run(self, runner: Run) -> None:
-        self._weights = weights(runner)
-
-    def before_train_iter(self, runner: Run) -> None:
-        self._step = runner.iter + 1
-
-    def after_train_iter(self, runner: Run) -> None:
-        outputs: Mapping[str, Any] = runner.outputs or {}
-        loss = outputs.get("log_vars", {}).get("loss", outputs.get("loss"))
-        if loss is not None:
-            self._note("loss", "loss", torch.as_tensor(loss))
-        before, self._weights = self._weights, weights(runner)
-        for name, weight in self._weights.items():
-            if name in before:
-                self._note("update", name, weight - before[name])
-
-    def _note(self, kind: str, name: str, tensor: Tensor, call: int = 0) -> None:
-        if tensor.is_floating_point() and tensor.numel():
-            self.recording.records[Key(self._step, kind, name, call)] = kept(tensor)
-
-
-class Recorder(UpdateRecorder):
-    """Notes what modules put out and the gradients too, where a device shows them."""
-
-    def __init__(self, recording: Recording) -> None:
-        super().__init__(recording)
-        self._calls: dict[str, int] = {}
+        self._grain: dict[str, float] = {}
         self._handles: list[Any] = []
 
     def before_run(self, runner: Run) -> None:
-        super().before_run(runner)
-        self._handles = [
-            part.register_forward_hook(partial(self._note_output, name))
-            for name, part in runner.model.named_modules()
-            if name
-        ]
-
-    def _note_output(self, name: str, module: nn.Module, given: Any, out: Any) -> None:
-        for tensor in tensors_in(out):
-            call = self._calls.get(name, 0)
-            self._calls[name] = call + 1
-            self._note("activation", name, tensor, call)
+        self._weights = _weights(runner)
+        for name, parameter in runner.model.named_parameters():
+            self._grain[name] = torch.finfo(parameter.dtype).eps
+        places = self.recording.places
+        for name, part in runner.model.named_modules():
+            if place := _place(part):
+                places[name] = place
+        if not self.shows_steps:
+            return
+        for name, part in runner.model.named_modules():
+            given, out = partial(self._note_input, name), partial(self._note_out, name)
+            self._handles += [
+                part.register_forward_pre_hook(given, with_kwargs=True),
+                part.register_forward_hook(out, always_call=True),
+            ]
+        # of every optimizer, those that a model or a hook steps by itself too
+        for register, note in (
+            (optimizers.register_optimizer_step_pre_hook, self._before_update),
+            (optimizers.register_optimizer_step_post_hook, self._after_update),
+        ):
+            self._handles.append(register(partial(note, runner)))
 
     def before_train_iter(self, runner: Run) -> None:
-        super().before_train_iter(runner)
+        self._step, self._depth = runner.iter + 1, 0
+        self._now, self._before = {}, []
         self._calls.clear()
+        self._running.clear()  # a forward pass may have ended by an exception
+        for name, tensor in _whole(runner.data_batch):
+            self._note("batch", name or "batch", tensor)
 
-    def after_backward(self, runner: Run) -> None:
-        for name, parameter in reversed(list(runner.model.named_parameters())):
-            if parameter.grad is not None:
-                self._note("gradient", name, parameter.grad)
+    def after_train_iter(self, runner: Run) -> None:
+        noted, self._now = list(self._now.items()), {}
+        outputs: Mapping[str, Any] = runner.outputs or {}
+        losses = {k: v for k, v in outputs.get("log_vars", {}).items() if "loss" in k}
+        for name, loss in (losses or {"loss": outputs.get("loss")}).items():
+            if loss is not None:
+                self._note("loss", name, torch.as_tensor(loss, dtype=torch.float32))
+        # where several optimizers step, a loss may come after the first of them
+        at = self._before[0] if len(self._before) == 1 else len(noted)
+        records = self.recording.records
+        records.update([*noted[:at], *self._now.items(), *noted[at:]])
+        updated = {key.name for key, _ in noted if key.kind == "update"}
+        self._note_updates(_weights(runner), updated)
+        for name, buffer in runner.model.named_buffers():
+            self._note("buffer", name, buffer)
+        records.update(self._now)
+        self.recording.steps = self._step
 
-    def after_run(self, runner: Run) -> None:
+    def close(self) -> None:
         for handle in self._handles:
             handle.remove()
 
+    def _note_input(
+        self, name: str, module: nn.Module, given: Any, named: Mapping[str, Any]
+    ) -> None:
+        caller = self._running[-1] if self._running else ""
+        for tensor in tensors_in([given, dict(named)]):
+            if tensor.is_floating_point():
+                self._note("input", name, tensor, caller, OF_INPUTS)
+        self._running.append(name)
 
-def kept(tensor: Tensor, most: int = KEPT) -> Tensor:
-    """At most `most` values of `tensor`, copied to the host in float64."""
-    values = tensor.detach().reshape(-1)
-    stride = max(-(-values.numel() // most), 1)
-    return values[::stride].to("cpu", torch.float64, copy=True)
+    def _note_out(self, name: str, module: nn.Module, given: Any, out: Any) -> None:
+        while self._running and self._running.pop() != name:
+            pass
+        for tensor in tensors_in(out):
+            if tensor.is_floating_point():
+                self._note("activation", name, tensor)
+
+    def _before_update(self, runner: Run, optimizer: Any, *_: Any) -> None:
+        self._depth += 1
+        if self._depth > 1:  # an optimizer that steps others
+            return
+        self._before.append(len(self._now))
+        own = _own_parameters(runner, optimizer)
+        for name, parameter in reversed(own.items()):
+            if parameter.grad is not None:
+                self._note("gradient", name, parameter.grad)
+
+    def _after_update(self, runner: Run, optimizer: Any, *_: Any) -> None:
+        self._depth -= 1
+        if not self._depth:
+            own = _own_parameters(runner, optimizer)
+            now = {n: w for n, w in _weights(runner).items() if n in own}
+            self._note_updates(now, set())
+
+    def _note_updates(self, weights: Mapping[str, Tensor], seen: set[str]) -> None:
+        """What was added to `weights`; to those of `seen`, where something was.
+
+        One rounding of the sum, as large as the weight, is in the difference.
+        """
+        for name, weight in weights.items():
+            before, self._weights[name] = self._weights.get(name), weight
+            added = None if before is None else weight - before
+            if added is not None and (name not in seen or added.any()):
+                key = self._note("update", name, added)
+                grain = self._grain.get(name, 0.0) * weight.norm() / added.norm()
+                if key is not None and added.any():
+                    self.recording.noise[key] = float(grain) / SLACK
+
+    def _note(
+        self, kind: str, name: str, tensor: Tensor, caller: str = "", most: int = KEPT
+    ) -> Key | None:
+        if not tensor.numel():
+            return None
+        call = self._calls.get((kind, name), 0)
+        self._calls[kind, name] = call + 1
+        key = Key(self._step, kind, name, call, caller)
+        self._now[key] = kept(tensor, most)
+        return key
 
 
-def weights(runner: Run) -> dict[str, Tensor]:
-    """The weights that train, on the host."""
+def _whole(batch: Any) -> Iterator[tuple[str, Tensor]]:
+    """Its tensors; those of micro-batches, which a device may stack, in one."""
+    parts = batch if isinstance(batch, MicroBatches) else [batch]
+    named = [dict(named_tensors(part)) for part in parts]
+    for name in named[0]:
+        yield name, torch.cat([one[name].reshape(-1) for one in named if name in one])
+
+
+def _own_parameters(runner: Run, optimizer: Any) -> dict[str, nn.Parameter]:
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return {n: p for n, p in runner.model.named_parameters() if id(p) in own}
+
+
+def _weights(runner: Run) -> dict[str, Tensor]:
+    """Those that train, on the host, in float64: their differences are exact."""
     runner.adapter.sync_to_host(runner.model)
     return {
-        name: kept(parameter)
+        name: kept(parameter).double()
         for name, parameter in runner.model.named_parameters()
         if parameter.requires_grad
     }
@@ -166,33 +177,64 @@ def short(cfg: Mapping[str, Any], steps: int) -> AbstractContextManager[Training
     return trial(cfg, steps, progress=False)
 
 
+def _place(module: nn.Module) -> str | None:
+    """`file:line` of what it runs; None for a module of torch's."""
+    if type(module).__module__.partition(".")[0] == "torch":
+        return None
+    step = getattr(type(module), "train_step", None) or type(module).forward
+    code = getattr(inspect.unwrap(step), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else None
+
+
 def shows_steps(training: Training) -> bool:
     """Whether the device shows what happens within a step."""
     return Capability.GRAD_ACCESS in training.runner.session.adapter.capabilities
 
 
-def record(
-    cfg: Mapping[str, Any], label: str, steps: int, rounding: float, move: int
-) -> Recording:
-    """Train `cfg`, which has a seed, and keep what every step did.
+@contextmanager
+def prepared(
+    cfg: Mapping[str, Any], steps: int, rounding: float, move: int
+) -> Iterator[tuple[Training, dict[Key, Tensor]]]:
+    """The training of `cfg`, from moved weights, and the rates of dropout it had.
 
-    See `compare.Side.record`.
+    Devices draw from streams of their own, so nothing is dropped.
+
+    Args:
+        rounding: relative size of random changes of the first weights.
+        move: the seed of those changes.
+    """
+    with short(cfg, steps) as training:
+        model = training.runner.model
+        _move_weights(model, rounding, move)
+        yield training, _without_dropout(model)
+
+
+def record(
+    cfg: Mapping[str, Any],
+    label: str,
+    steps: int,
+    rounding: float = 0.0,
+    move: int = 0,
+) -> Recording:
+    """Train `cfg`, which has a seed, and keep what every step did; see `prepared`.
 
     Raises:
         DevrunError: as the training would.
     """
-    recording = Recording(label, "fp32")
-    with short(cfg, steps) as training:
-        recorder = Recorder if shows_steps(training) else UpdateRecorder
-        training.runner.register_hook(recorder(recording))
-        move_weights(training.runner.model, rounding, move)
-        without_dropout(training.runner.model)
-        training.run()
+    recording = Recording(label)
+    with prepared(cfg, steps, rounding, move) as (training, rates):
+        recording.records.update(rates)
+        recorder = Recorder(recording, shows_steps=shows_steps(training))
+        training.runner.register_hook(recorder)
+        try:
+            training.run()
+        finally:
+            recorder.close()
         recording.precision = training.runner.session.policy.precision
     return recording
 
 
-def move_weights(module: nn.Module, size: float, seed: int) -> None:
+def _move_weights(module: nn.Module, size: float, seed: int) -> None:
     """Change each weight by `size` of itself, up or down by chance; not by 0."""
     if not size:
         return
@@ -203,117 +245,16 @@ def move_weights(module: nn.Module, size: float, seed: int) -> None:
             parameter.mul_(1 + size * sign.to(parameter.device, parameter.dtype))
 
 
-def without_dropout(module: nn.Module) -> None:
-    """Devices draw from streams of their own, so what is drawn is left out of it."""
-    for part in module.modules():
+def _without_dropout(module: nn.Module) -> dict[Key, Tensor]:
+    """Set all rates of dropout to 0; returns them."""
+    rates = {}
+    for path, part in module.named_modules():
         names = ["p"] if "Drop" in type(part).__name__ else []
         names += [name for name in vars(part) if "drop" in name]
         for name in names:
-            if type(getattr(part, name, None)) is float:
+            rate = getattr(part, name, None)
+            if type(rate) is float:
+                key = Key(1, "dropout", f"{path}.{name}".lstrip("."))
+                rates[key] = torch.tensor([rate], dtype=torch.float64)
                 setattr(part, name, 0.0)
-
-
-def noise(base: Recording, moved: Recording) -> None:
-    """Take what `moved`, the same from moved weights, says of the noise of `base`."""
-    for key, records in base.records.items():
-        if key in moved.records:
-            carried = distance(records, moved.records[key])
-            base.noise[key] = max(base.noise.get(key, 0.0), carried)
-
-
-def distance(a: Tensor, b: Tensor) -> float:
-    """Norm of the difference over the norm; infinite where shapes, or NaNs, differ."""
-    if a.shape != b.shape:
-        return math.inf
-    finite = torch.isfinite(a)
-    if not torch.equal(finite, torch.isfinite(b)):
-        return math.inf
-    difference = (a - b)[finite].norm()
-    scale = a[finite].norm()
-    return float(difference / scale) if scale > 0 else float(difference)
-
-
-def write(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Keep `recording` in a file.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    keys = list(recording.records)
-    about = {
-        "label": recording.label,
-        "precision": recording.precision,
-        "keys": [astuple(key) for key in keys],
-    }
-    noises = [recording.noise.get(key, math.nan) for key in keys]
-    tensors = {str(i): recording.records[key] for i, key in enumerate(keys)}
-    tensors["noise"] = torch.tensor(noises, dtype=torch.float64)
-    write_tensors(path, about, tensors)
-
-
-def read(path: str | os.PathLike[str]) -> Recording:
-    """The recording in a file.
-
-    Raises:
-        ConfigError: it is not there, or no recording.
-    """
-    about, tensors = read_tensors(path)
-    try:
-        found = Recording(str(about["label"]), str(about["precision"]))
-        if found.precision not in DTYPES:
-            raise ValueError(f"a precision {found.precision!r}")
-        carried = tensors["noise"].tolist()
-        for index, (step, kind, name, call) in enumerate(about["keys"]):
-            key = Key(int(step), str(kind), str(name), int(call))
-            found.records[key] = tensors[str(index)].to(torch.float64).reshape(-1)
-            if carried[index] == carried[index]:
-                found.noise[key] = float(carried[index])
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise _no_recording(path, error) from error
-    return found
-
-
-def write_tensors(
-    path: str | os.PathLike[str],
-    about: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-) -> None:
-    """A safetensors file of `tensors`, which has `about` as JSON in one more.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    text = bytearray(json.dumps({"schema": SCHEMA, **about}).encode())
-    held = {**tensors, "about": torch.frombuffer(text, dtype=torch.uint8)}
-    with disk_errors(f"cannot write {os.fspath(path)!r}", "; choose another place"):
-        replace_file(path, b"".join(map(bytes, tensorfile.pieces(held))))
-
-
-def read_tensors(
-    path: str | os.PathLike[str],
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What `write_tensors` wrote.
-
-    Raises:
-        ConfigError: it is not there, or another file.
-    """
-    place = Path(path).resolve()
-    try:
-        with fileops.directory(place.parent) as folder:
-            tensors = tensorfile.read(fileops.read_file(place.name, folder))
-        about = strict_json.loads(tensors.pop("about").numpy().tobytes())
-        if about["schema"] != SCHEMA:
-            raise ValueError(f"its schema is not {SCHEMA}")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"{os.fspath(path)!r} cannot be read: {reason}") from error
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise _no_recording(path, error) from error
-    return about, tensors
-
-
-def _no_recording(path: str | os.PathLike[str], error: Exception) -> ConfigError:
-    return ConfigError(
-        f"{os.fspath(path)!r} is no recording of devrun compare --record "
-        f"({type(error).__name__}: {one_line(error)}); make it anew"
-    )
+    return rates

@@ -1,0 +1,262 @@
+"""What the first updates of a training did: records, their noise, and their file.
+
+The file is one of safetensors: reading it runs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from devrun.checkpoint import fileops, strict_json, tensorfile
+from devrun.errors import ConfigError
+from devrun.files import disk_errors, replace_file
+from devrun.rehearsal.bench import DTYPES
+from devrun.text import one_line
+
+SCHEMA = "devrun.recording/2"
+KINDS = ("dropout", "batch", "input", "activation", "loss", "gradient", "update",
+         "buffer")  # fmt: skip
+KEPT, OF_INPUTS = 1 << 18, 1 << 14
+"""Values of a tensor that are compared at most, spread over it evenly; the same of what
+a module is given, which is mostly what another one put out."""
+LARGEST = 1 << 32
+"""Bytes of a file that is read."""
+MOVES = 3
+"""Measurements of what one rounding does; the largest effect counts."""
+SLACK = 4.0
+"""Times the measured effect of one rounding that is still rounding: a step rounds once
+an operation, the measurement once a weight."""
+FEWEST = {"fp64": 16, "fp32": 16, "bf16": 4, "fp16": 4}
+"""Roundings that are always allowed, for records which that one did not reach. Fewer in
+half precision, whose sums are formed in fp32 and rounded once."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a record is of.
+
+    Attributes:
+        step: of the update, from 1.
+        kind: one of `KINDS`.
+        name: of the module, the parameter or buffer, or the value.
+        call: counts a module's tensors, and an optimizer's steps, within the update.
+        caller: of an `input`: the module that calls; "" for the model's own step.
+    """
+
+    step: int
+    kind: str
+    name: str
+    call: int = 0
+    caller: str = ""
+
+
+@dataclass
+class Recording:
+    """A training's records, in the order in which they were computed.
+
+    Attributes:
+        steps: updates.
+        noise: how far one rounding of the first weights carries a record, relative to
+            its norm; empty until it is measured.
+        places: module -> `file:line` of its code, where that is not torch's.
+        astray: the first record that comes out otherwise when the training is
+            repeated, and by how much; None where it repeats itself.
+    """
+
+    label: str
+    precision: str = "fp32"
+    steps: int = 0
+    records: dict[Key, Tensor] = field(default_factory=dict)
+    noise: dict[Key, float] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    astray: tuple[Key, float] | None = None
+
+    @property
+    def kinds(self) -> set[str]:
+        """Kinds of records that the device could give."""
+        return {key.kind for key in self.records}
+
+    @property
+    def epsilon(self) -> float:
+        """The relative distance of two neighbouring numbers of its precision."""
+        return torch.finfo(DTYPES.get(self.precision, torch.float32)).eps
+
+    @property
+    def least(self) -> float:
+        """The smallest relative difference that counts."""
+        return FEWEST.get(self.precision, 16) * self.epsilon
+
+    def measure(self, moved: Recording) -> None:
+        """Take what `moved`, the same from moved weights, says of the noise.
+
+        What it was in one update, it may be in the next.
+        """
+        largest: dict[Key, float] = {}
+        for key, record in self.records.items():
+            if key in moved.records:
+                carried = distance(record, moved.records[key])
+                always = replace(key, step=0)
+                largest[always] = max(largest.get(always, 0.0), carried)
+                self.noise[key] = max(self.noise.get(key, 0.0), largest[always])
+
+    def check_repeated(self, again: Recording) -> None:
+        """Find what `again`, the same once more, has otherwise than by rounding.
+
+        Once a device has rounded otherwise, weights and buffers do not count: of a
+        gradient that is zero but for rounding, an optimizer may make a whole update.
+        """
+        allowed, exact = self.epsilon**0.5, True
+        for key, record in self.records.items():
+            counts = exact or key.kind not in ("update", "buffer")
+            if key not in again.records or not counts:
+                continue
+            other = again.records[key]
+            apart = distance(record, other)
+            if not apart <= allowed and not self.is_nothing(key, record, other):
+                self.astray = key, apart
+                return
+            exact = exact and apart == 0
+
+    def is_nothing(self, key: Key, a: Tensor, b: Tensor) -> bool:
+        """Whether a gradient is zero in exact arithmetic: in both, all rounding.
+
+        Such as that of a bias before a normalisation. It is nothing beside the largest
+        gradient of its update, and either exactly zero or nowhere the same twice.
+        """
+        if key.kind != "gradient" or a.shape != b.shape:
+            return False
+        least = SLACK * self.least * self._largest_gradient(key.step)
+        zero = not (a.any() and b.any())
+        return (zero or self.noise.get(key, 1.0) > 0.1) and max(
+            _rms(a), _rms(b)
+        ) <= least
+
+    def _largest_gradient(self, step: int) -> float:
+        gradients = (
+            _rms(record)
+            for key, record in self.records.items()
+            if (key.step, key.kind) == (step, "gradient")
+        )
+        return max(gradients, default=0.0)
+
+
+def kept(tensor: Tensor, most: int = KEPT) -> Tensor:
+    """At most `most` values of `tensor`, copied to the host in float32 or float64."""
+    values = tensor.detach()
+    values = torch.view_as_real(values) if values.is_complex() else values
+    values = values.reshape(-1)
+    stride = max(-(-values.numel() // most), 1)
+    small = values.is_floating_point() and values.element_size() <= 4
+    dtype = torch.float32 if small else torch.float64
+    return values[::stride].to("cpu", dtype, copy=True)
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """Norm of the difference over the larger norm; infinite where shapes, or values
+    that are not finite, differ."""
+    if a.shape != b.shape:
+        return math.inf
+    a, b = a.double(), b.double()
+    finite = torch.isfinite(a)
+    if not torch.equal(a[~finite].nan_to_num(nan=0.5), b[~finite].nan_to_num(nan=0.5)):
+        return math.inf
+    if not torch.isfinite(b[finite]).all():
+        return math.inf
+    a, b = a[finite], b[finite]
+    scale = max(a.norm(), b.norm())
+    return float((a - b).norm() / scale) if scale > 0 else 0.0
+
+
+def _rms(record: Tensor) -> float:
+    return float(record.double().square().mean().sqrt())
+
+
+def write(recording: Recording, path: str | os.PathLike[str]) -> None:
+    """Keep `recording` in a file.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    keys, astray = list(recording.records), recording.astray
+    about = {
+        "schema": SCHEMA,
+        "label": recording.label,
+        "precision": recording.precision,
+        "steps": recording.steps,
+        "places": recording.places,
+        "keys": [[*astuple(key), _number(recording.noise.get(key))] for key in keys],
+        "astray": astray and [keys.index(astray[0]), _number(astray[1])],
+    }
+    tensors = {str(i): recording.records[key] for i, key in enumerate(keys)}
+    text = bytearray(strict_json.dumps(about))
+    tensors["about"] = torch.frombuffer(text, dtype=torch.uint8)
+    with disk_errors(f"cannot write {os.fspath(path)!r}", "; choose another place"):
+        replace_file(path, b"".join(map(bytes, tensorfile.pieces(tensors))))
+
+
+def read(path: str | os.PathLike[str]) -> Recording:
+    """The recording in a file, which may be a stranger's.
+
+    Raises:
+        ConfigError: it is not there, or no recording.
+    """
+    place = Path(path).resolve()
+    try:
+        with fileops.directory(place.parent) as folder:
+            data = fileops.read_file(place.name, folder, limit=LARGEST)
+        tensors = tensorfile.read(data)
+        return _recording(strict_json.loads(bytes(tensors["about"].numpy())), tensors)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"{os.fspath(path)!r} cannot be read: {reason}") from error
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise ConfigError(
+            f"{os.fspath(path)!r} is no recording of devrun compare --record "
+            f"({type(error).__name__}: {one_line(error)}); make it anew"
+        ) from error
+
+
+def _recording(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Recording:
+    """What `write` wrote.
+
+    Raises:
+        ValueError, TypeError, LookupError, AttributeError: something else.
+    """
+    if about["schema"] != SCHEMA or about["precision"] not in DTYPES:
+        raise ValueError(f"its schema or precision is not one of {SCHEMA}")
+    found = Recording(_text(about["label"]), about["precision"], int(about["steps"]))
+    found.places = {_text(k): _text(v) for k, v in about["places"].items()}
+    keys = []
+    for index, (step, kind, name, call, caller, noise) in enumerate(about["keys"]):
+        if kind not in KINDS or not 1 <= int(step) <= found.steps:
+            raise ValueError(f"a record of {kind!r} in update {step!r}")
+        keys.append(Key(int(step), kind, _text(name), int(call), _text(caller)))
+        record = tensors[str(index)].reshape(-1)
+        if not record.is_floating_point() or not 0 < len(record) <= KEPT:
+            raise ValueError(f"record {index} is of {record.dtype} and {len(record)}")
+        found.records[keys[-1]] = record
+        if noise is not None:
+            found.noise[keys[-1]] = float(noise)
+    if about["astray"] is not None:
+        found.astray = keys[int(about["astray"][0])], float(about["astray"][1])
+    return found
+
+
+def _text(value: str) -> str:
+    """What may be shown."""
+    if not value.isprintable():
+        raise ValueError(f"{value!r} is no name")
+    return value
+
+
+def _number(value: float | None) -> float | str | None:
+    """JSON has no infinity."""
+    return value if value is None or math.isfinite(value) else str(value)
