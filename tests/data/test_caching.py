@@ -44,7 +44,7 @@ def test_images_that_were_decoded_once_come_from_memory(
     loader = _loader(folder, 2, cache=limit)
     assert _same(read(loader, 0), wanted[0])
     kept = loader.dataset.datasets[0].decoded
-    there = int((kept.places > 0).sum())
+    there = int((kept.offsets > 0).sum())
     assert there == (10 if limit == "1MB" else 1)  # each 12 x 14 pixels, and a header
     if limit == "1MB":
         for path in folder.glob("*/*.png"):
