@@ -145,6 +145,11 @@ def test_an_evaluation_that_cannot_be_compiled_is_left_to_the_host(rehearse):
     assert rehearse(model=model, data=data, fix=one["fix"]).brief() == []
 
 
+EDGES = [{"layer_to_call": "a", "ipu_id": 0}, {"layer_to_call": "d", "ipu_id": 1}]
+PIPELINE = {"num_ipus": 2, "train_split_edges": EDGES}
+UPDATE = {"cumulative_iters": 3}
+
+
 def test_an_unbalanced_split_gets_a_better_one(rehearse):
     found = rehearse(
         model={"type": "Net", "wide": 64}, ipu=PIPELINE, optimizer_config=UPDATE
