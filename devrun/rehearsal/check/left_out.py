@@ -142,7 +142,7 @@ def _same(one: CodeType, other: CodeType) -> bool:
     return (one.co_name, one.co_firstlineno) == (other.co_name, other.co_firstlineno)
 
 
-def _without(owner: Any, line: int) -> ast.AST | None:
+def _without(owner: Any, line: int) -> Any:
     """Take the innermost statement at `line` out of `owner`; None: it is needed.
 
     Of a statement around others only its own line goes.

@@ -115,11 +115,11 @@ def _sample_time(dataset: Any) -> tuple[float, dict[str, float]]:
     try:
         profile.enable()
         for index in range(0, len(dataset), stride):
+            count += 1
             try:
                 dataset[index]
-            except Exception:  # noqa: BLE001, S112 - the run tells of it
-                continue
-            count += 1
+            except Exception:  # noqa: BLE001 - the run tells of it
+                count -= 1
             if count == _SAMPLES or perf_counter() - start > _SECONDS:
                 break
     finally:
