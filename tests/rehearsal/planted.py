@@ -1,6 +1,7 @@
 """A program for `devrun compare` in which faults can be planted; see pairs.yaml."""
 
 import random
+import sys
 
 import torch
 from torch import nn
@@ -8,6 +9,7 @@ from torch.nn import functional as F
 
 from devrun.hooks import Hook, OptimizerHook
 from devrun.registry import DATASETS, HOOKS, MODELS
+from devrun.tensors import map_tensors
 
 
 def here(x, plant, name):
@@ -17,8 +19,6 @@ def here(x, plant, name):
     if plant == "hpu: " + name:
         return x.device.type == "hpu"
     if plant == "ipu: " + name:
-        import sys
-
         poptorch = sys.modules.get("poptorch")
         return poptorch is not None and poptorch.isRunningOnIpu()
     return plant == name
@@ -229,20 +229,12 @@ class RoundsOtherwise(torch.utils._python_dispatch.TorchDispatchMode):
         return cast(func(*args, **kwargs), torch.float64, torch.float32)
 
 
-ROUNDED = (
-    *("addmm", "mm", "bmm", "convolution", "convolution_backward", "_softmax"),
-    *("_log_softmax", "tanh", "sum", "mean", "mul", "div", "add", "nll_loss_forward"),
-)
+ROUNDED = """addmm mm bmm convolution convolution_backward _softmax _log_softmax tanh
+sum mean mul div add nll_loss_forward""".split()
 
 
 def cast(tree, old, new):
-    from torch.utils._pytree import tree_map
-
-    def one(value):
-        given = isinstance(value, torch.Tensor) and value.dtype == old
-        return value.to(new) if given else value
-
-    return tree_map(one, tree)
+    return map_tensors(lambda x: x.to(new) if x.dtype == old else x, tree)
 
 
 @HOOKS.register_module()
