@@ -169,7 +169,7 @@ def _filled_in(was: Any, now: Any) -> bool:
 
 
 def _is_object(copied: Any) -> bool:
-    """Whether it was copied of a plain object, as the config of a model, no container."""
+    """Whether it was copied of a plain object, as a config is, and no container."""
     if not (isinstance(copied, tuple) and len(copied) == 2):
         return False
     kind, inner = copied
