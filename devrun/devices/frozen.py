@@ -147,7 +147,7 @@ class CaptureWatch:
     ) -> None:
         for key, was in before.items():
             value = now.get(key, _ABSENT)
-            if was is None or _ABSENT in (was, value) or value == was:
+            if _ABSENT in (was, value) or _filled_in(was, value):
                 continue
             name = f"{self._names[module]}.{key}"
             drawn = isinstance(was, tuple) and was[0] in _GENERATORS
@@ -155,6 +155,30 @@ class CaptureWatch:
             what = f"draws from {name}" if drawn else change
             uses = rf"self\.{re.escape(key)}\b"
             self.findings.append(Finding(what, _site_of([module], uses), drawn))
+
+
+def _filled_in(was: Any, now: Any) -> bool:
+    """Whether `now` is as before, but for what was None or, in an object, missing."""
+    if was is None or was == now:
+        return True
+    if not (_is_object(was) and _is_object(now) and was[0] is now[0]):
+        return False
+    return all(
+        key in now[1] and _filled_in(one, now[1][key]) for key, one in was[1].items()
+    )
+
+
+def _is_object(copied: Any) -> bool:
+    """Whether it was copied of a plain object, as a config is, and no container."""
+    if not (isinstance(copied, tuple) and len(copied) == 2):
+        return False
+    kind, inner = copied
+    containers = (Mapping, list, tuple, deque)
+    return (
+        isinstance(kind, type)
+        and isinstance(inner, dict)
+        and not issubclass(kind, containers)
+    )
 
 
 def _class_of(module: nn.Module) -> type[nn.Module]:

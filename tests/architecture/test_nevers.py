@@ -25,8 +25,8 @@ DEVICE_NAMES = {
     "xpu",
 }
 TORCH_HARDWARE = ("accelerator", "cuda", "hpu", "mlu", "mps", "npu", "xla", "xpu")
-EXECUTES = {"devrun/config/trusted.py"}
-"""The one file behind `--trust-config`."""
+EXECUTES = {"devrun/config/trusted.py", "devrun/rehearsal/check/left_out.py"}
+"""The file behind `--trust-config`, and the one that runs the user's own script."""
 
 
 def dotted(node):

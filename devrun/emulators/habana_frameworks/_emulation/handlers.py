@@ -128,7 +128,7 @@ def _equal(plan: Plan, args: Any, kwargs: Any) -> bool:
     return bool(plan.op(args[0]._host, args[1]._host, *args[2:], **kwargs))
 
 
-@handles("_pack_padded_sequence")
+@handles(private.PACK)
 def _pack(plan: Plan, args: Any, kwargs: Any) -> Any:
     """Lengths, and sizes of batches, are of the host on every device."""
     padded, lengths, *rest = args
@@ -144,7 +144,7 @@ def _pack(plan: Plan, args: Any, kwargs: Any) -> Any:
     return made, sizes
 
 
-@handles("_pack_padded_sequence_backward")
+@handles(private.PACK_BACKWARD)
 def _pack_backward(plan: Plan, args: Any, kwargs: Any) -> Any:
     call = Call()
     made = wrap(plan.op(call.host(args[0]), *args[1:]))

@@ -88,6 +88,7 @@ UNSAFE_INDEX = "_unsafe_index"
 VIEWS = ("_unsafe_view", "_reshape_alias")
 """Return memory of their operand, though the schema does not say so."""
 UNIQUE = ("_unique", "_unique2")
+PACK, PACK_BACKWARD = "_pack_padded_sequence", "_pack_padded_sequence_backward"
 LSTM, LSTM_BACKWARD = "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl"
 GRU, GRU_BACKWARD = "_thnn_fused_gru_cell", "_thnn_fused_gru_cell_backward"
 PLUMBING = (

@@ -29,6 +29,7 @@ _OFTEN = 0.5
 _SETTLED = 4
 """Graphs compiled at one line that a loop with fixed shapes does not exceed."""
 _UNMARKED = 3
+_DEVICE = "hpu"
 _INSTEAD = {
     "cuda": 'x.to("hpu")',
     "autocast": 'torch.autocast("hpu", dtype=torch.bfloat16)',
@@ -68,7 +69,7 @@ class HPUProgram:
     def getting_past(self) -> Iterator[None]:
         """Within, what breaks is repaired: tensors elsewhere, and what names CUDA."""
         # a program that never saw a Gaudi is led along its path for CUDA
-        ported = "hpu" in devices_of(self._script)
+        ported = _DEVICE in devices_of(self._script)
         import_module("habana_frameworks.torch.core")
         tell = telling(self._note, "hpu", _INSTEAD)
         with (
