@@ -99,8 +99,7 @@ def _both(args: argparse.Namespace) -> Any:
 def _record(args: argparse.Namespace) -> int:
     label = f"{args.configs[0]} {args.device or ''}".strip()
     with _loaded(args, args.configs[0], args.device) as cfg:
-        from devrun.rehearsal.compare import Trained
-        from devrun.rehearsal.records import write
+        from devrun.rehearsal.compare import Trained, write
 
         trained = Trained(cfg, label)
         found = trained.recorded(args.steps or STEPS)
@@ -111,8 +110,7 @@ def _record(args: argparse.Namespace) -> int:
 
 
 def _against(args: argparse.Namespace) -> Any:
-    from devrun.rehearsal.compare import Trained, compare
-    from devrun.rehearsal.records import read
+    from devrun.rehearsal.compare import Trained, compare, read
 
     kept = read(user_path(args.against))
     with _loaded(args, args.configs[0], args.device) as cfg:

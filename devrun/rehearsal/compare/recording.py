@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
 from devrun.hooks.base import Hook
-from devrun.rehearsal.records import KEPT, OF_INPUTS, SLACK, Key, Recording, kept
+from devrun.rehearsal.compare.records import (
+    KEPT,
+    OF_INPUTS,
+    SLACK,
+    Key,
+    Recording,
+    kept,
+)
 from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.runners.trial import trial
@@ -172,11 +179,6 @@ def _weights(runner: Run) -> dict[str, Tensor]:
     }
 
 
-def short(cfg: Mapping[str, Any], steps: int) -> AbstractContextManager[Training]:
-    """The training of `cfg`, which ends after `steps` updates of its own schedule."""
-    return trial(cfg, steps, progress=False)
-
-
 def _place(module: nn.Module) -> str | None:
     """`file:line` of what it runs; None for a module of torch's."""
     if type(module).__module__.partition(".")[0] == "torch":
@@ -203,7 +205,7 @@ def prepared(
         rounding: relative size of random changes of the first weights.
         move: the seed of those changes.
     """
-    with short(cfg, steps) as training:
+    with trial(cfg, steps, progress=False) as training:
         model = training.runner.model
         _move_weights(model, rounding, move)
         yield training, _without_dropout(model)

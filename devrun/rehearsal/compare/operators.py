@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from devrun.hooks.base import Hook
-from devrun.rehearsal.recording import prepared, shows_steps
-from devrun.rehearsal.records import SLACK, distance, kept
+from devrun.rehearsal.compare.recording import prepared, shows_steps
+from devrun.rehearsal.compare.records import SLACK, distance, kept
 from devrun.run import Run
 from devrun.tensors import tensors_in
 

@@ -17,9 +17,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from devrun.errors import ConfigError
-from devrun.rehearsal.operators import Operator, first_parting, recorded_operators
-from devrun.rehearsal.recording import record
-from devrun.rehearsal.records import (
+from devrun.rehearsal.compare.operators import (
+    Operator,
+    first_parting,
+    recorded_operators,
+)
+from devrun.rehearsal.compare.recording import record
+from devrun.rehearsal.compare.records import (
     KINDS,
     MOVES,
     SLACK,
