@@ -1,10 +1,10 @@
 """Images a second of devrun's loader and of a plain DataLoader, from JPEG files.
 
 Both read the same files through the same transforms (a random crop of the Inception
-kind, a flip, `ToTensor`, `Normalize`), with as many workers; that of devrun also with
-`cache`. Every round reads an epoch with each of them, forwards and backwards in turn,
-so that a change of the machine's speed meets all; the first epoch, in which workers
-start and the cache fills, is left out. A ratio is that of two readings of one round.
+kind, a flip, `ToTensor`, `Normalize`), with as many workers. Every round reads an epoch
+with each of them, forwards and backwards in turn, so that a change of the machine's
+speed meets all; the first epoch, in which workers start, is left out. A ratio is that
+of two readings of one round.
 
     python benchmarks/feeding.py [--images 256] [--rounds 5] [--workers 0 1 2]
 
@@ -36,10 +36,6 @@ PIPELINE = [
     {"type": "ToTensor"},
     {"type": "Normalize", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
 ]
-WAYS: dict[str, dict[str, Any]] = {
-    "devrun": {},
-    "devrun, cache": {"cache": "1GiB"},
-}
 
 
 def write_images(folder: Path, count: int) -> None:
@@ -75,9 +71,8 @@ def loaders(folder: Path, batch: int, workers: int) -> dict[str, Iterable[Any]]:
         found["Accelerate"] = Accelerator(cpu=True).prepare(plain())
     adapter = resolve_device("cpu")
     adapter.setup(0)
-    for name, options in WAYS.items():
-        made = build_dataloader(dataset, batch, workers, **options)
-        found[name] = adapter.prepare_dataloader(made, training=True)
+    made = build_dataloader(dataset, batch, workers)
+    found["devrun"] = adapter.prepare_dataloader(made, training=True)
     return found
 
 

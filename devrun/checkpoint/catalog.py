@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -199,30 +199,25 @@ def _age(info: CheckpointInfo) -> tuple[int, str, str]:
     return info.step, created, info.path.name
 
 
-def prune(
-    root: str | os.PathLike[str],
-    keep: int,
-    protect: Iterable[str | os.PathLike[str]] = (),
-    *,
-    pattern: str = STEP_PATTERN,
-) -> list[Path]:
+def prune(root: str | os.PathLike[str], keep: int) -> list[Path]:
     """Delete all but the newest `keep` whole checkpoints; the paths deleted.
 
-    Only names that match `pattern` are counted and deleted. The one `best.json`
-    points at and those in `protect` (names or paths) are neither. Nothing is deleted
-    before a newer one that stays has been verified again, byte by byte; of the others
-    the manifest and the sizes are looked at. Those found damaged are not counted and
-    not deleted. `keep` of 0 or less keeps everything.
+    Only those named by their step are counted and deleted; the one that `best.json`
+    points at is neither. Nothing is deleted before a newer one that stays has been
+    verified again, byte by byte; of the others the manifest and the sizes are looked
+    at. Those found damaged are not counted and not deleted. `keep` of 0 or less keeps
+    everything.
 
     Raises:
         StorageError: the disk refused.
     """
     if keep <= 0:
         return []
-    safe = {Path(name).name for name in protect} | {read_pointer(root, "best")}
+    best = read_pointer(root, "best")
     kept, verified, removed = 0, False, []
     for info in reversed(list_checkpoints(root)):
-        if info.path.name in safe or not re.fullmatch(pattern, info.path.name):
+        name = info.path.name
+        if name == best or not re.fullmatch(STEP_PATTERN, name):
             continue
         problem = info.problem
         if problem is None and not verified:

@@ -59,7 +59,6 @@ _LOADER: dict[str, str | Section] = {
     "sampler": "dict?",
     "sampler_cfg": "dict?",
     "mode": "text?",
-    "cache": "text|count?",
     "buckets": "dict?",
     "group_by_length": "flag",
     "collate_fn": "any",

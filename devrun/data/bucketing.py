@@ -34,7 +34,6 @@ _OBSERVED = 1000
 """Samples, evenly spaced, that are read to learn their lengths."""
 _MOST_BATCHES = 2000
 """Laid out in advance, to choose sizes and to tell the waste."""
-POLICIES = ("error", "truncate")
 WAYS = ("quantiles", "longest")
 
 logger = logging.getLogger("devrun")
@@ -47,31 +46,21 @@ class Buckets:
 
     sizes: tuple[int, ...]
     multiple_of: int = 1
-    max_length: int | None = None
-    too_long: str = "error"
-
-    @property
-    def largest(self) -> int | None:
-        return self.sizes[-1] if self.sizes else self.max_length
 
     def fit(self, length: int) -> int:
         """The size for a batch whose longest sample has `length`.
 
         Raises:
-            DataError: it is too long, and `too_long` is "error".
+            DataError: it is too long.
         """
-        largest = self.largest
-        if largest is not None and length > largest:
-            if self.too_long == "truncate":
-                return largest
+        if not self.sizes:
+            return _rounded(length, self.multiple_of)
+        if length > self.sizes[-1]:
             raise DataError(
-                f"a sample of length {length} is above the largest bucket, {largest}; "
-                "too_long: truncate cuts it, or give larger sizes"
+                f"a sample of length {length} is above the largest bucket, "
+                f"{self.sizes[-1]}: cut it in the data set, or give larger sizes"
             )
-        if self.sizes:
-            return self.sizes[bisect_left(self.sizes, length)]
-        size = _rounded(length, self.multiple_of)
-        return size if largest is None else min(size, largest)
+        return self.sizes[bisect_left(self.sizes, length)]
 
     def __str__(self) -> str:
         if not self.sizes:
@@ -164,8 +153,6 @@ def bucketed(
     sizes: str | Sequence[int] = "quantiles",
     num: int = 8,
     multiple_of: int = 1,
-    max_length: int | None = None,
-    too_long: str = "error",
     group_by_length: bool = False,
 ) -> DataLoader[Any]:
     """A copy of `loader` whose batches are padded to a small set of sizes.
@@ -184,9 +171,6 @@ def bucketed(
         sizes: `quantiles`, at most `num` that get equally many batches; a list; or
             `longest`: no buckets, each batch is padded to its longest sample.
         multiple_of: chosen sizes are rounded up to one.
-        max_length: no size is above it.
-        too_long: what becomes of a sample longer than the largest size: an `error`,
-            or `truncate` cuts it.
         group_by_length: make batches of samples of similar length; for a
             `ConfiguredLoader` that shuffles.
 
@@ -197,7 +181,7 @@ def bucketed(
     """
     if not isinstance(loader, DataLoader):
         raise ConfigTypeError(f"buckets take a DataLoader: {type(loader).__name__}")
-    _check(sizes, num, multiple_of, max_length, too_long)
+    _check(sizes, num, multiple_of)
     padded: Any = copy.copy(loader)
     vars(padded)["_iterator"] = None  # persistent workers have the old collate function
     padding = _padding(loader, pad, dim, mask)
@@ -212,8 +196,8 @@ def bucketed(
     if not isinstance(sizes, str):
         chosen = sorted(set(sizes))
     elif sizes == "quantiles":
-        chosen = _quantiles(batches, lengths, num, multiple_of, max_length)
-    buckets = Buckets(tuple(chosen), multiple_of, max_length, too_long)
+        chosen = _quantiles(batches, lengths, num, multiple_of)
+    buckets = Buckets(tuple(chosen), multiple_of)
     cost = f": {_forecast(batches, buckets)}" if batches else ""
     name = type(loader.dataset).__name__
     logger.info("batches of %s are padded to %s%s", name, buckets, cost)
@@ -222,10 +206,8 @@ def bucketed(
 
 
 def resized(tensor: Tensor, dim: int, size: int, value: float) -> Tensor:
-    """`tensor` cut to `size` along `dim`, or filled up with `value` at its end."""
+    """`tensor` filled up to `size` along `dim` with `value` at its end."""
     missing = size - tensor.shape[dim]
-    if missing <= 0:
-        return tensor.narrow(dim, 0, size)
     behind = tensor.dim() - 1 - dim % tensor.dim()  # F.pad counts from the last one
     return F.pad(tensor, [0, 0] * behind + [0, missing], value=value)
 
@@ -286,11 +268,8 @@ def _padding(loader: DataLoader[Any], pad: Any, dim: Any, mask: Any) -> Padding:
     return Padding(dict(values), dim, masks)
 
 
-def _check(sizes: Any, num: Any, multiple_of: Any, max_length: Any, long: Any) -> None:
-    counts = {"num": num, "multiple_of": multiple_of}
-    if max_length is not None:
-        counts["max_length"] = max_length
-    for name, value in counts.items():
+def _check(sizes: Any, num: Any, multiple_of: Any) -> None:
+    for name, value in (("num", num), ("multiple_of", multiple_of)):
         if type(value) is not int or value < 1:
             raise ConfigError.of(name, f"must be an int of at least 1: {value!r}")
     listed = isinstance(sizes, (list, tuple)) and sizes
@@ -300,8 +279,6 @@ def _check(sizes: Any, num: Any, multiple_of: Any, max_length: Any, long: Any) -
         raise ConfigError.of(
             "sizes", f"is a list of lengths or one of {', '.join(WAYS)}: {sizes!r}"
         )
-    if long not in POLICIES:
-        raise ConfigError.of("too_long", f"is one of {', '.join(POLICIES)}: {long!r}")
 
 
 def _shuffles(loader: DataLoader[Any]) -> bool:
@@ -358,11 +335,7 @@ def _batches(loader: DataLoader[Any], lengths: Tensor) -> list[Tensor]:
 
 
 def _quantiles(
-    batches: list[Tensor],
-    lengths: Tensor,
-    num: int,
-    multiple_of: int,
-    max_length: int | None,
+    batches: list[Tensor], lengths: Tensor, num: int, multiple_of: int
 ) -> list[int]:
     """Sizes for batches like these, of which the last holds the longest sample."""
     if len(lengths) == 0:
@@ -374,8 +347,7 @@ def _quantiles(
     longest = torch.stack([part.max() for part in batches or [lengths]]).sort().values
     ends = -(-torch.arange(1, num) * len(longest) // num) - 1  # rounded up
     found = [*longest[ends].tolist(), int(lengths.max())]
-    sizes = {_rounded(size, multiple_of) for size in found}
-    return sorted({min(size, max_length or size) for size in sizes})
+    return sorted({_rounded(size, multiple_of) for size in found})
 
 
 def _forecast(batches: Sequence[Tensor], buckets: Buckets) -> str:
@@ -388,7 +360,7 @@ def _forecast(batches: Sequence[Tensor], buckets: Buckets) -> str:
     for batch in batches:
         size = buckets.fit(int(batch.max()))
         shapes.add((len(batch), size))
-        real += int(batch.clamp(max=size).sum())
+        real += int(batch.sum())
         total += len(batch) * size
     share = 100 * (1 - real / max(total, 1))
     return f"{share:.1f} % padding, {len(shapes)} shape{'s' * (len(shapes) > 1)}"

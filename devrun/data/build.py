@@ -14,7 +14,6 @@ from devrun.config.numbers import MOST_WORKERS
 from devrun.config.origin import describe
 from devrun.construct import call, where
 from devrun.data.bucketing import bucketed
-from devrun.data.caching import keep_images
 from devrun.data.collate import TransformedBatch, build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
 from devrun.data.spec import ConfiguredLoader, check_samples
@@ -60,7 +59,6 @@ def build_dataloader(
     sampler: Iterable[Any] | Mapping[str, Any] | None = None,
     sampler_cfg: Mapping[str, Any] | None = None,
     mode: str | None = None,
-    cache: str | int | None = None,
     buckets: Mapping[str, Any] | None = None,
     group_by_length: bool = False,
     **options: Any,
@@ -77,7 +75,6 @@ def build_dataloader(
         sampler, sampler_cfg: whose order to use instead, as an object or a config with
             a dotted path: `{type: torch.utils.data.WeightedRandomSampler, ...}`.
         mode: MMCV's `sync` or `async`; workers fetch ahead in both.
-        cache: bytes of decoded images to keep, as `2GiB`; see `caching.keep_images`.
         buckets: arguments of `devrun.data.bucketed`, which pads samples of different
             lengths to a few sizes.
         group_by_length: make batches of samples of similar length, within `buckets`.
@@ -100,8 +97,6 @@ def build_dataloader(
     if not isinstance(dataset, IterableDataset):
         check_samples(dataset)
     collate_fn = collate_fn or getattr(dataset, "collate_fn", None)
-    if cache is not None:
-        keep_images(dataset, cache)
     sampler = sampler if sampler_cfg is None else sampler_cfg
     made: DataLoader[Any] = ConfiguredLoader(
         dataset,
@@ -190,7 +185,6 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
                 )
     if mode != "train":
         common.update(shuffle=False, sampler=None, sampler_cfg=None, drop_last=False)
-        common.pop("cache", None)  # the memory named is that of the training set
         common.update(group_by_length=False, batch_transform=None)
     options: dict[str, Any] = {}
     for keys in (common, own):

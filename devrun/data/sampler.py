@@ -50,14 +50,12 @@ class EpochBatchSampler(Sampler[list[Any]]):
         rank: int = 0,
         world_size: int = 1,
         pad: bool = True,
-        keyed: bool = True,
         lengths: torch.Tensor | None = None,
     ) -> None:
         self.num_samples, self.batch_size = num_samples, batch_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.rank, self.world_size = rank, world_size
-        self.pad, self.keyed = pad, keyed
-        self.lengths = lengths
+        self.pad, self.lengths = pad, lengths
         self.epoch = 0
         self._start = 0
 
@@ -117,8 +115,7 @@ class EpochBatchSampler(Sampler[list[Any]]):
         if not self.pad:
             order = order[self.rank :: self.world_size]
         for batch in range(start, len(self)):
-            indices = self._slice(order, batch)
-            yield [SampleKey(epoch, i) for i in indices] if self.keyed else indices
+            yield [SampleKey(epoch, i) for i in self._slice(order, batch)]
 
     def _slice(self, order: torch.Tensor, batch: int) -> list[int]:
         size = self.batch_size

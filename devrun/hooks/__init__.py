@@ -17,7 +17,7 @@ from devrun.hooks.processes import (
     StopTogetherHook,
     SyncBuffersHook,
 )
-from devrun.hooks.profiler import FlopsHook, ProfilerHook
+from devrun.hooks.profiler import ProfilerHook
 from devrun.hooks.progress import ProgressHook
 from devrun.hooks.schedules.hook import LrUpdaterHook, MomentumUpdaterHook
 from devrun.hooks.schedules.policies import (
@@ -72,7 +72,6 @@ __all__ = [
     "ExpLrUpdaterHook",
     "FixedLrUpdaterHook",
     "FlatCosineAnnealingLrUpdaterHook",
-    "FlopsHook",
     "Fp16OptimizerHook",
     "GradientCumulativeFp16OptimizerHook",
     "GradientCumulativeOptimizerHook",

@@ -286,7 +286,7 @@ class CheckpointHook(Hook):
             return
         root, keep = str(self.out_dir), self.max_keep_ckpts
         if self.args.get("filename_tmpl") is None:
-            prune(root, keep, pattern=self._pattern)
+            prune(root, keep)
         else:
             prune_files(root, keep, [best] if best else [], pattern=self._pattern)
 

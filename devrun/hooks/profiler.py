@@ -1,4 +1,4 @@
-"""`ProfilerHook` and `FlopsHook`: training seen by torch's profiler, and its FLOPs."""
+"""`ProfilerHook`: training as torch's profiler sees it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from torch import profiler
-from torch.utils.flop_counter import FlopCounterMode
 
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.config.numbers import whole_number
 from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.files import own_folder
-from devrun.hooks.base import Hook, Priority
+from devrun.hooks.base import Hook
 from devrun.registry import HOOKS
 from devrun.run import Run
-from devrun.step import Capability
 
 Handler = Callable[[profiler.profile], Any]
 
@@ -236,40 +234,3 @@ def _named(names: Any) -> list[Any]:
                 key="activities",
             )
     return list(dict.fromkeys(ACTIVITIES[name] for name in names))
-
-
-@HOOKS.register_module()
-class FlopsHook(Hook):
-    """Logs the FLOPs of an update, counted by torch while the first one runs: those of
-    matrix products and convolutions, forward and backward.
-
-    A compiled model runs this one update as it is written.
-    """
-
-    requires = frozenset({Capability.GRAD_ACCESS})
-    priority: Any = Priority.HIGHEST  # of what others do around a step, least is seen
-
-    def __init__(self) -> None:
-        self.flops: int | None = None
-        """Of an update of this process; None before the first."""
-        self._mode: FlopCounterMode | None = None
-
-    def before_train_iter(self, runner: Run) -> None:
-        if self.flops is None:
-            self._mode = FlopCounterMode(display=False)
-            self._mode.__enter__()
-
-    def after_train_iter(self, runner: Run) -> None:
-        mode = self._stop()
-        if mode is not None:
-            self.flops = int(mode.get_total_flops())
-            runner.logger.info("FLOPs: %.3g GFLOP in an update", self.flops / 1e9)
-
-    def on_exception(self, runner: Run, exception: BaseException) -> None:
-        self._stop()
-
-    def _stop(self) -> FlopCounterMode | None:
-        mode, self._mode = self._mode, None
-        if mode is not None:
-            mode.__exit__(None, None, None)
-        return mode

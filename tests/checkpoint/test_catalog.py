@@ -59,12 +59,12 @@ def test_exactly_as_many_as_asked_for_stay(save, root, keep):
     assert steps(root) == list(range(6 - keep, 6))
 
 
-def test_the_best_and_the_protected_are_outside_the_count(save, root):
+def test_the_best_is_outside_the_count(save, root):
     for step in range(1, 7):
         save(step)
     write_pointer(root, "best", step_name(1), 1)
-    prune(root, 2, protect=[root / step_name(2), step_name(3)])
-    assert steps(root) == [1, 2, 3, 5, 6]
+    prune(root, 2)
+    assert steps(root) == [1, 5, 6]
 
 
 def test_another_kind_of_name_is_neither_counted_nor_deleted(save, root):

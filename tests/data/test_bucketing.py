@@ -161,17 +161,13 @@ def test_a_collator_of_hugging_face_with_its_tokenizer() -> None:
     assert torch.equal(batches[0]["input_ids"], batches[0]["attention_mask"])
 
 
-def test_what_is_too_long_is_cut() -> None:
-    cut = bucketed(loader_of(), pad=PAD, sizes=[8, 16], too_long="truncate")
-    assert lengths_in(cut) == {16}
+def test_without_buckets_the_longest_sample_of_a_batch_decides() -> None:
     longest = bucketed(loader_of(), pad=PAD, sizes="longest", multiple_of=8)
     assert lengths_in(longest) <= {8, 16, 24, 32}
-    capped = bucketed(loader_of(), pad=PAD, max_length=12, too_long="truncate")
-    assert lengths_in(capped) == {12}
 
 
 def test_what_is_too_long_is_refused_in_one_line() -> None:
-    told = r"sample of length \d\d is above .* 16; too_long"
+    told = r"sample of length \d\d is above .* 16: cut it"
     with pytest.raises(DataError, match=told):
         bucketed(loader_of(), pad=PAD, sizes=[8, 16])
     collate = lambda numbers: torch.ones(len(numbers), 20)  # noqa: E731
@@ -251,7 +247,6 @@ def test_sizes_are_quantiles_and_multiples() -> None:
     assert chosen([3, 3, 9, 12], num=8) == [3, 9, 12]  # no more than lengths
     rounded = chosen(lengths, num=5, multiple_of=8)
     assert all(size % 8 == 0 for size in rounded) and rounded[-1] <= 64
-    assert chosen([4, 30], max_length=8, too_long="truncate") == [4, 8]
 
 
 SET = {"type": "TextParagraphs", "block_size": 64, "max_bytes": 6_000}
@@ -284,7 +279,6 @@ def test_a_config_pads_every_loader_and_groups_training_alone() -> None:
         ({**SPEC, "sizes": [0, 8]}, r"sizes is a list of lengths or .*: \[0, 8\]"),
         ({**SPEC, "sizes": []}, "sizes is a list"),
         ({**SPEC, "num": 0}, "num must be an int of at least 1"),
-        ({**SPEC, "too_long": "cut"}, "one of error, truncate: 'cut'"),
     ],
 )
 def test_a_mistake_is_one_line(spec: Any, told: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,9 +10,16 @@ import pytest
 from devrun.data.sampler import EpochBatchSampler
 
 
+class Indices(EpochBatchSampler):
+    """The batches without their epoch."""
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return ([key.index for key in batch] for batch in super().__iter__())
+
+
 def sampler(num_samples: int = 50, batch_size: int = 4, **options: Any) -> Any:
-    settings: dict[str, Any] = {"shuffle": True, "seed": 3, "keyed": False}
-    return EpochBatchSampler(num_samples, batch_size, **{**settings, **options})
+    settings: dict[str, Any] = {"shuffle": True, "seed": 3}
+    return Indices(num_samples, batch_size, **{**settings, **options})
 
 
 def flat(batches: list[list[int]]) -> list[int]:

@@ -72,11 +72,10 @@ def doubled() -> tuple[list[float], list[list[float]]]:
     model = net()
     optimizer = sgd(model)
     inputs, labels = samples().tensors
-    sampler = EpochBatchSampler(
-        16, 4, shuffle=True, seed=0, drop_last=False, keyed=False
-    )
+    sampler = EpochBatchSampler(16, 4, shuffle=True, seed=0, drop_last=False)
     losses = []
-    for chosen in sampler:
+    for batch in sampler:
+        chosen = [key.index for key in batch]
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs[chosen]), labels[chosen])
         loss.backward()

@@ -253,16 +253,13 @@ class ImageFolder(Dataset[tuple[Any, int]]):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self.pipeline(self.decoded(index)), int(self.targets[index])
-
-    def decoded(self, index: int) -> Any:
-        """The Pillow image, in RGB, before the pipeline."""
         path = self.root / self.paths[index]
         try:
-            return decoded_image(path)
+            image = decoded_image(path)
         except (OSError, ValueError) as error:
             reason = joined(error).replace(f" {str(path)!r}", "")
             raise DataError(f"cannot read the image {path}: {reason}") from error
+        return self.pipeline(image), int(self.targets[index])
 
 
 _Listing = tuple[Sequence[str], list[str], list[int]]
