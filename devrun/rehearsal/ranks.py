@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from devrun.blame import cause_of
@@ -60,8 +61,8 @@ def rehearse_ranks(
     The model is built once; each rank has a process, as groups and trackers stay.
 
     Returns:
-        Plain data: `samples` of a micro-batch, `micro_batches`, and `ranks`, the bytes of
-        each by kind, or why there are none.
+        Plain data: `samples` of a micro-batch, `micro_batches`, and of each of `ranks`
+        the bytes by kind, or why there are none.
 
     Raises:
         DevrunError: the training, or its model without values, cannot be built.
@@ -145,10 +146,8 @@ def _measured(
 class _Sent(TorchDispatchMode):
     """Counts the bytes that a rank sends, where collectives are rings.
 
-    Args:
-        copies: ranks that all-reduces are among.
-        micro_batches: of an update, each of which gathers; one is run here. Only the
-            last exchanges gradients.
+    All-reduces are among `copies` of a shard. One of the `micro_batches` is run: each
+    gathers weights, and only the last exchanges gradients.
     """
 
     def __init__(self, copies: int, micro_batches: int) -> None:
@@ -175,8 +174,6 @@ class _Sent(TorchDispatchMode):
 
 def _strategy(rank: Rank, given: ParallelOptions) -> Strategy:
     """That of the config's `parallel`, on as many ranks of torch's fake group."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     sizes = {"replicate": rank.replicate, "shard": rank.shard}
     world = rank.replicate * rank.shard
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)

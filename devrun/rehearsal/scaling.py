@@ -114,8 +114,7 @@ def scaling(
     rate = None if device is None else _rate(device)
     ranks = _ranks(devices)
     request = Request(cfg, grants, "cpu", "cpu", seen_from_cpu=True)
-    work = partial(in_child, ranks, device)
-    (notes,) = side_by_side([request], timeout, work)
+    (notes,) = side_by_side([request], timeout, partial(in_child, ranks, device))
     if notes.refused is not None:
         raise refusal_of(notes.refused)
     update: Any = notes.facts.get(_UPDATE)
@@ -131,15 +130,14 @@ def scaling(
         found.append(Forecast(**asdict(rank), **sums, sending=sending, fits=fits))
     if not found:
         raise UnsupportedFeatureError(left_out["ddp"])
-    timed = notes.facts.get(_TIMED)
-    if device is not None and not isinstance(timed, float):
-        left_out["computing"] = str(timed or "the process took too long, or was lost")
-        timed = None
+    timed: Any = notes.facts.get(_TIMED, "the process took too long, or was lost")
+    if device is not None and isinstance(timed, str):
+        left_out["computing"] = timed
     return Scaling(
         config=grants.file,
         devices=devices,
         **update,
-        computing=timed,
+        computing=timed if isinstance(timed, float) else None,
         strategies=found,
         left_out=left_out,
     )
@@ -155,8 +153,7 @@ def in_child(
             import_named(grants.imports, grants.file)
             folders = search_folders(grants.file) if grants.everything else ()
             import_custom(cfg.copy(), folders)
-            parallel = cfg.get("parallel")
-            if isinstance(parallel, Mapping) and "mesh" in parallel:
+            if isinstance(cfg.get("parallel"), Mapping):
                 # for as many processes as the user has: here each rank has its own
                 cfg.merge_from_dict({"parallel.mesh": None})
             one = replace(request, cfg=deepcopy(cfg))
