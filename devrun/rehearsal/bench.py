@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from devrun.devices.base import DeviceAdapter
-from devrun.dist import all_reduce_max
+from devrun.dist import all_reduce_max, get_dist_info
 from devrun.errors import UnsupportedFeatureError
 from devrun.files import replace_text, user_path
 from devrun.text import one_line
@@ -93,7 +93,7 @@ def measure(adapter: DeviceAdapter, *, seconds: float = 10.0) -> Peaks:
     tf32 = any("tf32" in info.dtypes for info in adapter.list_devices())
     own = not getattr(adapter, "host_shared", False)
     measured, left_out = _run(list(cases(device, tf32, own_memory=own)), seconds)
-    if not _several():
+    if get_dist_info()[1] == 1:
         left_out.append("all_reduce: one process; start it with torchrun for more")
     return Peaks(
         device=str(device),
@@ -115,13 +115,13 @@ def cases(device: torch.device, tf32: bool, *, own_memory: bool) -> Iterator[Cas
     """What is measured on `device`; one with a memory of its own is fed larger work."""
     draw = partial(_drawn, device)
     sides = (1024, 4096, 8192) if own_memory else (256, 1024)
-    shapes = [(1, side, side, side) for side in sides]
+    # besides squares an odd size, and many small ones
+    shapes = [*((1, n, n, n) for n in sides), (1, 1000, 1001, 1000), (64, 128, 64, 128)]
     types = [(name, dtype, torch.bmm) for name, dtype in DTYPES.items()]
     types += [("tf32", torch.float32, _as_tf32)] * tf32
-    # besides squares an odd size, and many small ones
-    for batch, m, k, n in [*shapes, (1, 1000, 1001, 1000), (64, 128, 64, 128)]:
-        words = f"{m}x{k} by {k}x{n}" + f", {batch} of them" * (batch > 1)
-        for name, dtype, product in types:
+    for name, dtype, product in types:
+        for batch, m, k, n in shapes:
+            words = f"{m}x{k} by {k}x{n}" + f", {batch} of them" * (batch > 1)
             make = partial(draw, product, (batch, m, k), (batch, k, n), dtype=dtype)
             yield Case("matmul", name, words, 2.0 * batch * m * k * n, make)
     count = 1 << (28 if own_memory else 25)  # far more than the caches hold
@@ -130,18 +130,13 @@ def cases(device: torch.device, tf32: bool, *, own_memory: bool) -> Iterator[Cas
     yield Case("memory", "fp32", words, 12.0 * count, arrays)
     one = partial(draw, torch.add, (1,), (1,))
     yield Case("launch", "fp32", "one addition", 1.0, one)
-    for count in (1 << 18, 1 << 24) if _several() else ():
-        world = dist.get_world_size()
+    world = get_dist_info()[1]
+    for count in (1 << 18, 1 << 24) if world > 1 else ():
         words = f"{count * 4 >> 20} MiB over {world} processes"
         # bus bandwidth, as nccl-tests count it
         work = 4.0 * count * 2 * (world - 1) / world
         make = partial(draw, dist.all_reduce, (count,))
         yield Case("all_reduce", "fp32", words, work, make)
-
-
-def _several() -> bool:
-    started = dist.is_available() and dist.is_initialized()
-    return started and dist.get_world_size() > 1
 
 
 def _drawn(

@@ -1,9 +1,8 @@
 """What a training takes on more devices than are here: memory, bytes sent, seconds.
 
-Memory and bytes are those of one rank of many, built on tensors without values
-(`ranks`). Seconds are measured or not there: those of an update are of the training's
-own first ones, on a device that is here and was named; those of sending are the bytes
-over the rate that `devrun devices --bench` kept of it.
+Memory and bytes are those of a rank on tensors without values (`ranks`). Seconds are
+measured or not there: of an update those of the training's own first ones, on a device
+that is here, and of sending the bytes over the rate that `devrun devices --bench` kept.
 """
 
 from __future__ import annotations
