@@ -205,9 +205,8 @@ def _scaling_words(found: Any) -> str:
 
 def _mesh(one: Any) -> str:
     """`hybrid 2x8`: so many copies, of so many shards each."""
-    sizes = one.replicate, one.shard
-    divided = min(sizes) > 1
-    return one.strategy + " {}x{}".format(*sizes) * divided
+    divided = min(one.replicate, one.shard) > 1
+    return f"{one.strategy}" + f" {one.replicate}x{one.shard}" * divided
 
 
 def _milliseconds(seconds: float | None) -> str:

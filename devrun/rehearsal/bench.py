@@ -117,7 +117,7 @@ def cases(device: torch.device, tf32: bool, *, own_memory: bool) -> Iterator[Cas
     sides = (1024, 4096, 8192) if own_memory else (256, 1024)
     # besides squares an odd size, and many small ones
     shapes = [*((1, n, n, n) for n in sides), (1, 1000, 1001, 1000), (64, 128, 64, 128)]
-    types = [(name, dtype, torch.bmm) for name, dtype in DTYPES.items()]
+    types: list[Any] = [(*one, torch.bmm) for one in DTYPES.items()]
     types += [("tf32", torch.float32, _as_tf32)] * tf32
     for name, dtype, product in types:
         for batch, m, k, n in shapes:
