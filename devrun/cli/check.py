@@ -205,7 +205,7 @@ def _scaling_words(found: Any) -> str:
 
 def _mesh(one: Any) -> str:
     """`hybrid 2x8`: so many copies, of so many shards each."""
-    divided = min(one.replicate, one.shard) > 1
+    divided = bool(min(one.replicate, one.shard) > 1)
     return f"{one.strategy}" + f" {one.replicate}x{one.shard}" * divided
 
 
