@@ -52,8 +52,9 @@ SETTLED = 0.6
 def measured_peak(device: str) -> float | None:
     """TFLOP/s of bf16 products, if `devrun devices --bench` has measured the device."""
     peaks = load(resolve_device(device))
-    rate = None if peaks is None else peaks.peak("bf16")
-    return None if rate is None else rate / 1e3
+    rows = peaks.measured if peaks else []
+    rates = [m.median for m in rows if (m.kind, m.dtype) == ("matmul", "bf16")]
+    return max(rates) / 1e3 if rates else None
 
 
 @dataclass

@@ -181,11 +181,8 @@ def _finding(finding: Any) -> list[str]:
 def _scaling_words(found: Any) -> str:
     """A table: what a rank sends in an update, and has in memory, by strategy."""
     times = f"{found.micro_batches} x " * (found.micro_batches > 1)
-    lines = [
-        f"each device: {times}{found.samples} samples, {found.flops / 1e9:.4g} GFLOP "
-        f"an update, computing: {_milliseconds(found.computing)}",
-        "",
-    ]
+    computing = f"computing: {_milliseconds(found.computing)}"
+    lines = [f"each device: {times}{found.samples} samples an update, {computing}", ""]
     kinds = [k for k in _KINDS if any(getattr(one, k) for one in found.strategies)]
     fits = any(one.fits is not None for one in found.strategies)
     names = [kind.replace("_", " ") for kind in kinds]
@@ -203,16 +200,13 @@ def _scaling_words(found: Any) -> str:
             "--device D times updates on a device that is here; sending is measured by"
         )
         lines += ["", f"{how} devrun devices --bench under torchrun"]
-    return "\n".join([*lines, "", f"do: {found.advice}"])
+    return "\n".join(lines)
 
 
 def _mesh(one: Any) -> str:
-    """`hybrid 2x8`: so many copies or shards, of so many devices each."""
-    outer, inner = one.replicate, one.shard
-    if one.strategy == "tensor":
-        outer, inner = one.shard, one.tensor
-    divided = outer > 1 and inner > 1
-    return f"{one.strategy} {outer}x{inner}" if divided else str(one.strategy)
+    """`hybrid 2x8`: so many copies, of so many shards each."""
+    divided = bool(min(one.replicate, one.shard) > 1)
+    return f"{one.strategy}" + f" {one.replicate}x{one.shard}" * divided
 
 
 def _milliseconds(seconds: float | None) -> str:

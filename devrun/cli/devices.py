@@ -22,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     switch(parser, "--json", "as JSON, for scripts")
     switch(parser, "--bench", "measure a device's speed, and keep it")
     add("--device", help="the one to measure (auto)")
-    add("--seconds", type=float, help="to measure for (20); more is steadier")
     add_import_flag(parser)
 
 
@@ -31,9 +30,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     import_named(args.imports, ".")
     if args.bench:
         return _bench(args)
-    for flag in ("device", "seconds"):
-        if getattr(args, flag) is not None:
-            raise ConfigError(f"--{flag} is for --bench; add that, or leave it out")
+    if args.device is not None:
+        raise ConfigError("--device is for --bench; add that, or leave it out")
     from devrun.devices.resolve import available_devices  # imports torch
 
     rows = [_row(entry) for entry in available_devices()]
@@ -73,9 +71,6 @@ def _device(device: dict[str, Any]) -> str:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    seconds = 20.0 if args.seconds is None else args.seconds
-    if not 0 < seconds < float("inf"):
-        raise ConfigError(f"--seconds must be a number above 0, got {seconds}")
     from devrun.devices.resolve import resolve_device
     from devrun.dist import get_dist_info
     from devrun.rehearsal.bench import measure, save
@@ -84,7 +79,7 @@ def _bench(args: argparse.Namespace) -> int:
     with ExitStack() as undo:
         undo.callback(adapter.teardown)
         adapter.setup(0)
-        peaks = measure(adapter, seconds=seconds)
+        peaks = measure(adapter)
         if get_dist_info()[0] == 0:
             kept = save(peaks)
             words = json.dumps(asdict(peaks), indent=2) if args.json else None
@@ -93,12 +88,12 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _rates(peaks: Any, kept: str) -> str:
-    """A table: the median, the quartiles around it, the share of the best shape."""
+    """A table: the median, and the quartiles around it."""
     where = f"{peaks.description} ({peaks.device}), {peaks.threads} host threads"
     lines = [f"{where}, torch {peaks.versions['torch']}"]
     for m in peaks.measured:
         spread = f"({m.low:.4g} to {m.high:.4g})"
-        rate = f"{m.median:>9.4g} {m.unit:<8}{spread:<24}{m.share:>5.0%}"
+        rate = f"{m.median:>9.4g} {m.unit:<8}{spread:<24}"
         lines.append(f"{m.kind:<11}{m.dtype:<6}{rate}  {m.shape}")
     lines += [f"not measured: {line}" for line in peaks.left_out]
     return "\n".join([*lines, f"kept for the runs on this device: {kept}"])

@@ -56,7 +56,7 @@ FLAGS = {
         --revise-keys --split --trust-config --weights -h
     """,
     "devices": """
-        --bench --device --help --import --json --seconds -h
+        --bench --device --help --import --json -h
     """,
     "export": """
         --allow-factory --format --help --import --mmcv --output --overwrite

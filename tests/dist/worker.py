@@ -23,8 +23,6 @@ from devrun.errors import DevrunError, DivergedError, StorageError
 from devrun.hooks import HOOKS, EvalHook, Hook, LoggerHook, OptimizerHook
 from devrun.models.step_module import StepModule
 from devrun.registry import METRICS
-from devrun.rehearsal.bench import _rounds
-from devrun.rehearsal.bench import Case
 from devrun.runners import EpochBasedRunner, IterBasedRunner
 from devrun.runners.training import build_training
 from devrun.step import MicroBatches, UpdatePolicy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from functools import partial
 
@@ -31,14 +30,13 @@ def devices(capsys):
 
 @pytest.mark.slow
 def test_the_cpu_is_measured_and_the_result_kept(devices, cache):
-    status, out, _ = devices("--bench", "--device", "cpu", "--seconds", "1", "--json")
+    status, out, _ = devices("--bench", "--device", "cpu", "--json")
     data = json.loads(out)
-    assert (status, data["schema"], data["device"]) == (0, "devrun.peaks/1", "cpu")
+    assert (status, data["schema"], data["device"]) == (0, "devrun.peaks/2", "cpu")
     for entry in data["measured"]:
         assert 0 < entry["low"] <= entry["median"] <= entry["high"]
-        assert 0 < entry["share"] <= 1
     kinds = {entry["kind"] for entry in data["measured"]}
-    assert kinds == {"matmul", "conv", "attention", "memory", "launch"}
+    assert kinds == {"matmul", "memory", "launch"}
     shapes = [e["shape"] for e in data["measured"] if e["kind"] == "matmul"]
     assert "1000x1001 by 1001x1000" in shapes
     assert any(line.startswith("all_reduce: ") for line in data["left_out"])
@@ -46,9 +44,6 @@ def test_the_cpu_is_measured_and_the_result_kept(devices, cache):
     adapter.setup(0)
     kept = load(adapter)
     assert [asdict(entry) for entry in kept.measured] == data["measured"]
-    products = [row for row in data["measured"] if row["kind"] == "matmul"]
-    fp32 = [row["median"] for row in products if row["dtype"] == "fp32"]
-    assert kept.peak("fp32") == max(fp32) and kept.peak("fp8") is None
     (file,) = cache.rglob("*.json")
     file.write_text(file.read_text()[:100])
     assert load(adapter) is None  # damaged: as if nothing was measured
@@ -59,8 +54,7 @@ def test_the_cpu_is_measured_and_the_result_kept(devices, cache):
     [
         (("--bench", "--device", "tpu"), 2, "'tpu'"),
         (("--bench", "--device", "npu"), 9, "device 'npu' is not here"),
-        (("--bench", "--seconds", "0"), 2, "--seconds must be a number above 0, got 0"),
-        (("--seconds", "3"), 2, "--seconds is for --bench; add that, or leave it out"),
+        (("--device", "cpu"), 2, "--device is for --bench; add that, or leave it out"),
     ],
 )
 def test_bad_input_is_one_line(devices, words, status, said):
@@ -76,52 +70,14 @@ def test_an_emulated_device_is_not_measured(name):
         module.measure(adapter)
 
 
-ODD = {"median": [1], "kind": [1], "low": None, "dtype": 10**400}
-RESULTS = {
-    "deep": "[" * 100_000,
-    "another kind": "3",
-    "text": json.dumps({"measured": [{"median": "ten"}]}),
-    **{f"odd {key}": key for key in ODD},
-    "huge": "median",
-}
-
-
-@pytest.fixture
-def kept():
-    """The CPU, and the file with what is kept of it: no measured rate."""
+@pytest.mark.parametrize("text", ["3", "{}", '{"measured": [{"median": 1}]}'])
+def test_a_result_of_another_kind_counts_as_none(text):
     adapter = resolve_device("cpu")
     adapter.setup(0)
-    words = module.describe(adapter, adapter.device), str(torch.__version__)
-    peaks = module.Peaks(
-        "cpu", words[0], {"torch": words[1]}, torch.get_num_threads(), [], []
-    )
-    return adapter, module.save(peaks)
-
-
-@pytest.mark.parametrize("name", RESULTS)
-def test_no_kept_result_ends_a_training(kept, name):
-    adapter, place = kept
-    facts = {"kind": "matmul", "dtype": "fp32", "shape": "any", "median": 10, "low": 9}
-    facts |= {"high": 11, "unit": "GFLOP/s", "share": 1}
-    whole = json.loads(place.read_text())
-    text = RESULTS[name]
-    if text in facts:
-        value = 10**400 if name == "huge" else ODD[text]
-        text = json.dumps({**whole, "measured": [{**facts, text: value}]})
-    place.write_text(text)
-    found = load(adapter)
-    assert found is None or {row.median for row in found.measured} <= {10}
-
-
-def test_neither_a_pipe_nor_no_home_ends_a_training(kept, monkeypatch):
-    adapter, place = kept
+    words = module.describe(adapter), {"torch": str(torch.__version__)}
+    place = module.save(module.Peaks("cpu", *words, torch.get_num_threads(), [], []))
     assert load(adapter) is not None
-    place.unlink()
-    os.mkfifo(place)
-    assert load(adapter) is None
-    for name in ("XDG_CACHE_HOME", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as a container's any user
+    place.write_text(text)
     assert load(adapter) is None
 
 
@@ -143,15 +99,15 @@ def alone():
 def uneven():
     time.sleep(0.001 * (1 + 9 * rank))
 
-runs = {"all_reduce": lambda: dist.all_reduce(values), "alone": alone, "slow": uneven}
-rest = "fp32", "", 1e9, "GB/s"
+runs = {"all_reduce": lambda: dist.all_reduce(values), "alone": alone, "memory": uneven}
+rest = "fp32", "", 1e9
 bench.cases = lambda *_, **__: [
     bench.Case(kind, *rest, lambda run=run: run) for kind, run in runs.items()
 ]
 peaks = bench.measure(adapter, seconds=0.2)
-assert [row.kind for row in peaks.measured] == ["all_reduce", "slow"], peaks
+assert [row.kind for row in peaks.measured] == ["all_reduce", "memory"], peaks
 said = "not on this rank" if rank else "failed in another process"
-assert peaks.left_out[1:] == ["alone fp32 : " + said], peaks
+assert peaks.left_out == ["alone fp32 : " + said], peaks
 dist.all_reduce(values)
 print("whole", flush=True)
 dist.destroy_process_group()
