@@ -159,6 +159,8 @@ def _without(owner: Any, line: int) -> Any:
                 return _without(one, line)
             if isinstance(one, (ast.Pass, ast.Return, ast.Import, ast.ImportFrom)):
                 return None
+            if isinstance(getattr(one, "test", None), ast.Constant):
+                return None  # it was left out before, or asks nothing
             statements[index] = ast.copy_location(_less(one), one)
             found: ast.AST = one
             return found
