@@ -19,7 +19,7 @@ from devrun.config import Config
 from devrun.config.tree import inside, where
 from devrun.device_facts import FACTS
 from devrun.hooks.base import Hook
-from devrun.place import COMMAND_LINE
+from devrun.place import COMMAND_LINE, Origin
 from devrun.run import Run
 from devrun.runners.checkpointer import CHECKPOINTS
 from devrun.runners.training import Training, build_training
@@ -133,11 +133,18 @@ def shorten(
         changes |= {key: None for key in _OF_TRAINING if key in cfg}
         changes["log_config"] = {"hooks": [], "_delete_": True}
     for key, value in changes.items():
-        origin = where(cfg, key.partition(".")[0]).origin or COMMAND_LINE
-        cfg.merge_from_dict({key: value}, origin=origin)
+        cfg.merge_from_dict({key: value}, origin=_origin(cfg, key))
     for name in () if updates else _WHEN:
         (cfg.get("evaluation") or {}).pop(name, None)
     return {} if samples is None else _reduce(cfg, samples, least or {})
+
+
+def _origin(cfg: Config, key: str) -> Origin:
+    """Where a key stands, or else its section."""
+    section, _, name = key.rpartition(".")
+    held = inside(cfg, section) if section else cfg
+    found = where(held, name) if name in (held or ()) else where(cfg, section or name)
+    return found.origin or COMMAND_LINE
 
 
 def build_short(cfg: Any, **how: Any) -> Training:

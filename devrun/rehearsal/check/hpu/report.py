@@ -144,16 +144,19 @@ class Report:
         """What the module itself holds in float64."""
         if self._module is None:
             return []
-        rows: dict[Site, Row] = {}
-        for owner in self._module.modules():
+        held: dict[Site, list[str]] = {}
+        for path, owner in self._module.named_modules():
             for name, tensor in (*owner._parameters.items(), *owner._buffers.items()):
                 if tensor is not None and tensor.dtype is torch.float64:
-                    file, _, line = (assigned(type(owner), name)[0] or "").rpartition(
-                        ":"
-                    )
-                    site = Site(file, int(line)) if file else Site("the model", 0)
-                    rows.setdefault(site, Row(WIDE, name, site, 1, _FLOAT))
-        return list(rows.values())
+                    found = assigned(type(owner), name)[0] or "the model:0"
+                    file, _, line = found.rpartition(":")
+                    whole = f"{path}.{name}" if path else name
+                    held.setdefault(Site(file, int(line)), []).append(whole)
+        rows = []
+        for site, names in held.items():
+            what = ", ".join(names[:3]) + (", ..." if names[3:] else "")
+            rows.append(Row(WIDE, what, site, len(names), _FLOAT))
+        return rows
 
     def _facts(self) -> Iterable[tuple[str, Any, int]]:
         """(kind, (what, site), times) as an SDK that counts them has counted."""
