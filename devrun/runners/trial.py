@@ -113,8 +113,6 @@ def shorten(
 ) -> dict[str, tuple[int, int]]:
     """Make `cfg` that of a trial, for who builds it several times; see `trial`.
 
-    What is refused of a changed key is at the line of its section.
-
     Args:
         least: keys of sizes that may not be made smaller than this.
 
@@ -132,11 +130,17 @@ def shorten(
     if not updates:
         changes |= {key: None for key in _OF_TRAINING if key in cfg}
         changes["log_config"] = {"hooks": [], "_delete_": True}
-    for key, value in changes.items():
-        cfg.merge_from_dict({key: value}, origin=_origin(cfg, key))
+    change(cfg, changes)
     for name in () if updates else _WHEN:
         (cfg.get("evaluation") or {}).pop(name, None)
     return {} if samples is None else _reduce(cfg, samples, least or {})
+
+
+def change(cfg: Config, changes: Mapping[str, Any]) -> None:
+    """Set dotted keys of `cfg`; what is refused of one is at the line where it stands,
+    or its section."""
+    for key, value in changes.items():
+        cfg.merge_from_dict({key: value}, origin=_origin(cfg, key))
 
 
 def _origin(cfg: Config, key: str) -> Origin:

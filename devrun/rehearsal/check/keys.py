@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from devrun.config.tree import inside, where
+from devrun.runners.trial import BATCHES
+
+_SIZES = [f"{at}.{n}" for at in ("data.train_dataloader", "data") for n in BATCHES]
 
 
 def line_of(cfg: Any, *keys: str) -> str | None:
@@ -35,3 +39,32 @@ def pasted(changes: Mapping[str, Any]) -> str:
 def _flow(value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...").strip()
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """The samples of one batch, and where the config says so.
+
+    Attributes:
+        key: of the config.
+        accumulate: batches of an update.
+        site: `file:line`.
+    """
+
+    samples: int
+    key: str
+    accumulate: int
+    site: str | None
+
+    @classmethod
+    def of(cls, cfg: Mapping[str, Any]) -> BatchSize | None:
+        """That of the training; None where no key says it."""
+        key = next((key for key in _SIZES if isinstance(inside(cfg, key), int)), None)
+        if key is None:
+            return None
+        update = cfg.get("optimizer_config") or {}
+        accumulate, pieces = update.get("cumulative_iters"), update.get("micro_batch")
+        samples = inside(cfg, key)
+        if isinstance(pieces, int):
+            samples = min(samples, pieces)
+        return cls(samples, key, accumulate or 1, line_of(cfg, key))

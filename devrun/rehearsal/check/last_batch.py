@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from devrun.config.tree import inside
 from devrun.hooks.base import Priority
-from devrun.rehearsal.check.cuda.options import BatchSize
 from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.keys import inside
+from devrun.rehearsal.check.keys import BatchSize
 from devrun.rehearsal.check.probe import Probe
 from devrun.rehearsal.check.sites import of_error
 from devrun.run import Run

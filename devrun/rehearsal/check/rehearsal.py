@@ -12,7 +12,6 @@ from typing import Any
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.tree import where
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
-from devrun.place import COMMAND_LINE
 from devrun.rehearsal.check.goes_on import GoesOn
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe, probes, safely
@@ -20,7 +19,7 @@ from devrun.rehearsal.check.request import Grants, Request
 from devrun.rehearsal.check.resume import Updates, differences
 from devrun.rehearsal.check.workarounds import apply, refusal
 from devrun.runners.training import Training
-from devrun.runners.trial import build_short, shorten
+from devrun.runners.trial import build_short, change, shorten
 
 MOST = 12
 """Things that break and are got past, one after another."""
@@ -40,19 +39,12 @@ def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
         folder = whole.enter_context(tempfile.TemporaryDirectory(dir=note.folder))
         _shorten(cfg, request, note, probing, folder)
         for probe in probing:
-            _change(cfg, safely(note, probe.changes, cfg) or {})
+            change(cfg, safely(note, probe.changes, cfg) or {})
         first = _trained(cfg, request, note, probing, going)
         if first is not None and first.saved is not None:
             with note.stage("the resume"):
                 _resume(cfg, request, note, probing, going, first)
     note.done()
-
-
-def _change(cfg: Any, changes: dict[str, Any]) -> None:
-    """Set keys of `cfg`; what is refused of them is at the line of their section."""
-    for key, value in changes.items():
-        origin = where(cfg, key.partition(".")[0]).origin or COMMAND_LINE
-        cfg.merge_from_dict({key: value}, origin=origin)
 
 
 def _shorten(
@@ -78,10 +70,10 @@ def _shorten(
     for key, (less, size) in reduced.items():
         note.reduced(key, less, size)
     if cfg.get("seed") is None:
-        _change(cfg, {"seed": 0})
+        change(cfg, {"seed": 0})
     own = cfg.get(request.device)
     if request.mode and isinstance(own, Mapping) and "mode" in own:
-        _change(cfg, {f"{request.device}.mode": request.mode})
+        change(cfg, {f"{request.device}.mode": request.mode})
 
 
 def import_modules(cfg: Any, grants: Grants, note: Notebook) -> None:

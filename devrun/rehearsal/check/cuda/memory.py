@@ -10,8 +10,8 @@ from devrun.devices.update import needs_closure
 from devrun.hooks.base import Priority
 from devrun.parallel.strategy import optimizers_in
 from devrun.rehearsal.check.aside import aside
-from devrun.rehearsal.check.cuda.options import BatchSize
 from devrun.rehearsal.check.findings import Finding
+from devrun.rehearsal.check.keys import BatchSize
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe
 from devrun.rehearsal.check.request import Request

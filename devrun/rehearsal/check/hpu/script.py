@@ -163,8 +163,9 @@ class HPUProgram:
         sdk = emulator()
         if sdk is None:
             return
-        self._count(sdk.report().findings)
-        totals = sdk.report().totals
+        report = sdk.report()
+        self._count(report.findings)
+        totals = report.totals
         flushes = totals.get("flush", 0) - totals.get(f"flush by {_NO_MARK}", 0)
         self._unmarked = 0 if flushes > self._flushes else self._unmarked + 1
         self._flushes = flushes
