@@ -19,6 +19,7 @@ from devrun.config import Config
 from devrun.config.tree import inside, where
 from devrun.device_facts import FACTS
 from devrun.hooks.base import Hook
+from devrun.interop import read
 from devrun.place import COMMAND_LINE, Origin
 from devrun.run import Run
 from devrun.runners.checkpointer import CHECKPOINTS
@@ -59,7 +60,7 @@ def trial(
     everything takes its turn.
 
     Args:
-        cfg: a checked config; it is not changed.
+        cfg: a checked config, of whatever style; it is not changed.
         updates: how many. 0 is for who trains nothing: only the parts that an
             evaluation has a use for are built, and there is no folder.
         evaluate: how often, evenly spread over the updates.
@@ -76,7 +77,7 @@ def trial(
         DevrunError: as the training would.
     """
     begins = _resumed(cfg) if weights else None
-    small = copy(cfg) if isinstance(cfg, Config) else Config(dict(cfg))
+    small = read(copy(cfg) if isinstance(cfg, Config) else Config(dict(cfg)))
     with ExitStack() as undo:
         folder = None
         if updates:

@@ -9,6 +9,7 @@ import pytest
 from devrun.config import Config, check_config, where
 from devrun.interop.mmengine.translate import translated
 from devrun.runners.training import build_training
+from devrun.runners.trial import trial
 from tests.support.command import command
 
 WHOLE = """
@@ -303,6 +304,17 @@ def test_leftovers_of_mmcv_are_named_and_not_read(write, capsys, caplog):
     assert Config.fromstring(out, ".py").optimizer.lr == 0.1
     assert "not used by devrun: optimizer (" in caplog.text
     assert "log_processor (" in caplog.text
+
+
+def test_a_program_tries_a_config_of_that_style(write, tmp_path):
+    cfg = Config.fromfile(write(TINY + "work_dir = 'kept'"))
+    before = set(tmp_path.rglob("*"))
+    with trial(cfg, 3, samples=2, device="cpu", progress=False) as training:
+        training.run()
+        assert training.runner.iter == 3
+        assert training.loaders[0].batch_size == 2
+    assert set(tmp_path.rglob("*")) == before
+    assert "optim_wrapper" in cfg
 
 
 def test_resume(write):
