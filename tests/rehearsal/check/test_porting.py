@@ -15,7 +15,7 @@ def checked(name, *words):
     return subprocess.run(
         [sys.executable, *command, "--import", name, *words],
         cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
 
 
