@@ -223,4 +223,4 @@ def _append(path: Path, text: str) -> None:
 def _inside(filename: object, work_dir: Path | None) -> bool:
     if work_dir is None or not isinstance(filename, (str, os.PathLike)):
         return False
-    return Path(filename).absolute().is_relative_to(work_dir.absolute())
+    return work_dir.absolute() in Path(filename).absolute().parents

@@ -177,7 +177,7 @@ class _Machine:
         met.store.set(f"devrun/machine/{met.rank}", mine)
         keys = [f"devrun/machine/{each}" for each in range(met.world_size)]
         told = [json.loads(met.store.get(key)) for key in keys]
-        counts, begun, restarts = zip(*told, strict=True)
+        counts, begun, restarts = zip(*told)
         self._first_rank, self._since = sum(counts[: met.rank]), min(begun)
         shared = {
             **_environment(self._how.processes),
