@@ -39,6 +39,11 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     return (tensor for _, tensor in named_tensors(value))
 
 
+def nbytes(tensor: Tensor) -> int:
+    """What it takes, whatever its storage does; `Tensor.nbytes` of torch 2.1."""
+    return tensor.numel() * tensor.element_size()
+
+
 def is_spread(value: Any) -> bool:
     """Whether it is a `DTensor` of torch's, of which each process has a piece.
 

@@ -198,7 +198,7 @@ def _fail(
 
 def _write_traceback(session: Session, error: BaseException) -> Path:
     """Append the traceback to the log file, or to a new one where that cannot be."""
-    text = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     command = " ".join(masked(session.argv))
     entry = escape_lines(f"{stamp} - devrun - ERROR - {command}\n{text}") + "\n"
